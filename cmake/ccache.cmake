@@ -1,0 +1,8 @@
+# Compiles through ccache where it is installed. A precompiled header is cached only with this sloppiness, and
+# with -fpch-preprocess on the command line.
+find_program(HERO_CCACHE ccache)
+if(HERO_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+                                  "${HERO_CCACHE}")
+  add_compile_options(-fpch-preprocess)
+endif()

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs what the build, the tests and the demo need on a bare Debian 12:
+# Debian packages (as root or through sudo), then the Python environment .venv from requirements.txt.
+# What is there already is left alone, so it can be run before every build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { echo "[install] $*"; }
+die() { say "error: $*" >&2; exit 1; }
+
+packages=(
+  g++ make ccache                                  # compiler; its libgomp is the OpenMP runtime
+  python3 python3-venv                             # .venv: LibTorch, CMake and Ninja come as wheels
+  libcli11-dev libspdlog-dev                       # command line, logging
+  libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
+  libsentencepiece-dev                             # tokenizer
+  libgtest-dev libbenchmark-dev                    # tests, benchmarks
+)
+
+install_packages() {
+  command -v dpkg-query >/dev/null ||
+    { say "no Debian package manager here; needed from the system: ${packages[*]}"; return 0; }
+  local missing=() name
+  for name in "${packages[@]}"; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+  done
+  ((${#missing[@]})) || return 0
+
+  local as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "not root and no sudo; install by hand: ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "Debian packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >"$log" 2>&1 ||
+    { cat "$log" >&2; die "apt-get install failed"; }
+  changed=1
+}
+
+install_python() {
+  local python=/usr/bin/python3 stamp wanted
+  [[ -x $python ]] || python=$(command -v python3) || die "no python3"
+  wanted=$(sha256sum requirements.txt | cut -d' ' -f1)
+  stamp=.venv/requirements.sha256
+  [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]] && return 0
+
+  if [[ ! -x .venv/bin/pip ]]; then
+    say ".venv from $("$python" --version)"
+    "$python" -m venv --clear .venv
+  fi
+  rm -f "$stamp"
+  say "Python packages from requirements.txt (LibTorch is several GB; this takes minutes)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+  echo "$wanted" >"$stamp"
+  changed=1
+}
+
+changed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install_packages
+install_python
+if ((changed)); then say "done"; else say "everything is there already"; fi
