@@ -14,6 +14,7 @@ packages=(
   libcli11-dev libspdlog-dev                       # command line, logging
   libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
   libsentencepiece-dev                             # tokenizer
+  zlib1g-dev libzstd-dev                           # compressed corpora
   libgtest-dev libbenchmark-dev                    # tests, benchmarks
 )
 
