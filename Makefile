@@ -1,0 +1,36 @@
+# The commands of every day; `make` lists them.
+JOBS ?= $(shell nproc)
+BIN := .venv/bin
+CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help install configure build demo test test-all bench lint clean
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: ## Debian packages and .venv; does nothing the second time
+	@scripts/install.sh
+
+configure: install
+	@$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING >/dev/null
+
+build: configure ## build/hero, build/libhero.so and the tests (JOBS=n; default: all cores)
+	@$(BIN)/ninja -C build -j $(JOBS)
+
+demo: build ## corpus, baseline and HERO training, comparison report in runs/demo (DATA="path ..." for your own text)
+	@scripts/demo.sh $(DATA)
+
+test: build ## C++ tests, then Python tests; minutes
+	@failed=0; $(CTEST) -LE long || failed=1; $(PYTEST) -m "not long" || failed=1; exit $$failed
+
+test-all: build ## the same and the long ones
+	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; exit $$failed
+
+bench: build ## timings of the operators and of training
+	@$(BIN)/python bench/run.py
+
+lint: configure ## format, include order, and clang-tidy on what changed (BASE=commit; default: the last one)
+	@BASE=$(BASE) scripts/lint.sh
+
+clean: ## remove the build folder
+	@rm -rf build

@@ -1,0 +1,55 @@
+"""Keeps the way of the data: a file of src/FOLDER includes only files of its own folder or of one above it.
+
+Also keeps tensors out of the folders that need none. Prints one line per offence, and exits 1 if there is one.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+FOLDERS = (
+    "config parallel data ops model loss optim checkpoint eval train analyze cost generate serve main".split()
+)
+NO_TENSORS = {"config", "data"}
+INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
+
+
+def offences(root: Path):
+    """Yields "file:line: what is wrong" for every file below `root`, the folder `src`."""
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"}):
+        inner = path.relative_to(root)
+        folder = inner.parts[0] if len(inner.parts) > 1 else "main"
+        if folder not in FOLDERS:
+            yield f"{path}: folder '{folder}' has no place in the order: {' '.join(FOLDERS)}"
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if match := INCLUDE.match(line):
+                problem = judge(root, folder, *match.groups())
+                if problem:
+                    yield f"{path}:{number}: {problem}"
+
+
+def judge(root: Path, folder: str, bracket: str, target: str):
+    """Says what is wrong with one include of a file in `folder`, or returns None."""
+    if bracket == "<":
+        if folder in NO_TENSORS and target.split("/")[0] in {"ATen", "c10", "torch"}:
+            return f"{folder} includes <{target}>, but works without tensors"
+        return None
+    if not (root / target).is_file():
+        return f'"{target}" is no file below {root}; paths start there'
+    other = target.split("/")[0]
+    if other in FOLDERS and FOLDERS.index(other) > FOLDERS.index(folder):
+        return f'{folder} includes "{target}", but {other} comes after it'
+    return None
+
+
+def main():
+    found = list(offences(Path(__file__).resolve().parent.parent / "src"))
+    for line in found:
+        print(line)
+    if found:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
