@@ -1,0 +1,107 @@
+// Values that are fine alone and contradict each other. Every message names the key to change, what it holds
+// and which other keys bound it.
+#include "config/config.h"
+#include "config/error.h"
+#include "config/fields.h"
+
+namespace hero {
+namespace {
+
+void require(bool holds, const std::string& key, const Scalar& found, const std::string& expected) {
+  if (!holds) throw UserError(key + ": found " + literal(found) + ", expected " + expected);
+}
+
+// "model.num_experts = 32", to name the other side of a contradiction.
+std::string named(const std::string& key, const Scalar& value) { return key + " = " + literal(value); }
+
+void check_bounds(const Config& config) {
+  Config copy = config;
+  for (const Field& field : fields(copy)) {
+    const Scalar value = read(field);
+    require(assign(field, value), field.key, value, expected(field));
+  }
+}
+
+void check_qwen3(const Config& config) {
+  const ModelConfig& m = config.model;
+  const std::string why = "; only model.model_type = \"deepseek_v3\" has ";
+  require(m.num_attention_heads % m.num_key_value_heads == 0, "model.num_attention_heads",
+          m.num_attention_heads,
+          "a multiple of " + named("model.num_key_value_heads", m.num_key_value_heads));
+  require(m.head_dim % 2 == 0, "model.head_dim", m.head_dim,
+          "an even number: rotary dimensions come in pairs");
+  require(m.n_shared_experts == 0, "model.n_shared_experts", m.n_shared_experts,
+          "0" + why + "shared experts");
+  require(m.first_k_dense_replace == 0, "model.first_k_dense_replace", m.first_k_dense_replace,
+          "0" + why + "leading dense layers");
+  require(m.scoring_func == "softmax", "model.scoring_func", m.scoring_func,
+          "softmax" + why + "sigmoid scores");
+  require(m.n_group == 1, "model.n_group", m.n_group, "1" + why + "groups of experts");
+  require(m.routed_scaling_factor == 1, "model.routed_scaling_factor", m.routed_scaling_factor,
+          "1" + why + "this factor");
+  require(config.router.bias_update_rate == 0, "router.bias_update_rate", config.router.bias_update_rate,
+          "0" + why + "a balancing bias");
+}
+
+void check_deepseek(const ModelConfig& m) {
+  require(m.qk_rope_head_dim % 2 == 0, "model.qk_rope_head_dim", m.qk_rope_head_dim,
+          "an even number: rotary dimensions come in pairs");
+}
+
+void check_experts(const ModelConfig& m) {
+  require(m.first_k_dense_replace < m.num_hidden_layers, "model.first_k_dense_replace",
+          m.first_k_dense_replace, "less than " + named("model.num_hidden_layers", m.num_hidden_layers));
+  require(m.num_experts_per_tok <= m.num_experts, "model.num_experts_per_tok", m.num_experts_per_tok,
+          "at most " + named("model.num_experts", m.num_experts));
+  require(m.num_experts % m.n_group == 0, "model.num_experts", m.num_experts,
+          "a multiple of " + named("model.n_group", m.n_group));
+  require(m.topk_group <= m.n_group, "model.topk_group", m.topk_group,
+          "at most " + named("model.n_group", m.n_group));
+  const int64_t group = m.num_experts / m.n_group;
+  require(m.n_group == 1 || group >= 2, "model.n_group", m.n_group,
+          "groups of at least 2 of " + named("model.num_experts", m.num_experts) +
+              ": the best two experts rank a group");
+  require(m.num_experts_per_tok <= group * m.topk_group, "model.num_experts_per_tok", m.num_experts_per_tok,
+          "at most " + std::to_string(group * m.topk_group) + ", the experts of " +
+              named("model.topk_group", m.topk_group) + " groups");
+}
+
+void check_router(const Config& config) {
+  const RouterConfig& r = config.router;
+  const int64_t layers = moe_layers(config.model);
+  require(r.stages <= layers, "router.stages", r.stages,
+          "at most the " + std::to_string(layers) + " MoE layers");
+  require(r.coupling_loss == 0 || layers >= 2, "router.coupling_loss", r.coupling_loss,
+          "0: with one MoE layer there are no adjacent layers");
+  require(r.detach || !config.train.recompute, "router.detach", r.detach,
+          "true: gradient through the history is not supported with " +
+              named("train.recompute", config.train.recompute));
+}
+
+void check_training(const Config& config) {
+  const TrainConfig& t = config.train;
+  const OptimConfig& o = config.optim;
+  require(t.global_batch % t.micro_batch == 0, "train.global_batch", t.global_batch,
+          "a multiple of " + named("train.micro_batch", t.micro_batch));
+  require(t.sequence <= config.model.max_position_embeddings, "train.sequence", t.sequence,
+          "at most " + named("model.max_position_embeddings", config.model.max_position_embeddings));
+  require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + named("optim.lr", o.lr));
+  require(o.warmup_steps <= t.steps, "optim.warmup_steps", o.warmup_steps,
+          "at most " + named("train.steps", t.steps));
+}
+
+}  // namespace
+
+void check(const Config& config) {
+  check_bounds(config);
+  if (config.model.model_type == "qwen3_moe") {
+    check_qwen3(config);
+  } else {
+    check_deepseek(config.model);
+  }
+  check_experts(config.model);
+  check_router(config);
+  check_training(config);
+}
+
+}  // namespace hero

@@ -1,0 +1,135 @@
+// Files and flags into a Config, and a Config into text. No key is named here: everything walks fields().
+#include "config/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "config/error.h"
+#include "config/fields.h"
+#include "config/toml_file.h"
+
+namespace hero {
+namespace {
+
+// Messages begin with where the key stands and with its name: "a.toml:3: router.window" or "--router.window".
+[[noreturn]] void refuse(const std::string& place, const std::string& found, const std::string& wanted) {
+  throw UserError(place + ": found " + found + ", expected " + wanted);
+}
+
+const Field& known(const std::vector<Field>& list, const std::string& place, const std::string& key) {
+  const Field* field = find_field(list, key);
+  if (!field) throw UserError(place + ": unknown key; did you mean " + nearest_key(list, key) + "?");
+  return *field;
+}
+
+// The text of a flag has no type of its own: it is read as the field's. What cannot be read stays a string,
+// which only a field of that type takes.
+Scalar parse(const Field& field, const std::string& text) {
+  const char* const end = text.data() + text.size();
+  auto number = [&](auto value) -> Scalar {
+    const auto result = std::from_chars(text.data(), end, value);
+    if (result.ec == std::errc() && result.ptr == end) return value;
+    return text;
+  };
+  if (std::holds_alternative<int64_t*>(field.value)) return number(int64_t{0});
+  if (std::holds_alternative<double*>(field.value)) return number(0.0);
+  if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
+    return text == "true";
+  return text;
+}
+
+void set_text(Config& config, const std::string& place, const std::string& key, const std::string& text) {
+  const std::vector<Field> list = fields(config);
+  const Field& field = known(list, place, key);
+  if (!assign(field, parse(field, text))) {
+    refuse(place, text.empty() ? "an empty value" : one_line(text), expected(field));
+  }
+}
+
+void set_flag(Config& config, const std::string& flag) {
+  const size_t equals = flag.find('=');
+  if (!flag.starts_with("--") || equals == 2) refuse(one_line(flag), "no key", "--section.key=value");
+  const std::string place = one_line(flag.substr(0, equals));
+  if (equals == std::string::npos) refuse(place, "no '='", place + "=value");
+  set_text(config, place, flag.substr(2, equals - 2), flag.substr(equals + 1));
+}
+
+void load_file(Config& config, const std::string& path) {
+  const std::vector<Field> list = fields(config);
+  std::map<const Field*, const TomlEntry*> given;
+  const std::vector<TomlEntry> entries = read_toml(path);
+  for (const TomlEntry& entry : entries) {
+    const std::string place = path + ":" + std::to_string(entry.line) + ": " + one_line(entry.key);
+    if (is_section(list, entry.key)) {
+      if (entry.shown == "a table") continue;
+      refuse(place, entry.shown, "the section [" + entry.key + "]");
+    }
+    const Field& field = known(list, place, entry.key);
+    const auto [first, inserted] = given.emplace(&field, &entry);
+    if (!inserted) {
+      throw UserError(place + ": names the same value as " + first->second->key + " in line " +
+                      std::to_string(first->second->line));
+    }
+    if (!entry.value || !assign(field, *entry.value)) refuse(place, entry.shown, expected(field));
+  }
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size() + 2, width), ' ');
+  return text;
+}
+
+}  // namespace
+
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags) {
+  Config config;
+  for (const std::string& file : files) load_file(config, file);
+  for (const std::string& flag : flags) set_flag(config, flag);
+  return config;
+}
+
+void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value) {
+  set_text(config, where + ": " + one_line(key), key, value);
+}
+
+std::string dump(const Config& config) {
+  Config copy = config;
+  std::string out, section;
+  for (const Field& field : fields(copy)) {
+    const size_t dot = field.key.find('.');
+    if (field.key.substr(0, dot) != section) {
+      out += out.empty() ? "" : "\n";
+      section = field.key.substr(0, dot);
+      out += "[" + section + "]\n";
+    }
+    out += field.key.substr(dot + 1) + " = " + literal(read(field)) + "\n";
+  }
+  return out;
+}
+
+std::string field_help() {
+  Config defaults;
+  std::string out;
+  for (const Field& field : fields(defaults)) {
+    out += padded("  --" + field.key, 36) + padded(type_name(field), 9) + padded(literal(read(field)), 15) +
+           field.help;
+    if (const std::string range = bounds(field); !range.empty()) out += " [" + range + "]";
+    for (const std::string& alias : field.aliases) out += " (also " + alias + ")";
+    out += "\n";
+  }
+  return out;
+}
+
+std::vector<std::string> differences(const Config& a, const Config& b) {
+  Config left = a, right = b;
+  const std::vector<Field> of_left = fields(left), of_right = fields(right);
+  std::vector<std::string> out;
+  for (size_t i = 0; i < of_left.size(); ++i) {
+    const Scalar from = read(of_left[i]), to = read(of_right[i]);
+    if (from != to) out.push_back(of_left[i].key + ": " + literal(from) + " -> " + literal(to));
+  }
+  return out;
+}
+
+}  // namespace hero

@@ -1,0 +1,136 @@
+#pragma once
+// Every knob of the program. The values live in plain structs; the one list that gives each its key, default,
+// help and check is in fields.cpp, and the TOML reader, the command line flags, --help and the dump all walk
+// that list.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hero {
+
+/// Architecture; names as in Hugging Face configurations (`model_type` "qwen3_moe" or "deepseek_v3").
+struct ModelConfig {
+  std::string model_type = "qwen3_moe";
+  int64_t vocab_size = 0;  ///< 0: that of the tokenizer beside the data
+  int64_t hidden_size = 256;
+  int64_t num_hidden_layers = 8;
+  int64_t num_attention_heads = 8;
+  int64_t num_key_value_heads = 4;  ///< grouped-query attention (qwen3_moe)
+  int64_t head_dim = 32;            ///< qwen3_moe
+  int64_t q_lora_rank = 0;  ///< multi-head latent attention (deepseek_v3); 0: queries straight from the input
+  int64_t kv_lora_rank = 64;
+  int64_t qk_nope_head_dim = 32;
+  int64_t qk_rope_head_dim = 16;
+  int64_t v_head_dim = 32;
+  double rope_theta = 10000.0;
+  bool rope_interleave = true;  ///< deepseek_v3: rotary pairs lie side by side; qwen3_moe always uses halves
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  int64_t max_position_embeddings = 4096;
+  int64_t intermediate_size = 640;  ///< of the dense layers
+  int64_t first_k_dense_replace = 0;
+  int64_t num_experts = 32;
+  int64_t num_experts_per_tok = 4;
+  int64_t moe_intermediate_size = 160;
+  int64_t n_shared_experts = 0;
+  std::string scoring_func = "softmax";  ///< or "sigmoid"
+  bool norm_topk_prob = true;
+  double norm_topk_eps = 1e-20;
+  double routed_scaling_factor = 1.0;
+  int64_t n_group = 1;
+  int64_t topk_group = 1;
+  double initializer_range = 0.02;
+};
+
+/// The router, its history, and how its load is balanced.
+struct RouterConfig {
+  std::string kind = "baseline";  ///< or "hero"
+  int64_t window = 0;             ///< last k visible layers; 0: all
+  bool scale = true;              ///< rho of Eq. (rou); false: 1
+  int64_t stages = 1;             ///< parts into which the MoE layers are split; history stays within one
+  double eps = 1e-6;
+  std::string init = "uniform";         ///< "zero": W_R starts at 0
+  bool detach = true;                   ///< false lets gradient through history and rho
+  std::string history = "stage";        ///< or "global"
+  std::string dtype = "train";          ///< "fp32" lifts the router's operands and history
+  std::string balance = "micro_batch";  ///< "none", "micro_batch", "sequence", "global"
+  double balance_loss = 1e-3;
+  double z_loss = 0.0;
+  double coupling_loss = 0.0;         ///< R_cp of arXiv 2602.14159
+  double bias_update_rate = 0.0;      ///< aux-loss-free balancing
+  double capacity_factor = 0.0;       ///< 0: dropless
+  std::string drop_policy = "probs";  ///< or "position"
+  double jitter = 0.0;
+  bool force_balance = false;
+};
+
+struct TrainConfig {
+  int64_t seed = 1234;
+  int64_t steps = 1000;
+  int64_t sequence = 512;
+  int64_t micro_batch = 4;
+  int64_t global_batch = 4;
+  std::string dtype = "bf16";  ///< "fp32", "fp64"
+  bool recompute = false;
+  int64_t threads = 0;         ///< 0: all cores
+  int64_t routing_every = 50;  ///< steps between snapshots of every expert's share in routing.jsonl
+};
+
+struct OptimConfig {
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_steps = 50;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;  ///< 0: none
+};
+
+struct CheckpointConfig {
+  int64_t every = 200;  ///< steps; 0: only the last
+  int64_t keep = 2;     ///< 0: all
+};
+
+struct Config {
+  ModelConfig model;
+  RouterConfig router;
+  TrainConfig train;
+  OptimConfig optim;
+  CheckpointConfig checkpoint;
+};
+
+/// Defaults, then each TOML file in order, then `--section.key=value` flags. UserError names file, line and
+/// key.
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags);
+
+/// Sets one key from its text ("router.window", "3"). `where` begins the message of a UserError.
+void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value);
+
+/// Refuses values out of their bounds, and values that contradict each other (k > E, heads not dividing ...).
+/// UserError names the keys.
+void check(const Config& config);
+
+/// The complete configuration as TOML, section by section in the list's order; load_config reads it back
+/// equal.
+std::string dump(const Config& config);
+
+/// One line per key: flag, type, default, help, bounds or choices, other names.
+std::string field_help();
+
+/// Keys whose values differ between two configurations, as "key: a -> b".
+std::vector<std::string> differences(const Config& a, const Config& b);
+
+/// Pipeline stage of each MoE layer (index l-1), `stages` parts as equal as possible, the first ones larger.
+/// UserError when a stage would be empty.
+std::vector<int64_t> stage_of_layers(int64_t moe_layers, int64_t stages);
+
+/// S(l): the MoE layers before l (one-based) whose routing l sees, oldest first, under stages, window and
+/// scope. `router.kind` is not asked: a baseline has the same S(l) and does not look.
+std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage_of,
+                                    const RouterConfig& router);
+
+/// Number of MoE layers (hidden layers minus the dense first ones).
+inline int64_t moe_layers(const ModelConfig& m) { return m.num_hidden_layers - m.first_k_dense_replace; }
+
+}  // namespace hero

@@ -1,0 +1,157 @@
+// One knob's value: type, bounds, text; and the search for a key.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "config/fields.h"
+
+namespace hero {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+std::string shortest(double value) {
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+std::string whole(double bound) { return std::to_string(static_cast<int64_t>(bound)); }
+
+bool within(const Field& field, double value) {
+  const bool low = field.above_min ? value > field.min : value >= field.min;
+  const bool high = field.below_max ? value < field.max : value <= field.max;
+  return low && high;
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string leaf(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : between) + word;
+  return out;
+}
+
+}  // namespace
+
+const Field* find_field(const std::vector<Field>& list, const std::string& key) {
+  for (const Field& field : list) {
+    if (field.key == key || std::ranges::find(field.aliases, key) != field.aliases.end()) return &field;
+  }
+  return nullptr;
+}
+
+std::string nearest_key(const std::vector<Field>& list, const std::string& key) {
+  std::string nearest;
+  size_t best = std::numeric_limits<size_t>::max();
+  auto consider = [&](const std::string& known) {
+    const size_t distance = std::min(edit_distance(key, known), edit_distance(leaf(key), leaf(known)) + 1);
+    if (distance < best) {
+      best = distance;
+      nearest = known;
+    }
+  };
+  for (const Field& field : list) {
+    consider(field.key);
+    for (const std::string& alias : field.aliases) consider(alias);
+  }
+  return nearest;
+}
+
+bool is_section(const std::vector<Field>& list, const std::string& name) {
+  return std::ranges::any_of(list, [&](const Field& field) { return field.key.starts_with(name + "."); });
+}
+
+Scalar read(const Field& field) {
+  return std::visit([](const auto* value) { return Scalar(*value); }, field.value);
+}
+
+bool assign(const Field& field, const Scalar& value) {
+  return std::visit(Overloaded{
+                        [&](int64_t* to) {
+                          const auto* from = std::get_if<int64_t>(&value);
+                          if (!from || !within(field, static_cast<double>(*from))) return false;
+                          *to = *from;
+                          return true;
+                        },
+                        [&](double* to) {
+                          const auto* integer = std::get_if<int64_t>(&value);
+                          const auto* from = std::get_if<double>(&value);
+                          if (!integer && !from) return false;
+                          const double given = integer ? static_cast<double>(*integer) : *from;
+                          if (!std::isfinite(given) || !within(field, given)) return false;
+                          *to = given;
+                          return true;
+                        },
+                        [&](bool* to) {
+                          const auto* from = std::get_if<bool>(&value);
+                          if (from) *to = *from;
+                          return from != nullptr;
+                        },
+                        [&](std::string* to) {
+                          const auto* from = std::get_if<std::string>(&value);
+                          if (!from || std::ranges::find(field.choices, *from) == field.choices.end())
+                            return false;
+                          *to = *from;
+                          return true;
+                        },
+                    },
+                    field.value);
+}
+
+std::string literal(const Scalar& value) {
+  return std::visit(Overloaded{
+                        [](int64_t v) { return std::to_string(v); },
+                        [](double v) {
+                          const std::string text = shortest(v);
+                          return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+                        },
+                        [](bool v) { return std::string(v ? "true" : "false"); },
+                        [](const std::string& v) { return "\"" + v + "\""; },
+                    },
+                    value);
+}
+
+std::string type_name(const Field& field) {
+  static const char* const names[] = {"integer", "float", "bool", "string"};
+  return names[field.value.index()];
+}
+
+std::string expected(const Field& field) {
+  if (!field.choices.empty()) return "one of " + joined(field.choices, ", ");
+  if (std::holds_alternative<bool*>(field.value)) return "true or false";
+  if (std::holds_alternative<int64_t*>(field.value)) {
+    return "an integer from " + whole(field.min) + " to " + whole(field.max);
+  }
+  std::string text = "a finite number ";
+  text += (field.above_min ? "above " : "of at least ") + shortest(field.min);
+  if (std::isfinite(field.max)) text += " and below " + shortest(field.max);
+  return text;
+}
+
+std::string bounds(const Field& field) {
+  if (!field.choices.empty()) return joined(field.choices, "|");
+  if (std::holds_alternative<bool*>(field.value)) return "true|false";
+  std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);
+  if (field.below_max) text += ", < " + shortest(field.max);
+  return text;
+}
+
+}  // namespace hero

@@ -1,0 +1,142 @@
+// The list of knobs. Order here is the order of --help and of the dump.
+#include "config/fields.h"
+
+#include <utility>
+
+namespace hero {
+namespace {
+
+// Sizes end at 2^31 - 1, so that a product of two fits 64 bits; the seed below 2^53, which every JSON reader
+// keeps exact.
+constexpr double kIntegerLimit = 2147483647;
+constexpr double kSeedLimit = 9007199254740991;
+
+Field integer(std::string key, int64_t* value, double min, std::string help, double max = kIntegerLimit) {
+  return {.key = std::move(key), .value = value, .help = std::move(help), .min = min, .max = max};
+}
+
+Field number(std::string key, double* value, std::string help) {
+  return {.key = std::move(key), .value = value, .help = std::move(help), .min = 0};
+}
+
+Field positive(std::string key, double* value, std::string help) {
+  return {.key = std::move(key), .value = value, .help = std::move(help), .min = 0, .above_min = true};
+}
+
+Field fraction(std::string key, double* value, std::string help) {
+  return {
+      .key = std::move(key), .value = value, .help = std::move(help), .min = 0, .max = 1, .below_max = true};
+}
+
+Field flag(std::string key, bool* value, std::string help) {
+  return {.key = std::move(key), .value = value, .help = std::move(help)};
+}
+
+Field choice(std::string key, std::string* value, std::vector<std::string> choices, std::string help) {
+  return {.key = std::move(key), .value = value, .help = std::move(help), .choices = std::move(choices)};
+}
+
+Field also(Field field, std::vector<std::string> aliases) {
+  field.aliases = std::move(aliases);
+  return field;
+}
+
+}  // namespace
+
+std::vector<Field> fields(Config& config) {
+  ModelConfig& m = config.model;
+  RouterConfig& r = config.router;
+  TrainConfig& t = config.train;
+  OptimConfig& o = config.optim;
+  CheckpointConfig& c = config.checkpoint;
+  return {
+      choice("model.model_type", &m.model_type, {"qwen3_moe", "deepseek_v3"},
+             "architecture: grouped-query (qwen3_moe) or latent attention (deepseek_v3)"),
+      integer("model.vocab_size", &m.vocab_size, 0, "0: that of the tokenizer beside the data"),
+      integer("model.hidden_size", &m.hidden_size, 1, "width D of the residual stream"),
+      integer("model.num_hidden_layers", &m.num_hidden_layers, 1, "transformer layers, dense and MoE"),
+      integer("model.num_attention_heads", &m.num_attention_heads, 1, "query heads"),
+      integer("model.num_key_value_heads", &m.num_key_value_heads, 1, "key/value heads (qwen3_moe)"),
+      integer("model.head_dim", &m.head_dim, 1, "size of a head (qwen3_moe)"),
+      integer("model.q_lora_rank", &m.q_lora_rank, 0, "query rank; 0: straight from the input (deepseek_v3)"),
+      integer("model.kv_lora_rank", &m.kv_lora_rank, 1, "key/value rank (deepseek_v3)"),
+      integer("model.qk_nope_head_dim", &m.qk_nope_head_dim, 1,
+              "query/key part without position (deepseek_v3)"),
+      integer("model.qk_rope_head_dim", &m.qk_rope_head_dim, 1, "rotary query/key part (deepseek_v3)"),
+      integer("model.v_head_dim", &m.v_head_dim, 1, "value size of a head (deepseek_v3)"),
+      positive("model.rope_theta", &m.rope_theta, "base of the rotary frequencies"),
+      flag("model.rope_interleave", &m.rope_interleave, "rotary pairs lie side by side (deepseek_v3)"),
+      number("model.rms_norm_eps", &m.rms_norm_eps, "added to the mean square"),
+      flag("model.tie_word_embeddings", &m.tie_word_embeddings, "the output head is the embedding"),
+      integer("model.max_position_embeddings", &m.max_position_embeddings, 1,
+              "longest sequence of the model"),
+      integer("model.intermediate_size", &m.intermediate_size, 1, "hidden size of the dense layers"),
+      integer("model.first_k_dense_replace", &m.first_k_dense_replace, 0,
+              "leading dense layers (deepseek_v3)"),
+      also(integer("model.num_experts", &m.num_experts, 1, "routed experts E of a layer"),
+           {"model.n_routed_experts", "model.num_local_experts"}),
+      integer("model.num_experts_per_tok", &m.num_experts_per_tok, 1, "routed experts K of a token"),
+      integer("model.moe_intermediate_size", &m.moe_intermediate_size, 1, "hidden size F of an expert"),
+      integer("model.n_shared_experts", &m.n_shared_experts, 0, "experts of every token (deepseek_v3)"),
+      choice("model.scoring_func", &m.scoring_func, {"softmax", "sigmoid"},
+             "scores of the sparse choice; the history is always the softmax"),
+      flag("model.norm_topk_prob", &m.norm_topk_prob, "the weights of a token's experts add up to 1"),
+      number("model.norm_topk_eps", &m.norm_topk_eps, "added to the sum that norm_topk_prob divides by"),
+      positive("model.routed_scaling_factor", &m.routed_scaling_factor,
+               "times the routed weights (deepseek_v3)"),
+      integer("model.n_group", &m.n_group, 1, "groups of experts (deepseek_v3)"),
+      integer("model.topk_group", &m.topk_group, 1, "groups that a token may use (deepseek_v3)"),
+      number("model.initializer_range", &m.initializer_range,
+             "deviation of all initial weights but the router's"),
+
+      choice("router.kind", &r.kind, {"baseline", "hero"}, "hero reads the routing of preceding layers"),
+      integer("router.window", &r.window, 0, "last k visible layers; 0: all"),
+      flag("router.scale", &r.scale, "rho keeps the scale of the logits; false: rho = 1"),
+      integer("router.stages", &r.stages, 1, "parts of the stack of MoE layers; history stays within one"),
+      number("router.eps", &r.eps, "added to RMS(H) in rho"),
+      choice("router.init", &r.init, {"uniform", "zero"},
+             "history weights W_R at the start; zero: a baseline's logits"),
+      flag("router.detach", &r.detach, "no gradient through history and rho (the paper's model)"),
+      choice("router.history", &r.history, {"stage", "global"},
+             "visible layers: of the same stage, or all before"),
+      choice("router.dtype", &r.dtype, {"train", "fp32"}, "operands and history; train: as train.dtype"),
+      choice("router.balance", &r.balance, {"none", "micro_batch", "sequence", "global"},
+             "tokens over which the balance loss counts"),
+      number("router.balance_loss", &r.balance_loss, "factor of the balance loss"),
+      number("router.z_loss", &r.z_loss, "factor of the z-loss of the router's logits"),
+      number("router.coupling_loss", &r.coupling_loss, "factor of R_cp (arXiv 2602.14159)"),
+      number("router.bias_update_rate", &r.bias_update_rate, "step of the balancing bias (deepseek_v3)"),
+      number("router.capacity_factor", &r.capacity_factor, "an expert takes this times T*K/E tokens; 0: all"),
+      choice("router.drop_policy", &r.drop_policy, {"probs", "position"},
+             "beyond the capacity go the least probable or the last tokens"),
+      fraction("router.jitter", &r.jitter, "in training the router's input times 1 +- this"),
+      flag("router.force_balance", &r.force_balance,
+           "experts by turns instead of by score, for measuring speed"),
+
+      integer("train.seed", &t.seed, 0, "of the initial weights and the order of the data", kSeedLimit),
+      integer("train.steps", &t.steps, 1, "optimizer steps"),
+      integer("train.sequence", &t.sequence, 1, "tokens of a sequence"),
+      integer("train.micro_batch", &t.micro_batch, 1, "sequences of one forward and backward pass"),
+      integer("train.global_batch", &t.global_batch, 1, "sequences of an optimizer step"),
+      choice("train.dtype", &t.dtype, {"bf16", "fp32", "fp64"},
+             "activations and working weights; fp64: for tests"),
+      flag("train.recompute", &t.recompute, "layers run again in the backward pass, to save memory"),
+      integer("train.threads", &t.threads, 0, "CPU threads; 0: all cores"),
+      integer("train.routing_every", &t.routing_every, 1,
+              "steps between the experts' shares in routing.jsonl"),
+
+      positive("optim.lr", &o.lr, "highest learning rate"),
+      number("optim.min_lr", &o.min_lr, "learning rate at the end of the cosine"),
+      integer("optim.warmup_steps", &o.warmup_steps, 0, "steps of linear warm-up, part of train.steps"),
+      fraction("optim.beta1", &o.beta1, "AdamW"),
+      fraction("optim.beta2", &o.beta2, "AdamW"),
+      positive("optim.eps", &o.eps, "AdamW"),
+      number("optim.weight_decay", &o.weight_decay, "AdamW, decoupled"),
+      number("optim.clip_norm", &o.clip_norm, "largest norm of the gradient; 0: no clipping"),
+
+      integer("checkpoint.every", &c.every, 0, "steps between checkpoints; 0: only the last"),
+      integer("checkpoint.keep", &c.keep, 0, "newest checkpoints kept; 0: all"),
+  };
+}
+
+}  // namespace hero

@@ -1,0 +1,141 @@
+#include <gtest/gtest.h>
+
+#include "config/config.h"
+#include "config/failure.h"
+
+namespace hero {
+namespace {
+
+// check()'s message after `edit` has changed a valid configuration.
+template <class Edit>
+std::string after(const std::string& model_type, Edit edit) {
+  Config config;
+  config.model.model_type = model_type;
+  edit(config);
+  return failure([&] { check(config); });
+}
+
+template <class Edit>
+std::string qwen3(Edit edit) {
+  return after("qwen3_moe", edit);
+}
+
+template <class Edit>
+std::string deepseek(Edit edit) {
+  return after("deepseek_v3", edit);
+}
+
+TEST(Check, DefaultsAreValid) {
+  EXPECT_EQ(qwen3([](Config&) {}), "");
+  EXPECT_EQ(deepseek([](Config&) {}), "");
+}
+
+TEST(Check, BoundsOfSingleValues) {
+  EXPECT_EQ(qwen3([](Config& c) { c.train.micro_batch = 0; }),
+            "train.micro_batch: found 0, expected an integer from 1 to 2147483647");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = -1; }),
+            "router.capacity_factor: found -1.0, expected a finite number of at least 0");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.balance = "expert"; }),
+            "router.balance: found \"expert\", expected one of none, micro_batch, sequence, global");
+}
+
+TEST(Check, Experts) {
+  EXPECT_EQ(qwen3([](Config& c) { c.model.num_experts_per_tok = 33; }),
+            "model.num_experts_per_tok: found 33, expected at most model.num_experts = 32");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.n_group = 5; }),
+            "model.num_experts: found 32, expected a multiple of model.n_group = 5");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.topk_group = 2; }),
+            "model.topk_group: found 2, expected at most model.n_group = 1");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.n_group = 32; }),
+            "model.n_group: found 32, expected groups of at least 2 of model.num_experts = 32: the best two "
+            "experts "
+            "rank a group");
+  EXPECT_EQ(
+      deepseek([](Config& c) {
+        c.model.n_group = 16;
+        c.model.topk_group = 1;
+      }),
+      "model.num_experts_per_tok: found 4, expected at most 2, the experts of model.topk_group = 1 groups");
+  EXPECT_EQ(deepseek([](Config& c) {
+              c.model.n_group = 16;
+              c.model.topk_group = 2;
+              c.model.scoring_func = "sigmoid";
+            }),
+            "");
+}
+
+TEST(Check, Layers) {
+  EXPECT_EQ(deepseek([](Config& c) { c.model.first_k_dense_replace = 8; }),
+            "model.first_k_dense_replace: found 8, expected less than model.num_hidden_layers = 8");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.first_k_dense_replace = 7; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.stages = 9; }),
+            "router.stages: found 9, expected at most the 8 MoE layers");
+  EXPECT_EQ(deepseek([](Config& c) {
+              c.model.first_k_dense_replace = 1;
+              c.router.stages = 8;
+            }),
+            "router.stages: found 8, expected at most the 7 MoE layers");
+  EXPECT_EQ(qwen3([](Config& c) {
+              c.model.num_hidden_layers = 1;
+              c.router.coupling_loss = 1e-3;
+            }),
+            "router.coupling_loss: found 0.001, expected 0: with one MoE layer there are no adjacent layers");
+}
+
+TEST(Check, Attention) {
+  EXPECT_EQ(qwen3([](Config& c) { c.model.num_key_value_heads = 3; }),
+            "model.num_attention_heads: found 8, expected a multiple of model.num_key_value_heads = 3");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.num_key_value_heads = 3; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.head_dim = 31; }),
+            "model.head_dim: found 31, expected an even number: rotary dimensions come in pairs");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.qk_rope_head_dim = 15; }),
+            "model.qk_rope_head_dim: found 15, expected an even number: rotary dimensions come in pairs");
+}
+
+TEST(Check, WhatOnlyDeepSeekHas) {
+  const std::string only = "; only model.model_type = \"deepseek_v3\" has ";
+  EXPECT_EQ(qwen3([](Config& c) { c.model.n_shared_experts = 1; }),
+            "model.n_shared_experts: found 1, expected 0" + only + "shared experts");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.first_k_dense_replace = 1; }),
+            "model.first_k_dense_replace: found 1, expected 0" + only + "leading dense layers");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.scoring_func = "sigmoid"; }),
+            "model.scoring_func: found \"sigmoid\", expected softmax" + only + "sigmoid scores");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.n_group = 2; }),
+            "model.n_group: found 2, expected 1" + only + "groups of experts");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.routed_scaling_factor = 2.5; }),
+            "model.routed_scaling_factor: found 2.5, expected 1" + only + "this factor");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.bias_update_rate = 1e-3; }),
+            "router.bias_update_rate: found 0.001, expected 0" + only + "a balancing bias");
+}
+
+TEST(Check, Training) {
+  EXPECT_EQ(qwen3([](Config& c) { c.train.global_batch = 6; }),
+            "train.global_batch: found 6, expected a multiple of train.micro_batch = 4");
+  EXPECT_EQ(qwen3([](Config& c) { c.train.sequence = 4097; }),
+            "train.sequence: found 4097, expected at most model.max_position_embeddings = 4096");
+  EXPECT_EQ(qwen3([](Config& c) { c.optim.min_lr = 2e-3; }),
+            "optim.min_lr: found 0.002, expected at most optim.lr = 0.001");
+  EXPECT_EQ(qwen3([](Config& c) { c.optim.warmup_steps = 1001; }),
+            "optim.warmup_steps: found 1001, expected at most train.steps = 1000");
+}
+
+TEST(Check, GradientThroughHistoryExcludesRecomputation) {
+  EXPECT_EQ(qwen3([](Config& c) {
+              c.router.detach = false;
+              c.train.recompute = true;
+            }),
+            "router.detach: found false, expected true: gradient through the history is not supported with "
+            "train.recompute = true");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.detach = false; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.train.recompute = true; }), "");
+}
+
+TEST(Check, WhatIsAllowed) {
+  EXPECT_EQ(qwen3([](Config& c) { c.router.window = 3; }), "");  // a baseline ignores it
+  EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = "fp64"; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = 1.25; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.vocab_size = 0; }), "");
+}
+
+}  // namespace
+}  // namespace hero

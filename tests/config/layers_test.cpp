@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include "config/config.h"
+#include "config/failure.h"
+
+namespace hero {
+namespace {
+
+using Layers = std::vector<int64_t>;
+
+RouterConfig router(int64_t window, const std::string& history = "stage") {
+  RouterConfig out;
+  out.window = window;
+  out.history = history;
+  return out;
+}
+
+TEST(StageOfLayers, FirstStagesAreLarger) {
+  EXPECT_EQ(stage_of_layers(6, 1), (Layers{0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(stage_of_layers(6, 2), (Layers{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(stage_of_layers(7, 3), (Layers{0, 0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(stage_of_layers(8, 3), (Layers{0, 0, 0, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(stage_of_layers(3, 3), (Layers{0, 1, 2}));
+}
+
+TEST(StageOfLayers, RefusesEmptyStages) {
+  EXPECT_EQ(failure([] { stage_of_layers(3, 4); }),
+            "router.stages: found 4, expected at least 1 and at most the 3 MoE layers");
+  EXPECT_EQ(failure([] { stage_of_layers(3, 0); }),
+            "router.stages: found 0, expected at least 1 and at most the 3 MoE layers");
+}
+
+TEST(VisibleLayers, StageLocal) {
+  const Layers stages = {0, 0, 0, 1, 1, 1};
+  EXPECT_EQ(visible_layers(1, stages, router(0)), Layers{});
+  EXPECT_EQ(visible_layers(2, stages, router(0)), (Layers{1}));
+  EXPECT_EQ(visible_layers(3, stages, router(0)), (Layers{1, 2}));
+  EXPECT_EQ(visible_layers(4, stages, router(0)), Layers{});
+  EXPECT_EQ(visible_layers(5, stages, router(0)), (Layers{4}));
+  EXPECT_EQ(visible_layers(6, stages, router(0)), (Layers{4, 5}));
+}
+
+TEST(VisibleLayers, WindowKeepsTheLastOfTheStage) {
+  const Layers stages = {0, 0, 0, 0, 1, 1, 1};
+  EXPECT_EQ(visible_layers(4, stages, router(2)), (Layers{2, 3}));
+  EXPECT_EQ(visible_layers(4, stages, router(3)), (Layers{1, 2, 3}));
+  EXPECT_EQ(visible_layers(4, stages, router(10)), (Layers{1, 2, 3}));
+  EXPECT_EQ(visible_layers(5, stages, router(2)), Layers{});
+  EXPECT_EQ(visible_layers(6, stages, router(2)), (Layers{5}));
+  EXPECT_EQ(visible_layers(7, stages, router(1)), (Layers{6}));
+}
+
+TEST(VisibleLayers, GlobalHistoryCrossesStages) {
+  const Layers stages = {0, 0, 1, 1};
+  EXPECT_EQ(visible_layers(1, stages, router(0, "global")), Layers{});
+  EXPECT_EQ(visible_layers(3, stages, router(0, "global")), (Layers{1, 2}));
+  EXPECT_EQ(visible_layers(4, stages, router(0, "global")), (Layers{1, 2, 3}));
+  EXPECT_EQ(visible_layers(4, stages, router(2, "global")), (Layers{2, 3}));
+}
+
+TEST(VisibleLayers, StagesOfUnequalSizeAsAModelFolderMayListThem) {
+  const Layers stages = {0, 1, 1, 1, 1, 2};
+  EXPECT_EQ(visible_layers(5, stages, router(0)), (Layers{2, 3, 4}));
+  EXPECT_EQ(visible_layers(6, stages, router(0)), Layers{});
+}
+
+TEST(MoeLayers, DenseLayersDoNotCount) {
+  ModelConfig model;
+  model.num_hidden_layers = 8;
+  model.first_k_dense_replace = 3;
+  EXPECT_EQ(moe_layers(model), 5);
+}
+
+}  // namespace
+}  // namespace hero
