@@ -1,0 +1,61 @@
+#include "data/token_files.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "config/error.h"
+#include "data/file_io.h"
+
+namespace hero {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kFormat = "hero token files 1";
+
+}  // namespace
+
+void write_token_files(const std::string& out, const TokenFiles& files) {
+  ordered_json object = {{"format", kFormat},
+                         {"tokenizer", fs::path(files.tokenizer).filename().string()},
+                         {"tokenizer_sha256", files.tokenizer_sha256},
+                         {"vocab_size", files.vocab_size},
+                         {"eos_id", files.eos_id}};
+  for (const auto& [name, counts] : files.splits) {
+    object["splits"][name] = {
+        {"documents", counts.documents}, {"tokens", counts.tokens}, {"bytes", counts.bytes}};
+  }
+  write_file(out + ".json", object.dump(2) + "\n");
+}
+
+std::optional<TokenFiles> read_token_files(const std::string& prefix) {
+  std::string out = prefix;
+  if (out.ends_with(".bin") || out.ends_with(".idx")) out.resize(out.size() - 4);
+  if (out.ends_with("-train") || out.ends_with("-valid")) out.resize(out.size() - 6);
+  const std::string path = out + ".json";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  const std::string bytes = read_file(path);
+  if (bytes.substr(0, 64).find(kFormat) == bytes.npos)
+    return std::nullopt;  // somebody else's, a corpus perhaps
+  TokenFiles files;
+  try {
+    const auto object = ordered_json::parse(bytes);
+    files.tokenizer = (fs::path(path).parent_path() / object.at("tokenizer").get<std::string>()).string();
+    files.tokenizer_sha256 = object.at("tokenizer_sha256").get<std::string>();
+    files.vocab_size = object.at("vocab_size").get<int64_t>();
+    files.eos_id = object.at("eos_id").get<int64_t>();
+    for (const auto& [name, counts] : object.at("splits").items()) {
+      files.splits[name] = {counts.at("documents").get<int64_t>(), counts.at("tokens").get<int64_t>(),
+                            counts.at("bytes").get<int64_t>()};
+    }
+  } catch (const nlohmann::json::exception& broken) {
+    throw UserError(path + ": broken (" + broken.what() +
+                    "), expected what hero data tokenize writes; tokenize again");
+  }
+  return files;
+}
+
+}  // namespace hero

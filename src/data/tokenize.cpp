@@ -1,0 +1,167 @@
+#include "data/tokenize.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "config/error.h"
+#include "data/counter_random.h"
+#include "data/file_io.h"
+#include "data/indexed_writer.h"
+#include "data/ordered_parallel.h"
+#include "data/progress.h"
+#include "data/tokenizer.h"
+
+namespace hero {
+
+namespace {
+
+constexpr std::size_t kBatchBytes = 1 << 20;
+
+struct Encoded {
+  bool skipped = false;
+  int64_t bytes = 0;
+  std::vector<int32_t> ids;  // empty: no text
+};
+
+// Writes documents to their split as they come. The last word on validation falls late: while no document
+// fell below the fraction, the one with the smallest hash is held back, and becomes the validation set if it
+// stays that way.
+class Splitter {
+ public:
+  Splitter(const TokenizeOptions& options, int64_t vocab_size)
+      : train_(options.out + "-train", IndexedWriter::type_for(vocab_size)),
+        seed_(options.seed),
+        fraction_(options.valid_fraction),
+        type_(IndexedWriter::type_for(vocab_size)),
+        valid_prefix_(options.out + "-valid") {}
+
+  void add(Encoded document) {
+    const uint64_t number = number_++;
+    if (number == 0 || fraction_ == 0) return to_train(document);
+    const double draw = static_cast<double>(counter_bits(seed_, number) >> 11) * 0x1p-53;
+    if (draw < fraction_) {
+      to_valid(document);
+      if (held_) to_train(*held_);
+      held_.reset();
+    } else if (valid_ || (held_ && draw >= held_draw_)) {
+      to_train(document);
+    } else {
+      if (held_) to_train(*held_);
+      held_ = std::move(document);
+      held_draw_ = draw;
+    }
+  }
+
+  bool empty() const { return number_ == 0; }
+
+  std::map<std::string, SplitCounts> finish() {
+    if (held_) to_valid(*held_);
+    train_.finish();
+    if (valid_) {
+      valid_->finish();
+    } else {
+      for (const char* const ending : {".idx", ".bin"}) std::filesystem::remove(valid_prefix_ + ending);
+    }
+    return counts_;
+  }
+
+ private:
+  void count(const char* split, const Encoded& document) {
+    auto& counts = counts_[split];
+    ++counts.documents;
+    counts.tokens += static_cast<int64_t>(document.ids.size());
+    counts.bytes += document.bytes;
+  }
+  void to_train(const Encoded& document) {
+    train_.add_document(document.ids);
+    count("train", document);
+  }
+  void to_valid(const Encoded& document) {
+    if (!valid_) valid_.emplace(valid_prefix_, type_);
+    valid_->add_document(document.ids);
+    count("valid", document);
+  }
+
+  IndexedWriter train_;
+  std::optional<IndexedWriter> valid_;
+  uint64_t seed_, number_ = 0;
+  double fraction_, held_draw_ = 0;
+  TokenType type_;
+  std::string valid_prefix_;
+  std::optional<Encoded> held_;
+  std::map<std::string, SplitCounts> counts_;
+};
+
+}  // namespace
+
+TokenizeResult tokenize(const TokenizeOptions& options) {
+  if (!(options.valid_fraction >= 0 && options.valid_fraction < 1)) {
+    throw UserError("--valid-fraction " + std::to_string(options.valid_fraction) +
+                    ": expected 0 or more and less than 1");
+  }
+  const Tokenizer tokenizer(options.tokenizer);
+  if (tokenizer.eos_id() < 0) {
+    throw UserError(options.tokenizer +
+                    ": has no end-of-sequence piece (eos_id -1), expected one to end documents with");
+  }
+  Corpus corpus(options.corpus);
+  make_parent_folder(options.out);
+  const int workers =
+      options.workers > 0 ? options.workers : std::max(1u, std::thread::hardware_concurrency());
+  std::vector<Tokenizer::Cache> caches(workers);
+  TokenizeResult result;
+  Splitter splitter(options, tokenizer.vocab_size());
+  Progress progress("tokenizing", corpus.bytes_total());
+
+  ordered_parallel<std::vector<Record>, std::vector<Encoded>>(
+      workers,
+      [&](std::vector<Record>& batch) {
+        for (std::size_t bytes = 0; bytes < kBatchBytes; bytes += batch.back().bytes.size()) {
+          batch.emplace_back();
+          if (!corpus.next(batch.back())) {
+            batch.pop_back();
+            break;
+          }
+        }
+        return !batch.empty();
+      },
+      [&](std::vector<Record>& batch, int worker) {
+        std::vector<Encoded> documents(batch.size());
+        std::string text;
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+          text.clear();
+          documents[i].skipped = !corpus.text(batch[i], text);
+          documents[i].bytes = static_cast<int64_t>(text.size());
+          if (text.empty()) continue;
+          tokenizer.encode(text, documents[i].ids, caches[worker]);
+          documents[i].ids.push_back(tokenizer.eos_id());
+        }
+        return documents;
+      },
+      [&](std::vector<Encoded>& documents) {
+        for (auto& document : documents) {
+          result.skipped += document.skipped;
+          result.empty += !document.skipped && document.ids.empty();
+          if (!document.ids.empty()) splitter.add(std::move(document));
+        }
+        progress.update(corpus.bytes_read());
+      });
+
+  if (splitter.empty()) throw UserError(corpus.describe() + ": no text found, expected text to tokenize");
+  std::filesystem::remove(options.out + ".json");  // an older one never stands beside newer tokens
+  result.files.splits = splitter.finish();
+  result.files.tokenizer = options.out + ".model";
+  result.files.tokenizer_sha256 = tokenizer.hash();
+  result.files.vocab_size = tokenizer.vocab_size();
+  result.files.eos_id = tokenizer.eos_id();
+  write_file(result.files.tokenizer, tokenizer.model());
+  write_token_files(options.out, result.files);
+  return result;
+}
+
+}  // namespace hero

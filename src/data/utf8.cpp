@@ -1,0 +1,52 @@
+#include "data/utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace hero {
+
+namespace {
+
+bool continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
+
+// The length of the well-formed character at p, with n bytes left; 0 when there is none.
+std::size_t character_length(const unsigned char* p, std::size_t n) {
+  const unsigned char a = p[0];
+  if (a < 0x80) return 1;
+  if (a < 0xC2 || n < 2) return 0;
+  const unsigned char b = p[1];
+  if (a < 0xE0) return continuation(b) ? 2 : 0;
+  if (n < 3 || !continuation(b) || !continuation(p[2])) return 0;
+  if (a < 0xF0) {
+    if ((a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F)) return 0;
+    return 3;
+  }
+  if (n < 4 || !continuation(p[3]) || a > 0xF4) return 0;
+  if ((a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F)) return 0;
+  return 4;
+}
+
+}  // namespace
+
+std::size_t find_invalid_utf8(std::string_view text) {
+  const auto* p = reinterpret_cast<const unsigned char*>(text.data());
+  const std::size_t n = text.size();
+  std::size_t i = 0;
+  while (i < n) {
+    uint64_t eight;
+    while (i + 8 <= n && (std::memcpy(&eight, p + i, 8), (eight & 0x8080808080808080ull) == 0)) i += 8;
+    if (i >= n) break;
+    const std::size_t length = character_length(p + i, n - i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+std::size_t utf8_floor(std::string_view text, std::size_t n) {
+  if (n >= text.size()) return text.size();
+  while (n > 0 && continuation(static_cast<unsigned char>(text[n]))) --n;
+  return n;
+}
+
+}  // namespace hero

@@ -1,0 +1,14 @@
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+namespace hero {
+
+/// The offset of the first byte that does not continue well-formed UTF-8 (Unicode 15, table 3-7: no
+/// surrogates, no overlong forms, at most U+10FFFF), or npos when the whole text is valid.
+std::size_t find_invalid_utf8(std::string_view text);
+
+/// The largest n' <= n such that text[0, n') ends between two characters of valid UTF-8.
+std::size_t utf8_floor(std::string_view text, std::size_t n);
+
+}  // namespace hero
