@@ -1,0 +1,75 @@
+#include "checkpoint/manifest.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "checkpoint/file_hash.h"
+#include "data/sha256.h"
+
+namespace fs = std::filesystem;
+
+namespace hero {
+namespace {
+
+std::string canonical(const nlohmann::json& files) {
+  return nlohmann::json{{"files", files}, {"sha256", sha256(files.dump())}}.dump(2) + "\n";
+}
+
+// The files that a manifest names, or nothing if its text is not what make_manifest wrote.
+std::optional<nlohmann::json> read_files(const std::string& text) {
+  const auto manifest = nlohmann::json::parse(text, nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object())
+    return std::nullopt;
+  const auto& files = manifest["files"];
+  for (const auto& [name, entry] : files.items()) {
+    if (!entry.is_object() || !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
+        !entry.contains("sha256") || !entry["sha256"].is_string()) {
+      return std::nullopt;
+    }
+  }
+  return canonical(files) == text ? std::optional(files) : std::nullopt;
+}
+
+}  // namespace
+
+std::string make_manifest(const fs::path& folder) {
+  nlohmann::json files = nlohmann::json::object();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kManifestName) continue;
+    files[name] = {{"bytes", entry.file_size()}, {"sha256", sha256_file(entry.path())}};
+  }
+  return canonical(files);
+}
+
+std::optional<std::string> find_damage(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return path.string() + ": missing, expected the hashes of the checkpoint's files";
+  std::ostringstream text;
+  text << stream.rdbuf();
+  const auto files = read_files(text.str());
+  if (!files) {
+    return path.string() + ": altered or truncated: found " + std::to_string(text.str().size()) +
+           " bytes that do not match the hash they carry, expected the manifest as it was saved";
+  }
+  for (const auto& [name, entry] : files->items()) {
+    const fs::path file = folder / name;
+    const auto bytes = entry["bytes"].get<uintmax_t>();
+    const auto hash = entry["sha256"].get<std::string>();
+    std::error_code error;
+    const uintmax_t found_bytes = fs::file_size(file, error);
+    if (error) return file.string() + ": missing, expected a file of " + std::to_string(bytes) + " bytes";
+    if (found_bytes != bytes) {
+      return file.string() + ": " + (found_bytes < bytes ? "truncated" : "altered") + ": found " +
+             std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
+    }
+    const std::string found_hash = sha256_file(file);
+    if (found_hash != hash)
+      return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hero

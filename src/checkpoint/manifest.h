@@ -1,0 +1,20 @@
+// manifest.json of a checkpoint: {"files": {NAME: {"bytes": n, "sha256": hex}}, "sha256": hash of files as
+// written}, in one canonical form, so that a flipped bit anywhere in it is noticed too.
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace hero {
+
+constexpr const char* kManifestName = "manifest.json";
+
+/// The manifest of all files that lie in `folder`, its manifest excepted.
+std::string make_manifest(const std::filesystem::path& folder);
+
+/// Nothing if every file of the manifest is there with its size and hash; else one line naming the first that
+/// is not, with what was found and what was expected. Files that the manifest does not name are left out of
+/// account.
+std::optional<std::string> find_damage(const std::filesystem::path& folder);
+
+}  // namespace hero

@@ -1,0 +1,80 @@
+#include "train/metrics.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "checkpoint/durable_file.h"
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+std::ifstream open_log(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw RunError("cannot read " + path.string() + ": " + std::strerror(errno));
+  return stream;
+}
+
+// Length of the file up to and with its last line feed.
+uint64_t whole_lines(const std::filesystem::path& path, uint64_t size) {
+  std::ifstream stream = open_log(path);
+  std::string block;
+  for (uint64_t end = size; end > 0;) {
+    const uint64_t begin = end - std::min<uint64_t>(end, 1 << 16);
+    block.resize(end - begin);
+    stream.seekg(static_cast<std::streamoff>(begin));
+    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
+    const size_t found = block.rfind('\n');
+    if (found != std::string::npos) return begin + found + 1;
+    end = begin;
+  }
+  return 0;
+}
+
+std::optional<int64_t> step_of(const std::string& line) {
+  const auto parsed = nlohmann::json::parse(line, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
+    return std::nullopt;
+  return parsed["step"].get<int64_t>();
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::filesystem::path& path) : file_(path) {
+  const uint64_t whole = whole_lines(path, file_.size());
+  if (whole < file_.size()) file_.truncate(whole);
+}
+
+void MetricsLog::append(const nlohmann::ordered_json& line) {
+  file_.append(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+void MetricsLog::cut_to(int64_t step) {
+  std::ifstream stream = open_log(file_.path());
+  const std::filesystem::path kept = file_.path().string() + ".tmp";
+  DurableFile target(kept);
+  std::string line, buffer;
+  for (int64_t number = 1; std::getline(stream, line); ++number) {
+    const auto found = step_of(line);
+    if (!found && stream.peek() == std::ifstream::traits_type::eof()) break;
+    if (!found) {
+      throw UserError(file_.path().string() + ": line " + std::to_string(number) + ": found " +
+                      line.substr(0, 60) + ", expected a JSON object with an integer step");
+    }
+    if (*found > step) continue;
+    buffer += line + "\n";
+    if (buffer.size() > (1 << 20)) {
+      target.write(buffer.data(), buffer.size());
+      buffer.clear();
+    }
+  }
+  target.write(buffer.data(), buffer.size());
+  target.commit();
+  file_.replace_by(kept);
+}
+
+}  // namespace hero

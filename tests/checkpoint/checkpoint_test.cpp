@@ -1,0 +1,273 @@
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "checkpoint/example_run.h"
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::ExampleContents;
+using test::names_in;
+using test::read_bytes;
+using test::save_example;
+using test::TemporaryFolder;
+using test::write_bytes;
+
+const std::vector<std::string> kFiles{"config.json",
+                                      "config.toml",
+                                      "manifest.json",
+                                      "model-00001-of-00002.safetensors",
+                                      "model-00002-of-00002.safetensors",
+                                      "model.safetensors.index.json",
+                                      "optimizer.safetensors",
+                                      "state.json"};
+
+TEST(Checkpoint, IsAFolderOfAllItsFiles) {
+  const TemporaryFolder run;
+  write_bytes(run / "tokenizer.model", std::string("\0\1\2", 3));
+  ExampleContents contents(7);
+  (*contents).copies = {run / "tokenizer.model"};
+  const fs::path saved = save_checkpoint(run.path(), 7, *contents, 0, test::kShardBytes);
+  EXPECT_EQ(saved, run / "checkpoints" / "step-00000007");
+  std::vector<std::string> expected = kFiles;
+  expected.push_back("tokenizer.model");
+  EXPECT_EQ(names_in(saved), expected);
+  EXPECT_EQ(read_bytes(saved / "tokenizer.model"), std::string("\0\1\2", 3));
+  EXPECT_EQ(read_bytes(saved / "config.toml"), "[train]\n");
+  EXPECT_NO_THROW(verify_checkpoint(saved));
+  EXPECT_EQ(ShardedReader(saved, "optimizer").names(), (std::vector<std::string>{"exp_avg.model.a", "step"}));
+}
+
+TEST(Checkpoint, OldestGoBeyondKeep) {
+  const TemporaryFolder run;
+  for (const int64_t step : {5, 20, 100000000, 9, 30}) save_example(run.path(), step, 0);
+  EXPECT_EQ(names_in(run / "checkpoints"),
+            (std::vector<std::string>{"step-00000005", "step-00000009", "step-00000020", "step-00000030",
+                                      "step-100000000"}));
+  EXPECT_EQ(list_checkpoints(run.path()).back().filename(), "step-100000000");
+  save_example(run.path(), 40, 3);
+  EXPECT_EQ(names_in(run / "checkpoints"),
+            (std::vector<std::string>{"step-00000020", "step-00000030", "step-00000040", "step-100000000"}));
+  save_example(run.path(), 25, 1);
+  EXPECT_EQ(names_in(run / "checkpoints"),
+            (std::vector<std::string>{"step-00000025", "step-00000030", "step-00000040", "step-100000000"}))
+      << "later steps stay, and so does what was just saved";
+}
+
+TEST(Checkpoint, SameStepIsReplaced) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 3);
+  write_bytes(saved / "extra", "of the old one");
+  ExampleContents contents(3);
+  (*contents).texts["state.json"] = "new";
+  save_checkpoint(run.path(), 3, *contents, test::kKeep, test::kShardBytes);
+  EXPECT_EQ(read_bytes(saved / "state.json"), "new");
+  EXPECT_EQ(names_in(saved), kFiles);
+  EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000003"});
+  EXPECT_NO_THROW(verify_checkpoint(saved));
+}
+
+TEST(Checkpoint, LeftoversAreNotListedAndGo) {
+  const TemporaryFolder run;
+  save_example(run.path(), 3);
+  const fs::path folder = run / "checkpoints";
+  for (const char* name : {"step-00000004.tmp", "step-00000002.del", "step-00000003.old"}) {
+    fs::create_directory(folder / name);
+    write_bytes(folder / name / "config.json", "{}");
+  }
+  fs::create_directory(folder / "step-5");
+  fs::create_directory(folder / "mine.tmp");
+  write_bytes(folder / "step-00000006", "a file");
+  EXPECT_EQ(list_checkpoints(run.path()), std::vector<fs::path>{folder / "step-00000003"});
+  clean_leftovers(run.path());
+  EXPECT_EQ(names_in(folder),
+            (std::vector<std::string>{"mine.tmp", "step-00000003", "step-00000006", "step-5"}))
+      << "only the program's own leftovers";
+  clean_leftovers(run / "none");
+  EXPECT_TRUE(list_checkpoints(run / "none").empty());
+}
+
+TEST(Checkpoint, HalfReplacedComesBack) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 3);
+  fs::rename(saved, saved.string() + ".old");
+  fs::create_directory(saved.string() + ".tmp");
+  clean_leftovers(run.path());
+  EXPECT_EQ(list_checkpoints(run.path()), std::vector<fs::path>{saved});
+  EXPECT_NO_THROW(verify_checkpoint(saved));
+}
+
+void flip_bit(const fs::path& path, size_t at, int bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const int byte = file.get() ^ 1 << bit;
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(byte));
+}
+
+TEST(Checkpoint, EveryFlippedBitIsFoundInTheFileItIsIn) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 2, 0);
+  std::mt19937 random(3);
+  for (const std::string& name : kFiles) {
+    const std::string bytes = read_bytes(saved / name);
+    const size_t flips = name == "manifest.json" ? bytes.size() : std::min<size_t>(bytes.size(), 20);
+    for (size_t i = 0; i < flips; ++i) {
+      const size_t at = name == "manifest.json" ? i : random() % bytes.size();
+      const int bit = static_cast<int>(random() % 8);
+      flip_bit(saved / name, at, bit);
+      const std::string message = error_of<UserError>([&] { verify_checkpoint(saved); });
+      EXPECT_EQ(message.rfind((saved / name).string() + ": altered", 0), 0u) << at << ": " << message;
+      EXPECT_NE(message.find("expected"), std::string::npos);
+      flip_bit(saved / name, at, bit);
+    }
+  }
+  EXPECT_NO_THROW(verify_checkpoint(saved));
+}
+
+TEST(Checkpoint, TruncatedGrownAndMissingFilesAreNamed) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 2, 0);
+  for (const std::string& name : kFiles) {
+    const std::string bytes = read_bytes(saved / name);
+    const auto damage = [&] { return error_of<UserError>([&] { verify_checkpoint(saved); }); };
+    write_bytes(saved / name, bytes.substr(0, bytes.size() / 2));
+    EXPECT_NE(damage().find(name + ": " + (name == "manifest.json" ? "altered or truncated" : "truncated")),
+              std::string::npos)
+        << damage();
+    write_bytes(saved / name, bytes + "x");
+    EXPECT_NE(damage().find(name + ": altered"), std::string::npos) << damage();
+    fs::remove(saved / name);
+    EXPECT_NE(damage().find(name + ": missing"), std::string::npos) << damage();
+    EXPECT_EQ(damage().find('\n'), std::string::npos);
+    write_bytes(saved / name, bytes);
+  }
+}
+
+TEST(Checkpoint, DamageNamesTheNewestIntactOneBefore) {
+  const TemporaryFolder run;
+  for (const int64_t step : {1, 2, 3, 4}) save_example(run.path(), step, 0);
+  const fs::path folder = run / "checkpoints";
+  write_bytes(folder / "step-00000003" / "state.json", "{}");
+  write_bytes(folder / "step-00000002" / "state.json", "{}");
+  EXPECT_NE(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000003"); })
+                .find("; the newest intact checkpoint before it is " +
+                      fs::canonical(folder / "step-00000001").string()),
+            std::string::npos);
+  write_bytes(folder / "step-00000001" / "state.json", "{}");
+  EXPECT_EQ(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000002"); }).find("before it"),
+            std::string::npos);
+}
+
+TEST(Checkpoint, FailedSaveLeavesTheEarlierOnes) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 1);
+  ExampleContents contents(2);
+  const auto message = [&] {
+    return error_of<RunError>([&] { save_checkpoint(run.path(), 2, *contents, 1); });
+  };
+  (*contents).copies = {run / "no-tokenizer"};
+  EXPECT_NE(message().find("no-tokenizer: No such file"), std::string::npos) << message();
+  EXPECT_NE(message().find("step-00000002: "), std::string::npos);
+  EXPECT_NE(message().find("; earlier checkpoints are intact"), std::string::npos);
+  (*contents).copies = {saved / "config.json"};
+  EXPECT_NE(message().find("two files named config.json"), std::string::npos) << message();
+  EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000001"});
+  EXPECT_NO_THROW(verify_checkpoint(saved));
+}
+
+TEST(Checkpoint, UnwritableFolderIsARunError) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "");
+  const auto message = [](const fs::path& run) { return error_of<RunError>([&] { save_example(run, 1); }); };
+  EXPECT_NE(message(folder / "file").find("Not a directory"), std::string::npos) << message(folder / "file");
+  EXPECT_NE(message("/proc/nowhere").find("cannot save checkpoint /proc/nowhere"), std::string::npos);
+}
+
+// The message that a save under a limit of bytes a file fails with; the limit stands for a full disk.
+std::string save_under_limit(const fs::path& run, rlim_t bytes) {
+  int channel[2];
+  EXPECT_EQ(pipe(channel), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, bytes};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    std::string message;
+    try {
+      save_example(run, 2);
+    } catch (const RunError& error) {
+      message = error.what();
+    }
+    _exit(write(channel[1], message.data(), message.size()) == static_cast<ssize_t>(message.size()) ? 0 : 1);
+  }
+  close(channel[1]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  std::string message(1000, '\0');
+  message.resize(static_cast<size_t>(std::max<ssize_t>(0, read(channel[0], message.data(), message.size()))));
+  close(channel[0]);
+  return message;
+}
+
+TEST(Checkpoint, FullDiskLeavesTheEarlierOnes) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 1);
+  for (const rlim_t bytes : {0, 100, 500, 1250}) {
+    const std::string message = save_under_limit(run.path(), bytes);
+    EXPECT_NE(message.find("File too large; earlier checkpoints are intact"), std::string::npos) << message;
+    EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000001"});
+    EXPECT_NO_THROW(verify_checkpoint(saved));
+  }
+  EXPECT_EQ(save_under_limit(run.path(), 1 << 20), "");
+}
+
+TEST(Checkpoint, KilledSavesLeaveAResumableRun) {
+  const TemporaryFolder run;
+  int64_t last = 1;
+  save_example(run.path(), last);
+  std::mt19937 random(1);
+  for (int i = 0; i < 5 && !HasFailure(); ++i) {
+    last = test::save_until_killed(run.path(), last + 1,
+                                   std::uniform_int_distribution<int64_t>(0, 60000)(random));
+    test::expect_resumable(run.path(), last);
+    last += 1;
+  }
+}
+
+TEST(Checkpoint, ModelFolderIsFoundFromWhatTheUserNames) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::string& name) {
+    return error_of<UserError>([&] { resolve_model_dir(folder / name); });
+  };
+  save_example(folder / "run", 1, 0);
+  const fs::path latest = save_example(folder / "run", 2, 0);
+  EXPECT_EQ(resolve_model_dir(folder / "run"), latest);
+  EXPECT_EQ(resolve_model_dir(latest), latest);
+  fs::create_directory(folder / "model");
+  write_bytes(folder / "model" / "model.safetensors", "");
+  EXPECT_NE(message("model").find("found neither config.json with model.safetensors"), std::string::npos);
+  write_bytes(folder / "model" / "config.json", "{}");
+  EXPECT_EQ(resolve_model_dir(folder / "model"), folder / "model");
+
+  EXPECT_NE(message("none").find("found nothing, expected a run folder"), std::string::npos);
+  EXPECT_NE(message("model/config.json").find("found a file, expected a run folder"), std::string::npos);
+  fs::create_directories(folder / "new" / "checkpoints" / "step-00000001.tmp");
+  EXPECT_NE(message("new").find("found no finished checkpoint"), std::string::npos);
+  fs::remove(latest / "config.json");
+  EXPECT_NE(message("run").find("step-00000002: found no config.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hero

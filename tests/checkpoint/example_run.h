@@ -1,0 +1,83 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/temporary_folder.h"
+
+namespace hero::test {
+
+constexpr int kKeep = 2;
+
+/// A small checkpoint whose every file depends on its step; `model` is sharded when saved with kShardBytes.
+class ExampleContents {
+ public:
+  explicit ExampleContents(int64_t step) : values_(300, static_cast<float>(step)), longs_(20, step) {
+    contents_.model = {{"model.a", "F32", {10, 30}, values_.data()},
+                       {"model.b", "F32", {300}, values_.data()}};
+    contents_.optimizer = {{"exp_avg.model.a", "F32", {100}, values_.data()},
+                           {"step", "I64", {20}, longs_.data()}};
+    contents_.texts = {{"config.json", "{}"},
+                       {"config.toml", "[train]\n"},
+                       {"state.json", "{\"step\":" + std::to_string(step) + "}"}};
+  }
+  ExampleContents(const ExampleContents&) = delete;
+  ExampleContents& operator=(const ExampleContents&) = delete;
+
+  CheckpointContents& operator*() { return contents_; }
+
+ private:
+  std::vector<float> values_;
+  std::vector<int64_t> longs_;
+  CheckpointContents contents_;
+};
+
+constexpr size_t kShardBytes = 2000;
+
+inline std::filesystem::path save_example(const std::filesystem::path& run, int64_t step, int keep = kKeep) {
+  ExampleContents contents(step);
+  return save_checkpoint(run, step, *contents, keep, kShardBytes);
+}
+
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// What must hold of a run after any kill, once its leftovers are gone: it goes on from `at_least` or later,
+/// every checkpoint is whole and its own, nothing else lies about, and saving works.
+inline void expect_resumable(const std::filesystem::path& run, int64_t at_least) {
+  clean_leftovers(run);
+  const auto checkpoints = list_checkpoints(run);
+  ASSERT_FALSE(checkpoints.empty());
+  EXPECT_LE(checkpoints.size(), size_t{kKeep} + 1);
+  std::vector<std::string> names;
+  for (const auto& checkpoint : checkpoints) {
+    EXPECT_NO_THROW(verify_checkpoint(checkpoint)) << checkpoint;
+    names.push_back(checkpoint.filename());
+    const int64_t step = std::stoll(names.back().substr(5));
+    EXPECT_EQ(read_bytes(checkpoint / "state.json"), "{\"step\":" + std::to_string(step) + "}");
+    const ShardedReader model(checkpoint, "model");
+    EXPECT_EQ(static_cast<const float*>(model.find("model.b")->data)[299], static_cast<float>(step));
+  }
+  EXPECT_EQ(names_in(run / "checkpoints"), names);
+  const int64_t last = std::stoll(names.back().substr(5));
+  EXPECT_GE(last, at_least);
+  EXPECT_NO_THROW(save_example(run, last));
+  EXPECT_NO_THROW(save_example(run, last + 1));
+  EXPECT_EQ(list_checkpoints(run).size(), size_t{kKeep});
+}
+
+/// A child saves step after step, each twice, until it is killed after `microseconds`. Returns the last step
+/// that it reported as saved.
+int64_t save_until_killed(const std::filesystem::path& run, int64_t first_step, int64_t microseconds);
+
+}  // namespace hero::test

@@ -1,0 +1,123 @@
+#include "train/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/temporary_folder.h"
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+using test::error_of;
+using test::read_bytes;
+using test::TemporaryFolder;
+using test::write_bytes;
+using Line = nlohmann::ordered_json;
+
+TEST(MetricsLog, LinesKeepTheirOrderAndNumbersTheirBits) {
+  const TemporaryFolder run;
+  const std::vector<double> numbers{
+      0.1,  1.0 / 3,   static_cast<double>(0.1f), 1e-310,        5e-324, 1.7976931348623157e308,
+      -0.0, 123456789, 9007199254740993.0,        6.62607015e-34};
+  {
+    MetricsLog log(run / "metrics.jsonl");
+    for (size_t i = 0; i < numbers.size(); ++i)
+      log.append(Line{{"step", i + 1}, {"loss", numbers[i]}, {"a", "é"}});
+  }
+  std::istringstream text(read_bytes(run / "metrics.jsonl"));
+  std::string line;
+  for (const double number : numbers) {
+    ASSERT_TRUE(std::getline(text, line));
+    const double found = Line::parse(line)["loss"].get<double>();
+    EXPECT_EQ(std::memcmp(&found, &number, sizeof found), 0) << line;
+  }
+  EXPECT_FALSE(std::getline(text, line));
+  EXPECT_EQ(read_bytes(run / "metrics.jsonl").rfind("{\"step\":1,\"loss\":0.1,\"a\":\"é\"}\n", 0), 0u);
+}
+
+TEST(MetricsLog, WhatIsNotFiniteIsNull) {
+  const TemporaryFolder run;
+  MetricsLog log(run / "m");
+  log.append(Line{{"step", 1}, {"a", std::nan("")}, {"b", -std::numeric_limits<double>::infinity()}});
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1,\"a\":null,\"b\":null}\n");
+}
+
+TEST(MetricsLog, GoesOnAfterATornLine) {
+  const TemporaryFolder run;
+  write_bytes(run / "m", "{\"step\":1}\n{\"step\":2,\"lo");
+  MetricsLog log(run / "m");
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n");
+  log.append(Line{{"step", 2}});
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n{\"step\":2}\n");
+
+  write_bytes(run / "long", "{\"step\":1}\n" + std::string(200000, 'x'));
+  MetricsLog{run / "long"};
+  EXPECT_EQ(read_bytes(run / "long"), "{\"step\":1}\n");
+  write_bytes(run / "only", std::string(70000, 'x'));
+  MetricsLog{run / "only"};
+  EXPECT_EQ(read_bytes(run / "only"), "");
+}
+
+TEST(MetricsLog, CutKeepsExactlyTheLinesUpToTheStep) {
+  const TemporaryFolder run;
+  const std::string spaced = "{ \"loss\" : 1.50,  \"step\":2 }\n";
+  write_bytes(run / "m",
+              "{\"step\":1}\n" + spaced + "{\"step\":3}\n{\"step\":2,\"again\":true}\n{\"step\":4}\n");
+  MetricsLog log(run / "m");
+  log.cut_to(2);
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n" + spaced + "{\"step\":2,\"again\":true}\n");
+  log.append(Line{{"step", 3}});
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n" + spaced + "{\"step\":2,\"again\":true}\n{\"step\":3}\n")
+      << "appends to the new file";
+  log.cut_to(0);
+  EXPECT_EQ(read_bytes(run / "m"), "");
+  EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
+}
+
+TEST(MetricsLog, CutOfManyLinesIsTheSameAsOfFew) {
+  const TemporaryFolder run;
+  std::string all, kept;
+  for (int step = 1; step <= 30000; ++step) {
+    const std::string line =
+        "{\"step\":" + std::to_string(step) + ",\"text\":\"" + std::string(60, 'x') + "\"}\n";
+    all += line;
+    if (step <= 29000) kept += line;
+  }
+  write_bytes(run / "m", all);
+  MetricsLog(run / "m").cut_to(29000);
+  EXPECT_TRUE(read_bytes(run / "m") == kept);
+}
+
+TEST(MetricsLog, CutDropsABrokenLastLineAndRefusesOthers) {
+  const TemporaryFolder run;
+  write_bytes(run / "m", "{\"step\":1}\n" + std::string(20, '\0') + "\n");
+  MetricsLog(run / "m").cut_to(5);
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n");
+
+  for (const std::string line : {"{\"step\":", "7", "{\"loss\":1}", "{\"step\":1.5}", ""}) {
+    const std::string text = "{\"step\":1}\n" + line + "\n{\"step\":3}\n";
+    write_bytes(run / "m", text);
+    const std::string message = error_of<UserError>([&] { MetricsLog(run / "m").cut_to(5); });
+    EXPECT_NE(message.find("m: line 2: found " + line + ", expected a JSON object"), std::string::npos)
+        << message;
+    EXPECT_EQ(read_bytes(run / "m"), text) << "the file stays as it was";
+    EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
+  }
+}
+
+TEST(MetricsLog, SystemErrorsAreRunErrors) {
+  const TemporaryFolder run;
+  EXPECT_NE(error_of<RunError>([&] { MetricsLog(run / "none" / "m"); }).find("No such file"),
+            std::string::npos);
+  AppendFile full("/dev/full");
+  EXPECT_NE(error_of<RunError>([&] { full.append("x"); }).find("cannot write /dev/full: No space left"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace hero

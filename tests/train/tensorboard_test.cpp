@@ -1,0 +1,130 @@
+#include "train/tensorboard.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "checkpoint/temporary_folder.h"
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+using test::read_bytes;
+using test::TemporaryFolder;
+using test::write_bytes;
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+// What RecordWriter of the Python package tensorboard 2.21.0 writes for wall_time 1700000001.5, step 300, one
+// simple_value 5.4321 named train/loss; and before it, for wall_time 1700000000.25, the file's version.
+const std::string kScalar = from_hex(
+    "2100000000000000017becf60900006040fc54d94110ac022a130a110a0a747261696e2f6c6f737315c3d3ad402cfbb61c");
+const std::string kVersion =
+    from_hex("1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9");
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
+  return files;
+}
+
+TEST(TensorBoardLog, BytesAreThoseOfTensorBoardsOwnWriter) {
+  const TemporaryFolder folder;
+  TensorBoardLog log(folder.path());
+  log.scalar("train/loss", 5.4321, 300, 1700000001.5);
+  const std::string bytes = read_bytes(log.path());
+  ASSERT_EQ(bytes.size(), kVersion.size() + kScalar.size());
+  EXPECT_EQ(bytes.substr(kVersion.size()), kScalar);
+  EXPECT_EQ(bytes.substr(0, 13), kVersion.substr(0, 13)) << "length, its checksum, key of the time";
+  EXPECT_EQ(bytes.substr(21, 15), kVersion.substr(21, 15)) << "version, after the time";
+  EXPECT_EQ(log.path().filename().string().rfind("events.out.tfevents.", 0), 0u);
+}
+
+TEST(TensorBoardLog, GoesOnInTheSameFileAfterATornRecord) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "events.out.tfevents.1700000000.host";
+  for (size_t cut = 1; cut <= kScalar.size(); ++cut) {
+    write_bytes(path, kVersion + kScalar + kScalar.substr(0, kScalar.size() - cut));
+    TensorBoardLog(folder.path()).scalar("train/loss", 5.4321, 300, 1700000001.5);
+    ASSERT_EQ(read_bytes(path), kVersion + kScalar + kScalar) << cut;
+  }
+  EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{path});
+}
+
+TEST(TensorBoardLog, EmptyFileGetsItsVersion) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "events.out.tfevents.1700000000.host";
+  write_bytes(path, kVersion.substr(0, 10));
+  EXPECT_EQ(TensorBoardLog(folder.path()).path(), path);
+  EXPECT_EQ(read_bytes(path).size(), kVersion.size());
+}
+
+TEST(TensorBoardLog, CutKeepsExactlyTheEventsUpToTheStep) {
+  const TemporaryFolder folder;
+  TensorBoardLog log(folder.path());
+  std::string expected;
+  for (const int64_t step : {0, 1, 127, 128, 129, 300, 128}) {
+    log.scalar("a", static_cast<double>(step), step, 1.0);
+    log.scalar("b", std::nan(""), step, 1.0);
+    if (step == 128 && expected.empty()) expected = read_bytes(log.path());
+  }
+  const size_t whole = read_bytes(log.path()).size();
+  log.cut_to(100000);
+  EXPECT_EQ(read_bytes(log.path()).size(), whole);
+  log.cut_to(128);
+  const std::string kept = read_bytes(log.path());
+  EXPECT_EQ(kept.substr(0, expected.size()), expected);
+  EXPECT_EQ(kept.substr(expected.size()), expected.substr(expected.size() - (kept.size() - expected.size())))
+      << "the second pair of step 128";
+  log.scalar("a", 1, 129, 1.0);
+  EXPECT_GT(read_bytes(log.path()).size(), kept.size()) << "appends to the new file";
+  log.cut_to(-1);
+  EXPECT_EQ(read_bytes(log.path()).size(), kVersion.size()) << "the version stays";
+  EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{log.path()});
+}
+
+TEST(TensorBoardLog, DamagedRecordEndsTheFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "events.out.tfevents.1700000000.host";
+  for (const size_t at : {size_t{0}, size_t{7}, size_t{9}, size_t{30}, kScalar.size() - 1}) {
+    std::string damaged = kScalar;
+    damaged[at] ^= 16;
+    write_bytes(path, kVersion + kScalar + damaged + kScalar);
+    TensorBoardLog(folder.path()).cut_to(1000);
+    EXPECT_EQ(read_bytes(path), kVersion + kScalar) << at;
+  }
+}
+
+TEST(TensorBoardLog, FolderIsMadeOrARunErrorTellsWhyNot) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(fs::exists(TensorBoardLog(folder / "run" / "tb").path()));
+  write_bytes(folder / "file", "");
+  const std::string message = test::error_of<RunError>([&] { TensorBoardLog(folder / "file"); });
+  EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
+}
+
+// Leaves a file for tests/python/test_event_file.py, which reads it with TensorBoard.
+TEST(TensorBoardLog, FileForPython) {
+  const char* folder = std::getenv("HERO_EVENT_FOLDER");
+  if (!folder) GTEST_SKIP() << "HERO_EVENT_FOLDER is not set";
+  TensorBoardLog log(folder);
+  for (int64_t step = 0; step < 500; ++step) {
+    log.scalar("train/loss", 1.0 / static_cast<double>(step + 1), step,
+               1700000000.0 + static_cast<double>(step));
+    log.scalar("router/max expert share", step % 2 ? std::nan("") : 0.25, step, 1700000000.0);
+  }
+  log.cut_to(299);
+  log.scalar("train/loss", -1.0, 300, 1700001000.0);
+}
+
+}  // namespace
+}  // namespace hero
