@@ -1,0 +1,252 @@
+"""Drawing of curves as inline SVG: one line style per run, raw curves thin behind smoothed ones.
+
+Figures carry no legend of their own: `LineStyle` also tells the page how to draw one. Curves are thinned before
+drawing, so that a run of any length costs a few hundred points.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from hero_moe.comparison import Difference, layer_mean, smooth, thin, thin_extremes
+from hero_moe.run_files import Run
+
+WIDTH = 10.0
+GREY = "#767676"
+BASELINE_COLOUR = "#000000"
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+)  # Okabe and Ito's, without yellow
+DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2), (10, 3))
+RAW_RUNS = 6
+ROUND_STEPS = (1, 2, 2.5, 5, 10)
+SMOOTHED, SMOOTHED_DIFFERENCE = 0.02, 0.05  # parts of a run's records that one mean covers
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hero-moe",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.5,
+}
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour and dashes (on, off, ... in points; empty for a solid line) of one run in every figure."""
+
+    colour: str
+    dashes: tuple[float, ...]
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments for `Axes.plot`."""
+        return {"color": self.colour, "dashes": self.dashes} if self.dashes else {"color": self.colour}
+
+
+def line_styles(runs: Sequence[Run], baseline: Run) -> list[LineStyle]:
+    """Solid black for the baseline; for the others colours first, then dashes."""
+    styles, others = [], 0
+    for run in runs:
+        if run is baseline:
+            styles.append(LineStyle(BASELINE_COLOUR, ()))
+        else:
+            dashes = DASHES[others // len(COLOURS) % len(DASHES)]
+            styles.append(LineStyle(COLOURS[others % len(COLOURS)], dashes))
+            others += 1
+    return styles
+
+
+def new_figure(height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, np.ndarray]:
+    """A figure of the page's width, `height` in inches, and its axes as an array [rows, columns].
+
+    Call it, and draw, inside `matplotlib.rc_context(STYLE)`.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def to_svg(figure: Figure, name: str, description: str) -> str:
+    """Returns the figure as an `<svg>` element for HTML, its ids prefixed with `name`."""
+    target = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # glyphs that the drawing font lacks: the browser's may have them
+        figure.savefig(target, format="svg")
+    svg = target.getvalue()
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    box = re.search(r'viewBox="([^"]+)"', svg).group(1)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = re.sub(r'(url\(#|xlink:href="#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
+    return f'<svg viewBox="{box}" role="img" aria-label="{description}">{body.rstrip()}'
+
+
+def step_axis(axes: Axes, steps: Sequence[np.ndarray]) -> None:
+    """Labels the x axis in optimizer steps, fitted to all `steps` (some room around a single one)."""
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=ROUND_STEPS))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ends = [bound for step in steps if len(step) for bound in (step[0], step[-1])]
+    if ends:
+        margin = max(1.0, (max(ends) - min(ends)) * 0.01)
+        axes.set_xlim(min(ends) - margin, max(ends) + margin)
+
+
+def smoothing_window(count: int, part: float) -> int:
+    """Records to average over: `part` of `count`, at least one."""
+    return max(1, int(count * part))
+
+
+def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, style: LineStyle, part: float, crowd: int) -> None:
+    """Draws `y` smoothed over `part` of its records, in front of the raw values unless `crowd` curves are too many."""
+    limit = int(np.clip(6000 / max(1, crowd), 150, 800))
+    marker = {"marker": "o", "markersize": 5} if np.isfinite(y).sum() < 3 else {}
+    if crowd <= RAW_RUNS:
+        axes.plot(*thin_extremes(x, y, 2 * limit), color=style.colour, alpha=0.25, linewidth=0.6)
+    axes.plot(*thin(x, smooth(y, smoothing_window(len(y), part)), limit), **style.options(), **marker)
+
+
+def draw_runs(
+    axes: Axes, runs: Sequence[Run], styles: Sequence[LineStyle], values: Sequence[np.ndarray]
+) -> None:
+    """Draws one curve per run over its steps and labels the x axis; the baseline's solid black lies on top."""
+    for index in sorted(range(len(runs)), key=lambda i: styles[i].colour == BASELINE_COLOUR):
+        draw_curve(axes, runs[index].metrics.steps, values[index], styles[index], SMOOTHED, len(runs))
+    step_axis(axes, [run.metrics.steps for run in runs])
+
+
+def loss_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
+    """Language-model loss of all runs, with an inset of the last fifth of the longest run's steps."""
+    figure, grid = new_figure(4.2)
+    axes = grid[0, 0]
+    losses = [run.metrics.scalars["lm_loss"] for run in runs]
+    draw_runs(axes, runs, styles, losses)
+    axes.set_ylabel("loss (nats per token)")
+    last, first = max(run.metrics.steps[-1] for run in runs), min(run.metrics.steps[0] for run in runs)
+    if last - first >= 20:
+        draw_loss_inset(axes, runs, styles, losses, last - (last - first) / 5, last)
+    return to_svg(figure, "loss", "Language-model loss over steps")
+
+
+def draw_loss_inset(
+    axes: Axes,
+    runs: Sequence[Run],
+    styles: Sequence[LineStyle],
+    losses: Sequence[np.ndarray],
+    begin: float,
+    end: float,
+) -> None:
+    """Draws the smoothed losses from step `begin` to `end` into the upper right of `axes`, if there are any."""
+    tails = []
+    for run, loss in zip(runs, losses):
+        late = run.metrics.steps >= begin
+        tails.append((run.metrics.steps[late], smooth(loss, smoothing_window(len(loss), SMOOTHED))[late]))
+    seen = np.concatenate([values[np.isfinite(values)] for _, values in tails])
+    if len(seen) < 3:
+        return
+    inset = axes.inset_axes((0.5, 0.42, 0.48, 0.52))
+    for (steps, values), style in zip(tails, styles):
+        inset.plot(*thin(steps, values, 300), **style.options())
+    margin = max(1e-3, 0.06 * float(np.ptp(seen)))
+    inset.set_ylim(seen.min() - margin, seen.max() + margin)
+    step_axis(inset, [np.array([begin, end])])
+    inset.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=ROUND_STEPS))
+    inset.set_xlabel("")
+    inset.tick_params(labelsize=8)
+    inset.set_title("last fifth of the steps", fontsize=8, loc="left", color="#444444")
+
+
+def advantage_figure(differences: Sequence[Difference | None], styles: Sequence[LineStyle]) -> str:
+    """Baseline's loss minus each run's on common steps; None for the baseline and runs without common steps."""
+    figure, grid = new_figure(3.4)
+    axes = grid[0, 0]
+    shown = [(diff, style) for diff, style in zip(differences, styles) if diff is not None]
+    axes.axhline(0.0, color="#000000", linewidth=1.0)
+    bounds = []
+    for diff, style in shown:
+        draw_curve(axes, diff.steps, -diff.values, style, SMOOTHED_DIFFERENCE, len(shown))
+        smoothed = smooth(-diff.values, smoothing_window(len(diff.values), SMOOTHED_DIFFERENCE))
+        settled = smoothed[len(smoothed) // 20 :]
+        bounds += settled[np.isfinite(settled)].tolist()
+        if np.isfinite(diff.values).any():
+            bounds += np.nanpercentile(-diff.values, [2, 98]).tolist()
+    if bounds and min(bounds) < max(bounds):
+        low, high = min(0.0, *bounds), max(0.0, *bounds)
+        axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
+    step_axis(axes, [diff.steps for diff, _ in shown])
+    axes.set_ylabel("baseline − run\n(nats per token)")
+    return to_svg(figure, "advantage", "Loss advantage over the baseline over steps")
+
+
+def load_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
+    """Busiest expert's share of all tokens (any layer) and router entropy (mean over layers) over steps."""
+    figure, grid = new_figure(3.4, columns=2)
+    share, entropy = grid[0]
+    draw_runs(share, runs, styles, [run.metrics.scalars["max_expert_share"] for run in runs])
+    for level in {run.uniform_share for run in runs} - {None}:
+        share.axhline(level, color=GREY, linestyle=":", linewidth=1.0)
+        share.annotate(
+            "uniform",
+            (1.0, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=GREY,
+        )
+    share.set_ylim(bottom=0.0)
+    share.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    share.set_ylabel("share of all tokens")
+    share.set_title("Busiest expert of any layer", loc="left")
+    means = [
+        layer_mean(run.metrics.layers["entropy"])
+        if "entropy" in run.metrics.layers
+        else np.full(len(run.metrics.steps), np.nan)
+        for run in runs
+    ]
+    draw_runs(entropy, runs, styles, means)
+    entropy.set_ylabel("entropy (nats)")
+    entropy.set_title("Entropy, mean over layers", loc="left")
+    return to_svg(figure, "load", "Busiest expert's share and entropy over steps")
+
+
+def throughput_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
+    """Tokens per second over steps, from zero."""
+    figure, grid = new_figure(2.8)
+    axes = grid[0, 0]
+    speeds = [run.metrics.scalars["tokens_per_second"] for run in runs]
+    draw_runs(axes, runs, styles, speeds)
+    finite = np.concatenate([speed[np.isfinite(speed)] for speed in speeds])
+    if len(finite):
+        axes.set_ylim(0.0, max(1.0, 1.15 * float(np.percentile(finite, 99))))
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_ylabel("tokens per second")
+    return to_svg(figure, "throughput", "Tokens per second over steps")

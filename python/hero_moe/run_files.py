@@ -1,0 +1,267 @@
+"""Reading run folders: `config.toml`, `metrics.jsonl`, `routing.jsonl` and `eval.json`.
+
+Every mistake in these files becomes an `InputError` whose one line names the file and the line. The last line of a
+JSON Lines file may be torn, because the run that writes it may still be going on: it is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SCALARS = (
+    "loss",
+    "lm_loss",
+    "lr",
+    "grad_norm",
+    "step_ms",
+    "tokens_per_second",
+    "mfu",
+    "peak_memory_mib",
+    "max_expert_share",
+)
+LAYER_SERIES = (
+    "max_expert_share",
+    "max_over_mean",
+    "entropy",
+    "dropped",
+    "rms_hidden",
+    "rms_history",
+    "rho",
+    "history_variance_share",
+)
+
+
+class InputError(Exception):
+    """A mistake in an input file or on the command line, told in one line."""
+
+
+@dataclass(frozen=True, eq=False)
+class Metrics:
+    """The records of `metrics.jsonl`, N of them, with strictly ascending steps.
+
+    `scalars` maps each name in `SCALARS` to an array [N]; `layers` maps each name in `LAYER_SERIES` that the file
+    holds to an array [N, L]. What a record lacks, or gives as null, is NaN.
+    """
+
+    steps: np.ndarray
+    tokens: np.ndarray
+    scalars: dict[str, np.ndarray]
+    layers: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Expert shares [L, E] at one step: the part of all tokens that each expert receives (uniform: K/E)."""
+
+    step: int
+    share: np.ndarray
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One entry of `eval.json`: loss in nats per token on a dataset."""
+
+    dataset: str
+    step: int | None
+    tokens: int | None
+    loss: float
+    perplexity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run folder. `config` is flat: `{"router.kind": "hero", ...}`."""
+
+    name: str
+    path: Path
+    config: dict[str, Any]
+    metrics: Metrics
+    routing: Snapshot | None
+    evaluations: list[Evaluation]
+
+    @property
+    def has_history(self) -> bool:
+        """Whether any layer of this run reported a history diagnostic."""
+        return any(
+            np.isfinite(self.metrics.layers[key]).any()
+            for key in ("rho", "history_variance_share")
+            if key in self.metrics.layers
+        )
+
+    @property
+    def uniform_share(self) -> float | None:
+        """K/E, the share of every expert under perfect balance, or None where the configuration does not tell."""
+        experts, chosen = (self.config.get(f"model.{key}") for key in ("num_experts", "num_experts_per_tok"))
+        return chosen / experts if experts and chosen else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}), expected a file of a run"
+        ) from error
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (`FILE:LINE`, object) for every complete line; a last line without newline may be torn."""
+    *lines, tail = _read(path).split(b"\n")
+    for number, line in enumerate([*lines, tail], start=1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) + 1:
+                return
+            raise InputError(f"{where}: broken line ({error}), expected one JSON object") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{where}: found {type(record).__name__}, expected one JSON object")
+        yield where, record
+
+
+def _number(value: Any, where: str, key: str) -> float:
+    if value is None:
+        return float("nan")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{where}: {key}: found {json.dumps(value)[:40]}, expected a number or null")
+    return float(value)
+
+
+def _integer(record: dict[str, Any], where: str, key: str) -> int:
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        found = json.dumps(value)[:40] if key in record else "nothing"
+        raise InputError(f"{where}: {key}: found {found}, expected an integer")
+    return value
+
+
+def _read_metrics(path: Path) -> Metrics:
+    steps, tokens = array("q"), array("q")
+    scalars = {key: array("d") for key in SCALARS}
+    layers: dict[str, array] = {}
+    depth = 0
+    for where, record in _json_lines(path):
+        for key in ("loss", "lm_loss"):
+            if key not in record:
+                raise InputError(f"{where}: {key}: found nothing, expected a number or null")
+        step = _integer(record, where, "step")
+        if steps and step <= steps[-1]:
+            raise InputError(f"{where}: step: found {step} after {steps[-1]}, expected ascending steps")
+        steps.append(step)
+        tokens.append(_integer(record, where, "tokens"))
+        for key, column in scalars.items():
+            column.append(_number(record.get(key), where, key))
+        per_layer = record.get("layers") or {}
+        if not isinstance(per_layer, dict):
+            raise InputError(
+                f"{where}: layers: found {type(per_layer).__name__}, expected an object of lists"
+            )
+        present = {key: per_layer[key] for key in LAYER_SERIES if per_layer.get(key) is not None}
+        for key, values in present.items():
+            if not isinstance(values, list) or not values or (depth and len(values) != depth):
+                found = f"{len(values)} values" if isinstance(values, list) else type(values).__name__
+                raise InputError(
+                    f"{where}: layers.{key}: found {found}, expected {depth or 'a list of'} values"
+                )
+            depth = len(values)
+        for key in present.keys() | layers.keys():
+            column = layers.setdefault(key, array("d", [float("nan")] * (depth * (len(steps) - 1))))
+            values = present.get(key, [None] * depth)
+            column.extend([_number(value, where, f"layers.{key}") for value in values])
+    if not steps:
+        raise InputError(f"{path}: found no complete line, expected at least one step")
+    return Metrics(
+        steps=np.array(steps),
+        tokens=np.array(tokens),
+        scalars={key: np.array(column) for key, column in scalars.items()},
+        layers={key: np.array(layers[key]).reshape(-1, depth) for key in LAYER_SERIES if key in layers},
+    )
+
+
+def _read_routing(path: Path) -> Snapshot | None:
+    """The last complete snapshot, or None where there is none yet."""
+    last = None
+    for where, record in _json_lines(path) if path.exists() else ():
+        rows = record.get("expert_share")
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
+            raise InputError(
+                f"{where}: expert_share: found no rows, expected [[share of each expert] per layer]"
+            )
+        if len({len(row) for row in rows}) != 1:
+            raise InputError(
+                f"{where}: expert_share: found rows of different lengths, expected one value per expert"
+            )
+        share = np.array([[_number(value, where, "expert_share") for value in row] for row in rows])
+        last = Snapshot(step=_integer(record, where, "step"), share=share)
+    return last
+
+
+def _read_evaluations(path: Path) -> list[Evaluation]:
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(_read(path))
+    except ValueError as error:
+        raise InputError(f"{path}: broken JSON ({error}), expected an evaluation") from error
+    entries = content.get("datasets") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and "name" in entry for entry in entries
+    ):
+        raise InputError(f'{path}: datasets: expected a list of {{"name", "tokens", "loss", "perplexity"}}')
+    return [
+        Evaluation(
+            dataset=str(entry["name"]),
+            step=_integer(content, str(path), "step") if "step" in content else None,
+            tokens=_integer(entry, str(path), "tokens") if "tokens" in entry else None,
+            loss=_number(entry.get("loss"), str(path), "loss"),
+            perplexity=_number(entry.get("perplexity"), str(path), "perplexity"),
+        )
+        for entry in entries
+    ]
+
+
+def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def load_run(path: Path, name: str) -> Run:
+    """Reads the run folder `path`, to be called `name` on the page. Raises `InputError`."""
+    if not path.is_dir():
+        raise InputError(f"{path}: found {'a file' if path.exists() else 'nothing'}, expected a run folder")
+    config_path = path / "config.toml"
+    try:
+        config = tomllib.loads(_read(config_path).decode("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{config_path}: broken TOML ({error}), expected a run's configuration") from error
+    return Run(
+        name=name,
+        path=path,
+        config=_flatten(config),
+        metrics=_read_metrics(path / "metrics.jsonl"),
+        routing=_read_routing(path / "routing.jsonl"),
+        evaluations=_read_evaluations(path / "eval.json"),
+    )
+
+
+def run_names(paths: list[Path]) -> list[str]:
+    """The shortest path tails that tell the folders apart: `baseline`, or `seed1/baseline` and `seed2/baseline`."""
+    parts = [path.absolute().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return [str(path) for path in paths]

@@ -1,0 +1,281 @@
+"""The sections of the report: which numbers and figures stand where, and the captions that say what they show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hero_moe import comparison as numbers
+from hero_moe import figures, page
+from hero_moe.comparison import Difference
+from hero_moe.figures import LineStyle
+from hero_moe.run_files import Run
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs in their order, the one they are compared with, and each run's line style and loss difference."""
+
+    runs: list[Run]
+    baseline: Run
+    styles: list[LineStyle]
+    differences: list[Difference | None]
+
+    @classmethod
+    def of(cls, runs: list[Run]) -> Comparison:
+        """Chooses the baseline and computes the differences (None for the baseline itself)."""
+        baseline = numbers.pick_baseline(runs)
+        differences = [None if run is baseline else numbers.difference(run, baseline) for run in runs]
+        return cls(runs, baseline, figures.line_styles(runs, baseline), differences)
+
+    def key(self, keep: Sequence[bool] | None = None) -> str:
+        """The legend of all runs, or of those to `keep`; empty for a single run."""
+        if len(self.runs) == 1:
+            return ""
+        kept = [index for index in range(len(self.runs)) if keep is None or keep[index]]
+        names = [
+            named_baseline(run) if run is self.baseline else run.name
+            for run in (self.runs[index] for index in kept)
+        ]
+        return page.legend(names, [self.styles[index] for index in kept])
+
+
+def named_baseline(run: Run) -> str:
+    """`baseline`, or `baseline (NAME)` for a run that has another name."""
+    return "baseline" if run.name == "baseline" else f"baseline ({run.name})"
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """A number with `digits` decimals, or a dash for NaN."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else NONE
+
+
+def signed(value: float) -> str:
+    """A loss difference with its sign: three decimals, four below 0.01."""
+    if not math.isfinite(value):
+        return NONE
+    text = f"{abs(value):.{3 if abs(value) >= 0.00995 else 4}f}"
+    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
+
+
+def percent(value: float) -> str:
+    """A share in percent: one decimal, two below 1%."""
+    return f"{value:.{1 if abs(value) >= 0.01 else 2}%}" if math.isfinite(value) else NONE
+
+
+def short_count(value: float) -> str:
+    """A count with three digits: 950, 61.4k, 1.23M, 4.00B."""
+    if not math.isfinite(value):
+        return NONE
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            scaled = value / (limit if unit != "k" else 1e3)
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{unit}"
+    return f"{value:,.0f}"
+
+
+def span(values: Sequence[int], unit: str) -> str:
+    """`600 steps`, or `100 to 600 steps` where the values differ."""
+    low, high = min(values), max(values)
+    if low == high:
+        return f"{short_count(low)} {unit}{'' if low == 1 else 's'}"
+    return f"{short_count(low)} to {short_count(high)} {unit}s"
+
+
+def _difference_words(diff: Difference | None) -> str:
+    if diff is None:
+        return "no common steps"
+    if not math.isfinite(diff.end):
+        return "difference not finite"
+    return signed(diff.end)
+
+
+def title_and_summary(shown: Comparison) -> tuple[str, str]:
+    """The page's title, and the comparison in one sentence."""
+    runs, base = shown.runs, shown.baseline
+    tokens = span([run.metrics.tokens[-1] for run in runs], "token")
+    size = f"{span([run.metrics.steps[-1] for run in runs], 'step')} ({tokens})"
+    ends = "mean language-model loss over the last 10% of the steps"
+    base_loss = plain(numbers.final_loss(base))
+    if len(runs) == 1:
+        return (
+            f"Run {base.name}",
+            f"{base.name} trained for {size} and ended at a loss of {base_loss} ({ends}).",
+        )
+    ranked = sorted(
+        (item for item in zip(runs, shown.differences) if item[0] is not base),
+        key=lambda item: item[1].end if item[1] and math.isfinite(item[1].end) else math.inf,
+    )
+    listed = ranked if len(ranked) <= 4 else [ranked[0], ranked[-1]]
+    words = [
+        f"{run.name} at {plain(numbers.final_loss(run))} ({_difference_words(diff)})" for run, diff in listed
+    ]
+    if len(ranked) > 4:
+        words = [f"the best of the others, {words[0]}", f"the last, {words[1]}"]
+    title = f"{base.name} and {ranked[0][0].name if len(runs) == 2 else f'{len(ranked)} other runs'}"
+    return title, (
+        f"{len(runs)} runs of {size}: the {named_baseline(base)} ends at a loss of {base_loss}, {', '.join(words)}; "
+        f"{ends}, in brackets the difference to the baseline."
+    )
+
+
+def loss_section(shown: Comparison) -> str:
+    """Table of final losses, curves of the loss and of the advantage over the baseline."""
+    losses = [numbers.final_loss(run) for run in shown.runs]
+    best = min((loss for loss in losses if math.isfinite(loss)), default=math.nan)
+    rows = []
+    for run, loss, diff in zip(shown.runs, losses, shown.differences):
+        count = numbers.last_tenth(len(run.metrics.steps))
+        relative = plain(100 * diff.end / (numbers.final_loss(shown.baseline)), 2) if diff else NONE
+        rows.append(
+            [
+                page.cell(run.name),
+                page.cell(plain(loss), "best" if loss == best and len(losses) > 1 else ""),
+                page.cell("baseline" if run is shown.baseline else _difference_words(diff)),
+                page.cell(f"{relative}%".replace("-", "−") if relative != NONE else NONE),
+                page.cell(f"{count:,}"),
+                page.cell(plain(numbers.end_mean(run.metrics.scalars["loss"]))),
+                page.cell(f"{run.metrics.steps[-1]:,}"),
+                page.cell(short_count(run.metrics.tokens[-1])),
+            ]
+        )
+    header = [
+        "run",
+        ("final loss", "nats per token"),
+        ("difference", "run − baseline"),
+        ("relative", "to baseline"),
+        ("averaged", "steps"),
+        ("with auxiliary", "terms"),
+        "last step",
+        "tokens",
+    ]
+    notes = [
+        "Losses are language-model losses without auxiliary terms, averaged over the last 10% of each run's steps; "
+        "differences are averaged over the last 10% of the steps shared with the baseline."
+    ]
+    notes += _mismatch_notes(shown)
+    behind = "thin: every step; thick: " if len(shown.runs) <= figures.RAW_RUNS else ""
+    caption = f"Language-model loss ({behind}centred mean over {figures.SMOOTHED:.0%} of a run's steps)."
+    if len(losses) > 1 and math.isfinite(best):
+        caption += f" Lowest at the end: {shown.runs[losses.index(best)].name}, {plain(best)}."
+    parts = [
+        page.table(header, rows),
+        page.paragraph(" ".join(notes)),
+        page.figure(figures.loss_figure(shown.runs, shown.styles), caption, shown.key()),
+    ]
+    compared = [diff is not None for diff in shown.differences]
+    if any(compared):
+        parts.append(
+            page.figure(
+                figures.advantage_figure(shown.differences, shown.styles),
+                _advantage_caption(shown),
+                shown.key(compared),
+            )
+        )
+    return page.section("Loss", *parts)
+
+
+def _advantage_caption(shown: Comparison) -> str:
+    ends = [diff.end for diff in shown.differences if diff is not None]
+    ahead = sum(end < 0 for end in ends)
+    return (
+        f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centred mean over "
+        f"{figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); above zero the run is better. "
+        f"At the end {ahead} of {len(ends)} {'is' if ahead == 1 else 'are'} ahead."
+    )
+
+
+def _mismatch_notes(shown: Comparison) -> list[str]:
+    notes = []
+    if len({int(run.metrics.steps[-1]) for run in shown.runs}) > 1:
+        notes.append(
+            "The runs differ in length: compare their final losses only through the difference column."
+        )
+    base = shown.baseline.metrics
+    uneven = []
+    for run in shown.runs:
+        _, mine, theirs = np.intersect1d(
+            run.metrics.steps, base.steps, assume_unique=True, return_indices=True
+        )
+        if (run.metrics.tokens[mine] != base.tokens[theirs]).any():
+            uneven.append(run.name)
+    if uneven:
+        notes.append(
+            f"At equal steps {', '.join(uneven)} had seen other numbers of tokens than the baseline."
+        )
+    return notes
+
+
+def evaluation_section(shown: Comparison) -> str:
+    """Losses and perplexities of `eval.json`, one column per dataset; empty without any evaluation."""
+    results = [{entry.dataset: entry for entry in run.evaluations} for run in shown.runs]
+    datasets = list(dict.fromkeys(name for result in results for name in result))
+    if not datasets:
+        return ""
+    header: list[Any] = ["run", "step"]
+    best = {}
+    for name in datasets:
+        entries = [result[name] for result in results if name in result]
+        best[name] = min((entry.loss for entry in entries if math.isfinite(entry.loss)), default=math.nan)
+        tokens = {entry.tokens for entry in entries}
+        amount = (
+            f"{short_count(tokens.pop() or math.nan)} tokens" if len(tokens) == 1 else "unequal token counts"
+        )
+        header.append((name, f"loss (perplexity), {amount}"))
+    rows = []
+    for run, result in zip(shown.runs, results):
+        step = next((f"{entry.step:,}" for entry in result.values() if entry.step is not None), NONE)
+        row = [page.cell(run.name), page.cell(step)]
+        for name in datasets:
+            entry = result.get(name)
+            text = f"{plain(entry.loss)} ({entry.perplexity:.4g})" if entry else NONE
+            row.append(
+                page.cell(text, "best" if entry and entry.loss == best[name] and len(results) > 1 else "")
+            )
+        rows.append(row)
+    note = "Loss in nats per token, perplexity in brackets; the lowest loss of each dataset in bold."
+    return page.section("Evaluation", page.table(header, rows), page.paragraph(note))
+
+
+def configuration_section(shown: Comparison) -> str:
+    """Configuration side by side: keys that differ first, then everything in a folded part."""
+    names = [run.name for run in shown.runs]
+    differing = numbers.differing_keys(shown.runs)
+    parts = []
+    if differing:
+        parts.append(page.table(["key", *names], _config_rows(shown, differing), "config"))
+        parts.append(
+            page.paragraph(
+                f"The {len(differing)} keys that differ; coloured where other than the baseline's."
+            )
+        )
+    elif len(names) > 1:
+        parts.append(page.paragraph("All runs have the same configuration."))
+    whole = page.table(["key", *names], _config_rows(shown, numbers.all_keys(shown.runs)), "config")
+    count = len(numbers.all_keys(shown.runs))
+    parts.append(f"<details><summary>Complete configuration ({count} keys)</summary>{whole}</details>")
+    return page.section("Configuration", *parts)
+
+
+def _config_rows(shown: Comparison, keys: Sequence[str]) -> list[list[str]]:
+    rows = []
+    for key in keys:
+        values = [_config_text(run.config.get(key)) for run in shown.runs]
+        base = _config_text(shown.baseline.config.get(key))
+        rows.append(
+            [page.cell(key), *(page.cell(value, "other" if value != base else "") for value in values)]
+        )
+    return rows
+
+
+def _config_text(value: Any) -> str:
+    if value is None:
+        return "(not set)"
+    return value if isinstance(value, str) and value else json.dumps(value, default=str, ensure_ascii=False)

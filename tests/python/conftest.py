@@ -1,0 +1,83 @@
+"""Synthetic run folders: what `hero train` leaves behind, with curves that look like training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
+
+
+def config_text(kind: str, window: int | None, seed: int) -> str:
+    """A configuration as a run folder holds it, abridged."""
+    width = "" if window is None else f"window = {window}\n"
+    return (
+        f'[model]\nmodel_type = "qwen3_moe"\nhidden_size = 256\nnum_experts = {EXPERTS}\n'
+        f"num_experts_per_tok = {CHOSEN}\nnum_hidden_layers = {LAYERS}\n\n"
+        f'[router]\nkind = "{kind}"\n{width}scale = true\neps = 1e-6\n\n'
+        f'[train]\nsteps = 600\nseed = {seed}\ndtype = "bf16"\n\n[optim]\nlr = 1e-3\nbetas = [0.9, 0.95]\n'
+    )
+
+
+def metrics_record(step: int, loss: float, noise: np.random.Generator, kind: str, progress: float) -> dict[str, Any]:
+    """One line of `metrics.jsonl`; `progress` runs from 0 to 1."""
+    hero = kind == "hero"
+    busiest = (0.18 if hero else 0.24) + 0.3 * np.exp(-12 * progress) + 0.01 * noise.standard_normal(LAYERS)
+    depth = np.arange(LAYERS)
+    speed = 4000 * (0.97 if hero else 1.0) * (1 + 0.03 * noise.standard_normal()) * (0.4 if step < 4 else 1)
+
+    def seen(values: np.ndarray) -> list[float | None]:
+        return [None, *values[1:].round(5).tolist()] if hero else [None] * LAYERS
+
+    return {
+        "step": step, "tokens": step * TOKENS_PER_STEP, "loss": loss + 0.01, "lm_loss": loss,
+        "aux_losses": {"balance": 0.01, "z": 0.0, "coupling": 0.0}, "lr": 1e-3 * (1 - progress), "grad_norm": 1.2,
+        "step_ms": 1e3 * TOKENS_PER_STEP / speed, "tokens_per_second": speed, "mfu": speed / 13000,
+        "peak_memory_mib": 2100.0 + 30 * hero, "max_expert_share": float(busiest.max()),
+        "layers": {
+            "max_expert_share": busiest.round(5).tolist(), "max_over_mean": (busiest * EXPERTS / CHOSEN).round(5).tolist(),
+            "entropy": (2.5 - 0.6 * progress - 0.03 * depth + 0.01 * noise.standard_normal(LAYERS)).round(5).tolist(),
+            "dropped": [0.0] * LAYERS, "rms_hidden": (1 + 0.1 * depth).tolist(), "rms_history": seen(0.11 + 0.005 * depth),
+            "rho": seen(8 + depth * (1 + 0.3 * progress)), "history_variance_share": seen(0.1 + 0.06 * depth * progress),
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """A function that writes a run folder under `tmp_path` and returns it; see `write_run`."""
+
+    def make(name: str, **options: Any) -> Path:
+        return write_run(tmp_path / name, **options)
+
+    return make
+
+
+def write_run(path: Path, *, kind: str = "baseline", window: int | None = None, steps: int = 60, lower: float = 0.0,
+              seed: int = 1, jitter: float = 0.0, snapshots: bool = True, evaluation: bool = True) -> Path:  # fmt: skip
+    """Writes a run folder whose loss is `lower` below that of the same seed and `lower = 0`, at every step, but for
+    noise of the standard deviation `jitter`."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(config_text(kind, window, seed))
+    data, noise = np.random.default_rng(seed), np.random.default_rng([seed, len(path.name)])
+    with (path / "metrics.jsonl").open("w") as out:
+        for step in range(1, steps + 1):
+            loss = 3.2 + 5.5 * np.exp(-step / 60) + 40 / (step + 40) + 0.08 * data.standard_normal() - lower
+            loss += jitter * noise.standard_normal()
+            out.write(json.dumps(metrics_record(step, float(loss), noise, kind, step / steps)) + "\n")
+    if snapshots:
+        concentration = 8.0 if kind == "hero" else 3.0
+        with (path / "routing.jsonl").open("w") as out:
+            for step in range(min(20, steps), steps + 1, 20):
+                share = noise.dirichlet([concentration] * EXPERTS, LAYERS) * CHOSEN
+                out.write(json.dumps({"step": step, "expert_share": share.round(6).tolist()}) + "\n")
+    if evaluation:
+        entries = [{"name": name, "tokens": 123456, "loss": 3.3 + extra - lower, "perplexity": float(np.exp(3.3 + extra - lower))}
+                   for name, extra in (("python-valid", 0.0), ("docs-valid", 0.4))]  # fmt: skip
+        (path / "eval.json").write_text(json.dumps({"step": steps, "datasets": entries}))
+    return path
