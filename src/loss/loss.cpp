@@ -1,0 +1,76 @@
+#include "loss/loss.h"
+
+#include <ATen/ATen.h>
+
+#include "ops/ops.h"
+
+namespace hero {
+
+BalanceState BalanceState::uniform(int64_t layers, int64_t experts) {
+  return {at::full({layers, experts}, 1.0 / static_cast<double>(experts), at::TensorOptions(at::kDouble))};
+}
+
+at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope, int64_t sequence,
+                        const at::Tensor& global_shares_E) {
+  const int64_t experts = scores_TE.size(1), groups = scope == "sequence" ? scores_TE.size(0) / sequence : 1;
+  const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
+  if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
+  const auto ids = ids_TK.view({groups, -1});
+  const auto shares = at::zeros({groups, experts}, scores_TE.options().requires_grad(false))
+                          .scatter_add_(1, ids, at::ones(ids.sizes(), mean.options().requires_grad(false)))
+                          .div_(static_cast<double>(ids.size(1)));
+  return (shares * mean).sum() * (static_cast<double>(experts) / static_cast<double>(groups));
+}
+
+at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
+
+at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k, const std::vector<int64_t>& stage_of) {
+  at::Tensor sum, previous;
+  int64_t pairs = 0;
+  for (const auto& r : routings) {
+    const auto mass = std::get<0>(r.probs.topk(k, -1)).sum(-1);
+    if (r.layer > 1 && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
+      const auto product = (previous * mass).mean();
+      sum = sum.defined() ? sum + product : product;
+      ++pairs;
+    }
+    previous = mass;
+  }
+  return pairs ? -sum / static_cast<double>(pairs) : at::Tensor();
+}
+
+Losses compute_losses(const Transformer& model, const Transformer::Output& output, const at::Tensor& targets_T, int64_t sequence,
+                      const BalanceState& balance) {
+  const auto& config = model.config();
+  const auto& router = config.router;
+  const auto layers = static_cast<double>(output.routings.size());
+  Losses losses;
+  const auto tokens = static_cast<double>(targets_T.size(0));
+  losses.total = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T) / tokens;
+  losses.lm = losses.total.item<double>();
+  const auto add = [&](const at::Tensor& term, double coefficient) { losses.total = losses.total + term * coefficient; };
+  for (const auto& r : output.routings) {
+    if (router.balance != "none" && router.balance_loss > 0) {
+      auto scores = routing_scores(r.logits, r.probs, config.model);
+      if (config.model.scoring_func == "sigmoid") scores = scores / scores.sum(1, true);
+      const auto term = balance_loss(scores, r.ids, router.balance, sequence, balance.shares_LE[r.layer - 1]);
+      losses.balance += term.item<double>() / layers;
+      add(term, router.balance_loss);
+    }
+    if (router.z_loss > 0) {
+      const auto term = z_loss(r.logits);
+      losses.z += term.item<double>() / layers;
+      add(term, router.z_loss);
+    }
+  }
+  if (router.coupling_loss > 0) {
+    const auto term = coupling_loss(output.routings, config.model.num_experts_per_tok, model.layout().stage_of());
+    if (term.defined()) {
+      losses.coupling = term.item<double>();
+      add(term, router.coupling_loss);
+    }
+  }
+  return losses;
+}
+
+}  // namespace hero

@@ -1,0 +1,33 @@
+#pragma once
+// Self-attention of both model families.
+#include "config/config.h"
+#include "model/layers.h"
+
+namespace hero {
+
+/// Grouped-query attention with RMSNorm on every query and key head (Qwen3).
+class GroupedQueryAttention {
+ public:
+  GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
+  /// x [B, S, D]; `cache` null: S positions from 0.
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const;
+
+ private:
+  ModelConfig model_;
+  at::Tensor qkv_, out_, q_norm_, k_norm_;
+};
+
+/// Multi-head latent attention (DeepSeek-V2/V3): keys and values come from one normalised latent per position, a shared
+/// rotary key beside it; queries through a low rank, or straight where q_lora_rank is 0.
+class LatentAttention {
+ public:
+  LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const;
+
+ private:
+  ModelConfig model_;
+  at::Tensor down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] without a query rank
+  at::Tensor q_norm_, q_up_, kv_norm_, kv_up_, out_;
+};
+
+}  // namespace hero

@@ -1,0 +1,83 @@
+#include "model/parameters.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <numeric>
+
+#include "model/random.h"
+
+namespace hero {
+
+Init normal_init(double std) {
+  return [std](const at::Tensor& values, uint64_t seed, const std::string& name) { fill_normal(values, seed, name, std); };
+}
+
+Init constant_init(double value) {
+  return [value](const at::Tensor& values, uint64_t, const std::string&) { values.fill_(value); };
+}
+
+at::Tensor ParameterPart::of(const at::Tensor& whole) const {
+  const int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  return whole.view({-1}).slice(0, offset, offset + n).view(shape);
+}
+
+Parameters::Parameters(at::ScalarType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
+
+at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape, std::vector<ParameterPart> parts, bool decay,
+                           std::optional<at::ScalarType> dtype) {
+  at::NoGradGuard no_grad;
+  const auto type = dtype.value_or(dtype_), wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  Parameter p{.name = name, .values = at::empty(shape, at::TensorOptions(wide)), .leaf = {}, .decay = decay,
+              .parts = std::move(parts)};
+  int64_t offset = 0;
+  for (auto& part : p.parts) {
+    part.offset = offset;
+    const auto view = part.of(p.values);
+    part.init(view, seed_, part.name);
+    offset += view.numel();
+  }
+  TORCH_INTERNAL_ASSERT(offset == p.values.numel(), name, ": parts hold ", offset, " of ", p.values.numel(), " values");
+  p.leaf = type == wide ? p.values.detach() : p.values.to(type);
+  p.leaf.set_requires_grad(true);
+  if (type != wide) torch::autograd::impl::materialize_autograd_meta(p.leaf)->set_grad_dtype(wide, p.leaf);
+  all_.push_back(std::move(p));
+  return all_.back().leaf;
+}
+
+at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape, const Init& init, bool decay,
+                           std::optional<at::ScalarType> dtype) {
+  return add(name, shape, {ParameterPart{.name = name, .shape = shape, .init = init}}, decay, dtype);
+}
+
+at::Tensor Parameters::add_buffer(const std::string& name, std::vector<int64_t> shape) {
+  return buffers_.emplace(name, at::zeros(shape, at::TensorOptions(at::kFloat))).first->second;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Parameters::disk_tensors() const {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& p : all_) {
+    for (const auto& part : p.parts) tensors.emplace_back(part.name, part.of(p.values));
+  }
+  for (const auto& [name, buffer] : buffers_) tensors.emplace_back(name, buffer);
+  return tensors;
+}
+
+void Parameters::publish() {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> leaves, values;
+  for (const auto& p : all_) {
+    if (p.leaf.scalar_type() == p.values.scalar_type()) continue;
+    leaves.push_back(p.leaf);
+    values.push_back(p.values);
+  }
+  if (!leaves.empty()) at::_foreach_copy_(leaves, values);
+}
+
+int64_t Parameters::count() const {
+  int64_t n = 0;
+  for (const auto& p : all_) n += p.values.numel();
+  return n;
+}
+
+}  // namespace hero

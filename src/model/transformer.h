@@ -1,0 +1,70 @@
+#pragma once
+// The language model: embedding, decoder layers, final norm. The output projection belongs to the loss, which never
+// holds all logits.
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "config/config.h"
+#include "model/attention.h"
+#include "model/moe.h"
+
+namespace hero {
+
+/// x + attention(norm(x)), then x + feed-forward(norm(x)); the feed-forward part is dense or a MoE.
+class DecoderLayer {
+ public:
+  /// `i` counts decoder layers from 0; `l` MoE layers from 1, 0 for a dense one.
+  DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config, const HistoryLayout& layout);
+
+  struct Output {
+    at::Tensor x;                    ///< [B, S, D]
+    std::optional<Routing> routing;  ///< of a MoE layer
+  };
+  Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history, const Position& position,
+                    LayerCache* cache) const;
+
+  const Moe* moe() const { return moe_ ? &*moe_ : nullptr; }
+
+ private:
+  double eps_;
+  at::Tensor input_norm_, post_norm_;
+  std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;
+  std::optional<FeedForward> dense_;
+  std::optional<Moe> moe_;
+};
+
+class Transformer {
+ public:
+  /// Builds and initialises every weight from config.train.seed. config.model.vocab_size must be set.
+  explicit Transformer(const Config& config);
+  Transformer(const Transformer&) = delete;
+
+  struct Output {
+    at::Tensor hidden_TD;           ///< after the final norm
+    std::vector<Routing> routings;  ///< of every MoE layer, l ascending
+  };
+  /// tokens int64 [B, S], each in [0, V). With `cache`, the tokens follow the positions it holds, and it grows.
+  /// `recompute`: keep only each layer's input and replay the layer in the backward pass; gradients are bit-equal.
+  Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
+                 KeyValueCache* cache = nullptr) const;
+
+  /// Logits [B, S, V] in fp32 (fp64); for evaluation and generation.
+  at::Tensor logits(const at::Tensor& hidden_TD, int64_t batch) const;
+
+  const at::Tensor& head() const { return head_; }
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
+  const HistoryLayout& layout() const { return layout_; }
+  const Config& config() const { return config_; }
+  const std::vector<DecoderLayer>& layers() const { return layers_; }
+
+ private:
+  Config config_;
+  HistoryLayout layout_;
+  Parameters parameters_;
+  at::Tensor embedding_, norm_, head_;
+  std::vector<DecoderLayer> layers_;
+};
+
+}  // namespace hero

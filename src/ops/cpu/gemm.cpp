@@ -1,0 +1,153 @@
+#include "ops/cpu/gemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "ops/cpu/simd.h"
+
+namespace hero::cpu {
+
+namespace blas = at::native::cpublas;
+
+bool has_bf16_gemm() {
+  static const bool available = [] {
+    const char* plain = std::getenv("HERO_PLAIN");
+    return !(plain && *plain == '1') && blas::could_pack(at::kBFloat16);
+  }();
+  return available;
+}
+
+bool suits_gemm(int64_t a, int64_t b, int64_t c) {
+  return has_bf16_gemm() && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
+}
+
+// Two neighbouring rows of b become the two halves of one 32-bit word.
+HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width, int64_t ld, uint32_t* out) {
+  for (int64_t r = 0; r < k; r += 2) {
+    const uint16_t* low = b + r * ld;
+    uint32_t* row = out + r / 2 * width;
+    if (r + 1 < k_valid) {
+      const uint16_t* high = low + ld;
+      for (int64_t c = 0; c < width; ++c) row[c] = low[c] | static_cast<uint32_t>(high[c]) << 16;
+    } else if (r < k_valid) {
+      for (int64_t c = 0; c < width; ++c) row[c] = low[c];
+    } else {
+      for (int64_t c = 0; c < width; ++c) row[c] = 0;
+    }
+  }
+}
+
+// b stored as [n, k]: neighbouring pairs are already together, the words are transposed in tiles of 16 x 16.
+HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld, uint32_t* out) {
+  for (int64_t r0 = 0; r0 < k / 2; r0 += 16) {
+    const int64_t rows = k / 2 - r0 < 16 ? k / 2 - r0 : 16;
+    for (int64_t c0 = 0; c0 < width; c0 += 16) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < 16; ++c) {
+          uint32_t word;
+          __builtin_memcpy(&word, b + (c0 + c) * ld + 2 * (r0 + r), sizeof word);
+          out[(r0 + r) * width + c0 + c] = word;
+        }
+      }
+    }
+  }
+}
+
+void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld, bool transposed, int64_t p, bf16* packed) {
+  const int64_t width = panel_width(n, p);
+  auto* out = reinterpret_cast<uint32_t*>(packed + p * kPanel * k);
+  const auto* in = reinterpret_cast<const uint16_t*>(b);
+  if (transposed) {
+    transpose_words(in + p * kPanel * ld, k, width, ld, out);
+  } else {
+    interleave_rows(in + p * kPanel, k, k_valid, width, ld, out);
+  }
+}
+
+void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16* packed) {
+  parallel_tasks(panels(n), [&](int64_t p) { pack_panel(b, k, k, n, ld, transposed, p, packed); });
+}
+
+void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p, float* c,
+                int64_t ldc, bool accumulate) {
+  const int64_t width = panel_width(n, p);
+  blas::brgemm(m, width, k, lda, width, ldc, accumulate, a, packed + p * kPanel * k, c, /*is_vnni=*/true);
+}
+
+void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c, int64_t ldc,
+          bool accumulate) {
+  for (int64_t p = 0; p < panels(n); ++p) gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanel, ldc, accumulate);
+}
+
+HERO_SIMD static void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < width; ++c) store(out[r * ldc + c], in[r * width + c]);
+  }
+}
+
+void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c, int64_t ldc) {
+  alignas(64) float tile[kRows * kPanel];
+  for (int64_t r = 0; r < m; r += kRows) {
+    const int64_t rows = std::min(kRows, m - r);
+    for (int64_t p = 0; p < panels(n); ++p) {
+      const int64_t width = panel_width(n, p);
+      gemm_panel(rows, n, k, a + r * lda, lda, packed, p, tile, width, false);
+      round_rows(tile, rows, width, c + r * ldc + p * kPanel, ldc);
+    }
+  }
+}
+
+HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, uint16_t* out,
+                                   int64_t ld_out) {
+  for (int64_t c0 = 0; c0 < cols; c0 += 16) {
+    const int64_t width = cols - c0 < 16 ? cols - c0 : 16;
+    for (int64_t r0 = 0; r0 < padded; r0 += 16) {
+      const int64_t height = padded - r0 < 16 ? padded - r0 : 16;
+      for (int64_t c = 0; c < width; ++c) {
+        for (int64_t r = 0; r < height; ++r) {
+          out[(c0 + c) * ld_out + r0 + r] = r0 + r < rows ? in[(r0 + r) * ld_in + c0 + c] : 0;
+        }
+      }
+    }
+  }
+}
+
+void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out, int64_t ld_out) {
+  transpose_16(reinterpret_cast<const uint16_t*>(in), rows, cols, ld_in, padded, reinterpret_cast<uint16_t*>(out), ld_out);
+}
+
+void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n, int64_t k, float* dw,
+                     int64_t ld, bool accumulate) {
+  const int64_t padded = round_up(rows, 32);
+  std::unique_ptr<bf16[]> dy_t(new bf16[n * padded]), x_packed(new bf16[padded * k]);
+  const int64_t strips = (n + kRows - 1) / kRows;
+  parallel_tasks(strips + panels(k), [&](int64_t i) {
+    if (i < strips) {
+      const int64_t c = i * kRows;
+      transpose(dy + c, rows, std::min(kRows, n - c), ldy, padded, dy_t.get() + c * padded, padded);
+    } else {
+      pack_panel(x, padded, rows, k, ldx, false, i - strips, x_packed.get());
+    }
+  });
+  parallel_tasks(strips * panels(k), [&](int64_t i) {
+    const int64_t r = i / panels(k) * kRows, p = i % panels(k);
+    gemm_panel(std::min(kRows, n - r), k, padded, dy_t.get() + r * padded, padded, x_packed.get(), p,
+               dw + r * ld + p * kPanel, ld, accumulate);
+  });
+}
+
+void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
+#pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
+  {
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < count; ++i) task(i);
+    if (has_bf16_gemm()) blas::brgemm_release();
+  }
+}
+
+}  // namespace hero::cpu

@@ -1,0 +1,56 @@
+// bf16 linear on brgemm blocks; everything else takes the plain form.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "ops/cpu/gemm.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+bool fused(const at::Tensor& a, int64_t k, int64_t n) { return a.scalar_type() == at::kBFloat16 && cpu::suits_gemm(k, n); }
+
+// c [T, n] = a [T, k] * b, b packed once and shared by all threads.
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed) {
+  const int64_t rows = a.size(0), k = a.size(1);
+  auto c = at::empty({rows, n}, a.options());
+  auto packed = at::empty({k * n}, a.options());
+  const auto weight = w.contiguous();
+  auto* b = packed.data_ptr<cpu::bf16>();
+  cpu::pack(weight.data_ptr<cpu::bf16>(), k, n, weight.size(1), transposed, b);
+  const auto* in = a.data_ptr<cpu::bf16>();
+  auto* out = c.data_ptr<cpu::bf16>();
+  const int64_t block = 2 * cpu::kRows;
+  cpu::parallel_tasks((rows + block - 1) / block, [&](int64_t i) {
+    const int64_t r = i * block;
+    cpu::gemm_bf16(std::min(block, rows - r), n, k, in + r * k, k, b, out + r * n, n);
+  });
+  return c;
+}
+
+at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
+  return fused(x, x.size(1), w.size(0)) ? multiply(x, w, w.size(0), true) : linear_forward_plain(x, w);
+}
+
+at::Tensor backward_input(const at::Tensor& dy, const at::Tensor& w) {
+  return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false) : linear_backward_input_plain(dy, w);
+}
+
+at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
+  const int64_t n = dy.size(1), k = x.size(1);
+  if (!fused(dy, n, k)) return linear_backward_weight_plain(dy, x);
+  auto dw = at::empty({n, k}, dy.options().dtype(at::kFloat));
+  cpu::weight_gradient(dy.data_ptr<cpu::bf16>(), n, x.data_ptr<cpu::bf16>(), k, dy.size(0), n, k, dw.data_ptr<float>(), k);
+  return dw;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("linear_forward", forward);
+  m.impl("linear_backward_input", backward_input);
+  m.impl("linear_backward_weight", backward_weight);
+}
+
+}  // namespace hero::ops

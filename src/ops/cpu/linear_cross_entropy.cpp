@@ -1,0 +1,83 @@
+// bf16 form on brgemm blocks: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one chunk.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <vector>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::bf16;
+
+constexpr int64_t kChunk = 512;
+
+// -log softmax(z)[target] of one row; its gradient softmax(z) - onehot(target) into dz where that is not null.
+HERO_SIMD float row_loss(const float* z, int64_t v, int64_t target, bf16* dz) {
+  float highest = z[0];
+  for (int64_t i = 1; i < v; ++i) highest = z[i] > highest ? z[i] : highest;
+  float sum = 0;
+  for (int64_t i = 0; i < v; ++i) sum += cpu::exp_fast(z[i] - highest);
+  const float shift = highest + std::log(sum);
+  if (dz) {
+    for (int64_t i = 0; i < v; ++i) cpu::store(dz[i], cpu::exp_fast(z[i] - shift));
+    cpu::store(dz[target], cpu::exp_fast(z[target] - shift) - 1.0f);
+  }
+  return shift - z[target];
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
+                                                                    const at::Tensor& targets, bool gradients) {
+  const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0);
+  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(d, v)) return linear_cross_entropy_plain(x, w, targets, gradients);
+  const auto weight = w.contiguous(), target_T = targets.contiguous();
+  const auto* in = x.const_data_ptr<bf16>();
+  const auto* target = target_T.const_data_ptr<int64_t>();
+  for (int64_t t = 0; t < tokens; ++t) {
+    TORCH_CHECK(target[t] < v, "linear_cross_entropy: targets must be below V = ", v, ", got ", target[t]);
+  }
+  std::unique_ptr<bf16[]> forward_w(new bf16[d * v]), backward_w(gradients ? new bf16[d * v] : nullptr);
+  cpu::pack(weight.const_data_ptr<bf16>(), d, v, d, true, forward_w.get());
+  if (gradients) cpu::pack(weight.const_data_ptr<bf16>(), v, d, d, false, backward_w.get());
+  at::Tensor dx = gradients ? at::empty_like(x) : at::Tensor();
+  at::Tensor dw = gradients ? at::zeros({v, d}, x.options().dtype(at::kFloat)) : at::Tensor();
+  std::unique_ptr<bf16[]> dz(gradients ? new bf16[std::min(kChunk, tokens) * v] : nullptr);
+  std::vector<double> losses(tokens, 0.0);
+  for (int64_t t = 0; t < tokens; t += kChunk) {
+    const int64_t count = std::min(kChunk, tokens - t);
+    cpu::parallel_tasks((count + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
+      const int64_t first = i * cpu::kRows, rows = std::min(cpu::kRows, count - first);
+      std::unique_ptr<float[]> z(new float[rows * v]);
+      cpu::gemm(rows, v, d, in + (t + first) * d, d, forward_w.get(), z.get(), v);
+      bf16* grad = gradients ? dz.get() + first * v : nullptr;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t label = target[t + first + r];
+        if (label >= 0) {
+          losses[t + first + r] = row_loss(z.get() + r * v, v, label, grad ? grad + r * v : nullptr);
+        } else if (grad) {
+          std::fill_n(grad + r * v, v, bf16(0.0f));
+        }
+      }
+      if (gradients) cpu::gemm_bf16(rows, d, v, grad, v, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
+    });
+    if (gradients) {
+      cpu::weight_gradient(dz.get(), v, in + t * d, d, count, v, d, dw.data_ptr<float>(), d, /*accumulate=*/true);
+    }
+  }
+  double loss = 0;
+  for (const double l : losses) loss += l;
+  return {at::scalar_tensor(loss, x.options().dtype(at::kFloat)), dx, dw};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("linear_cross_entropy", linear_cross_entropy); }
+
+}  // namespace hero::ops

@@ -1,0 +1,123 @@
+// RMSNorm in two passes over a row that stays in the first cache; the weight's gradient is summed per strip of rows and
+// the strips in order, so it does not depend on the threads.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::bf16;
+using cpu::acc_t;
+
+template <typename T>
+HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows, int64_t d, T* y, acc_t<T>* rstd) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* in = x + r * d;
+    acc_t<T> sum = 0;
+    for (int64_t i = 0; i < d; ++i) sum += cpu::load(in[i]) * cpu::load(in[i]);
+    const acc_t<T> s = 1 / std::sqrt(sum / static_cast<acc_t<T>>(d) + eps);
+    for (int64_t i = 0; i < d; ++i) cpu::store(y[r * d + i], cpu::load(in[i]) * s * cpu::load(w[i]));
+    rstd[r] = s;
+  }
+}
+
+template <typename T>
+HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t rows, int64_t d, T* dx,
+                               acc_t<T>* dw) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T *g = dy + r * d, *in = x + r * d;
+    const acc_t<T> s = rstd[r];
+    acc_t<T> dot = 0;
+    for (int64_t i = 0; i < d; ++i) dot += cpu::load(g[i]) * cpu::load(w[i]) * cpu::load(in[i]);
+    const acc_t<T> mean = dot * s / static_cast<acc_t<T>>(d);
+    for (int64_t i = 0; i < d; ++i) {
+      const acc_t<T> normed = cpu::load(in[i]) * s;
+      cpu::store(dx[r * d + i], (cpu::load(g[i]) * cpu::load(w[i]) - normed * mean) * s);
+      dw[i] += cpu::load(g[i]) * normed;
+    }
+  }
+}
+
+#define HERO_RMS_NORM(T)                                                                                                  \
+  HERO_SIMD void forward_rows(const T* x, const T* w, acc_t<T> eps, int64_t n, int64_t d, T* y, acc_t<T>* rstd) {         \
+    forward_body(x, w, eps, n, d, y, rstd);                                                                               \
+  }                                                                                                                       \
+  HERO_SIMD void backward_rows(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t n, int64_t d, T* dx,    \
+                               acc_t<T>* dw) {                                                                            \
+    backward_body(dy, x, w, rstd, n, d, dx, dw);                                                                          \
+  }
+HERO_RMS_NORM(bf16)
+HERO_RMS_NORM(float)
+HERO_RMS_NORM(double)
+#undef HERO_RMS_NORM
+
+constexpr int64_t kStrip = 128;
+
+template <typename T>
+std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::Tensor& w, double eps) {
+  const int64_t rows = x.size(0), d = x.size(1);
+  auto y = at::empty_like(x);
+  auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
+  const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+  T* out = y.data_ptr<T>();
+  auto* s = rstd.template data_ptr<acc_t<T>>();
+  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+    const int64_t r = i * kStrip;
+    forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d, out + r * d, s + r);
+  });
+  return {y, rstd};
+}
+
+template <typename T>
+std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
+                                                  const at::Tensor& rstd) {
+  const int64_t rows = x.size(0), d = x.size(1), strips = (rows + kStrip - 1) / kStrip;
+  auto dx = at::empty_like(x);
+  auto dw = at::zeros({strips, d}, rstd.options());
+  const T *g = dy.const_data_ptr<T>(), *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+  const auto* s = rstd.const_data_ptr<acc_t<T>>();
+  T* out = dx.data_ptr<T>();
+  auto* sums = dw.template data_ptr<acc_t<T>>();
+  cpu::parallel_tasks(strips, [&](int64_t i) {
+    const int64_t r = i * kStrip;
+    backward_rows(g + r * d, in + r * d, weight, s + r, std::min(kStrip, rows - r), d, out + r * d, sums + i * d);
+  });
+  return {dx, dw.sum(0)};
+}
+
+std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+  const auto in = x.contiguous();
+  switch (x.scalar_type()) {
+    case at::kBFloat16: return forward_typed<bf16>(in, w, eps);
+    case at::kFloat: return forward_typed<float>(in, w, eps);
+    case at::kDouble: return forward_typed<double>(in, w, eps);
+    default: return rms_norm_forward_plain(x, w, eps);
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
+                                            const at::Tensor& rstd) {
+  const auto in = x.contiguous();
+  switch (x.scalar_type()) {
+    case at::kBFloat16: return backward_typed<bf16>(dy, in, w, rstd);
+    case at::kFloat: return backward_typed<float>(dy, in, w, rstd);
+    case at::kDouble: return backward_typed<double>(dy, in, w, rstd);
+    default: return rms_norm_backward_plain(dy, x, w, rstd);
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("rms_norm_forward", forward);
+  m.impl("rms_norm_backward", backward);
+}
+
+}  // namespace hero::ops

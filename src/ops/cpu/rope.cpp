@@ -1,0 +1,77 @@
+// Rotary embedding in one pass; reads any strides whose last is 1, writes [B, S, H, R] contiguous.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::acc_t;
+using cpu::bf16;
+
+// The heads of one position.
+template <typename T>
+HERO_INLINE void turn_body(const T* x, int64_t stride, const float* cos, const float* sin, float sign, int64_t heads, int64_t half,
+                           bool interleave, T* y) {
+  for (int64_t h = 0; h < heads; ++h, x += stride, y += 2 * half) {
+    if (interleave) {
+      for (int64_t i = 0; i < half; ++i) {
+        const acc_t<T> a = cpu::load(x[2 * i]), b = cpu::load(x[2 * i + 1]), c = cos[i], s = sign * sin[i];
+        cpu::store(y[2 * i], a * c - b * s);
+        cpu::store(y[2 * i + 1], a * s + b * c);
+      }
+    } else {
+      for (int64_t i = 0; i < half; ++i) {
+        const acc_t<T> a = cpu::load(x[i]), b = cpu::load(x[half + i]), c = cos[i], s = sign * sin[i];
+        cpu::store(y[i], a * c - b * s);
+        cpu::store(y[half + i], a * s + b * c);
+      }
+    }
+  }
+}
+
+#define HERO_ROPE(T)                                                                                                    \
+  HERO_SIMD void turn(const T* x, int64_t stride, const float* cos, const float* sin, float sign, int64_t heads,        \
+                      int64_t half, bool interleave, T* y) {                                                            \
+    turn_body(x, stride, cos, sin, sign, heads, half, interleave, y);                                                   \
+  }
+HERO_ROPE(bf16)
+HERO_ROPE(float)
+#undef HERO_ROPE
+
+template <typename T>
+at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+  const auto x = in.stride(3) == 1 ? in : in.contiguous();
+  const int64_t batch = x.size(0), positions = x.size(1), heads = x.size(2), r = x.size(3);
+  auto y = at::empty({batch, positions, heads, r}, x.options());
+  const T* from = x.const_data_ptr<T>();
+  T* to = y.data_ptr<T>();
+  const auto *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
+  constexpr int64_t kStrip = 64;
+  const int64_t strips = (positions + kStrip - 1) / kStrip;
+  cpu::parallel_tasks(batch * strips, [&](int64_t i) {
+    const int64_t b = i / strips, end = std::min(positions, (i % strips + 1) * kStrip);
+    for (int64_t p = i % strips * kStrip; p < end; ++p) {
+      turn(from + b * x.stride(0) + p * x.stride(1), x.stride(2), c + p * r / 2, s + p * r / 2, inverse ? -1.0f : 1.0f, heads,
+           r / 2, interleave, to + (b * positions + p) * heads * r);
+    }
+  });
+  return y;
+}
+
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+  const bool tables = cos.scalar_type() == at::kFloat && cos.is_contiguous() && sin.is_contiguous();
+  if (tables && x.scalar_type() == at::kBFloat16) return rope_typed<bf16>(x, cos, sin, interleave, inverse);
+  if (tables && x.scalar_type() == at::kFloat) return rope_typed<float>(x, cos, sin, interleave, inverse);
+  return rope_plain(x, cos, sin, interleave, inverse);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("rope", rope); }
+
+}  // namespace hero::ops

@@ -1,0 +1,61 @@
+#pragma once
+// Scalar building blocks written so that g++ turns loops over them into vector code, and the attribute that compiles a
+// loop for several instruction sets and picks one when the program starts.
+#include <c10/util/BFloat16.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define HERO_SIMD __attribute__((target_clones("arch=sapphirerapids", "arch=skylake-avx512", "arch=haswell", "default")))
+#else
+#define HERO_SIMD
+#endif
+#define HERO_INLINE inline __attribute__((always_inline))
+
+namespace hero::cpu {
+
+HERO_INLINE float load(const c10::BFloat16& v) {
+  return std::bit_cast<float>(static_cast<uint32_t>(v.x) << 16);
+}
+HERO_INLINE float load(const float& v) { return v; }
+HERO_INLINE double load(const double& v) { return v; }
+
+/// Round to nearest even, as c10 does; NaN stays NaN.
+HERO_INLINE void store(c10::BFloat16& out, float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  out.x = static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
+}
+HERO_INLINE void store(float& out, float v) { out = v; }
+HERO_INLINE void store(double& out, double v) { out = v; }
+
+/// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial); 0 below -87.3, finite up to 88.
+HERO_INLINE float exp_fast(float x) {
+  const float high = x > 88.0f ? 88.0f : x;
+  const float clamped = high < -87.3f ? -87.3f : high;
+  const float z = clamped * 1.44269504088896341f;
+  const int32_t whole = static_cast<int32_t>(z + (z > 0.0f ? 0.5f : -0.5f));
+  const float n = static_cast<float>(whole);
+  float r = clamped - n * 0.693359375f;
+  r -= n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float e = p * r * r + r + 1.0f;
+  const float two_n = std::bit_cast<float>((whole + 127) << 23);
+  return x < -87.3f ? 0.0f : e * two_n;
+}
+HERO_INLINE double exp_fast(double x) { return std::exp(x); }
+
+/// Accumulation type: fp32 for bf16 and fp32, fp64 for fp64.
+template <typename T>
+using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+}  // namespace hero::cpu

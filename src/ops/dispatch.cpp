@@ -1,0 +1,120 @@
+// Where assignments go and how rows come back: plan, permute, combine. Rows are sorted by expert; both backward passes
+// gather as well, through the inverse map, so nothing scatters and sums have one order.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids, int64_t experts) {
+  const auto flat = ids.flatten();
+  const int64_t k = ids.size(1);
+  const auto kept = flat.ge(0);
+  const auto sorted = at::argsort(at::where(kept, flat, experts), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto counts = at::bincount(flat.masked_select(kept), {}, experts);
+  const auto offsets = at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)});
+  const int64_t rows = offsets[experts].item<int64_t>();
+  const auto assignment = sorted.slice(0, 0, rows);
+  auto row = at::full_like(flat, -1);
+  row.index_copy_(0, assignment, at::arange(rows, flat.options()));
+  return {counts, offsets, assignment.div(k, "floor"), row.view_as(ids)};
+}
+
+at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token) { return x.index_select(0, token); }
+
+at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+  const auto acc = accumulation_type(x.scalar_type());
+  auto sum = at::zeros({row.size(0), x.size(1)}, x.options().dtype(acc));
+  if (x.size(0) == 0) return sum.to(x.scalar_type());
+  for (int64_t k = 0; k < row.size(1); ++k) {
+    const auto index = row.select(1, k), kept = index.ge(0).unsqueeze(1);
+    auto part = at::where(kept, x.index_select(0, index.clamp_min(0)).to(acc), at::zeros({}, sum.options()));
+    sum = sum + (weights ? part * weights->select(1, k).to(acc).unsqueeze(1) : part);
+  }
+  return sum.to(x.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& weights,
+                                                          const at::Tensor& row, const at::Tensor& token) {
+  const auto acc = accumulation_type(y.scalar_type());
+  auto weight_N = at::zeros({y.size(0)}, y.options().dtype(acc));
+  const auto kept = row.ge(0);
+  weight_N.index_copy_(0, row.masked_select(kept), weights.to(acc).masked_select(kept));
+  const auto dy_N = dy.index_select(0, token).to(acc);
+  const auto dots = (dy_N * y.to(acc)).sum(1);
+  auto dweights = at::zeros_like(weights);
+  if (y.size(0)) dweights = at::where(kept, dots.index_select(0, row.clamp_min(0).flatten()).view_as(row), 0).to(weights.scalar_type());
+  return {(dy_N * weight_N.unsqueeze(1)).to(y.scalar_type()), dweights};
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("plan(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
+  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row) -> Tensor");
+  m.def("combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("plan", plan_plain);
+  m.impl("gather_rows", gather_rows_plain);
+  m.impl("sum_rows", sum_rows_plain);
+  m.impl("combine_backward", combine_backward_plain);
+}
+
+namespace {
+
+at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+  static const auto op = find_operator("hero::sum_rows", sum_rows_plain);
+  return op.call(x, weights, row);
+}
+
+struct Permute : torch::autograd::Function<Permute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& token,
+                            const at::Tensor& row) {
+    static const auto op = find_operator("hero::gather_rows", gather_rows_plain);
+    ctx->save_for_backward({row});
+    return op.call(x, token);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    return {sum_rows(grads[0].contiguous(), std::nullopt, ctx->get_saved_variables()[0]), {}, {}};
+  }
+};
+
+struct Combine : torch::autograd::Function<Combine> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weights,
+                            const at::Tensor& row, const at::Tensor& token) {
+    ctx->save_for_backward({y, weights, row, token});
+    return sum_rows(y, weights, row);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = find_operator("hero::combine_backward", combine_backward_plain);
+    const auto saved = ctx->get_saved_variables();
+    auto [dy, dweights] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3]);
+    return {dy, dweights, {}, {}};
+  }
+};
+
+}  // namespace
+
+Plan plan(const at::Tensor& ids_TK, int64_t experts) {
+  TORCH_CHECK(ids_TK.dim() == 2 && ids_TK.scalar_type() == at::kLong, "plan: ids must be int64 [T, K], got ",
+              ids_TK.scalar_type(), " ", ids_TK.sizes());
+  static const auto op = find_operator("hero::plan", plan_plain);
+  auto [counts, offsets, token, row] = op.call(ids_TK.contiguous(), experts);
+  return {counts, offsets, token, row};
+}
+
+at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) { return Permute::apply(x_TD, plan.token, plan.row); }
+
+at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan) {
+  TORCH_CHECK(weights_TK.sizes() == plan.row.sizes(), "combine: weights must be [T, K] = ", plan.row.sizes(), ", got ",
+              weights_TK.sizes());
+  return Combine::apply(y_ND, weights_TK.contiguous(), plan.row, plan.token);
+}
+
+}  // namespace hero::ops

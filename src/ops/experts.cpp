@@ -1,0 +1,93 @@
+// The experts: per row, silu(x G_e^T) * (x U_e^T) times D_e^T, rows sorted by expert. An expert without rows costs
+// nothing and gets a gradient of exact zeros.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+namespace {
+
+// The rows of expert e.
+at::Tensor rows_of(const at::Tensor& x, const int64_t* offsets, int64_t e) { return x.slice(0, offsets[e], offsets[e + 1]); }
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
+                                                         const at::Tensor& offsets) {
+  const auto bounds = offsets.to(at::kCPU);
+  const auto* o = bounds.const_data_ptr<int64_t>();
+  auto y = at::empty_like(x), h = at::empty({x.size(0), gate_up.size(1)}, x.options());
+  for (int64_t e = 0; e < gate_up.size(0); ++e) {
+    if (o[e] == o[e + 1]) continue;
+    rows_of(h, o, e).copy_(at::mm(rows_of(x, o, e), gate_up[e].t()));
+    rows_of(y, o, e).copy_(at::mm(swiglu_forward_plain(rows_of(h, o, e)), down[e].t()));
+  }
+  return {y, h};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(const at::Tensor& dy, const at::Tensor& x,
+                                                                      const at::Tensor& h, const at::Tensor& gate_up,
+                                                                      const at::Tensor& down, const at::Tensor& offsets) {
+  const auto acc = accumulation_type(x.scalar_type());
+  const auto bounds = offsets.to(at::kCPU);
+  const auto* o = bounds.const_data_ptr<int64_t>();
+  auto dx = at::empty_like(x);
+  auto dgate_up = at::zeros(gate_up.sizes(), gate_up.options().dtype(acc));
+  auto ddown = at::zeros(down.sizes(), down.options().dtype(acc));
+  for (int64_t e = 0; e < gate_up.size(0); ++e) {
+    if (o[e] == o[e + 1]) continue;
+    const auto dy_e = rows_of(dy, o, e), h_e = rows_of(h, o, e);
+    const auto dh = swiglu_backward_plain(at::mm(dy_e, down[e]), h_e);
+    ddown[e].copy_(at::mm(dy_e.to(acc).t(), swiglu_forward_plain(h_e).to(acc)));
+    dgate_up[e].copy_(at::mm(dh.to(acc).t(), rows_of(x, o, e).to(acc)));
+    rows_of(dx, o, e).copy_(at::mm(dh, gate_up[e]));
+  }
+  return {dx, dgate_up, ddown};
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("experts_forward(Tensor x, Tensor gate_up, Tensor down, Tensor offsets) -> (Tensor, Tensor)");
+  m.def(
+      "experts_backward(Tensor dy, Tensor x, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> "
+      "(Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("experts_forward", experts_forward_plain);
+  m.impl("experts_backward", experts_backward_plain);
+}
+
+namespace {
+
+struct Experts : torch::autograd::Function<Experts> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gate_up,
+                            const at::Tensor& down, const at::Tensor& offsets) {
+    static const auto op = find_operator("hero::experts_forward", experts_forward_plain);
+    auto [y, h] = op.call(x, gate_up, down, offsets);
+    ctx->save_for_backward({x, h, gate_up, down, offsets});
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = find_operator("hero::experts_backward", experts_backward_plain);
+    const auto saved = ctx->get_saved_variables();
+    auto [dx, dgate_up, ddown] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
+    return {dx, dgate_up, ddown, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down, const Plan& plan) {
+  const int64_t e = plan.counts.size(0), d = x_ND.size(1);
+  TORCH_CHECK(gate_up.dim() == 3 && gate_up.size(0) == e && gate_up.size(2) == d && gate_up.size(1) % 2 == 0,
+              "experts: gate_up must be [E, 2F, D] = [", e, ", 2F, ", d, "], got ", gate_up.sizes());
+  TORCH_CHECK(down.dim() == 3 && down.size(0) == e && down.size(1) == d && down.size(2) * 2 == gate_up.size(1),
+              "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.size(1) / 2, "], got ", down.sizes());
+  return Experts::apply(x_ND, gate_up, down, plan.offsets);
+}
+
+}  // namespace hero::ops

@@ -1,0 +1,63 @@
+// y = x W^T. The one place, with experts and route, where weights are multiplied. bf16 runs accumulate in fp32; the
+// weight's gradient leaves in fp32.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+at::Tensor linear_forward_plain(const at::Tensor& x, const at::Tensor& w) { return at::mm(x, w.t()); }
+at::Tensor linear_backward_input_plain(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
+at::Tensor linear_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x) {
+  const auto acc = accumulation_type(x.scalar_type());
+  return at::mm(dy.to(acc).t(), x.to(acc));
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("linear_forward(Tensor x, Tensor w) -> Tensor");
+  m.def("linear_backward_input(Tensor dy, Tensor w) -> Tensor");
+  m.def("linear_backward_weight(Tensor dy, Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("linear_forward", linear_forward_plain);
+  m.impl("linear_backward_input", linear_backward_input_plain);
+  m.impl("linear_backward_weight", linear_backward_weight_plain);
+}
+
+namespace {
+
+struct Linear : torch::autograd::Function<Linear> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
+    static const auto op = find_operator("hero::linear_forward", linear_forward_plain);
+    ctx->save_for_backward({x, w});
+    return op.call(x, w);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto input_op = find_operator("hero::linear_backward_input", linear_backward_input_plain);
+    static const auto weight_op = find_operator("hero::linear_backward_weight", linear_backward_weight_plain);
+    const auto saved = ctx->get_saved_variables();
+    const auto dy = grads[0].contiguous();
+    at::Tensor dx, dw;
+    if (ctx->needs_input_grad(0)) dx = input_op.call(dy, saved[1]);
+    if (ctx->needs_input_grad(1)) dw = weight_op.call(dy, saved[0]);
+    return {dx, dw};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
+  TORCH_CHECK(w_OI.dim() == 2 && x.size(-1) == w_OI.size(1), "linear: w must be [O, I] with I = ", x.size(-1),
+              " as in x ", x.sizes(), ", got ", w_OI.sizes());
+  TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ", w_OI.scalar_type());
+  if (x.dim() == 2) return Linear::apply(x.contiguous(), w_OI);
+  auto shape = x.sizes().vec();
+  shape.back() = w_OI.size(0);
+  return Linear::apply(x.reshape({-1, x.size(-1)}), w_OI).view(shape);
+}
+
+}  // namespace hero::ops

@@ -1,0 +1,70 @@
+// Output projection and cross-entropy in one pass over chunks of tokens. Of the logits only a chunk exists at a time; the
+// gradients of the summed loss are made while it does, and the backward pass scales them.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x, const at::Tensor& w,
+                                                                          const at::Tensor& targets, bool gradients) {
+  const auto acc = accumulation_type(x.scalar_type());
+  constexpr int64_t kChunk = 256;
+  const auto wide_w = w.to(acc);
+  auto loss = at::zeros({}, x.options().dtype(acc));
+  auto dx = gradients ? at::empty_like(x) : at::Tensor(), dw = gradients ? at::zeros_like(wide_w) : at::Tensor();
+  for (int64_t t = 0; t < x.size(0); t += kChunk) {
+    const int64_t end = std::min(t + kChunk, x.size(0));
+    const auto rows = x.slice(0, t, end).to(acc);
+    const auto target = targets.slice(0, t, end).unsqueeze(1), index = target.clamp_min(0);
+    const auto kept = target.ge(0).to(acc);
+    const auto log_probs = at::mm(rows, wide_w.t()).log_softmax(1);
+    loss -= (log_probs.gather(1, index) * kept).sum();
+    if (gradients) {
+      const auto dlogits = (log_probs.exp() - at::zeros_like(log_probs).scatter_(1, index, 1.0)) * kept;
+      dx.slice(0, t, end).copy_(at::mm(dlogits, wide_w));
+      dw += at::mm(dlogits.t(), rows);
+    }
+  }
+  return {loss, dx, dw};
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("linear_cross_entropy(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("linear_cross_entropy", linear_cross_entropy_plain); }
+
+namespace {
+
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                            const at::Tensor& targets, bool gradients) {
+    static const auto op = find_operator("hero::linear_cross_entropy", linear_cross_entropy_plain);
+    auto [loss, dx, dw] = op.call(x, w, targets, gradients);
+    ctx->save_for_backward({dx, dw});
+    return loss;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {(saved[0] * grads[0]).to(saved[0].scalar_type()), saved[1] * grads[0], {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, const at::Tensor& targets_T) {
+  TORCH_CHECK(x_TD.dim() == 2 && w_VD.dim() == 2 && x_TD.size(1) == w_VD.size(1), "linear_cross_entropy: w must be [V, ",
+              x_TD.size(1), "], got ", w_VD.sizes());
+  TORCH_CHECK(targets_T.dim() == 1 && targets_T.size(0) == x_TD.size(0) && targets_T.scalar_type() == at::kLong,
+              "linear_cross_entropy: targets must be int64 [T] = [", x_TD.size(0), "], got ", targets_T.scalar_type(), " ",
+              targets_T.sizes());
+  const bool gradients = at::GradMode::is_enabled() && (x_TD.requires_grad() || w_VD.requires_grad());
+  return LinearCrossEntropy::apply(x_TD.contiguous(), w_VD, targets_T, gradients);
+}
+
+}  // namespace hero::ops

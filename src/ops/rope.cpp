@@ -1,0 +1,58 @@
+// Rotary embedding of the last dimension: pairs of features turn by an angle that grows with the position. Turning back
+// is the gradient.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+  const auto acc = accumulation_type(x.scalar_type());
+  const int64_t half = x.size(-1) / 2;
+  const auto wide = x.to(acc);
+  const auto even = interleave ? wide.slice(-1, 0, 2 * half, 2) : wide.slice(-1, 0, half);
+  const auto odd = interleave ? wide.slice(-1, 1, 2 * half, 2) : wide.slice(-1, half, 2 * half);
+  const auto c = cos.to(acc).unsqueeze(1), s = (inverse ? -sin : sin).to(acc).unsqueeze(1);
+  const auto first = even * c - odd * s, second = even * s + odd * c;
+  const auto turned = interleave ? at::stack({first, second}, -1).flatten(-2) : at::cat({first, second}, -1);
+  return turned.to(x.scalar_type());
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) { m.def("rope(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor"); }
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope", rope_plain); }
+
+namespace {
+
+at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+  static const auto op = find_operator("hero::rope", rope_plain);
+  return op.call(x, cos, sin, interleave, inverse);
+}
+
+struct Rope : torch::autograd::Function<Rope> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin, bool interleave) {
+    ctx->save_for_backward({cos, sin});
+    ctx->saved_data["interleave"] = interleave;
+    return call(x, cos, sin, interleave, false);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {call(grads[0], saved[0], saved[1], ctx->saved_data["interleave"].toBool(), true), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
+  TORCH_CHECK(x.dim() == 4 && x.size(3) % 2 == 0, "rope: x must be [B, S, H, R] with R even, got ", x.sizes());
+  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(1) && cos.size(1) == x.size(3) / 2 && sin.sizes() == cos.sizes(),
+              "rope: cos and sin must be [S, R/2] = [", x.size(1), ", ", x.size(3) / 2, "], got ", cos.sizes());
+  return Rope::apply(x, cos, sin, interleave);
+}
+
+}  // namespace hero::ops

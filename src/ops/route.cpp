@@ -1,0 +1,134 @@
+// The router: Z = x W_O^T + rho * (H W_R^T), row by row (Eq. of Z^(l) and Eq. (rou) of the HERO-MoE paper).
+// The history is read where it lies and never copied: W's two column ranges multiply x and H separately, the O product
+// first, and rho scales the rows of the second product. Products accumulate in fp32; logits, softmax, RMS and rho are
+// fp32 (fp64 in fp64 runs). The backward pass makes no gradient of H or rho: dW_R = (rho * dZ)^T H.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
+    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history, const std::optional<at::Tensor>& sumsq,
+    double depth_factor, double eps, bool scale, const std::optional<at::Tensor>& slot,
+    const std::optional<at::Tensor>& slot_sumsq) {
+  const auto acc = accumulation_type(x.scalar_type());
+  const int64_t d = x.size(1);
+  const auto wide = x.to(acc);
+  auto logits = at::mm(wide, w.slice(1, 0, d).to(acc).t());
+  const auto variance = [](const at::Tensor& z) { return z.var(1, /*unbiased=*/false); };
+  auto stats = at::zeros({x.size(0), 5}, wide.options());
+  stats.select(1, 0).copy_(wide.pow(2).mean(1).sqrt());
+  stats.select(1, 3).copy_(variance(logits));
+  if (history) {
+    const auto rms_h = (sumsq->to(acc).sum(1) / history->size(1)).sqrt();
+    const auto rho = scale ? stats.select(1, 0) / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
+    const auto residual = rho.unsqueeze(1) * at::mm(history->to(acc), w.slice(1, d).to(acc).t());
+    stats.select(1, 1).copy_(rms_h);
+    stats.select(1, 2).copy_(rho);
+    stats.select(1, 4).copy_(variance(residual));
+    logits = logits + residual;
+  }
+  auto probs = logits.softmax(1);
+  if (slot) {
+    slot->copy_(probs);
+    slot_sumsq->copy_(slot->to(acc).pow(2).sum(1));
+  }
+  return {logits, probs, stats};
+}
+
+std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs,
+                                                        const at::Tensor& probs, const at::Tensor& x, const at::Tensor& w,
+                                                        const std::optional<at::Tensor>& history, const at::Tensor& stats) {
+  const auto acc = probs.scalar_type();
+  const int64_t d = x.size(1);
+  const auto dz = dlogits + probs * (dprobs - (dprobs * probs).sum(1, /*keepdim=*/true));
+  const auto dx = at::mm(dz, w.slice(1, 0, d).to(acc)).to(x.scalar_type());
+  auto dw = at::mm(dz.t(), x.to(acc));
+  if (history) dw = at::cat({dw, at::mm((dz * stats.slice(1, 2, 3)).t(), history->to(acc))}, 1);
+  return {dx, dw};
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def(
+      "route_forward(Tensor x, Tensor w, Tensor? history, Tensor? sumsq, float depth_factor, float eps, bool scale, "
+      "Tensor(a!)? slot, Tensor(b!)? slot_sumsq) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "route_backward(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? history, Tensor stats) -> "
+      "(Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("route_forward", route_forward_plain);
+  m.impl("route_backward", route_backward_plain);
+}
+
+namespace {
+
+std::optional<at::Tensor> if_defined(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
+
+struct Route : torch::autograd::Function<Route> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                                                const VisibleHistory& history, const HistorySlot& slot) {
+    static const auto op = find_operator("hero::route_forward", route_forward_plain);
+    // Below ADInplaceOrView a slot's writing does not advance the buffer's version: earlier layers' views of it, saved
+    // for their backward passes, stay valid, because nobody writes what they read.
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [logits, probs, stats] =
+        op.call(x, w, if_defined(history.probs), if_defined(history.sumsq), history.depth_factor, history.eps, history.scale,
+                if_defined(slot.probs), if_defined(slot.sumsq));
+    ctx->save_for_backward({x, w, probs, stats, history.probs});
+    ctx->mark_non_differentiable({stats});
+    return {logits, probs, stats};
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = find_operator("hero::route_backward", route_backward_plain);
+    const auto saved = ctx->get_saved_variables();
+    auto [dx, dw] = op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0], saved[1], if_defined(saved[4]),
+                            saved[3]);
+    return {dx, dw, {}, {}};
+  }
+};
+
+}  // namespace
+
+RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::optional<VisibleHistory>& history,
+                  const HistorySlot& slot) {
+  const int64_t seen = history ? history->probs.size(1) : 0;
+  TORCH_CHECK(x_TD.dim() == 2 && w.dim() == 2 && w.size(1) == x_TD.size(1) + seen,
+              "route: weight must be [E, D+M*E] = [E, ", x_TD.size(1) + seen, "], got ", w.sizes());
+  TORCH_CHECK(!history || (seen % w.size(0) == 0 && history->probs.size(0) == x_TD.size(0)),
+              "route: history must be [T, M*E] with T = ", x_TD.size(0), ", E = ", w.size(0), ", got ",
+              history ? history->probs.sizes() : at::IntArrayRef());
+  auto out = Route::apply(x_TD.contiguous(), w, history.value_or(VisibleHistory{}), slot);
+  return {out[0], out[1], out[2]};
+}
+
+RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
+                          double depth_factor, double eps, bool scale) {
+  const auto acc = accumulation_type(x_TD.scalar_type());
+  const auto wide = x_TD.to(acc);
+  const auto rms_x = (wide.pow(2).mean(1, true)).sqrt();
+  auto logits = at::mm(wide, w.slice(1, 0, x_TD.size(1)).to(acc).t());
+  auto stats = at::zeros({x_TD.size(0), 5}, wide.options());
+  stats.select(1, 0).copy_(rms_x.detach().squeeze(1));
+  stats.select(1, 3).copy_(logits.detach().var(1, false));
+  if (!history.empty()) {
+    const auto h = at::cat(history, 1).to(acc);
+    const auto rms_h = (h.pow(2).mean(1, true)).sqrt();
+    const auto rho = scale ? rms_x / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
+    const auto residual = rho * at::mm(h, w.slice(1, x_TD.size(1)).to(acc).t());
+    stats.select(1, 1).copy_(rms_h.detach().squeeze(1));
+    stats.select(1, 2).copy_(rho.detach().squeeze(1));
+    stats.select(1, 4).copy_(residual.detach().var(1, false));
+    logits = logits + residual;
+  }
+  return {logits, logits.softmax(1), stats};
+}
+
+}  // namespace hero::ops
