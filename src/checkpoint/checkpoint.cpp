@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -33,10 +33,10 @@ std::string folder_name(int64_t step) {
 }
 
 std::optional<int64_t> step_of(const std::string& name) {
+  const size_t prefix = std::string_view("step-").size();
   int64_t step = 0;
-  if (std::sscanf(name.c_str(), "step-%18ld", &step) != 1 || step < 0 || folder_name(step) != name)
-    return std::nullopt;
-  return step;
+  if (name.size() > prefix) std::from_chars(name.data() + prefix, name.data() + name.size(), step);
+  return step >= 0 && folder_name(step) == name ? std::optional(step) : std::nullopt;
 }
 
 void copy_into(const fs::path& source, const fs::path& target) {
@@ -143,6 +143,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& run) {
   }
   std::ranges::sort(found);
   std::vector<fs::path> folders;
+  folders.reserve(found.size());
   for (auto& [step, folder] : found) folders.push_back(std::move(folder));
   return folders;
 }

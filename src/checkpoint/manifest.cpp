@@ -62,12 +62,13 @@ std::optional<std::string> find_damage(const fs::path& folder) {
     const uintmax_t found_bytes = fs::file_size(file, error);
     if (error) return file.string() + ": missing, expected a file of " + std::to_string(bytes) + " bytes";
     if (found_bytes != bytes) {
-      return file.string() + ": " + (found_bytes < bytes ? "truncated" : "altered") + ": found " +
-             std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
+      const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
+      return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
     }
     const std::string found_hash = sha256_file(file);
-    if (found_hash != hash)
+    if (found_hash != hash) {
       return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
+    }
   }
   return std::nullopt;
 }

@@ -258,6 +258,7 @@ void ShardedReader::read_index(const std::filesystem::path& folder, const std::f
 
 std::vector<std::string> ShardedReader::names() const {
   std::vector<std::string> names;
+  names.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }

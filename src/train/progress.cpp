@@ -42,7 +42,7 @@ std::string with_thousands(int64_t number) {
 }
 
 std::string clock_time(double seconds) {
-  const auto whole = static_cast<long long>(std::llround(seconds));
+  const long long whole = std::llround(seconds);
   char text[48];
   if (whole >= 3600) {
     std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
@@ -101,7 +101,7 @@ void StepProgress::show() {
     text = "\r" + text.substr(0, static_cast<size_t>(options_.columns - 1)) + "\x1b[K";
     open_line_ = true;
   } else {
-    text += "\n";
+    text += '\n';
   }
   *options_.out << text << std::flush;
   last_shown_ = samples_.back().time;

@@ -23,14 +23,16 @@ using test::save_example;
 using test::TemporaryFolder;
 using test::write_bytes;
 
-const std::vector<std::string> kFiles{"config.json",
-                                      "config.toml",
-                                      "manifest.json",
-                                      "model-00001-of-00002.safetensors",
-                                      "model-00002-of-00002.safetensors",
-                                      "model.safetensors.index.json",
-                                      "optimizer.safetensors",
-                                      "state.json"};
+std::vector<std::string> example_files() {
+  return {"config.json",
+          "config.toml",
+          "manifest.json",
+          "model-00001-of-00002.safetensors",
+          "model-00002-of-00002.safetensors",
+          "model.safetensors.index.json",
+          "optimizer.safetensors",
+          "state.json"};
+}
 
 TEST(Checkpoint, IsAFolderOfAllItsFiles) {
   const TemporaryFolder run;
@@ -39,7 +41,7 @@ TEST(Checkpoint, IsAFolderOfAllItsFiles) {
   (*contents).copies = {run / "tokenizer.model"};
   const fs::path saved = save_checkpoint(run.path(), 7, *contents, 0, test::kShardBytes);
   EXPECT_EQ(saved, run / "checkpoints" / "step-00000007");
-  std::vector<std::string> expected = kFiles;
+  std::vector<std::string> expected = example_files();
   expected.push_back("tokenizer.model");
   EXPECT_EQ(names_in(saved), expected);
   EXPECT_EQ(read_bytes(saved / "tokenizer.model"), std::string("\0\1\2", 3));
@@ -72,7 +74,7 @@ TEST(Checkpoint, SameStepIsReplaced) {
   (*contents).texts["state.json"] = "new";
   save_checkpoint(run.path(), 3, *contents, test::kKeep, test::kShardBytes);
   EXPECT_EQ(read_bytes(saved / "state.json"), "new");
-  EXPECT_EQ(names_in(saved), kFiles);
+  EXPECT_EQ(names_in(saved), example_files());
   EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000003"});
   EXPECT_NO_THROW(verify_checkpoint(saved));
 }
@@ -119,7 +121,7 @@ TEST(Checkpoint, EveryFlippedBitIsFoundInTheFileItIsIn) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 2, 0);
   std::mt19937 random(3);
-  for (const std::string& name : kFiles) {
+  for (const std::string& name : example_files()) {
     const std::string bytes = read_bytes(saved / name);
     const size_t flips = name == "manifest.json" ? bytes.size() : std::min<size_t>(bytes.size(), 20);
     for (size_t i = 0; i < flips; ++i) {
@@ -138,7 +140,7 @@ TEST(Checkpoint, EveryFlippedBitIsFoundInTheFileItIsIn) {
 TEST(Checkpoint, TruncatedGrownAndMissingFilesAreNamed) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 2, 0);
-  for (const std::string& name : kFiles) {
+  for (const std::string& name : example_files()) {
     const std::string bytes = read_bytes(saved / name);
     const auto damage = [&] { return error_of<UserError>([&] { verify_checkpoint(saved); }); };
     write_bytes(saved / name, bytes.substr(0, bytes.size() / 2));

@@ -1,9 +1,12 @@
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -34,7 +37,7 @@ TEST(MetricsLog, LinesKeepTheirOrderAndNumbersTheirBits) {
   for (const double number : numbers) {
     ASSERT_TRUE(std::getline(text, line));
     const double found = Line::parse(line)["loss"].get<double>();
-    EXPECT_EQ(std::memcmp(&found, &number, sizeof found), 0) << line;
+    EXPECT_EQ(std::bit_cast<uint64_t>(found), std::bit_cast<uint64_t>(number)) << line;
   }
   EXPECT_FALSE(std::getline(text, line));
   EXPECT_EQ(read_bytes(run / "metrics.jsonl").rfind("{\"step\":1,\"loss\":0.1,\"a\":\"é\"}\n", 0), 0u);
@@ -56,10 +59,10 @@ TEST(MetricsLog, GoesOnAfterATornLine) {
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n{\"step\":2}\n");
 
   write_bytes(run / "long", "{\"step\":1}\n" + std::string(200000, 'x'));
-  MetricsLog{run / "long"};
+  const MetricsLog after_long(run / "long");
   EXPECT_EQ(read_bytes(run / "long"), "{\"step\":1}\n");
   write_bytes(run / "only", std::string(70000, 'x'));
-  MetricsLog{run / "only"};
+  const MetricsLog after_only(run / "only");
   EXPECT_EQ(read_bytes(run / "only"), "");
 }
 
@@ -108,6 +111,26 @@ TEST(MetricsLog, CutDropsABrokenLastLineAndRefusesOthers) {
     EXPECT_EQ(read_bytes(run / "m"), text) << "the file stays as it was";
     EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
   }
+}
+
+// A limit on the file's size stands for a disk that fills up within a line.
+TEST(MetricsLog, LineThatDoesNotFitLeavesNoTrace) {
+  const TemporaryFolder run;
+  const auto write_too_much = [&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{30, 30};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    MetricsLog log(run / "m");
+    log.append(Line{{"step", 1}});
+    try {
+      log.append(Line{{"step", 2}, {"text", "longer than what is left"}});
+    } catch (const RunError&) {
+      _exit(0);
+    }
+    _exit(1);
+  };
+  EXPECT_EXIT(write_too_much(), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n");
 }
 
 TEST(MetricsLog, SystemErrorsAreRunErrors) {

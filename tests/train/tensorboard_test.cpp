@@ -26,10 +26,10 @@ std::string from_hex(const std::string& hex) {
 
 // What RecordWriter of the Python package tensorboard 2.21.0 writes for wall_time 1700000001.5, step 300, one
 // simple_value 5.4321 named train/loss; and before it, for wall_time 1700000000.25, the file's version.
-const std::string kScalar = from_hex(
-    "2100000000000000017becf60900006040fc54d94110ac022a130a110a0a747261696e2f6c6f737315c3d3ad402cfbb61c");
-const std::string kVersion =
-    from_hex("1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9");
+constexpr const char* kScalarHex =
+    "2100000000000000017becf60900006040fc54d94110ac022a130a110a0a747261696e2f6c6f737315c3d3ad402cfbb61c";
+constexpr const char* kVersionHex =
+    "1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9";
 
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
@@ -38,37 +38,41 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 }
 
 TEST(TensorBoardLog, BytesAreThoseOfTensorBoardsOwnWriter) {
+  const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   TensorBoardLog log(folder.path());
   log.scalar("train/loss", 5.4321, 300, 1700000001.5);
   const std::string bytes = read_bytes(log.path());
-  ASSERT_EQ(bytes.size(), kVersion.size() + kScalar.size());
-  EXPECT_EQ(bytes.substr(kVersion.size()), kScalar);
-  EXPECT_EQ(bytes.substr(0, 13), kVersion.substr(0, 13)) << "length, its checksum, key of the time";
-  EXPECT_EQ(bytes.substr(21, 15), kVersion.substr(21, 15)) << "version, after the time";
+  ASSERT_EQ(bytes.size(), version.size() + scalar.size());
+  EXPECT_EQ(bytes.substr(version.size()), scalar);
+  EXPECT_EQ(bytes.substr(0, 13), version.substr(0, 13)) << "length, its checksum, key of the time";
+  EXPECT_EQ(bytes.substr(21, 15), version.substr(21, 15)) << "version, after the time";
   EXPECT_EQ(log.path().filename().string().rfind("events.out.tfevents.", 0), 0u);
 }
 
 TEST(TensorBoardLog, GoesOnInTheSameFileAfterATornRecord) {
+  const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
-  for (size_t cut = 1; cut <= kScalar.size(); ++cut) {
-    write_bytes(path, kVersion + kScalar + kScalar.substr(0, kScalar.size() - cut));
+  for (size_t cut = 1; cut <= scalar.size(); ++cut) {
+    write_bytes(path, version + scalar + scalar.substr(0, scalar.size() - cut));
     TensorBoardLog(folder.path()).scalar("train/loss", 5.4321, 300, 1700000001.5);
-    ASSERT_EQ(read_bytes(path), kVersion + kScalar + kScalar) << cut;
+    ASSERT_EQ(read_bytes(path), version + scalar + scalar) << cut;
   }
   EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{path});
 }
 
 TEST(TensorBoardLog, EmptyFileGetsItsVersion) {
+  const std::string version = from_hex(kVersionHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
-  write_bytes(path, kVersion.substr(0, 10));
+  write_bytes(path, version.substr(0, 10));
   EXPECT_EQ(TensorBoardLog(folder.path()).path(), path);
-  EXPECT_EQ(read_bytes(path).size(), kVersion.size());
+  EXPECT_EQ(read_bytes(path).size(), version.size());
 }
 
 TEST(TensorBoardLog, CutKeepsExactlyTheEventsUpToTheStep) {
+  const std::string version = from_hex(kVersionHex);
   const TemporaryFolder folder;
   TensorBoardLog log(folder.path());
   std::string expected;
@@ -88,19 +92,20 @@ TEST(TensorBoardLog, CutKeepsExactlyTheEventsUpToTheStep) {
   log.scalar("a", 1, 129, 1.0);
   EXPECT_GT(read_bytes(log.path()).size(), kept.size()) << "appends to the new file";
   log.cut_to(-1);
-  EXPECT_EQ(read_bytes(log.path()).size(), kVersion.size()) << "the version stays";
+  EXPECT_EQ(read_bytes(log.path()).size(), version.size()) << "the version stays";
   EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{log.path()});
 }
 
 TEST(TensorBoardLog, DamagedRecordEndsTheFile) {
+  const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
-  for (const size_t at : {size_t{0}, size_t{7}, size_t{9}, size_t{30}, kScalar.size() - 1}) {
-    std::string damaged = kScalar;
+  for (const size_t at : {size_t{0}, size_t{7}, size_t{9}, size_t{30}, scalar.size() - 1}) {
+    std::string damaged = scalar;
     damaged[at] ^= 16;
-    write_bytes(path, kVersion + kScalar + damaged + kScalar);
+    write_bytes(path, version + scalar + damaged + scalar);
     TensorBoardLog(folder.path()).cut_to(1000);
-    EXPECT_EQ(read_bytes(path), kVersion + kScalar) << at;
+    EXPECT_EQ(read_bytes(path), version + scalar) << at;
   }
 }
 
