@@ -58,6 +58,13 @@ std::string hex(unsigned char byte) {
 
 }  // namespace
 
+std::string describe(const CorpusOptions& options) {
+  if (options.inputs.empty()) return "no input";
+  std::string words = options.inputs[0];
+  if (options.inputs.size() > 1) words += " and " + std::to_string(options.inputs.size() - 1) + " more";
+  return words;
+}
+
 Corpus::Corpus(CorpusOptions options) : options_(std::move(options)) {
   for (const auto& input : options_.inputs) {
     std::error_code error;
@@ -107,18 +114,11 @@ bool Corpus::next(Record& record) {
     lines_.reset();
     ++file_;
   }
-  if (records_ == 0) throw UserError(describe() + ": no document found, expected text");
+  if (records_ == 0) throw UserError(describe(options_) + ": no document found, expected text");
   return false;
 }
 
 int64_t Corpus::bytes_read() const { return bytes_before_ + (lines_ ? lines_->bytes_read() : 0); }
-
-std::string Corpus::describe() const {
-  if (options_.inputs.empty()) return "no input";
-  std::string words = options_.inputs[0];
-  if (options_.inputs.size() > 1) words += " and " + std::to_string(options_.inputs.size() - 1) + " more";
-  return words;
-}
 
 bool Corpus::check_text(const Record& record) const {
   const std::string_view bytes = record.bytes;

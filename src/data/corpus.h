@@ -17,6 +17,9 @@ struct CorpusOptions {
   bool skip_invalid = false;        // leave out documents that are no UTF-8 text, instead of an error
 };
 
+/// The inputs in words, for messages.
+std::string describe(const CorpusOptions& options);
+
 /// One document as it lies in its file: the file's bytes, or one JSON line.
 struct Record {
   std::size_t file = 0;
@@ -44,8 +47,6 @@ class Corpus {
   /// Bytes on the disk, of all files and of what was read so far.
   int64_t bytes_total() const { return bytes_total_; }
   int64_t bytes_read() const;
-  /// The inputs in words, for messages.
-  std::string describe() const;
 
  private:
   bool check_text(const Record& record) const;

@@ -152,7 +152,8 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
         progress.update(corpus.bytes_read());
       });
 
-  if (splitter.empty()) throw UserError(corpus.describe() + ": no text found, expected text to tokenize");
+  if (splitter.empty())
+    throw UserError(describe(options.corpus) + ": no text found, expected text to tokenize");
   std::filesystem::remove(options.out + ".json");  // an older one never stands beside newer tokens
   result.files.splits = splitter.finish();
   result.files.tokenizer = options.out + ".model";

@@ -125,12 +125,54 @@ std::vector<Block> sample(const TokenizerTraining& options, int workers, Trained
         }
         progress.update(corpus.bytes_read());
       });
-  if (kept.empty()) throw UserError(corpus.describe() + ": no text found, expected text to learn from");
   return kept;
 }
 
-// The distinct words, sorted, as "word<tab>count": the order is the same however the counting was shared out.
-std::vector<std::string> word_counts(const std::vector<Block>& blocks, int workers) {
+// Calls f(begin, length) for every character of valid UTF-8.
+template <typename F>
+void for_characters(std::string_view text, F f) {
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
+    for (end = begin + 1; end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80;) ++end;
+    f(begin, end - begin);
+  }
+}
+
+// Cuts the words at all but the `most` most frequent characters.
+Counts limit_alphabet(Counts counts, std::size_t most) {
+  Counts characters;
+  for (const auto& [word, count] : counts) {
+    for_characters(
+        word, [&](std::size_t begin, std::size_t size) { characters[word.substr(begin, size)] += count; });
+  }
+  if (characters.size() <= most) return counts;
+  std::vector<std::pair<int64_t, std::string>> rarest;
+  for (const auto& [character, count] : characters) rarest.emplace_back(count, character);
+  std::sort(rarest.begin(), rarest.end());
+  rarest.resize(rarest.size() - most);
+  for (const auto& [count, character] : rarest) characters.erase(character);
+
+  Counts cut;
+  for (const auto& [word, count] : counts) {
+    std::string part;
+    const auto flush = [&, times = count] {
+      if (!part.empty()) cut[part] += times;
+      part.clear();
+    };
+    for_characters(word, [&](std::size_t begin, std::size_t size) {
+      const std::string character = word.substr(begin, size);
+      if (characters.contains(character)) {
+        part += character;
+      } else {
+        flush();
+      }
+    });
+    flush();
+  }
+  return cut;
+}
+
+// How often every word occurs.
+Counts count_all(const std::vector<Block>& blocks, int workers) {
   std::vector<Counts> partial(workers);
   std::vector<std::thread> threads;
   for (int worker = 0; worker < workers; ++worker) {
@@ -144,9 +186,14 @@ std::vector<std::string> word_counts(const std::vector<Block>& blocks, int worke
     for (const auto& [word, count] : partial[worker]) partial[0][word] += count;
     partial[worker] = {};
   }
+  return std::move(partial[0]);
+}
+
+// "word<tab>count" in the order of the bytes: the same however the counting was shared out.
+std::vector<std::string> sorted_lines(const Counts& counts) {
   std::vector<std::string> lines;
-  lines.reserve(partial[0].size());
-  for (const auto& [word, count] : partial[0]) lines.push_back(word + '\t' + std::to_string(count));
+  lines.reserve(counts.size());
+  for (const auto& [word, count] : counts) lines.push_back(word + '\t' + std::to_string(count));
   std::sort(lines.begin(), lines.end());
   return lines;
 }
@@ -187,7 +234,12 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   const int workers =
       options.workers > 0 ? options.workers : std::max(1u, std::thread::hardware_concurrency());
   TrainedTokenizer result;
-  Lines lines(word_counts(sample(options, workers, result), workers));
+  const auto counts = count_all(sample(options, workers, result), workers);
+  const auto lines_of_text =
+      sorted_lines(limit_alphabet(counts, (options.vocab_size - kFixedPieces + 1) / 2));
+  if (lines_of_text.empty())
+    throw UserError(describe(options.corpus) + ": no words found, expected text to learn from");
+  Lines lines(lines_of_text);
   // SentencePiece writes its thread count into the model: always 1.
   const auto status =
       sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
@@ -214,11 +266,7 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   if (const auto most = number_after(message, "Please set it to a value <= "); !most.empty()) {
     throw UserError(asked + ": the text has too few different words, expected at most " + most);
   }
-  const std::string alphabet = number_after(message, std::to_string(options.vocab_size) + " vs ");
-  if (!alphabet.empty()) {
-    throw UserError(asked + ": the text has too many different characters, expected at least " + alphabet);
-  }
-  throw UserError(asked + ": SentencePiece cannot learn from this text (" + message + ")");
+  throw RunError("SentencePiece cannot learn from this text: " + message);
 }
 
 }  // namespace hero

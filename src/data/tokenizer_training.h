@@ -23,8 +23,9 @@ struct TrainedTokenizer {
 };
 
 /// Learns a vocabulary of exactly `vocab_size` pieces: 0 <unk>, 1 </s> (the end of a document), runs of 1, 2
-/// and 4 tabs, 256 bytes, and what is learnt. The text is used as it is; digits stay single. UserError for
-/// bad input and for sizes that the text cannot fill or that cannot hold its alphabet, with the bound.
+/// and 4 tabs, 256 bytes, and what is learnt; at most half of that are single characters, rarer ones stay
+/// bytes. The text is used as it is; digits stay single. UserError for bad input and for sizes that the text
+/// cannot fill.
 TrainedTokenizer train_tokenizer(const TokenizerTraining& options);
 
 }  // namespace hero

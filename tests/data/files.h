@@ -1,0 +1,60 @@
+#pragma once
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "config/error.h"
+
+namespace hero {
+
+// A folder that goes with the test.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "hero-test-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    const auto path = path_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path.string();
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in) << path;
+  std::ostringstream bytes;
+  bytes << in.rdbuf();
+  return bytes.str();
+}
+
+// The message of the UserError that `f` throws: one line.
+template <typename F>
+std::string user_error(F f) {
+  try {
+    f();
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find('\n'), message.npos) << message;
+    return message;
+  }
+  ADD_FAILURE() << "no UserError";
+  return "";
+}
+
+}  // namespace hero

@@ -1,0 +1,225 @@
+#include "data/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "data/files.h"
+#include "data/indexed_writer.h"
+
+namespace hero {
+namespace {
+
+constexpr int64_t kEos = 0;
+
+// Documents of lengths 1, 2, ..., n whose tokens count up from `first`, so that every token of the set is
+// another one.
+int64_t write_set(const std::string& prefix, int n, int32_t first, bool ended = false) {
+  IndexedWriter writer(prefix, TokenType::i32);
+  int32_t next = first;
+  for (int d = 1; d <= n; ++d) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < d; ++i) ids.push_back(next++);
+    if (ended) ids.push_back(kEos);
+    writer.add_document(ids);
+  }
+  writer.finish();
+  return next - first;
+}
+
+std::vector<int64_t> read(TokenStream& stream, int64_t sequence, int64_t first, int64_t count) {
+  std::vector<int64_t> out(count * (sequence + 1));
+  stream.read(first, count, out.data());
+  return out;
+}
+
+TEST(TokenStream, AnEpochHoldsEverySampleOnceAndEveryDocumentInOnePiece) {
+  const Folder folder;
+  const int64_t sequence = 7, tokens = write_set(folder / "a", 40, 1);
+  TokenStream stream({{folder / "a"}}, sequence, 5, 0);
+  const int64_t samples = (tokens - 1) / sequence;
+  ASSERT_EQ(stream.samples_per_epoch(), samples);
+  EXPECT_EQ(stream.tokens_per_epoch(), samples * sequence);
+  std::set<std::vector<int64_t>> orders;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    const auto out = read(stream, sequence, epoch * samples, samples);
+    // Chain the samples by the token that they share: one path through the whole epoch.
+    std::map<int64_t, int64_t> next;
+    std::multiset<int64_t> targets;
+    for (int64_t i = 0; i < samples; ++i) {
+      const int64_t* const sample = &out[i * (sequence + 1)];
+      for (int64_t j = 0; j < sequence; ++j) {
+        EXPECT_TRUE(next.emplace(sample[j], sample[j + 1]).second) << "input " << sample[j] << " twice";
+        targets.insert(sample[j + 1]);
+      }
+    }
+    EXPECT_EQ(static_cast<int64_t>(next.size()), samples * sequence);
+    for (const int64_t target : targets) EXPECT_EQ(targets.count(target), 1u);
+    // Inside a document a token is followed by its successor: only ends of documents break the count.
+    const auto breaks = std::count_if(next.begin(), next.end(),
+                                      [](const auto& step) { return step.second != step.first + 1; });
+    EXPECT_LE(breaks, 40);
+    orders.insert(out);
+  }
+  EXPECT_EQ(orders.size(), 3u) << "epochs have the same order";
+}
+
+TEST(TokenStream, DependsOnPositionAloneNotOnHowItIsRead) {
+  const Folder folder;
+  write_set(folder / "a", 30, 1);
+  write_set(folder / "b", 20, 10000);
+  const std::vector<DataSource> sources = {{folder / "a", 0.7}, {folder / "b", 0.3}};
+  const int64_t sequence = 5, total = 500;
+  TokenStream whole(sources, sequence, 3, 0);
+  const auto expected = read(whole, sequence, 0, total);
+  TokenStream pieces(sources, sequence, 3, 0);
+  std::vector<int64_t> found;
+  for (int64_t at = 0, size = 1; at < total; at += size, size = size % 7 + 1) {
+    const auto part = read(pieces, sequence, at, std::min(size, total - at));
+    found.insert(found.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(found, expected);
+  for (const int64_t at : {499, 0, 250, 249, 3, 170}) {
+    TokenStream resumed(sources, sequence, 3, 0);
+    const auto from = expected.begin() + at * (sequence + 1);
+    EXPECT_EQ(read(resumed, sequence, at, 1), std::vector<int64_t>(from, from + sequence + 1)) << at;
+    EXPECT_EQ(read(pieces, sequence, at, 1), std::vector<int64_t>(from, from + sequence + 1)) << at;
+  }
+  TokenStream other(sources, sequence, 4, 0);
+  EXPECT_NE(read(other, sequence, 0, total), expected) << "the seed changes nothing";
+}
+
+TEST(TokenStream, AppendsTheEndOfDocumentsThatLackIt) {
+  const Folder folder;
+  write_set(folder / "open", 12, 1);
+  write_set(folder / "ended", 12, 1, true);
+  const int64_t sequence = 4;
+  TokenStream open({{folder / "open"}}, sequence, 1, 0, kEos),
+      ended({{folder / "ended"}}, sequence, 1, 0, kEos);
+  TokenStream bare({{folder / "open"}}, sequence, 1, 0);
+  const int64_t samples = (12 * 13 / 2 + 12 - 1) / sequence;
+  ASSERT_EQ(open.samples_per_epoch(), samples);
+  EXPECT_EQ(read(open, sequence, 0, samples), read(ended, sequence, 0, samples));
+  const auto plain = read(bare, sequence, 0, bare.samples_per_epoch());
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), kEos), 0);
+}
+
+TEST(TokenStream, RefusesUnfitSets) {
+  const Folder folder;
+  write_set(folder / "a", 3, 1);  // 6 tokens
+  const auto error = [&](int64_t sequence, int64_t vocab_size) {
+    return user_error([&] { TokenStream({{folder / "a"}}, sequence, 0, vocab_size); });
+  };
+  EXPECT_EQ(
+      error(6, 0),
+      (folder / "a.bin") +
+          ": 6 tokens in 3 documents, expected at least 7 (one sample of train.sequence = 6 and its last "
+          "target)");
+  EXPECT_EQ(error(5, 6),
+            (folder / "a.bin") + ": document 2, token 2: id 6, expected 0 to 5 (a vocabulary of 6)");
+  EXPECT_NO_THROW(TokenStream({{folder / "a"}}, 5, 0, 7));
+}
+
+TEST(TokenStream, ReadsTheVocabularyThatStandsBesideTheSet) {
+  const Folder folder;
+  for (const std::string name : {"a", "b"}) {
+    write_set(folder / (name + "-train"), 3, 1);
+    TokenFiles files;
+    files.tokenizer = folder / (name + ".model");
+    files.tokenizer_sha256 = name;
+    files.vocab_size = 100;
+    files.eos_id = kEos;
+    files.splits["train"] = {3, 6, 24};
+    write_token_files(folder / name, files);
+  }
+  TokenStream stream({{folder / "a"}}, 5, 0, 100);
+  ASSERT_TRUE(stream.token_files());
+  EXPECT_EQ(stream.token_files()->tokenizer, folder / "a.model");
+  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 99); }),
+            (folder / "a-train.bin") +
+                ": tokens of a vocabulary of 100, expected at most the model's 99 (model.vocab_size)");
+  EXPECT_EQ(user_error([&] {
+              TokenStream({{folder / "a"}, {folder / "b"}}, 5, 0, 100);
+            }),
+            (folder / "b-train.bin") + ": made with another tokenizer (" + (folder / "b.model") +
+                ") than the sources before it (" + (folder / "a.model") + ")");
+  write_set(folder / "a-train", 4, 1);
+  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 100); }),
+            (folder / "a-train.idx") +
+                ": 10 tokens in 4 documents, not what the .json beside it says; tokenize again");
+}
+
+TEST(BlendedSampler, StaysWithinOneOfEveryShare) {
+  const std::vector<std::vector<double>> blends = {{1},
+                                                   {0.5, 0.5},
+                                                   {0.7, 0.3},
+                                                   {1, 2, 3, 4, 5, 6, 7},
+                                                   {0.001, 0.999},
+                                                   {90, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                                                   {1e-3, 3.14, 2.72}};
+  for (const auto& weights : blends) {
+    BlendedSampler blend(weights);
+    double sum = 0;
+    for (const double weight : weights) sum += weight;
+    std::vector<int64_t> counts(weights.size());
+    for (int64_t n = 0; n < 20000; ++n) {
+      const auto choice = blend.at(n);
+      ASSERT_EQ(choice.index, counts[choice.source]++);
+      for (std::size_t k = 0; k < weights.size(); ++k) {
+        ASSERT_LT(std::abs(static_cast<double>(counts[k]) - weights[k] / sum * static_cast<double>(n + 1)),
+                  1.0 + 1e-4)
+            << n;
+      }
+    }
+  }
+}
+
+TEST(SequentialReader, EveryTokenButTheFirstIsATargetOnce) {
+  const Folder folder;
+  const int64_t tokens = write_set(folder / "a-valid", 9, 1);  // 45
+  for (const int64_t sequence : {1, 4, 11, 44, 45, 100}) {
+    const SequentialReader reader(folder / "a", sequence, 46);
+    EXPECT_EQ(reader.windows(), (tokens - 1 + sequence - 1) / sequence);
+    std::vector<int64_t> targets, window(sequence + 1, -1);
+    for (int64_t i = 0; i < reader.windows(); ++i) {
+      const int64_t valid = reader.read(i, window.data());
+      for (int64_t j = 0; j < valid; ++j) {
+        EXPECT_EQ(window[j + 1], window[j] + 1);
+        targets.push_back(window[j + 1]);
+      }
+      for (int64_t j = valid + 1; j <= sequence; ++j) EXPECT_EQ(window[j], 0);
+    }
+    std::vector<int64_t> expected;
+    for (int64_t id = 2; id <= tokens; ++id) expected.push_back(id);
+    EXPECT_EQ(targets, expected);
+  }
+  write_set(folder / "one", 1, 1);
+  EXPECT_EQ(user_error([&] { SequentialReader(folder / "one", 4, 0); }),
+            (folder / "one.bin") + ": 1 tokens, expected at least 2");
+}
+
+TEST(ParseSources, WeightsAndPrefixes) {
+  const auto one = parse_sources({"runs/a:b"});
+  EXPECT_EQ(one.at(0).prefix, "runs/a:b");
+  EXPECT_EQ(one.at(0).weight, 1);
+  const auto two = parse_sources({"0.25:a", "3:b:c"});
+  EXPECT_EQ(two.at(0).weight, 0.25);
+  EXPECT_EQ(two.at(0).prefix, "a");
+  EXPECT_EQ(two.at(1).weight, 3);
+  EXPECT_EQ(two.at(1).prefix, "b:c");
+  EXPECT_EQ(user_error([] { parse_sources({"0:a"}); }),
+            "--data 0:a: expected a weight above 0 before the ':'");
+  EXPECT_EQ(user_error([] { parse_sources({"inf:a"}); }),
+            "--data inf:a: expected a weight above 0 before the ':'");
+  EXPECT_EQ(user_error([] { parse_sources({"1:"}); }), "--data \"1:\": expected PREFIX or WEIGHT:PREFIX");
+  EXPECT_EQ(user_error([] { parse_sources({}); }), "--data: found nothing, expected PREFIX or WEIGHT:PREFIX");
+  EXPECT_EQ(user_error([] {
+              parse_sources({"1:a", "b"});
+            }),
+            "--data: 1 of 2 sources have a weight, expected all (WEIGHT:PREFIX) or none");
+}
+
+}  // namespace
+}  // namespace hero
