@@ -4,7 +4,7 @@ BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help install configure build demo test test-all bench lint clean
+.PHONY: help install configure build demo test test-all bench lint format clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -31,6 +31,9 @@ bench: build ## timings of the operators and of training
 
 lint: configure ## format, include order, and clang-tidy on what changed (BASE=commit; default: the last one)
 	@BASE=$(BASE) scripts/lint.sh
+
+format: install ## clang-format on all C++ files
+	@git ls-files -z -c -o --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 
 clean: ## remove the build folder
 	@rm -rf build

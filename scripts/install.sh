@@ -9,13 +9,13 @@ say() { echo "[install] $*"; }
 die() { say "error: $*" >&2; exit 1; }
 
 packages=(
-  g++ make ccache                                  # compiler, cached
+  g++ make ccache pkg-config                       # compiler, cached
   python3 python3-venv                             # .venv: LibTorch, CMake and Ninja come as wheels
   libcli11-dev libspdlog-dev                       # command line, logging
   libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
   libsentencepiece-dev                             # tokenizer
   libssl-dev                                       # libcrypto: hashes of checkpoint files
-  zlib1g-dev libzstd-dev                           # compressed corpora
+  zlib1g-dev libzstd-dev libssl-dev                # compressed corpora, SHA-256
   libgtest-dev libbenchmark-dev                    # tests, benchmarks
 )
 
