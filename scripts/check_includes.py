@@ -10,7 +10,7 @@ from pathlib import Path
 FOLDERS = (
     "config parallel data ops model loss optim checkpoint eval train analyze cost generate serve main".split()
 )
-NO_TENSORS = {"config", "data", "checkpoint"}
+NO_TENSORS = {"config", "data"}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 
 
