@@ -15,7 +15,7 @@ packages=(
   libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
   libsentencepiece-dev                             # tokenizer
   libssl-dev                                       # libcrypto: hashes of checkpoint files
-  zlib1g-dev libzstd-dev libssl-dev                # compressed corpora, SHA-256
+  zlib1g-dev libzstd-dev                           # compressed corpora
   libgtest-dev libbenchmark-dev                    # tests, benchmarks
 )
 
