@@ -1,1 +1,34 @@
-int main() {}
+// The program `hero`: its table of subcommands, and what its exit status says.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "config/error.h"
+#include "data/commands.h"
+#include "eval/commands.h"
+#include "generate/commands.h"
+#include "train/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App hero("Pre-train Mixture-of-Experts language models whose routers know their own history.");
+  hero.require_subcommand(1);
+  hero.footer("Exit status: 0; 2 for a wrong command line, configuration or input file; 1 for what failed on the way;\n"
+              "128 + n after a save on signal n.");
+  int status = 0;
+  hero::add_data_commands(hero);
+  hero::add_train_commands(hero, status);
+  hero::add_eval_command(hero);
+  hero::add_generate_command(hero);
+  try {
+    hero.parse(argc, argv);
+    return status;
+  } catch (const CLI::ParseError& e) {
+    return hero.exit(e) == 0 ? 0 : 2;
+  } catch (const hero::UserError& e) {
+    std::fprintf(stderr, "hero: %s\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "hero: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,4 +1,4 @@
-#include "train/progress.h"
+#include "data/step_progress.h"
 
 #include <gtest/gtest.h>
 

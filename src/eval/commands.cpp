@@ -1,0 +1,61 @@
+#include "eval/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/training_state.h"
+#include "config/error.h"
+#include "data/step_progress.h"
+#include "eval/evaluate.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+struct EvalOptions {
+  std::string dir;
+  std::vector<std::string> data;
+  int64_t batch = 8;
+};
+
+void run_eval(const EvalOptions& options) {
+  const auto folder = resolve_model_dir(options.dir);
+  const auto model = load_model(folder);
+  const auto& config = model->config();
+  json results = json::array();
+  std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
+  for (const auto& prefix : options.data) {
+    const SequentialReader reader(prefix, config.train.sequence, config.model.vocab_size);
+    StepProgress progress("window", reader.windows(), {.rate_unit = "tok", .rate_per_item = static_cast<double>(config.train.sequence)});
+    auto result = evaluate(*model, reader, config.train.sequence, options.batch,
+                           [&](int64_t windows) { progress.update(windows); });
+    progress.finish();
+    result.name = fs::path(reader.prefix()).filename().string();
+    std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss, result.perplexity);
+    std::fflush(stdout);
+    results.push_back({{"name", result.name}, {"tokens", result.tokens}, {"loss", result.loss}, {"perplexity", result.perplexity}});
+  }
+  // A run folder keeps the result of its latest checkpoint, where the report finds it.
+  if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
+    const auto path = fs::path(options.dir) / "eval.json";
+    std::ofstream out(path);
+    out << json{{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}}.dump(1) << "\n";
+    if (!out.flush()) throw RunError(path.string() + ": cannot be written");
+  }
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& hero) {
+  auto options = std::make_shared<EvalOptions>();
+  auto* command = hero.add_subcommand("eval", "Loss and perplexity of a model on token files");
+  command->add_option("dir", options->dir, "run folder (its latest checkpoint; the result goes to its eval.json) or checkpoint")->required();
+  command->add_option("--data", options->data, "prefixes of .bin and .idx files")->required();
+  command->add_option("--batch", options->batch, "sequences computed at a time")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->callback([options] { run_eval(*options); });
+}
+
+}  // namespace hero

@@ -1,0 +1,85 @@
+#include "generate/commands.h"
+
+#include <CLI/CLI.hpp>
+
+#include "checkpoint/training_state.h"
+#include "config/error.h"
+#include "data/tokenizer.h"
+#include "generate/sampler.h"
+
+namespace hero {
+namespace {
+
+struct GenerateOptions {
+  std::string dir, prompt, tokenizer;
+  Sampling sampling;
+  bool no_cache = false;
+};
+
+// Bytes of a character may come from several tokens: print whole characters only, the rest at the end.
+class Printer {
+ public:
+  explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(int64_t id) {
+    ids_.push_back(static_cast<int32_t>(id));
+    const auto text = tokenizer_.decode(ids_);
+    if (!text.ends_with("\xEF\xBF\xBD")) flush(text);
+  }
+  void finish() { flush(tokenizer_.decode(ids_)); }
+
+ private:
+  void flush(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    ids_.clear();
+  }
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+};
+
+void run_generate(GenerateOptions options) {
+  const auto folder = resolve_model_dir(options.dir);
+  const auto model = load_model(folder);
+  const Tokenizer tokenizer(options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer);
+  if (tokenizer.vocab_size() > model->config().model.vocab_size) {
+    throw UserError(options.tokenizer + ": " + std::to_string(tokenizer.vocab_size()) + " tokens, expected at most the model's " +
+                    std::to_string(model->config().model.vocab_size));
+  }
+  options.sampling.eos = tokenizer.eos_id();
+  options.sampling.cache = !options.no_cache;
+  std::vector<int64_t> prompt;
+  for (const int32_t id : tokenizer.encode(options.prompt)) prompt.push_back(id);
+  if (prompt.empty()) prompt.push_back(tokenizer.eos_id());
+  const int64_t longest = model->config().model.max_position_embeddings;
+  if (static_cast<int64_t>(prompt.size()) >= longest) {
+    throw UserError("--prompt: " + std::to_string(prompt.size()) + " tokens, expected fewer than model.max_position_embeddings = " +
+                    std::to_string(longest));
+  }
+  std::fputs(options.prompt.c_str(), stdout);
+  Printer printer(tokenizer);
+  generate(*model, prompt, options.sampling, [&](int64_t id) {
+    if (id < tokenizer.vocab_size()) printer.add(id);
+  });
+  printer.finish();
+  std::fputs("\n", stdout);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& hero) {
+  auto options = std::make_shared<GenerateOptions>();
+  auto* command = hero.add_subcommand("generate", "Continue a text");
+  auto& s = options->sampling;
+  command->add_option("dir", options->dir, "run folder (its latest checkpoint) or checkpoint")->required();
+  command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")->required();
+  command->add_option("--max-tokens", s.max_tokens, "most tokens to make")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--temperature", s.temperature, "0: always the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
+  command->add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command->add_option("--seed", s.seed, "of the draws")->capture_default_str();
+  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model, where the folder holds none");
+  command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
+  command->callback([options] { run_generate(*options); });
+}
+
+}  // namespace hero

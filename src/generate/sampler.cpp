@@ -1,0 +1,48 @@
+#include "generate/sampler.h"
+
+#include <ATen/ATen.h>
+
+#include "model/random.h"
+
+namespace hero {
+
+int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
+  const auto logits = logits_V.to(at::kDouble);
+  if (sampling.temperature <= 0) return logits.argmax().item<int64_t>();
+  const auto [sorted, ids] = logits.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
+  int64_t kept = sorted.size(0);
+  if (sampling.top_k > 0) kept = std::min(kept, sampling.top_k);
+  auto probs = (sorted.slice(0, 0, kept) / sampling.temperature).softmax(0).contiguous();
+  const auto* p = probs.const_data_ptr<double>();
+  double mass = 0;
+  int64_t nucleus = 0;
+  while (nucleus < kept && (nucleus == 0 || mass < sampling.top_p)) mass += p[nucleus++];
+  double left = uniform_at(sampling.seed, "generate", index) * mass;
+  int64_t chosen = 0;
+  while (chosen + 1 < nucleus && left >= p[chosen]) left -= p[chosen++];
+  return ids[chosen].item<int64_t>();
+}
+
+std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt, const Sampling& sampling,
+                              const std::function<void(int64_t)>& on_token) {
+  at::NoGradGuard no_grad;
+  KeyValueCache cache;
+  std::vector<int64_t> all = prompt, made;
+  std::vector<int64_t> next = prompt;
+  const int64_t room = model.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
+  for (int64_t i = 0; i < std::min(sampling.max_tokens, room); ++i) {
+    const auto& input = sampling.cache ? next : all;
+    const auto tokens = at::tensor(input, at::kLong).unsqueeze(0);
+    const auto output = model.forward(tokens, {}, false, sampling.cache ? &cache : nullptr);
+    const auto logits = model.logits(output.hidden_TD.slice(0, output.hidden_TD.size(0) - 1), 1);
+    const int64_t id = choose_token(logits.view({-1}), sampling, static_cast<uint64_t>(i));
+    if (id == sampling.eos) break;
+    all.push_back(id);
+    made.push_back(id);
+    next = {id};
+    on_token(id);
+  }
+  return made;
+}
+
+}  // namespace hero

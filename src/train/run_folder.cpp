@@ -1,0 +1,114 @@
+#include "train/run_folder.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "checkpoint/durable_file.h"
+#include "config/error.h"
+#include "data/tokenizer.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& p : parts) text += (text.empty() ? "" : ", ") + p;
+  return text;
+}
+
+// What may change when a run goes on.
+bool may_change(const std::string& difference) {
+  for (const char* prefix : {"train.steps:", "train.threads:", "train.routing_every:", "checkpoint."}) {
+    if (difference.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+// The configuration of a resumed run: its own, with what the command line may change.
+Config resumed_config(const TrainOptions& options) {
+  const auto path = options.run / "config.toml";
+  const auto own = load_config({path.string()}, {});
+  auto files = options.config_files;
+  if (files.empty()) files.push_back(path.string());
+  auto asked = load_config(files, options.flags);
+  if (asked.model.vocab_size == 0) asked.model.vocab_size = own.model.vocab_size;
+  std::vector<std::string> refused;
+  for (const auto& difference : differences(own, asked)) {
+    if (!may_change(difference)) refused.push_back(difference);
+  }
+  if (!refused.empty()) {
+    throw UserError(path.string() + ": the run was started otherwise (" + join(refused) + "); resume with its own configuration");
+  }
+  return asked;
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  const auto temporary = path.string() + ".tmp";
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out << text;
+    if (!out.flush()) throw RunError(temporary + ": cannot be written");
+  }
+  fs::rename(temporary, path);
+}
+
+}  // namespace
+
+Run open_run(const TrainOptions& options) {
+  Run run;
+  const bool started = fs::exists(options.run / "config.toml");
+  if (started && !options.resume) {
+    throw UserError(options.run.string() + ": holds a run already; give --resume to continue it, or another --run");
+  }
+  if (started) {
+    clean_leftovers(options.run);
+    const auto checkpoints = list_checkpoints(options.run);
+    if (!checkpoints.empty()) run.checkpoint = checkpoints.back();
+  }
+  run.config = started ? resumed_config(options) : load_config(options.config_files, options.flags);
+  auto& config = run.config;
+  if (!run.checkpoint.empty()) {
+    verify_checkpoint(run.checkpoint);
+    run.inputs = load_inputs(run.checkpoint);
+    if (!options.data.empty() && options.data != run.inputs.data) {
+      throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) + " as the run was started");
+    }
+  } else {
+    run.inputs.data = options.data;
+  }
+  if (run.inputs.data.empty()) throw UserError("--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");
+
+  const int64_t given = config.model.vocab_size;
+  const auto files = read_token_files(parse_sources(run.inputs.data)[0].prefix);
+  if (given == 0) {
+    if (!files) {
+      throw UserError("model.vocab_size: 0, and no vocabulary stands beside " + run.inputs.data[0] +
+                      "; expected the vocabulary's size where the data has no .json of hero data tokenize");
+    }
+    // Rounded up, so that every width suits the matrix products.
+    config.model.vocab_size = (files->vocab_size + 63) / 64 * 64;
+  }
+  check(config);
+  run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
+                                             static_cast<uint64_t>(config.train.seed), config.model.vocab_size,
+                                             files ? files->eos_id : -1);
+  if (run.checkpoint.empty()) {
+    if (const auto& beside = run.stream->token_files()) {
+      run.inputs.tokenizer = Tokenizer(beside->tokenizer).model();
+      run.inputs.eos = beside->eos_id;
+    }
+  } else if (const auto& beside = run.stream->token_files(); beside && !run.inputs.tokenizer.empty()) {
+    if (Tokenizer(beside->tokenizer).model() != run.inputs.tokenizer) {
+      throw UserError(beside->tokenizer + ": another tokenizer than the run's (" + (run.checkpoint / "tokenizer.model").string() + ")");
+    }
+  }
+  std::error_code failed;
+  fs::create_directories(options.run, failed);
+  if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
+  write_text(options.run / "config.toml", dump(config));
+  return run;
+}
+
+}  // namespace hero

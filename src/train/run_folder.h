@@ -1,0 +1,23 @@
+#pragma once
+// How a run begins: its folder, its configuration, its data, and where it goes on.
+#include <memory>
+
+#include "checkpoint/training_state.h"
+#include "data/sampler.h"
+#include "train/trainer.h"
+
+namespace hero {
+
+struct Run {
+  Config config;
+  RunInputs inputs;
+  std::unique_ptr<TokenStream> stream;
+  std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
+};
+
+/// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its configuration,
+/// and what the command line says otherwise is refused, except train.steps, train.threads, train.routing_every and
+/// checkpoint.*. UserError for all of that and for unfit data.
+Run open_run(const TrainOptions& options);
+
+}  // namespace hero

@@ -1,0 +1,80 @@
+#include "train/run_log.h"
+
+#include <ATen/ATen.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace hero {
+
+using json = nlohmann::ordered_json;
+
+RunLog::RunLog(const std::filesystem::path& run)
+    : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), board_(run / "tb") {}
+
+void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
+  const double peak = peak_memory_mib(), share = layers.max_share();
+  const json per_layer = layers.json();
+  metrics_.append({{"step", s.step},
+                   {"tokens", s.tokens},
+                   {"loss", s.loss},
+                   {"lm_loss", s.lm},
+                   {"aux_losses", {{"balance", s.balance}, {"z", s.z}, {"coupling", s.coupling}}},
+                   {"lr", s.lr},
+                   {"grad_norm", s.gradient_norm},
+                   {"step_ms", s.milliseconds},
+                   {"tokens_per_second", s.tokens_per_second},
+                   {"mfu", s.mfu},
+                   {"peak_memory_mib", peak},
+                   {"max_expert_share", share},
+                   {"layers", per_layer}});
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::pair<const char*, double> scalars[] = {
+      {"loss/total", s.loss},          {"loss/lm", s.lm},           {"loss/balance", s.balance},
+      {"loss/z", s.z},                 {"loss/coupling", s.coupling}, {"optim/lr", s.lr},
+      {"optim/grad_norm", s.gradient_norm}, {"speed/tokens_per_second", s.tokens_per_second}, {"speed/mfu", s.mfu},
+      {"memory/peak_mib", peak},       {"routing/max_expert_share", share}};
+  for (const auto& [tag, value] : scalars) board_.scalar(tag, value, s.step, now);
+  for (const auto& [name, values] : per_layer.items()) {
+    for (size_t l = 0; l < values.size(); ++l) {
+      if (values[l].is_number()) board_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
+    }
+  }
+  if (snapshot) {
+    const auto shares = layers.shares_LE();
+    json rows = json::array();
+    for (int64_t l = 0; l < shares.size(0); ++l) {
+      const auto row = shares[l].contiguous();
+      rows.push_back(std::vector<double>(row.const_data_ptr<double>(), row.const_data_ptr<double>() + row.numel()));
+    }
+    routing_.append({{"step", s.step}, {"expert_share", rows}});
+  }
+}
+
+void RunLog::cut_to(int64_t step) {
+  metrics_.cut_to(step);
+  routing_.cut_to(step);
+  board_.cut_to(step);
+}
+
+double peak_memory_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+double gemm_rate(at::ScalarType dtype) {
+  constexpr int64_t n = 2048;
+  const auto a = at::ones({n, n}, at::TensorOptions(dtype));
+  double best = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto c = at::mm(a, a);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    best = std::max(best, 2.0 * n * n * n / seconds);
+  }
+  return best;
+}
+
+}  // namespace hero

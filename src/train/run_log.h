@@ -1,0 +1,40 @@
+#pragma once
+// What a step leaves in the run folder: a line in metrics.jsonl, now and then a snapshot in routing.jsonl, TensorBoard
+// events in tb/.
+#include <filesystem>
+
+#include "loss/loss.h"
+#include "train/layer_stats.h"
+#include "train/metrics.h"
+#include "train/tensorboard.h"
+
+namespace hero {
+
+/// One step as it is logged. Losses are means over the step's micro-batches.
+struct StepRecord {
+  int64_t step = 0, tokens = 0;
+  double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
+  double lr = 0, gradient_norm = 0;
+  double milliseconds = 0, tokens_per_second = 0, mfu = 0;
+};
+
+class RunLog {
+ public:
+  explicit RunLog(const std::filesystem::path& run);
+
+  void write(const StepRecord& step, const LayerStats& layers, bool snapshot);
+  /// Drops everything after `step`, for resuming.
+  void cut_to(int64_t step);
+
+ private:
+  MetricsLog metrics_, routing_;
+  TensorBoardLog board_;
+};
+
+/// Highest resident memory of this process so far, MiB.
+double peak_memory_mib();
+
+/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the best of a few.
+double gemm_rate(at::ScalarType dtype);
+
+}  // namespace hero

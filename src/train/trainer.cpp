@@ -1,0 +1,173 @@
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <malloc.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "config/error.h"
+#include "model/flops.h"
+#include "data/step_progress.h"
+#include "train/run_folder.h"
+#include "train/run_log.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+// The first SIGINT or SIGTERM asks for a save; the second ends the process at once.
+void on_signal(int number) {
+  stop_signal = number;
+  std::signal(number, SIG_DFL);
+}
+
+class Trainer {
+ public:
+  Trainer(Run run, const fs::path& folder)
+      : run_(std::move(run)),
+        folder_(folder),
+        model_(run_.config),
+        optimizer_(model_.parameters(), run_.config.optim),
+        log_(folder),
+        rate_(gemm_rate(train_dtype(run_.config))) {
+    state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts());
+    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
+    log_.cut_to(state_.step);
+    saved_ = run_.checkpoint.empty() ? -1 : state_.step;
+  }
+
+  int run() {
+    const auto& c = run_.config;
+    announce();
+    StepProgress progress("step", c.train.steps,
+                          {.start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
+    while (state_.step < c.train.steps && stop_signal == 0) {
+      const double loss = step();
+      char note[32];
+      std::snprintf(note, sizeof note, "loss %.4f", loss);
+      progress.update(state_.step, note);
+      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0) save();
+    }
+    progress.finish();
+    save();
+    if (stop_signal == 0) return 0;
+    std::fprintf(stderr, "%s: stopped by signal %d after step %ld of %ld and saved; continue with --resume\n", folder_.c_str(),
+                 static_cast<int>(stop_signal), state_.step, c.train.steps);
+    return 128 + stop_signal;
+  }
+
+ private:
+  int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
+
+  void announce() const {
+    const auto& c = run_.config;
+    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %d threads, %s\n", folder_.c_str(),
+                 c.router.kind.c_str(), with_thousands(model_.parameters().count()).c_str(), with_thousands(step_tokens()).c_str(),
+                 at::get_num_threads(),
+                 state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
+  }
+
+  /// One optimizer step over the global batch; returns its loss.
+  double step() {
+    const auto& c = run_.config;
+    const auto begin = std::chrono::steady_clock::now();
+    const int64_t s = c.train.sequence, micro = c.train.micro_batch, count = c.train.global_batch / micro;
+    StepRecord record{.step = state_.step + 1};
+    LayerStats layers(model_.layout().layers(), model_.layout().experts(), model_.layout());
+    auto samples = at::empty({micro, s + 1}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      run_.stream->read(state_.samples + i * micro, micro, samples.data_ptr<int64_t>());
+      const Position position{true, static_cast<uint64_t>(c.train.seed), record.step, i * micro * s};
+      const auto output = model_.forward(samples.slice(1, 0, s).contiguous(), position, c.train.recompute);
+      const auto targets = samples.slice(1, 1, s + 1).reshape({-1});
+      const auto losses = compute_losses(model_, output, targets, s, state_.balance);
+      const double share = 1.0 / static_cast<double>(count), total = losses.total.item<double>();
+      if (!std::isfinite(total)) fail("the loss is " + std::to_string(total));
+      (losses.total * share).backward();
+      layers.add(output.routings);
+      record.loss += total * share;
+      record.lm += losses.lm * share;
+      record.balance += losses.balance * share;
+      record.z += losses.z * share;
+      record.coupling += losses.coupling * share;
+    }
+    record.gradient_norm = optimizer_.gradient_norm();
+    if (!std::isfinite(record.gradient_norm)) fail("the gradient of " + optimizer_.non_finite_gradient() + " is not finite");
+    const double limit = c.optim.clip_norm;
+    record.lr = learning_rate(c.optim, record.step, c.train.steps);
+    optimizer_.step(record.step, record.lr, limit > 0 && record.gradient_norm > limit ? limit / record.gradient_norm : 1.0);
+    rebalance(layers.assigned_LE());
+
+    state_.step = record.step;
+    state_.samples += c.train.global_batch;
+    record.tokens = state_.tokens += step_tokens();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    record.milliseconds = seconds * 1e3;
+    record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
+    record.mfu = record.tokens_per_second * training_flops_per_token(c) / rate_;
+    const bool last = record.step == c.train.steps;
+    log_.write(record, layers, last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+    return record.loss;
+  }
+
+  /// The step's counts become the next step's global shares, and move the biases of aux-loss-free balancing against the
+  /// load: b += rate * sign(mean - count) (arXiv 2408.15664).
+  void rebalance(const at::Tensor& assigned_LE) {
+    const auto load = assigned_LE.to(at::kDouble);
+    state_.balance.shares_LE = load / load.sum(1, true);
+    const double rate = run_.config.router.bias_update_rate;
+    if (rate <= 0) return;
+    for (const auto& layer : model_.layers()) {
+      if (!layer.moe()) continue;
+      const auto row = load[layer.moe()->router().layer() - 1];
+      layer.moe()->bias().add_((row.mean() - row).sign().to(at::kFloat), rate);
+    }
+  }
+
+  void save() {
+    if (saved_ == state_.step) return;
+    save_checkpoint(folder_, state_.step, checkpoint_contents(model_, optimizer_, state_, run_.inputs),
+                    static_cast<int>(run_.config.checkpoint.keep));
+    saved_ = state_.step;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    const auto checkpoints = list_checkpoints(folder_);
+    throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what + "; last good checkpoint: " +
+                   (checkpoints.empty() ? "none" : checkpoints.back().string()));
+  }
+
+  Run run_;
+  fs::path folder_;
+  Transformer model_;
+  AdamW optimizer_;
+  RunLog log_;
+  double rate_;
+  TrainingState state_;
+  int64_t saved_ = -1;
+};
+
+}  // namespace
+
+int train(const TrainOptions& options) {
+  auto run = open_run(options);
+  at::set_num_threads(run.config.train.threads > 0 ? static_cast<int>(run.config.train.threads)
+                                                   : static_cast<int>(std::thread::hardware_concurrency()));
+  // Activations of a step are freed and asked for again thousands of times: keep their pages.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, -1);
+  mallopt(M_TOP_PAD, 64 << 20);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  return Trainer(std::move(run), options.run).run();
+}
+
+}  // namespace hero
