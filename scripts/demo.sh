@@ -33,10 +33,8 @@ fi
 
 for kind in baseline hero; do
   say "training the $kind model in $run/$kind"
-  resume=()
-  [[ -d $run/$kind ]] && resume=(--resume)
   "$hero" train --config configs/demo.toml --config "configs/$kind.toml" \
-    --data "$corpus-train" --valid "$corpus-valid" --run "$run/$kind" "${resume[@]}"
+    --data "$corpus-train" --run "$run/$kind" --resume
 done
 
 for kind in baseline hero; do
