@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
-PYTEST := $(BIN)/python -m pytest -q
+PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help install configure build demo test test-all bench lint format clean
 help:
