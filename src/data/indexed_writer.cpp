@@ -21,7 +21,7 @@ IndexedWriter::~IndexedWriter() {
 }
 
 void IndexedWriter::write(const void* bytes, std::size_t size) {
-  if (std::fwrite(bytes, 1, size, data_.get()) != size) {
+  if (size > 0 && std::fwrite(bytes, 1, size, data_.get()) != size) {
     throw RunError(prefix_ + ".bin.tmp: writing failed (" + std::strerror(errno) + ")");
   }
 }
