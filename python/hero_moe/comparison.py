@@ -1,7 +1,7 @@
 """The numbers of a comparison: final losses, differences to the baseline, smoothing and thinning of curves.
 
-The loss compared is the language-model loss, without auxiliary terms: variants add different ones. All averages over
-"the end" of a run take the last tenth of its steps, rounded up.
+The loss compared is the language-model loss, without auxiliary terms: variants add different ones. All averages
+over "the end" of a run take the last tenth of its steps, rounded up.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from hero_moe.run_files import Run
 
 @dataclass(frozen=True)
 class Difference:
-    """Loss of a run minus the baseline's on the steps that both have; `end` is its mean over their last tenth."""
+    """Loss of a run minus the baseline's on the steps that both have; `end` is its mean over their last tenth,
+    and `relative` that divided by the baseline's mean loss there."""
 
     steps: np.ndarray
     values: np.ndarray
     end: float
-    averaged: int
+    relative: float
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,10 @@ def difference(run: Run, baseline: Run) -> Difference | None:
     )
     if not len(steps):
         return None
-    values = run.metrics.scalars["lm_loss"][mine] - baseline.metrics.scalars["lm_loss"][theirs]
-    return Difference(steps=steps, values=values, end=end_mean(values), averaged=last_tenth(len(steps)))
+    reference = baseline.metrics.scalars["lm_loss"][theirs]
+    values = run.metrics.scalars["lm_loss"][mine] - reference
+    end = end_mean(values)
+    return Difference(steps=steps, values=values, end=end, relative=end / (end_mean(reference) or np.nan))
 
 
 def peak_load(run: Run) -> Peak | None:

@@ -91,7 +91,7 @@ def new_figure(height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, 
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:
-    """Returns the figure as an `<svg>` element for HTML, its ids prefixed with `name`."""
+    """Returns the figure as an `<svg>` element for HTML; of its ids, those in use stay, prefixed with `name`."""
     target = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -103,7 +103,10 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     box = re.search(r'viewBox="([^"]+)"', svg).group(1)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{name}-', body)
+    used = set(re.findall(r'(?:url\(#|xlink:href="#)([^)"]+)', body))
+    body = re.sub(
+        r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", body
+    )
     body = re.sub(r'(url\(#|xlink:href="#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
     return f'<svg viewBox="{box}" role="img" aria-label="{description}">{body.rstrip()}'
 
@@ -119,13 +122,18 @@ def step_axis(axes: Axes, steps: Sequence[np.ndarray]) -> None:
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
 
 
+def percent_ticks(top: float) -> PercentFormatter:
+    """Tick labels in percent for an axis from 0 to `top`."""
+    return PercentFormatter(xmax=1.0, decimals=0 if top >= 0.05 else 1)
+
+
 def smoothing_window(count: int, part: float) -> int:
     """Records to average over: `part` of `count`, at least one."""
     return max(1, int(count * part))
 
 
 def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, style: LineStyle, part: float, crowd: int) -> None:
-    """Draws `y` smoothed over `part` of its records, in front of the raw values unless `crowd` curves are too many."""
+    """Draws `y` smoothed over `part` of its records, in front of the raw values if the `crowd` is small."""
     limit = int(np.clip(6000 / max(1, crowd), 150, 800))
     marker = {"marker": "o", "markersize": 5} if np.isfinite(y).sum() < 3 else {}
     if crowd <= RAW_RUNS:
@@ -195,7 +203,7 @@ def advantage_figure(differences: Sequence[Difference | None], styles: Sequence[
         smoothed = smooth(-diff.values, smoothing_window(len(diff.values), SMOOTHED_DIFFERENCE))
         settled = smoothed[len(smoothed) // 20 :]
         bounds += settled[np.isfinite(settled)].tolist()
-        if np.isfinite(diff.values).any():
+        if len(shown) <= RAW_RUNS and np.isfinite(diff.values).any():
             bounds += np.nanpercentile(-diff.values, [2, 98]).tolist()
     if bounds and min(bounds) < max(bounds):
         low, high = min(0.0, *bounds), max(0.0, *bounds)
@@ -223,7 +231,7 @@ def load_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
             color=GREY,
         )
     share.set_ylim(bottom=0.0)
-    share.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    share.yaxis.set_major_formatter(percent_ticks(share.get_ylim()[1]))
     share.set_ylabel("share of all tokens")
     share.set_title("Busiest expert of any layer", loc="left")
     means = [

@@ -18,7 +18,8 @@ p.note, figcaption { color: #4a4a4a; font-size: 13.5px; max-width: 70em; }
 figure { margin: 14px 0 22px; break-inside: avoid; }
 figure > svg { display: block; width: 100%; height: auto; }
 svg text { font-family: "DejaVu Sans", Verdana, Arial, sans-serif !important; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 4px 0; padding: 0; list-style: none; font-size: 13px; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 4px 0; padding: 0; list-style: none;
+  font-size: 13px; }
 .legend svg { width: 30px; height: 10px; margin-right: 6px; vertical-align: middle; }
 .wide { overflow-x: auto; margin: 8px 0; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
@@ -27,7 +28,8 @@ th, td { padding: 4px 20px 4px 0; border-bottom: 1px solid #e4e4e4; text-align: 
 th { font-weight: 600; border-bottom: 1px solid #888; vertical-align: bottom; }
 th small { font-weight: 400; color: #5a5a5a; }
 th:first-child, td:first-child { text-align: left; }
-table.config th, table.config td { text-align: left; max-width: 22em; white-space: normal; overflow-wrap: anywhere; }
+table.config th, table.config td { text-align: left; max-width: 22em; white-space: normal;
+  overflow-wrap: anywhere; }
 table.config th:first-child, table.config td:first-child { white-space: nowrap; }
 td.best { font-weight: 700; }
 td.other { background: #fdf0d5; }

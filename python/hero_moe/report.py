@@ -1,7 +1,7 @@
 """`hero report RUN... --out FILE`: one self-contained HTML page that compares training runs.
 
-The page needs no network and no file beside it. Exit status 2, with one line on stderr, for a wrong command line or
-run folder; 1 where the page cannot be written.
+The page needs no network and no file beside it. Exit status 2, with one line on stderr, for a wrong command line
+or run folder; 1 where the page cannot be written.
 """
 
 from __future__ import annotations

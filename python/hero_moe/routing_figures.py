@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from hero_moe.comparison import bucket_means, layer_mean, peak_load
-from hero_moe.figures import ROUND_STEPS, LineStyle, draw_runs, new_figure, step_axis, to_svg
+from hero_moe.figures import ROUND_STEPS, LineStyle, draw_runs, new_figure, percent_ticks, step_axis, to_svg
 from hero_moe.run_files import Run
 
 COLOUR_MAP = "YlGnBu"
@@ -27,7 +27,7 @@ def short_name(name: str, length: int) -> str:
 
 
 def panel_grid(count: int, layers: int) -> tuple[Figure, np.ndarray, list[Axes]]:
-    """A figure with `count` panels in rows of at most four: figure, all axes [rows, columns], the panels in order."""
+    """A figure with `count` panels in rows of at most four: figure, axes [rows, columns], panels in order."""
     columns = count if count <= 3 else (2 if count == 4 else min(4, count))
     rows = -(-count // columns)
     figure, grid = new_figure(rows * float(np.clip(0.8 + 0.2 * layers, 1.8, 4.5)), rows, columns)
@@ -84,7 +84,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
     bar = figure.colorbar(
         image,
         ax=grid,
-        format=PercentFormatter(xmax=1.0, decimals=0 if top >= 0.05 else 1),
+        format=percent_ticks(top),
         pad=0.015,
         aspect=30,
         fraction=0.03,
@@ -150,7 +150,7 @@ def history_share_figure(runs: Sequence[Run]) -> str:
     bar = figure.colorbar(
         image,
         ax=grid,
-        format=PercentFormatter(xmax=1.0, decimals=0 if top >= 0.05 else 1),
+        format=percent_ticks(top),
         pad=0.015,
         aspect=30,
         fraction=0.03,

@@ -176,9 +176,10 @@ def _read_metrics(path: Path) -> Metrics:
                 )
             depth = len(values)
         for key in present.keys() | layers.keys():
-            column = layers.setdefault(key, array("d", [float("nan")] * (depth * (len(steps) - 1))))
+            if key not in layers:
+                layers[key] = array("d", [float("nan")]) * (depth * (len(steps) - 1))
             values = present.get(key, [None] * depth)
-            column.extend([_number(value, where, f"layers.{key}") for value in values])
+            layers[key].extend([_number(value, where, f"layers.{key}") for value in values])
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
     return Metrics(

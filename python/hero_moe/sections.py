@@ -62,7 +62,7 @@ def signed(value: float) -> str:
     if not math.isfinite(value):
         return NONE
     text = f"{abs(value):.{3 if abs(value) >= 0.00995 else 4}f}"
-    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
+    return f"{'−' if value < 0 else '+'}{text}" if float(text) else "0"
 
 
 def percent(value: float) -> str:
@@ -129,57 +129,63 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
 def loss_section(shown: Comparison) -> str:
     """Table of final losses, curves of the loss and of the advantage over the baseline."""
     losses = [numbers.final_loss(run) for run in shown.runs]
-    best = min((loss for loss in losses if math.isfinite(loss)), default=math.nan)
-    rows = []
-    for run, loss, diff in zip(shown.runs, losses, shown.differences):
-        count = numbers.last_tenth(len(run.metrics.steps))
-        relative = plain(100 * diff.end / (numbers.final_loss(shown.baseline)), 2) if diff else NONE
-        rows.append(
-            [
-                page.cell(run.name),
-                page.cell(plain(loss), "best" if loss == best and len(losses) > 1 else ""),
-                page.cell("baseline" if run is shown.baseline else _difference_words(diff)),
-                page.cell(f"{relative}%".replace("-", "−") if relative != NONE else NONE),
-                page.cell(f"{count:,}"),
-                page.cell(plain(numbers.end_mean(run.metrics.scalars["loss"]))),
-                page.cell(f"{run.metrics.steps[-1]:,}"),
-                page.cell(short_count(run.metrics.tokens[-1])),
-            ]
-        )
-    header = [
-        "run",
-        ("final loss", "nats per token"),
-        ("difference", "run − baseline"),
-        ("relative", "to baseline"),
-        ("averaged", "steps"),
-        ("with auxiliary", "terms"),
-        "last step",
-        "tokens",
-    ]
     notes = [
-        "Losses are language-model losses without auxiliary terms, averaged over the last 10% of each run's steps; "
-        "differences are averaged over the last 10% of the steps shared with the baseline."
+        "Losses are language-model losses without auxiliary terms, means over the last 10% of each run's steps."
     ]
+    if len(losses) > 1:
+        notes.append("Differences are means over the last 10% of the steps shared with the baseline.")
     notes += _mismatch_notes(shown)
     behind = "thin: every step; thick: " if len(shown.runs) <= figures.RAW_RUNS else ""
     caption = f"Language-model loss ({behind}centred mean over {figures.SMOOTHED:.0%} of a run's steps)."
-    if len(losses) > 1 and math.isfinite(best):
+    best = _lowest(shown, losses)
+    if best is not None:
         caption += f" Lowest at the end: {shown.runs[losses.index(best)].name}, {plain(best)}."
     parts = [
-        page.table(header, rows),
+        _loss_table(shown, losses, best),
         page.paragraph(" ".join(notes)),
         page.figure(figures.loss_figure(shown.runs, shown.styles), caption, shown.key()),
     ]
     compared = [diff is not None for diff in shown.differences]
     if any(compared):
-        parts.append(
-            page.figure(
-                figures.advantage_figure(shown.differences, shown.styles),
-                _advantage_caption(shown),
-                shown.key(compared),
-            )
-        )
+        svg = figures.advantage_figure(shown.differences, shown.styles)
+        parts.append(page.figure(svg, _advantage_caption(shown), shown.key(compared)))
     return page.section("Loss", *parts)
+
+
+def _same_length(shown: Comparison) -> bool:
+    return len({int(run.metrics.steps[-1]) for run in shown.runs}) == 1
+
+
+def _lowest(shown: Comparison, losses: Sequence[float]) -> float | None:
+    """The lowest of the final losses, where runs of one length make that a comparison."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    return min(finite) if len(losses) > 1 and finite and _same_length(shown) else None
+
+
+def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) -> str:
+    header = ["run", ("final loss", "nats per token"), ("averaged", "steps"), ("with auxiliary", "terms")]
+    header += ["last step", "tokens"]
+    if len(losses) > 1:
+        header[2:2] = [("difference", "run − baseline"), ("relative", "to baseline")]
+    rows = []
+    for run, loss, diff in zip(shown.runs, losses, shown.differences):
+        row = [
+            page.cell(run.name),
+            page.cell(plain(loss), "best" if loss == best else ""),
+            page.cell(f"{numbers.last_tenth(len(run.metrics.steps)):,}"),
+            page.cell(plain(numbers.end_mean(run.metrics.scalars["loss"]))),
+            page.cell(f"{run.metrics.steps[-1]:,}"),
+            page.cell(short_count(run.metrics.tokens[-1])),
+        ]
+        if len(losses) > 1:
+            relative = diff.relative if diff else math.nan
+            sign = "−" if relative < 0 else "+"
+            row[2:2] = [
+                page.cell("baseline" if run is shown.baseline else _difference_words(diff)),
+                page.cell(f"{sign}{abs(relative):.2%}" if math.isfinite(relative) else NONE),
+            ]
+        rows.append(row)
+    return page.table(header, rows)
 
 
 def _advantage_caption(shown: Comparison) -> str:
@@ -194,7 +200,7 @@ def _advantage_caption(shown: Comparison) -> str:
 
 def _mismatch_notes(shown: Comparison) -> list[str]:
     notes = []
-    if len({int(run.metrics.steps[-1]) for run in shown.runs}) > 1:
+    if not _same_length(shown):
         notes.append(
             "The runs differ in length: compare their final losses only through the difference column."
         )
@@ -235,13 +241,17 @@ def evaluation_section(shown: Comparison) -> str:
         row = [page.cell(run.name), page.cell(step)]
         for name in datasets:
             entry = result.get(name)
-            text = f"{plain(entry.loss)} ({entry.perplexity:.4g})" if entry else NONE
+            text = f"{plain(entry.loss)} ({_perplexity_text(entry.perplexity)})" if entry else NONE
             row.append(
                 page.cell(text, "best" if entry and entry.loss == best[name] and len(results) > 1 else "")
             )
         rows.append(row)
     note = "Loss in nats per token, perplexity in brackets; the lowest loss of each dataset in bold."
     return page.section("Evaluation", page.table(header, rows), page.paragraph(note))
+
+
+def _perplexity_text(value: float) -> str:
+    return plain(value, 2) if value < 1000 else short_count(value)
 
 
 def configuration_section(shown: Comparison) -> str:
@@ -251,11 +261,8 @@ def configuration_section(shown: Comparison) -> str:
     parts = []
     if differing:
         parts.append(page.table(["key", *names], _config_rows(shown, differing), "config"))
-        parts.append(
-            page.paragraph(
-                f"The {len(differing)} keys that differ; coloured where other than the baseline's."
-            )
-        )
+        count = f"{len(differing)} key{' differs' if len(differing) == 1 else 's differ'}"
+        parts.append(page.paragraph(f"{count}; coloured where other than the baseline's."))
     elif len(names) > 1:
         parts.append(page.paragraph("All runs have the same configuration."))
     whole = page.table(["key", *names], _config_rows(shown, numbers.all_keys(shown.runs)), "config")

@@ -24,7 +24,9 @@ def config_text(kind: str, window: int | None, seed: int) -> str:
     )
 
 
-def metrics_record(step: int, loss: float, noise: np.random.Generator, kind: str, progress: float) -> dict[str, Any]:
+def metrics_record(
+    step: int, loss: float, noise: np.random.Generator, kind: str, progress: float
+) -> dict[str, Any]:
     """One line of `metrics.jsonl`; `progress` runs from 0 to 1."""
     hero = kind == "hero"
     busiest = (0.18 if hero else 0.24) + 0.3 * np.exp(-12 * progress) + 0.01 * noise.standard_normal(LAYERS)
@@ -35,17 +37,31 @@ def metrics_record(step: int, loss: float, noise: np.random.Generator, kind: str
         return [None, *values[1:].round(5).tolist()] if hero else [None] * LAYERS
 
     return {
-        "step": step, "tokens": step * TOKENS_PER_STEP, "loss": loss + 0.01, "lm_loss": loss,
-        "aux_losses": {"balance": 0.01, "z": 0.0, "coupling": 0.0}, "lr": 1e-3 * (1 - progress), "grad_norm": 1.2,
-        "step_ms": 1e3 * TOKENS_PER_STEP / speed, "tokens_per_second": speed, "mfu": speed / 13000,
-        "peak_memory_mib": 2100.0 + 30 * hero, "max_expert_share": float(busiest.max()),
+        "step": step,
+        "tokens": step * TOKENS_PER_STEP,
+        "loss": loss + 0.01,
+        "lm_loss": loss,
+        "aux_losses": {"balance": 0.01, "z": 0.0, "coupling": 0.0},
+        "lr": 1e-3 * (1 - progress),
+        "grad_norm": 1.2,
+        "step_ms": 1e3 * TOKENS_PER_STEP / speed,
+        "tokens_per_second": speed,
+        "mfu": speed / 13000,
+        "peak_memory_mib": 2100.0 + 30 * hero,
+        "max_expert_share": float(busiest.max()),
         "layers": {
-            "max_expert_share": busiest.round(5).tolist(), "max_over_mean": (busiest * EXPERTS / CHOSEN).round(5).tolist(),
-            "entropy": (2.5 - 0.6 * progress - 0.03 * depth + 0.01 * noise.standard_normal(LAYERS)).round(5).tolist(),
-            "dropped": [0.0] * LAYERS, "rms_hidden": (1 + 0.1 * depth).tolist(), "rms_history": seen(0.11 + 0.005 * depth),
-            "rho": seen(8 + depth * (1 + 0.3 * progress)), "history_variance_share": seen(0.1 + 0.06 * depth * progress),
+            "max_expert_share": busiest.round(5).tolist(),
+            "max_over_mean": (busiest * EXPERTS / CHOSEN).round(5).tolist(),
+            "entropy": (2.5 - 0.6 * progress - 0.03 * depth + 0.01 * noise.standard_normal(LAYERS))
+            .round(5)
+            .tolist(),
+            "dropped": [0.0] * LAYERS,
+            "rms_hidden": (1 + 0.1 * depth).tolist(),
+            "rms_history": seen(0.11 + 0.005 * depth),
+            "rho": seen(8 + depth * (1 + 0.3 * progress)),
+            "history_variance_share": seen(0.1 + 0.06 * depth * progress),
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -58,8 +74,18 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def write_run(path: Path, *, kind: str = "baseline", window: int | None = None, steps: int = 60, lower: float = 0.0,
-              seed: int = 1, jitter: float = 0.0, snapshots: bool = True, evaluation: bool = True) -> Path:  # fmt: skip
+def write_run(
+    path: Path,
+    *,
+    kind: str = "baseline",
+    window: int | None = None,
+    steps: int = 60,
+    lower: float = 0.0,
+    seed: int = 1,
+    jitter: float = 0.0,
+    snapshots: bool = True,
+    evaluation: bool = True,
+) -> Path:
     """Writes a run folder whose loss is `lower` below that of the same seed and `lower = 0`, at every step, but for
     noise of the standard deviation `jitter`."""
     path.mkdir(parents=True)
@@ -77,7 +103,14 @@ def write_run(path: Path, *, kind: str = "baseline", window: int | None = None, 
                 share = noise.dirichlet([concentration] * EXPERTS, LAYERS) * CHOSEN
                 out.write(json.dumps({"step": step, "expert_share": share.round(6).tolist()}) + "\n")
     if evaluation:
-        entries = [{"name": name, "tokens": 123456, "loss": 3.3 + extra - lower, "perplexity": float(np.exp(3.3 + extra - lower))}
-                   for name, extra in (("python-valid", 0.0), ("docs-valid", 0.4))]  # fmt: skip
+        entries = [
+            {
+                "name": name,
+                "tokens": 123456,
+                "loss": 3.3 + extra - lower,
+                "perplexity": float(np.exp(3.3 + extra - lower)),
+            }
+            for name, extra in (("python-valid", 0.0), ("docs-valid", 0.4))
+        ]
         (path / "eval.json").write_text(json.dumps({"step": steps, "datasets": entries}))
     return path

@@ -1,0 +1,321 @@
+"""The comparison page: what it says, that it stands alone, and what it does with odd or broken run folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hero_moe import report
+
+MakeRun = Callable[..., Path]
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and collects attributes, headings' texts, table rows and running text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def row(self, first: str, table: int = 0) -> list[str]:
+        """The `table`-th row whose first cell is `first`."""
+        return [row for row in self.rows if row and row[0] == first][table]
+
+
+def render(tmp_path: Path, *runs: Path) -> str:
+    out = tmp_path / "report.html"
+    assert report.main([*map(str, runs), "--out", str(out)]) == 0
+    return out.read_text(encoding="utf-8")
+
+
+def final_loss(run: Path, key: str = "lm_loss") -> float:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    tail = records[-(len(records) // 10) :]
+    return sum(record[key] for record in tail) / len(tail)
+
+
+def edit_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+@pytest.fixture
+def three(make_run: MakeRun) -> list[Path]:
+    return [
+        make_run("baseline"),
+        make_run("hero", kind="hero", lower=0.03, jitter=0.02),
+        make_run("hero-3", kind="hero", window=3, lower=0.0052),
+    ]
+
+
+def test_page_stands_alone_and_its_figures_are_well_formed(tmp_path: Path, three: list[Path]) -> None:
+    text = render(tmp_path, *three)
+    page = Page(text)
+    assert "http" not in text
+    for _, name, value in page.attributes:
+        if name in ("src", "href", "xlink:href"):
+            assert value is not None and value.startswith(("#", "data:image/png;base64,"))
+    assert not {tag for tag, _, _ in page.attributes} & {"script", "link", "iframe", "object"}
+    plots = re.findall(r"<svg [^>]*role=\"img\".*?</svg>", text, flags=re.DOTALL)
+    assert len(plots) == 7  # loss, advantage, experts, load, rho, history share, throughput
+    for plot in plots:
+        ElementTree.fromstring(plot)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+
+
+def test_losses_and_differences(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    base, hero, window = (final_loss(run) for run in three)
+    assert page.row("baseline")[1:3] == [f"{base:.3f}", "baseline"]
+    assert page.row("hero")[1:3] == [f"{hero:.3f}", f"−{base - hero:.3f}"]
+    assert page.row("hero")[3] == f"−{(base - hero) / base:.2%}"
+    assert page.row("hero-3")[1:3] == [f"{window:.3f}", "−0.0052"]
+    assert page.row("hero")[4:8] == ["6", f"{final_loss(three[1], 'loss'):.3f}", "60", "123k"]
+    assert f"the baseline ends at a loss of {base:.3f}, hero at {hero:.3f} (−{base - hero:.3f})" in page.text
+    assert "At the end 2 of 2 are ahead." in page.text
+
+
+def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    assert page.row("hero", 1) == ["hero", "60", "3.270 (26.31)", "3.670 (39.25)"]
+    share = json.loads((three[0] / "routing.jsonl").read_text().splitlines()[-1])["expert_share"]
+    peak, layer, expert = max((value, i + 1, j) for i, row in enumerate(share) for j, value in enumerate(row))
+    loads = page.row("baseline", 2)
+    assert loads[1:5] == [f"{peak:.1%}", f"{peak / 0.125:.1f}×", f"layer {layer}, expert {expert}", "60"]
+    assert f"peak {peak:.1%}: layer {layer}, expert {expert}" in page.text
+    speeds = sorted(json.loads(line)["tokens_per_second"] for line in (three[1] / "metrics.jsonl").open())
+    assert page.row("hero", 4)[1] == f"{(speeds[29] + speeds[30]) / 2:,.0f}"
+    assert page.row("hero", 4)[5] == "2,130"
+
+
+def test_history_is_shown_for_the_runs_that_have_one(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    records = [json.loads(line)["layers"]["rho"][1:] for line in (three[1] / "metrics.jsonl").open()][-6:]
+    assert page.row("hero", 3)[1] == f"{sum(map(sum, records)) / 30:.2f}"
+    assert "Routing history" not in Page(render(tmp_path, three[0])).text
+
+
+def test_configuration_shows_differing_keys_first(tmp_path: Path, three: list[Path]) -> None:
+    text = render(tmp_path, *three)
+    page = Page(text)
+    keys = [row[0] for row in page.rows if re.fullmatch(r"[a-z]+\.\w+", row[0])]
+    assert keys[:2] == ["router.kind", "router.window"]
+    assert {"optim.betas", "model.hidden_size", "router.kind"} <= set(keys[2:])
+    assert page.row("router.window") == ["router.window", "(not set)", "(not set)", "3"]
+    assert '<td>baseline</td><td class="other">hero</td>' in text
+
+
+def test_baseline_is_found_by_kind_or_else_comes_first(tmp_path: Path, three: list[Path]) -> None:
+    baseline, hero, window = three
+    assert Page(render(tmp_path, hero, baseline)).row("baseline")[2] == "baseline"
+    assert Page(render(tmp_path, window, hero)).row("hero-3")[2] == "baseline"
+
+
+def test_differences_use_common_steps_of_runs_of_different_lengths(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = make_run("long", steps=100), make_run("short", kind="hero", steps=40, lower=0.25)
+    edit_lines(runs[1] / "metrics.jsonl", lambda lines: lines[1::2])
+    page = Page(render(tmp_path, *runs))
+    assert page.row("short")[2] == "−0.250"
+    assert "differ in length" in page.text
+
+
+def test_runs_without_common_steps(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = make_run("odd", steps=20), make_run("even", steps=20)
+    edit_lines(runs[0] / "metrics.jsonl", lambda lines: lines[::2])
+    edit_lines(runs[1] / "metrics.jsonl", lambda lines: lines[1::2])
+    assert Page(render(tmp_path, *runs)).row("even")[2] == "no common steps"
+
+
+def test_single_step_without_routing_or_evaluation(tmp_path: Path, make_run: MakeRun) -> None:
+    page = Page(render(tmp_path, make_run("one", steps=1, kind="hero", snapshots=False, evaluation=False)))
+    assert "one trained for 1 step (2,048 tokens)" in page.text
+    assert "No routing snapshot" in page.text
+    assert "Evaluation" not in page.text
+
+
+def test_lean_records_and_nulls(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("lean", steps=30)
+    lines = [{"step": s, "tokens": s, "loss": None, "lm_loss": None if s > 20 else 3.0} for s in range(1, 31)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Page(render(tmp_path, run)).row("lean")[1] == "–"
+
+
+def test_thirty_runs_of_equal_folder_names(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = [make_run(f"seed{i:02}/<b>&hero_$x$", kind="hero", steps=25, lower=i / 100) for i in range(30)]
+    text = render(tmp_path, *runs)
+    page = Page(text)
+    assert page.row("seed29/<b>&hero_$x$")[2] == "−0.290"
+    assert "the best of the others, seed29/<b>&hero_$x$ at" in page.text
+    assert "<b>" not in text
+
+
+def test_long_runs_are_thinned(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("run", steps=2)
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    with (run / "metrics.jsonl").open("w") as out:
+        for step in range(1, 20_001):
+            loss = 90.0 if step == 777 else 3 + (step * 7919 % 1000) / 1000
+            out.write(json.dumps(record | {"step": step, "loss": loss, "lm_loss": loss}) + "\n")
+    text = render(tmp_path, run)
+    assert len(text) < 300_000
+    assert ">80</text>" in text  # the axis reaches up to the spike
+
+
+def test_torn_last_line_is_ignored(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("live", steps=20)
+    whole = render(tmp_path, run)
+    for name in ("metrics.jsonl", "routing.jsonl"):
+        with (run / name).open("a") as out:
+            out.write('{"step": 40, "tok')
+    assert render(tmp_path, run) == whole
+
+
+def test_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path, make_run: MakeRun) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").write_text("an older page")
+    assert "an older page" not in render(out, make_run("run"))
+    assert [path.name for path in out.iterdir()] == ["report.html"]
+
+
+def break_line(lines: list[str]) -> list[str]:
+    return [*lines[:4], '{"step": 5, "tok\n', *lines[5:]]
+
+
+def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [*lines[:4], re.sub(old, new, lines[4], count=1), *lines[5:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (break_line, "metrics.jsonl:5: broken line"),
+        (lambda lines: [*lines[:4], "[1]\n"], "metrics.jsonl:5: found list, expected one JSON object"),
+        (
+            lambda lines: [*lines[:4], lines[2]],
+            "metrics.jsonl:5: step: found 3 after 4, expected ascending steps",
+        ),
+        (replace_in_line('"lm_loss": [^,]*', '"lm_loss": "low"'), 'metrics.jsonl:5: lm_loss: found "low"'),
+        (replace_in_line('"loss": [^,]*, ', ""), "metrics.jsonl:5: loss: found nothing"),
+        (
+            replace_in_line('"tokens": [^,]*, ', ""),
+            "metrics.jsonl:5: tokens: found nothing, expected an integer",
+        ),
+        (
+            replace_in_line('"rho": \\[null', '"rho": [null, null'),
+            "metrics.jsonl:5: layers.rho: found 7 values",
+        ),
+        (lambda lines: [], "metrics.jsonl: found no complete line"),
+    ],
+)
+def test_broken_metrics(
+    tmp_path: Path,
+    make_run: MakeRun,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[list[str]], list[str]],
+    message: str,
+) -> None:
+    run = make_run("run", steps=8)
+    edit_lines(run / "metrics.jsonl", change)
+    assert_refused([str(run)], tmp_path, capsys, str(run / message))
+
+
+def assert_refused(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], message: str) -> None:
+    assert report.main([*runs, "--out", str(tmp_path / "page.html")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.toml", None, "config.toml: cannot be read"),
+        ("config.toml", "[model\n", "config.toml: broken TOML"),
+        ("metrics.jsonl", None, "metrics.jsonl: cannot be read"),
+        (
+            "routing.jsonl",
+            '{"step": 1, "expert_share": [[0.1], [0.1, 0.2]]}\n',
+            "routing.jsonl:1: expert_share",
+        ),
+        ("eval.json", "{", "eval.json: broken JSON"),
+        ("eval.json", '{"datasets": 3}', "eval.json: datasets"),
+    ],
+)
+def test_missing_or_broken_files(
+    tmp_path: Path,
+    make_run: MakeRun,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: str | None,
+    message: str,
+) -> None:
+    run = make_run("run", steps=3)
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
+    assert_refused([str(run)], tmp_path, capsys, str(run / message))
+
+
+def test_missing_and_empty_folders(
+    tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("run", steps=3)
+    (tmp_path / "empty").mkdir()
+    assert_refused(
+        [str(run), str(tmp_path / "none")], tmp_path, capsys, "none: found nothing, expected a run folder"
+    )
+    assert_refused([str(run), str(tmp_path / "empty")], tmp_path, capsys, "empty/config.toml: cannot be read")
+
+
+def test_program(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run("run", steps=3)
+    program = [sys.executable, "-m", "hero_moe.report"]
+    environment = os.environ | {"PYTHONPATH": str(Path(report.__file__).parents[1])}
+    for arguments, status, lines in (
+        ([run, "--out", tmp_path / "page.html"], 0, 0),
+        ([run], 2, 1),
+        ([run, "--out", tmp_path / "none/page.html"], 2, 1),
+    ):
+        done = subprocess.run(
+            [*program, *map(str, arguments)], env=environment, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (status, lines, "")
