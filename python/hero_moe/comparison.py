@@ -84,7 +84,11 @@ def layer_mean(values_NL: np.ndarray) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving mean over `window` records, shorter at both ends; skips NaN."""
+    """Centred moving mean over `window` records; skips NaN.
+
+    At the end the window is cut off. At the start it grows from one record, always centred, so that the steep
+    fall of a training loss is followed and not averaged away.
+    """
     half = window // 2
     if half == 0:
         return values
@@ -92,7 +96,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     sums = np.concatenate([[0.0], np.cumsum(np.where(present, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(present)])
     index = np.arange(len(values))
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    reach = np.minimum(index, half)
+    low, high = index - reach, np.minimum(index + reach + 1, len(values))
     count = counts[high] - counts[low]
     return np.divide(sums[high] - sums[low], count, out=np.full(len(values), np.nan), where=count > 0)
 

@@ -56,7 +56,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Writes `text` beside `path` and renames it, so that no reader ever sees half a page. Raises `OSError`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hero_moe import report
+from hero_moe.comparison import smooth, thin_extremes
 
 MakeRun = Callable[..., Path]
 VOID = {"meta", "br"}
@@ -197,6 +199,19 @@ def test_long_runs_are_thinned(tmp_path: Path, make_run: MakeRun) -> None:
     text = render(tmp_path, run)
     assert len(text) < 300_000
     assert ">80</text>" in text  # the axis reaches up to the spike
+
+
+def test_smoothing_is_centred_follows_the_start_and_skips_gaps() -> None:
+    values = np.array([9.0, 6.0, 3.0, np.nan, 1.0, 5.0])
+    np.testing.assert_allclose(smooth(values, 5), [9.0, 6.0, 4.75, 3.75, 3.0, 3.0], rtol=1e-12)
+    np.testing.assert_array_equal(smooth(values, 1), values)
+
+
+def test_thinning_keeps_extremes() -> None:
+    y = np.sin(np.arange(1000.0))
+    y[[137, 712]] = 50.0, -50.0
+    x, kept = thin_extremes(np.arange(1000), y, 20)
+    assert len(x) <= 20 and kept.max() == 50.0 and kept.min() == -50.0 and (np.diff(x) > 0).all()
 
 
 def test_torn_last_line_is_ignored(tmp_path: Path, make_run: MakeRun) -> None:
