@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
 
 
@@ -65,7 +66,7 @@ def metrics_record(
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
+def make_run(tmp_path: Path) -> MakeRun:
     """A function that writes a run folder under `tmp_path` and returns it; see `write_run`."""
 
     def make(name: str, **options: Any) -> Path:
@@ -114,3 +115,8 @@ def write_run(
         ]
         (path / "eval.json").write_text(json.dumps({"step": steps, "datasets": entries}))
     return path
+
+
+def edit_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """Replaces the lines of a text file by what `change` makes of them."""
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
