@@ -57,7 +57,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
   if (x.dim() == 2) return Linear::apply(x.contiguous(), w_OI);
   auto shape = x.sizes().vec();
   shape.back() = w_OI.size(0);
-  return Linear::apply(x.reshape({-1, x.size(-1)}), w_OI).view(shape);
+  return Linear::apply(x.reshape({-1, x.size(-1)}).contiguous(), w_OI).view(shape);
 }
 
 }  // namespace hero::ops

@@ -109,12 +109,27 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
   return {out[0], out[1], out[2]};
 }
 
+namespace {
+
+// w in the type that sums are kept in. Its gradient stays in that type: a cast's own backward pass would round it.
+struct Widen : torch::autograd::Function<Widen> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& w) {
+    return w.to(accumulation_type(w.scalar_type()));
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    return grads;
+  }
+};
+
+}  // namespace
+
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale) {
   const auto acc = accumulation_type(x_TD.scalar_type());
-  const auto wide = x_TD.to(acc);
+  const auto wide = x_TD.to(acc), wide_w = w.scalar_type() == acc ? w : Widen::apply(w);
   const auto rms_x = (wide.pow(2).mean(1, true)).sqrt();
-  auto logits = at::mm(wide, w.slice(1, 0, x_TD.size(1)).to(acc).t());
+  auto logits = at::mm(wide, wide_w.slice(1, 0, x_TD.size(1)).t());
   auto stats = at::zeros({x_TD.size(0), 5}, wide.options());
   stats.select(1, 0).copy_(rms_x.detach().squeeze(1));
   stats.select(1, 3).copy_(logits.detach().var(1, false));
@@ -122,7 +137,7 @@ RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std
     const auto h = at::cat(history, 1).to(acc);
     const auto rms_h = (h.pow(2).mean(1, true)).sqrt();
     const auto rho = scale ? rms_x / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
-    const auto residual = rho * at::mm(h, w.slice(1, x_TD.size(1)).to(acc).t());
+    const auto residual = rho * at::mm(h, wide_w.slice(1, x_TD.size(1)).t());
     stats.select(1, 1).copy_(rms_h.detach().squeeze(1));
     stats.select(1, 2).copy_(rho.detach().squeeze(1));
     stats.select(1, 4).copy_(residual.detach().var(1, false));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 
 #include "ops/cpu/simd.h"
@@ -123,6 +124,10 @@ void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_
 
 void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n, int64_t k, float* dw,
                      int64_t ld, bool accumulate) {
+  if (rows == 0 && !accumulate) {
+    for (int64_t r = 0; r < n; ++r) std::fill_n(dw + r * ld, k, 0.0f);
+  }
+  if (rows == 0) return;
   const int64_t padded = round_up(rows, 32);
   std::unique_ptr<bf16[]> dy_t(new bf16[n * padded]), x_packed(new bf16[padded * k]);
   const int64_t strips = (n + kRows - 1) / kRows;
@@ -142,12 +147,21 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
 }
 
 void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
+  std::exception_ptr failure;  // nothing may leave an OpenMP region by an exception
 #pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
   {
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < count; ++i) task(i);
+    for (int64_t i = 0; i < count; ++i) {
+      try {
+        task(i);
+      } catch (...) {
+#pragma omp critical(hero_parallel_tasks)
+        failure = std::current_exception();
+      }
+    }
     if (has_bf16_gemm()) blas::brgemm_release();
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace hero::cpu

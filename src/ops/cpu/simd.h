@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HERO_SIMD __attribute__((target_clones("arch=sapphirerapids", "arch=skylake-avx512", "arch=haswell", "default")))
+#define HERO_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define HERO_SIMD
 #endif
@@ -40,8 +40,9 @@ HERO_INLINE float exp_fast(float x) {
   const float z = clamped * 1.44269504088896341f;
   const int32_t whole = static_cast<int32_t>(z + (z > 0.0f ? 0.5f : -0.5f));
   const float n = static_cast<float>(whole);
-  float r = clamped - n * 0.693359375f;
-  r -= n * -2.12194440e-4f;
+  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point lost.
+  float r = __builtin_fmaf(n, -0.693359375f, clamped);
+  r = __builtin_fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
