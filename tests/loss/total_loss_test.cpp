@@ -1,0 +1,127 @@
+// How the terms make the total: coefficients, sums over layers, what is logged, what is switched off.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "loss/loss.h"
+#include "oracle/small_models.h"
+
+namespace {
+
+constexpr double kExact = 1e-12;
+
+struct Forward {
+  explicit Forward(const hero::Config& c)
+      : model(c), tokens(small::tokens(2, 8, c.model.vocab_size, 1)), out(model.forward(tokens)) {
+    targets = small::tokens(1, 16, c.model.vocab_size, 2).view({-1});
+    balance = hero::BalanceState::uniform(model.layout().layers(), c.model.num_experts);
+  }
+  hero::Losses losses() const { return hero::compute_losses(model, out, targets, 8, balance); }
+
+  hero::Transformer model;
+  at::Tensor tokens, targets;
+  hero::Transformer::Output out;
+  hero::BalanceState balance;
+};
+
+hero::Config without_terms(hero::Config c) {
+  c.router.balance = "none";
+  return c;
+}
+
+TEST(TotalLoss, LanguageModelLossIsTheMeanCrossEntropy) {
+  const Forward run(without_terms(small::qwen()));
+  const auto logits = run.model.logits(run.out.hidden_TD, 2).view({16, -1});
+  double sum = 0;
+  for (int64_t t = 0; t < 16; ++t)
+    sum -= logits[t].log_softmax(0)[run.targets[t].item<int64_t>()].item<double>() / 16;
+  const auto losses = run.losses();
+  EXPECT_NEAR(losses.lm, sum, kExact);
+  EXPECT_EQ(losses.total.item<double>(), losses.lm);
+  EXPECT_EQ(losses.balance, 0.0);
+  EXPECT_EQ(losses.z, 0.0);
+  EXPECT_EQ(losses.coupling, 0.0);
+}
+
+TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
+  auto c = small::qwen();
+  c.router.balance_loss = 0.5;
+  c.router.z_loss = 0.25;
+  c.router.coupling_loss = 2.0;
+  const Forward run(c);
+  const auto losses = run.losses();
+  double balance = 0, z = 0;
+  for (const auto& r : run.out.routings) {
+    balance += hero::balance_loss(r.probs, r.ids, "micro_batch", 8, {}).item<double>();
+    z += hero::z_loss(r.logits).item<double>();
+  }
+  const double coupling = hero::coupling_loss(run.out.routings, 3, {0, 0, 0, 0}).item<double>();
+  EXPECT_NEAR(losses.balance, balance / 4, kExact);
+  EXPECT_NEAR(losses.z, z / 4, kExact);
+  EXPECT_NEAR(losses.coupling, coupling, kExact);
+  EXPECT_NEAR(losses.total.item<double>(), losses.lm + 0.5 * balance + 0.25 * z + 2.0 * coupling, kExact);
+}
+
+TEST(TotalLoss, SigmoidScoresAreNormalisedForTheBalanceLoss) {
+  auto c = small::deepseek();
+  c.model.scoring_func = "sigmoid";
+  const Forward run(c);
+  double balance = 0;
+  for (const auto& r : run.out.routings) {
+    const auto scores = r.logits.sigmoid();
+    balance +=
+        hero::balance_loss(scores / scores.sum(1, true), r.ids, "micro_batch", 8, {}).item<double>() / 4;
+  }
+  EXPECT_NEAR(run.losses().balance, balance, kExact);
+  EXPECT_GT(balance, 0.9);
+  EXPECT_LT(balance, 2.0);
+}
+
+TEST(TotalLoss, GlobalBalanceReadsTheGivenShares) {
+  auto c = small::qwen();
+  c.router.balance = "global";
+  Forward run(c);
+  EXPECT_NEAR(run.losses().balance, 1.0, kExact);  // uniform shares: E * sum_e P_e / E
+  run.balance.shares_LE = small::normal({4, 8}, 3).softmax(1);
+  double want = 0;
+  for (const auto& r : run.out.routings)
+    want += 8 * (run.balance.shares_LE[r.layer - 1] * r.probs.mean(0)).sum().item<double>() / 4;
+  EXPECT_NEAR(run.losses().balance, want, kExact);
+}
+
+// Directional derivative over all parameters at once, central differences. Assignments are constants of the
+// balance loss, so the step is small enough that none changes.
+TEST(TotalLoss, GradientByFiniteDifferences) {
+  for (const char* scope : {"micro_batch", "sequence", "global"}) {
+    auto c = small::deepseek();
+    c.router.balance = scope;
+    c.router.balance_loss = 0.5;
+    c.router.z_loss = 0.1;
+    // The history and rho are constants of the gradient but not of the loss: a baseline has neither.
+    c.router.kind = "baseline";
+    c.router.coupling_loss = 0.3;
+    Forward run(c);
+    torch::autograd::backward({run.losses().total}, {});
+    double slope = 0;
+    std::vector<at::Tensor> direction;
+    auto& all = run.model.parameters().all();
+    for (size_t i = 0; i < all.size(); ++i) {
+      direction.push_back(small::normal(all[i].values.sizes(), 40 + i));
+      if (all[i].leaf.grad().defined()) slope += (all[i].leaf.grad() * direction[i]).sum().item<double>();
+    }
+    at::NoGradGuard no_grad;
+    const auto loss_at = [&](double step) {
+      for (size_t i = 0; i < all.size(); ++i) all[i].values.add_(direction[i], step);
+      run.out = run.model.forward(run.tokens);
+      const double loss = run.losses().total.item<double>();
+      for (size_t i = 0; i < all.size(); ++i) all[i].values.add_(direction[i], -step);
+      return loss;
+    };
+    constexpr double h = 1e-6;
+    EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2 * h), slope, 1e-6 * std::abs(slope)) << scope;
+  }
+}
+
+}  // namespace

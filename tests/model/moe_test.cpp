@@ -1,0 +1,117 @@
+// The MoE layer at its edges: tokens without experts, experts without tokens, one token, jitter.
+#include "model/moe.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "oracle/small_models.h"
+
+namespace {
+
+struct Layer {
+  explicit Layer(const hero::Config& c)
+      : config(c),
+        layout(1, c.model.num_experts, c.router),
+        parameters(hero::train_dtype(c), 11),
+        moe(parameters, "model.layers.0.mlp", 1, config, layout) {}
+
+  hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::Position& position = {}) const {
+    hero::RoutingHistory history(layout, x_TD.size(0), x_TD.scalar_type(), false);
+    return moe(x_TD, history, position);
+  }
+
+  hero::Config config;
+  hero::HistoryLayout layout;
+  hero::Parameters parameters;
+  hero::Moe moe;
+};
+
+hero::Config one_place_per_expert(int64_t shared) {
+  auto c = small::deepseek();
+  c.model.n_shared_experts = shared;
+  c.model.num_experts_per_tok = 2;
+  c.router.capacity_factor = 1e-3;
+  return c;
+}
+
+// Equal tokens want the same experts; with one place per expert only the first token gets any.
+at::Tensor equal_tokens() { return small::normal({1, 24}, 3).expand({6, 24}).contiguous(); }
+
+TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyZero) {
+  const Layer layer(one_place_per_expert(0));
+  const auto out = layer(equal_tokens());
+  EXPECT_GT(out.y_TD[0].abs().max().item<double>(), 1e-6);
+  EXPECT_TRUE(out.y_TD.slice(0, 1).eq(0).all().item<bool>());
+  EXPECT_EQ(out.routing.assigned.sum().item<int64_t>(), 12);
+  EXPECT_EQ(out.routing.counts.sum().item<int64_t>(), 2);
+}
+
+TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
+  const Layer layer(one_place_per_expert(2));
+  const auto x = equal_tokens();
+  hero::Parameters same(at::kDouble, 11);
+  const hero::FeedForward shared(same, "model.layers.0.mlp.shared_experts", 24, 20,
+                                 layer.config.model.initializer_range);
+  const auto y = layer(x).y_TD, want = shared(x);
+  EXPECT_TRUE(y.slice(0, 1).equal(want.slice(0, 1)));
+  EXPECT_FALSE(y[0].equal(want[0]));
+}
+
+TEST(Moe, ExpertsWithoutTokensGetNoGradient) {
+  for (const char* type : {"fp64", "bf16"}) {
+    auto c = small::fused(small::deepseek());
+    c.train.dtype = type;
+    Layer layer(c);
+    const auto x = small::normal({1, 64}, 3).expand({64, 64}).contiguous().to(hero::train_dtype(c));
+    const auto out = layer(x);
+    EXPECT_EQ(out.routing.counts.eq(0).sum().item<int64_t>(), 28);
+    EXPECT_EQ(out.routing.counts.eq(64).sum().item<int64_t>(), 4);
+    torch::autograd::backward({out.y_TD.sum()}, {});
+    for (const auto& p : layer.parameters.all()) {
+      if (p.values.dim() != 3) continue;
+      const auto touched = p.leaf.grad().flatten(1).ne(0).any(1);
+      EXPECT_TRUE(touched.equal(out.routing.counts.gt(0))) << p.name << " " << type;
+    }
+  }
+}
+
+TEST(Moe, OneToken) {
+  const Layer layer(small::deepseek());
+  const auto x = small::normal({5, 24}, 4);
+  const auto all = layer(x).y_TD;
+  for (int64_t t = 0; t < 5; ++t) {
+    EXPECT_LT(small::relative_error(layer(x.slice(0, t, t + 1)).y_TD[0], all[t]), 1e-13);
+  }
+}
+
+TEST(Moe, JitterMovesTheRoutersInputOnlyWhileTraining) {
+  auto c = small::deepseek();
+  c.router.jitter = 0.2;
+  const Layer jittery(c), calm(small::deepseek());
+  const auto x = small::normal({6, 24}, 5);
+  EXPECT_TRUE(jittery(x).y_TD.equal(calm(x).y_TD));
+  const hero::Position position{.training = true, .seed = 1, .step = 4, .first_token = 10};
+  const auto moved = jittery(x, position).routing.logits;
+  EXPECT_FALSE(moved.equal(calm(x).routing.logits));
+  EXPECT_TRUE(moved.equal(jittery(x, position).routing.logits));
+  // Keyed by the global token: the same token in another micro-batch, the same number.
+  const hero::Position later{.training = true, .seed = 1, .step = 4, .first_token = 12};
+  EXPECT_LT(small::relative_error(jittery(x.slice(0, 2), later).routing.logits, moved.slice(0, 2)), 1e-14);
+  const hero::Position next_step{.training = true, .seed = 1, .step = 5, .first_token = 10};
+  EXPECT_FALSE(jittery(x, next_step).routing.logits.equal(moved));
+}
+
+TEST(Moe, JitterStaysWithinItsBounds) {
+  auto c = small::deepseek();
+  c.router.jitter = 0.2;
+  // With x the unit vector i, the logits are column i of W times the token's factor.
+  const Layer jittery(c), calm(small::deepseek());
+  const auto x = at::eye(24, at::kDouble);
+  const hero::Position position{.training = true, .seed = 1};
+  const auto factor = jittery(x, position).routing.logits / calm(x).routing.logits;
+  EXPECT_GE(factor.min().item<double>(), 0.8 - 1e-12);
+  EXPECT_LE(factor.max().item<double>(), 1.2 + 1e-12);
+  EXPECT_GT(factor.std().item<double>(), 0.05);
+}
+
+}  // namespace

@@ -1,0 +1,54 @@
+// A tiny model learns one batch by heart: the whole of model, loss, gradient and optimizer, in two types.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "loss/loss.h"
+#include "optim/adamw.h"
+#include "oracle/small_models.h"
+
+namespace {
+
+double final_loss(hero::Config config) {
+  config.model.initializer_range = 0.05;
+  hero::OptimConfig optim;
+  optim.lr = 4e-3;
+  optim.weight_decay = 0.0;
+  hero::Transformer model(config);
+  hero::AdamW adam(model.parameters(), optim);
+  const auto all = small::tokens(4, 33, config.model.vocab_size, 17);
+  const auto tokens = all.slice(1, 0, 32).contiguous(), targets = all.slice(1, 1).flatten();
+  const auto balance = hero::BalanceState::uniform(model.layout().layers(), config.model.num_experts);
+  double lm = 0;
+  for (int64_t step = 1; step <= 150; ++step) {
+    const auto losses = hero::compute_losses(model, model.forward(tokens), targets, 32, balance);
+    lm = losses.lm;
+    if (step == 1) {
+      EXPECT_NEAR(lm, std::log(static_cast<double>(config.model.vocab_size)), 0.5);
+    }
+    torch::autograd::backward({losses.total}, {});
+    EXPECT_EQ(adam.non_finite_gradient(), "");
+    adam.step(step, optim.lr, std::min(1.0, 1.0 / adam.gradient_norm()));
+  }
+  return lm;
+}
+
+TEST(Overfit, QwenInBf16) { EXPECT_LT(final_loss(small::fused(small::qwen())), 0.1); }
+
+TEST(Overfit, DeepseekInBf16WithStagesSharedExpertsAndSigmoid) {
+  auto config = small::fused(small::deepseek());
+  config.model.q_lora_rank = 32;
+  config.model.n_shared_experts = 1;
+  config.model.scoring_func = "sigmoid";
+  config.router.stages = 2;
+  EXPECT_LT(final_loss(config), 0.1);
+}
+
+TEST(Overfit, QwenInFp32) {
+  auto config = small::fused(small::qwen());
+  config.train.dtype = "fp32";
+  EXPECT_LT(final_loss(config), 0.1);
+}
+
+}  // namespace

@@ -1,0 +1,111 @@
+// Recomputation gives the same bits: loss, routing, counts and the gradient of every parameter, in every
+// type. In bf16 the sizes suit the fused kernels.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "loss/loss.h"
+#include "oracle/small_models.h"
+
+namespace {
+
+struct Case {
+  std::string name;
+  hero::Config config;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (auto config : {small::fused(small::qwen()), small::fused(small::deepseek())}) {
+    config.model.num_hidden_layers = 6;
+    config.router.z_loss = 1e-2;
+    config.router.coupling_loss = 1e-1;
+    config.router.balance_loss = 1e-1;
+    for (const char* type : {"bf16", "fp32", "fp64"}) {
+      config.train.dtype = type;
+      const auto add = [&](const std::string& what, hero::Config c) {
+        list.push_back({config.model.model_type + "_" + type + "_" + what, std::move(c)});
+      };
+      add("hero", config);
+      auto stages = config;
+      stages.router.stages = 2, stages.router.window = 1, stages.router.jitter = 0.1;
+      add("stages_jitter", stages);
+      auto tied = config;
+      tied.model.tie_word_embeddings = true, tied.router.kind = "baseline";
+      add("tied_baseline", tied);
+      if (config.train.dtype == "bf16") {
+        auto wide = config;
+        wide.router.dtype = "fp32", wide.router.capacity_factor = 0.7;
+        add("wide_router_capacity", wide);
+      }
+    }
+  }
+  return list;
+}
+
+class Recompute : public testing::TestWithParam<Case> {};
+
+struct Step {
+  at::Tensor hidden, total;
+  std::vector<hero::Routing> routings;
+  std::vector<at::Tensor> gradients;
+};
+
+Step step(hero::Transformer& model, const at::Tensor& tokens, const at::Tensor& targets, bool recompute) {
+  const hero::Position position{.training = true, .seed = 3, .step = 5, .first_token = 640};
+  // Two micro-batches, the first one's backward pass after the second one's forward pass, as with pipelining.
+  const auto a = model.forward(tokens, position, recompute);
+  const auto b = model.forward(tokens.flip({1}), position, recompute);
+  const auto balance = hero::BalanceState::uniform(model.layout().layers(), model.config().model.num_experts);
+  const auto loss_a = hero::compute_losses(model, a, targets, tokens.size(1), balance);
+  const auto loss_b = hero::compute_losses(model, b, targets, tokens.size(1), balance);
+  torch::autograd::backward({loss_a.total}, {});
+  torch::autograd::backward({loss_b.total}, {});
+  Step result{a.hidden_TD.detach(), loss_a.total.detach(), a.routings, {}};
+  for (auto& p : model.parameters().all()) {
+    EXPECT_TRUE(p.leaf.grad().defined()) << p.name;
+    EXPECT_EQ(p.leaf.grad().scalar_type(), p.values.scalar_type()) << p.name;
+    result.gradients.push_back(p.leaf.grad().clone());
+    p.leaf.mutable_grad() = at::Tensor();
+  }
+  return result;
+}
+
+TEST_P(Recompute, BitEqual) {
+  hero::Transformer model(GetParam().config);
+  const auto tokens = small::tokens(2, 48, model.config().model.vocab_size, 1);
+  const auto targets = small::tokens(1, 96, model.config().model.vocab_size, 2).view({-1});
+  const auto kept = step(model, tokens, targets, false), replayed = step(model, tokens, targets, true);
+  EXPECT_TRUE(kept.hidden.equal(replayed.hidden));
+  EXPECT_TRUE(kept.total.equal(replayed.total));
+  ASSERT_EQ(kept.routings.size(), replayed.routings.size());
+  for (size_t i = 0; i < kept.routings.size(); ++i) {
+    const auto &a = kept.routings[i], &b = replayed.routings[i];
+    EXPECT_EQ(a.layer, b.layer);
+    EXPECT_TRUE(a.logits.equal(b.logits));
+    EXPECT_TRUE(a.probs.equal(b.probs));
+    EXPECT_TRUE(a.stats.equal(b.stats));
+    EXPECT_TRUE(a.ids.equal(b.ids));
+    EXPECT_TRUE(a.weights.equal(b.weights));
+    EXPECT_TRUE(a.assigned.equal(b.assigned));
+    EXPECT_TRUE(a.counts.equal(b.counts));
+  }
+  for (size_t i = 0; i < kept.gradients.size(); ++i) {
+    EXPECT_TRUE(kept.gradients[i].equal(replayed.gradients[i])) << model.parameters().all()[i].name;
+    EXPECT_GT(kept.gradients[i].abs().max().item<double>(), 0.0) << model.parameters().all()[i].name;
+  }
+}
+
+TEST_P(Recompute, ARepeatedStepIsBitEqual) {
+  hero::Transformer model(GetParam().config);
+  const auto tokens = small::tokens(2, 48, model.config().model.vocab_size, 1);
+  const auto targets = small::tokens(1, 96, model.config().model.vocab_size, 2).view({-1});
+  const auto first = step(model, tokens, targets, false), second = step(model, tokens, targets, false);
+  for (size_t i = 0; i < first.gradients.size(); ++i) {
+    EXPECT_TRUE(first.gradients[i].equal(second.gradients[i])) << model.parameters().all()[i].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Recompute, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace

@@ -1,0 +1,67 @@
+#pragma once
+// The whole language model, its routers and its losses a second time: fp64, plain tensor operations, loops
+// over heads and experts, dense gates instead of dispatch, one concatenated router product as the paper
+// writes it. Shares with src only the configuration and the names of the weights on disk; automatic
+// differentiation supplies its gradients.
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "model/parameters.h"
+
+namespace oracle {
+
+/// Weights by their names on disk, fp64; those with a gradient are leaves of their own.
+using Weights = std::map<std::string, at::Tensor>;
+
+/// Copies of a model's weights and buffers.
+Weights copy_weights(const hero::Parameters& parameters);
+
+/// One MoE layer, l = index + 1.
+struct LayerRouting {
+  at::Tensor x = {};       ///< [T, D] the router's input
+  at::Tensor logits = {};  ///< [T, E]
+  at::Tensor probs = {};   ///< [T, E] softmax, differentiable
+  at::Tensor scores = {};  ///< [T, E] what weights are made of
+  at::Tensor chosen = {};  ///< [T, E] 0/1, before capacity
+  at::Tensor gates = {};   ///< [T, E] weight of every expert, 0 where not chosen or dropped
+  at::Tensor ids = {};     ///< [T, K] best first
+};
+
+struct Result {
+  at::Tensor logits;  ///< [B, S, V]
+  std::vector<LayerRouting> layers;
+};
+
+Result forward(const hero::Config& config, const Weights& weights, const at::Tensor& tokens_BS);
+
+struct Losses {
+  at::Tensor total, lm, balance, z, coupling;
+};
+
+/// shares_LE: expert shares for router.balance = "global". Terms are means over layers (over pairs for the
+/// coupling), as logged; the total sums balance and z over layers.
+Losses losses(const hero::Config& config, const Result& result, const at::Tensor& targets_T, int64_t sequence,
+              const at::Tensor& shares_LE);
+
+/// Pipeline stage of each layer: equal parts, the first ones larger.
+std::vector<int64_t> stages(int64_t layers, int64_t parts);
+
+/// S(l), l from 1, oldest first.
+std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,
+                             const std::vector<int64_t>& stage_of);
+
+/// sqrt(mean of squares) of each row, [T, 1].
+at::Tensor rms(const at::Tensor& rows);
+
+/// Z of layer l from its input and the visible distributions, oldest first.
+at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight,
+                         const std::vector<at::Tensor>& history, int64_t l, const hero::RouterConfig& router);
+
+/// Indices of the k largest entries of every row, best first, lower index first among equals.
+at::Tensor largest(const at::Tensor& rows, int64_t k);
+
+}  // namespace oracle

@@ -1,0 +1,165 @@
+// The router's equations and what follows its logits, by loops over tokens and experts.
+#include "oracle/sparse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace oracle {
+
+using at::Tensor;
+
+std::vector<int64_t> stages(int64_t layers, int64_t parts) {
+  std::vector<int64_t> stage_of;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t size = layers / parts + (part < layers % parts ? 1 : 0);
+    for (int64_t i = 0; i < size; ++i) stage_of.push_back(part);
+  }
+  return stage_of;
+}
+
+std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,
+                             const std::vector<int64_t>& stage_of) {
+  std::vector<int64_t> newest_first;
+  for (int64_t j = l - 1; j >= 1 && router.kind == "hero"; --j) {
+    if (router.window > 0 && static_cast<int64_t>(newest_first.size()) == router.window) break;
+    if (router.history == "global" || stage_of[j - 1] == stage_of[l - 1]) newest_first.push_back(j);
+  }
+  return {newest_first.rbegin(), newest_first.rend()};
+}
+
+Tensor rms(const Tensor& rows) {
+  return ((rows * rows).sum(1, true) / static_cast<double>(rows.size(1))).sqrt();
+}
+
+Tensor router_logits(const Tensor& x, const Tensor& weight, const std::vector<Tensor>& history, int64_t l,
+                     const hero::RouterConfig& router) {
+  if (history.empty()) return at::matmul(x, weight.t());
+  auto h = at::cat(history, 1);
+  if (router.detach) h = h.detach();
+  auto rho = at::ones({x.size(0), 1}, at::kDouble);
+  if (router.scale)
+    rho = rms(x) / (rms(h) + router.eps) *
+          std::sqrt(static_cast<double>(l - 1) / static_cast<double>(history.size()));
+  if (router.detach) rho = rho.detach();
+  return at::matmul(at::cat({x, rho * h}, 1), weight.t());
+}
+
+Tensor largest(const Tensor& rows, int64_t k) {
+  const auto values = rows.detach().to(at::kDouble).contiguous();
+  auto ids = at::empty({rows.size(0), k}, at::kLong);
+  for (int64_t t = 0; t < rows.size(0); ++t) {
+    std::vector<int64_t> order(rows.size(1));
+    std::iota(order.begin(), order.end(), 0);
+    const double* row = values.const_data_ptr<double>() + t * rows.size(1);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return row[a] > row[b]; });
+    for (int64_t i = 0; i < k; ++i) ids[t][i] = order[i];
+  }
+  return ids;
+}
+
+Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Tensor& ids_TK, double factor,
+                       const std::string& drop_policy) {
+  const int64_t tokens = chosen.size(0), experts = chosen.size(1);
+  const auto limit = static_cast<int64_t>(
+      std::ceil(factor * static_cast<double>(ids_TK.numel()) / static_cast<double>(experts)));
+  auto kept = chosen.clone();
+  for (int64_t e = 0; e < experts; ++e) {
+    std::vector<int64_t> takers;
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (chosen[t][e].item<double>() != 0) takers.push_back(t);
+    }
+    if (drop_policy == "probs") {
+      std::stable_sort(takers.begin(), takers.end(), [&](int64_t a, int64_t b) {
+        return weights_TE[a][e].item<double>() > weights_TE[b][e].item<double>();
+      });
+    }
+    for (size_t i = limit; i < takers.size(); ++i) kept[takers[i]][e] = 0;
+  }
+  return kept;
+}
+
+void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r) {
+  const auto& m = config.model;
+  const int64_t tokens = r.logits.size(0), experts = m.num_experts, per_group = experts / m.n_group;
+  const auto exponentials = (r.logits - std::get<0>(r.logits.max(1, true)).detach()).exp();
+  r.probs = exponentials / exponentials.sum(1, true);
+  r.scores = m.scoring_func == "sigmoid" ? 1.0 / (1.0 + (-r.logits).exp()) : r.probs;
+  auto selection = r.scores.detach().clone();
+  if (bias_E.defined()) selection = selection + bias_E;
+  if (m.n_group > 1) {
+    auto group_score = at::empty({tokens, m.n_group}, at::kDouble);
+    for (int64_t g = 0; g < m.n_group; ++g) {
+      const auto members = selection.slice(1, g * per_group, (g + 1) * per_group);
+      group_score.select(1, g).copy_(members.gather(1, largest(members, 2)).sum(1));
+    }
+    const auto best = largest(group_score, m.topk_group);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t g = 0; g < m.n_group; ++g) {
+        if (!best[t].eq(g).any().item<bool>())
+          selection[t].slice(0, g * per_group, (g + 1) * per_group).fill_(-INFINITY);
+      }
+    }
+  }
+  r.ids = largest(selection, m.num_experts_per_tok);
+  r.chosen = at::zeros({tokens, experts}, at::kDouble).scatter_(1, r.ids, 1.0);
+  r.gates = r.scores * r.chosen;
+  if (m.norm_topk_prob) r.gates = r.gates / (r.gates.sum(1, true) + m.norm_topk_eps);
+  r.gates = r.gates * m.routed_scaling_factor;
+  if (config.router.capacity_factor > 0) {
+    r.gates = r.gates * within_capacity(r.chosen, r.gates.detach(), r.ids, config.router.capacity_factor,
+                                        config.router.drop_policy);
+  }
+}
+
+Losses losses(const hero::Config& config, const Result& result, const Tensor& targets_T, int64_t sequence,
+              const Tensor& shares_LE) {
+  const auto& router = config.router;
+  const auto layers = static_cast<int64_t>(result.layers.size()), tokens = targets_T.size(0);
+  const int64_t experts = config.model.num_experts;
+  Losses out;
+  const auto logits = result.logits.view({tokens, -1});
+  out.lm = -(logits - logits.exp().sum(1, true).log()).gather(1, targets_T.unsqueeze(1)).mean();
+  out.total = out.lm;
+  out.balance = out.z = out.coupling = at::zeros({}, at::kDouble);
+  for (int64_t i = 0; i < layers; ++i) {
+    const auto& r = result.layers[i];
+    const auto scores = r.scores / r.scores.sum(1, true);
+    const auto assignment = [&](int64_t begin, int64_t end) {
+      return r.chosen.slice(0, begin, end).sum(0) /
+             static_cast<double>((end - begin) * config.model.num_experts_per_tok);
+    };
+    Tensor term;
+    if (router.balance == "sequence") {
+      for (int64_t first = 0; first < tokens; first += sequence) {
+        const auto one =
+            (assignment(first, first + sequence) * scores.slice(0, first, first + sequence).mean(0)).sum() *
+            experts;
+        term = term.defined() ? term + one : one;
+      }
+      term = term * sequence / tokens;
+    } else {
+      term = ((router.balance == "global" ? shares_LE[i] : assignment(0, tokens)) * scores.mean(0)).sum() *
+             experts;
+    }
+    if (router.balance == "none") term = at::zeros({}, at::kDouble);
+    out.balance = out.balance + term / layers;
+    out.z = out.z + r.logits.exp().sum(1).log().pow(2).mean() / layers;
+  }
+  const auto stage_of = stages(layers, router.stages);
+  int64_t pairs = 0;
+  for (int64_t i = 1; i < layers; ++i) {
+    if (stage_of[i] != stage_of[i - 1]) continue;
+    const auto mass = [&](const LayerRouting& r) {
+      return r.probs.gather(1, largest(r.probs, config.model.num_experts_per_tok)).sum(1);
+    };
+    out.coupling = out.coupling - (mass(result.layers[i - 1]) * mass(result.layers[i])).mean();
+    ++pairs;
+  }
+  if (pairs) out.coupling = out.coupling / pairs;
+  out.total = out.lm + out.balance * layers * router.balance_loss + out.z * layers * router.z_loss +
+              out.coupling * router.coupling_loss;
+  return out;
+}
+
+}  // namespace oracle
