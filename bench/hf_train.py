@@ -1,0 +1,68 @@
+"""Training speed of Hugging Face transformers on a model of our `small-qwen3` shape, as a process of its own.
+
+Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates, gradient
+clipping and the balance loss are those of `hero train`; what differs is the implementation.
+"""
+import argparse
+import json
+import os
+import sys
+import time
+import tomllib
+
+import torch
+import transformers
+
+
+def build(config: dict, experts: str) -> torch.nn.Module:
+    """A randomly initialised Qwen3MoeForCausalLM from a configuration's [model] section."""
+    model = dict(config["model"])
+    model.pop("model_type")
+    hf = transformers.Qwen3MoeConfig(
+        **model,
+        decoder_sparse_step=1,
+        output_router_logits=True,
+        router_aux_loss_coef=1e-3,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    hf._experts_implementation = experts
+    return transformers.Qwen3MoeForCausalLM(hf)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", required=True, help="TOML file with a [model] section")
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument("--experts", choices=["eager", "grouped_mm", "batched_mm"], default="grouped_mm")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--sequence", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps, after two that are not")
+    args = parser.parse_args()
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    torch.set_num_threads(os.cpu_count() or 1)
+    with open(args.config, "rb") as file:
+        config = tomllib.load(file)
+    model = build(config, args.experts)
+    if args.dtype == "bf16":
+        model = model.to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    rates = []
+    for step in range(args.steps + 2):
+        tokens = torch.randint(0, config["model"]["vocab_size"], (args.batch, args.sequence))
+        begin = time.perf_counter()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step >= 2:
+            rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
+    json.dump({"tokens_per_second": rates, "loss": loss.item(), "experts": args.experts, "dtype": args.dtype}, sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+#include "ops/bench_ops.h"
+#include "ops/cases.h"
+#include "ops/plain.h"
+
+namespace hero::bench {
+namespace {
+
+std::string sizes(std::initializer_list<std::pair<char, int64_t>> named) {
+  std::string text;
+  for (const auto& [letter, size] : named) text += (text.empty() ? "" : "_") + (letter + std::to_string(size));
+  return text;
+}
+
+void add_linear(const test::LinearCase& c) {
+  const auto x = random({c.tokens, c.in}), w = random({c.out, c.in}), dy = random({c.tokens, c.out});
+  add("linear/" + sizes({{'T', c.tokens}, {'I', c.in}, {'O', c.out}}), [=](bool plain) {
+    call(plain, "hero::linear_forward", ops::linear_forward_plain, x, w);
+    call(plain, "hero::linear_backward_input", ops::linear_backward_input_plain, dy, w);
+    call(plain, "hero::linear_backward_weight", ops::linear_backward_weight_plain, dy, x);
+  });
+}
+
+void add_rms_norm(const test::RowsCase& c) {
+  const auto x = random({c.tokens, c.width}), w = random({c.width}), dy = random({c.tokens, c.width});
+  add("rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
+    const auto [y, rstd] = call(plain, "hero::rms_norm_forward", ops::rms_norm_forward_plain, x, w, 1e-5);
+    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, x, w, rstd);
+  });
+}
+
+void add_swiglu(const test::RowsCase& c) {
+  const auto x = random({c.tokens, c.width}), dy = random({c.tokens, c.width / 2});
+  add("swiglu/" + sizes({{'T', c.tokens}, {'F', c.width / 2}}), [=](bool plain) {
+    call(plain, "hero::swiglu_forward", ops::swiglu_forward_plain, x);
+    call(plain, "hero::swiglu_backward", ops::swiglu_backward_plain, dy, x);
+  });
+}
+
+void add_rope(const test::RopeCase& c) {
+  const auto x = random({c.batch, c.positions, c.heads, c.width});
+  const auto angle = at::rand({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
+  for (const bool interleave : {false, true}) {
+    add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) + (interleave ? "_interleaved" : ""),
+        [=](bool plain) {
+          const auto y = call(plain, "hero::rope", ops::rope_plain, x, cos, sin, interleave, false);
+          call(plain, "hero::rope", ops::rope_plain, y, cos, sin, interleave, true);
+        });
+  }
+}
+
+void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
+  const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
+  const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
+  add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}), [=](bool plain) {
+    call(plain, "hero::linear_cross_entropy", ops::linear_cross_entropy_plain, x, w, targets, true);
+  });
+}
+
+}  // namespace
+
+void add_dense() {
+  for (const auto& c : test::kLinearCases) if (c.timed) add_linear(c);
+  for (const auto& c : test::kRmsNormCases) if (c.timed) add_rms_norm(c);
+  for (const auto& c : test::kSwigluCases) if (c.timed) add_swiglu(c);
+  for (const auto& c : test::kRopeCases) if (c.timed) add_rope(c);
+  for (const auto& c : test::kCrossEntropyCases) if (c.timed) add_linear_cross_entropy(c);
+}
+
+}  // namespace hero::bench

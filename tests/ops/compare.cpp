@@ -1,0 +1,178 @@
+#include "ops/compare.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace hero::test {
+namespace {
+
+at::ScalarType wide(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+
+at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
+  at::Tensor sum = at::zeros({}, at::kDouble);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].requires_grad()) sum = sum + (outputs[i] * normal(outputs[i].sizes(), 900 + i)).sum();
+  }
+  return sum;
+}
+
+}  // namespace
+
+::testing::AssertionResult close(const at::Tensor& got, const at::Tensor& want, Tolerance tolerance) {
+  if (got.sizes() != want.sizes()) return ::testing::AssertionFailure() << "shape " << got.sizes() << ", expected " << want.sizes();
+  if (got.numel() == 0) return ::testing::AssertionSuccess();
+  const auto a = got.detach().to(at::kCPU, at::kDouble).flatten(), b = want.detach().to(at::kCPU, at::kDouble).flatten();
+  const auto rms = (b.square().sum() / b.ne(0).sum().clamp_min(1)).sqrt();
+  const auto error = (a - b).abs(), allowed = b.abs() * tolerance.relative + rms * tolerance.absolute;
+  const auto excess = at::where(error.le(allowed), 0.0, at::nan_to_num(error / allowed, 1e300, 1e300));
+  const auto worst = excess.argmax().item<int64_t>();
+  if (excess[worst].item<double>() == 0) {
+    const double whole = error.norm().item<double>(), bound = tolerance.norm * b.norm().item<double>();
+    if (whole <= bound) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "every element is close, but the norm of their errors is " << whole << ", allowed "
+                                         << bound;
+  }
+  return ::testing::AssertionFailure() << excess.gt(0).sum().item<int64_t>() << " of " << a.numel() << " elements differ; element "
+                                       << worst << " of shape " << got.sizes() << " is " << a[worst].item<double>() << ", expected "
+                                       << b[worst].item<double>() << " (error " << error[worst].item<double>() << ", allowed "
+                                       << allowed[worst].item<double>() << ")";
+}
+
+::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& want) {
+  if (got.scalar_type() != want.scalar_type() || got.sizes() != want.sizes()) {
+    return ::testing::AssertionFailure() << got.scalar_type() << " " << got.sizes() << ", expected " << want.scalar_type() << " "
+                                         << want.sizes();
+  }
+  if (at::equal(got.detach(), want.detach())) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << got.detach().ne(want.detach()).sum().item<int64_t>() << " of " << got.numel()
+                                       << " elements differ";
+}
+
+at::Tensor normal(at::IntArrayRef shape, uint64_t seed, double scale) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return (at::randn(shape, generator, at::TensorOptions(at::kDouble)) * scale).to(at::kBFloat16).to(at::kDouble);
+}
+
+at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return at::randint(low, high, shape, generator, at::TensorOptions(at::kLong));
+}
+
+Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type, at::DeviceType device) {
+  std::vector<at::Tensor> leaves, wanted;
+  for (const auto& operand : operands) {
+    const auto to = operand.role == Role::kFixed ? operand.value.scalar_type() : operand.role == Role::kWide ? wide(type) : type;
+    auto leaf = operand.value.to(device, to, false, /*copy=*/true);
+    if (operand.gradient && operand.role != Role::kFixed) {
+      leaf.set_requires_grad(true);
+      if (operand.role == Role::kWeight && type != wide(type)) {
+        torch::autograd::impl::materialize_autograd_meta(leaf)->set_grad_dtype(wide(type), leaf);
+      }
+      wanted.push_back(leaf);
+    }
+    leaves.push_back(leaf);
+  }
+  Result result;
+  result.outputs = f(leaves);
+  torch::autograd::variable_list roots, seeds;
+  for (size_t i = 0; i < result.outputs.size(); ++i) {
+    const auto& output = result.outputs[i];
+    if (!output.requires_grad()) continue;
+    roots.push_back(output);
+    seeds.push_back(normal(output.sizes(), 900 + i).to(output.options()));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+  for (const auto& leaf : wanted) result.gradients.push_back(leaf.grad());
+  return result;
+}
+
+void check_differences(const Function& f, const std::vector<Operand>& operands) {
+  const auto result = run(f, operands, at::kDouble);
+  size_t wanted = 0;
+  constexpr double kStep = 1e-5;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].gradient || operands[i].role == Role::kFixed) continue;
+    SCOPED_TRACE("operand " + std::to_string(i));
+    const auto gradient = result.gradients[wanted++];
+    ASSERT_TRUE(gradient.defined());
+    std::vector<at::Tensor> values;
+    for (const auto& operand : operands) values.push_back(operand.value.clone());
+    for (size_t j = 0; j < operands.size(); ++j) {
+      if (operands[j].role != Role::kFixed && operands[j].gradient) values[j].set_requires_grad(true);
+    }
+    auto differences = at::empty_like(gradient);
+    at::NoGradGuard no_grad;
+    const auto loss = [&] {
+      at::AutoGradMode grad(true);
+      return weighted_sum(f(values)).item<double>();
+    };
+    auto* x = values[i].data_ptr<double>();
+    for (int64_t n = 0; n < values[i].numel(); ++n) {
+      const double at = x[n];
+      x[n] = at + kStep;
+      const double above = loss();
+      x[n] = at - kStep;
+      const double below = loss();
+      x[n] = at;
+      differences.view({-1})[n] = (above - below) / (2 * kStep);
+    }
+    EXPECT_TRUE(close(gradient, differences, {1e-7, 1e-7}));
+  }
+}
+
+void check_repeatable(const Function& f, const std::vector<Operand>& operands, at::ScalarType type) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto one = run(f, operands, type);
+  at::set_num_threads(2);
+  for (const auto& other : {run(f, operands, type), run(f, operands, type)}) {
+    for (size_t i = 0; i < one.outputs.size(); ++i) EXPECT_TRUE(same(other.outputs[i], one.outputs[i])) << "output " << i;
+    for (size_t i = 0; i < one.gradients.size(); ++i) EXPECT_TRUE(same(other.gradients[i], one.gradients[i])) << "gradient " << i;
+  }
+  at::set_num_threads(before);
+}
+
+void DeviceTest::SetUp() {
+  if (device() == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+}
+
+Tolerance DeviceTest::tolerance(Tolerance bf16) const {
+  return type() == at::kDouble ? kFp64 : type() == at::kFloat ? kFp32 : bf16;
+}
+
+void DeviceTest::check(const Function& f, const Function& want, const std::vector<Operand>& operands,
+                       const std::vector<Tolerance>& outputs, const std::vector<Tolerance>& gradients) const {
+  const auto got = run(f, operands, type(), device()), exact = run(want, operands, at::kDouble, device());
+  ASSERT_EQ(got.outputs.size(), outputs.size());
+  ASSERT_EQ(got.gradients.size(), gradients.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_TRUE(close(got.outputs[i], exact.outputs[i], tolerance(outputs[i]))) << "output " << i;
+  }
+  size_t wanted = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].gradient || operands[i].role == Role::kFixed) continue;
+    const auto& gradient = got.gradients[wanted];
+    ASSERT_TRUE(gradient.defined()) << "operand " << i;
+    EXPECT_EQ(gradient.scalar_type(), operands[i].role == Role::kValue ? type() : wide(type())) << "operand " << i;
+    EXPECT_TRUE(close(gradient, exact.gradients[wanted], tolerance(gradients[wanted]))) << "gradient of operand " << i;
+    ++wanted;
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<at::DeviceType, at::ScalarType>>& info) {
+  const auto [device, type] = info.param;
+  return std::string(device == at::kCPU ? "cpu" : "cuda") + "_" +
+         (type == at::kBFloat16 ? "bf16" : type == at::kFloat ? "fp32" : "fp64");
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+}  // namespace hero::test

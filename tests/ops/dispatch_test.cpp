@@ -1,0 +1,130 @@
+#include "ops/assignments.h"
+#include "ops/ops.h"
+#include "ops/plain.h"
+
+namespace hero::test {
+namespace {
+
+// What plan() promises, by going over the experts one by one.
+ops::Plan counted(const at::Tensor& ids, int64_t experts) {
+  const int64_t k = ids.size(1);
+  std::vector<int64_t> counts, offsets = {0}, token, row(ids.numel(), -1);
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      if (ids.const_data_ptr<int64_t>()[i] != e) continue;
+      row[i] = static_cast<int64_t>(token.size());
+      token.push_back(i / k);
+    }
+    counts.push_back(static_cast<int64_t>(token.size()) - offsets.back());
+    offsets.push_back(static_cast<int64_t>(token.size()));
+  }
+  return {at::tensor(counts, at::kLong), at::tensor(offsets, at::kLong), at::tensor(token, at::kLong),
+          at::tensor(row, at::kLong).view_as(ids)};
+}
+
+at::Tensor one_hot_rows(const at::Tensor& row, int64_t rows) {  // [T, K] -> [T, K, N], zeros where dropped
+  return at::one_hot(row + 1, rows + 1).slice(-1, 1).to(at::kDouble);
+}
+
+using DispatchTest = DeviceTest;
+HERO_ON_DEVICES(DispatchTest);
+
+TEST_P(DispatchTest, ValuesOfThePlan) {
+  for (const auto& c : kExpertsCases) {
+    SCOPED_TRACE(name(c));
+    const auto ids = ids_of(c);
+    const auto want = counted(ids, c.experts);
+    const auto plan = ops::plan(ids.to(device()), c.experts);
+    const auto [counts, offsets, token, row] = ops::plan_plain(ids.to(device()), c.experts);
+    for (const auto& got : {plan, ops::Plan{counts, offsets, token, row}}) {
+      EXPECT_TRUE(same(got.counts.cpu(), want.counts));
+      EXPECT_TRUE(same(got.offsets.cpu(), want.offsets));
+      EXPECT_TRUE(same(got.token.cpu(), want.token));
+      EXPECT_TRUE(same(got.row.cpu(), want.row));
+    }
+  }
+}
+
+TEST_P(DispatchTest, ValuesAndGradientsOfPermute) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(name(c));
+    const auto permute = [&](const std::vector<at::Tensor>& in) {
+      return std::vector{ops::permute(in[0], ops::plan(in[1], c.experts))};
+    };
+    const auto want = [&](const std::vector<at::Tensor>& in) {
+      const auto plan = counted(in[1].cpu(), c.experts);
+      const auto choose = at::one_hot(plan.token, c.tokens).to(in[0].device(), at::kDouble);
+      return std::vector{at::mm(choose, in[0])};
+    };
+    // A copy: exact. Its gradient sums the rows of a token.
+    check(permute, want, {{normal({c.tokens, c.width}, 1)}, {ids_of(c), Role::kFixed}}, {{0, 0}}, {kRoundedOnce});
+  }
+}
+
+TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(name(c));
+    const auto rows = counted(ids_of(c), c.experts).token.size(0);
+    const auto combine = [&](const std::vector<at::Tensor>& in) {
+      return std::vector{ops::combine(in[0], in[1], ops::plan(in[2], c.experts))};
+    };
+    const auto want = [&](const std::vector<at::Tensor>& in) {
+      const auto row = counted(in[2].cpu(), c.experts).row.to(in[0].device());
+      return std::vector{at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]})};
+    };
+    check(combine, want,
+          {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}},
+          {kRoundedOnce}, {kRoundedOnce, kFp32});
+  }
+}
+
+TEST(Dispatch, DroppedAssignmentsGiveExactZeros) {
+  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const auto ids = at::tensor({0, 1, -1, -1, 2, -1}, at::kLong).view({3, 2});
+    const auto plan = ops::plan(ids, 3);
+    const auto x = normal({3, 16}, 1).to(type).set_requires_grad(true);
+    const auto weights = normal({3, 2}, 2).to(type == at::kDouble ? at::kDouble : at::kFloat).set_requires_grad(true);
+    const auto y = ops::combine(ops::permute(x, plan), weights, plan);
+    y.sum().backward();
+    EXPECT_TRUE(same(y.select(0, 1), at::zeros({16}, type)));
+    EXPECT_TRUE(same(x.grad().select(0, 1), at::zeros({16}, type)));
+    EXPECT_EQ(weights.grad().masked_select(ids.lt(0)).abs().max().item<double>(), 0.0);
+    EXPECT_GT(weights.grad().masked_select(ids.ge(0)).abs().min().item<double>(), 0.0);
+  }
+}
+
+TEST(Dispatch, GradientsAgreeWithDifferences) {
+  const auto ids = at::tensor({0, 1, -1, 0, 2, -1, 0, 2}, at::kLong).view({4, 2});
+  const auto there_and_back = [](const std::vector<at::Tensor>& in) {
+    const auto plan = ops::plan(in[2], 3);
+    return std::vector{ops::combine(ops::permute(in[0], plan).square(), in[1], plan)};
+  };
+  check_differences(there_and_back, {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kWide}, {ids, Role::kFixed}});
+}
+
+TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
+  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const ExpertsCase c{300, 4, 16, 48, 16, Load::kDropped};
+    const auto there_and_back = [&](const std::vector<at::Tensor>& in) {
+      const auto plan = ops::plan(in[2], c.experts);
+      return std::vector{ops::combine(ops::permute(in[0], plan), in[1], plan)};
+    };
+    check_repeatable(there_and_back,
+                     {{normal({c.tokens, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}}, type);
+  }
+}
+
+TEST(Dispatch, ErrorsNameWhatWasExpected) {
+  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3}, at::kLong), 4); }), "plan: ids must be int64 [T, K], got Long [3]");
+  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3, 1}, at::kInt), 4); }), "plan: ids must be int64 [T, K], got Int [3, 1]");
+  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, 4, at::kLong), 4); }), "plan: ids must lie in [-1, 4), got 4");
+  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, -2, at::kLong), 4); }), "plan: ids must lie in [-1, 4), got -2");
+  const auto plan = ops::plan(at::zeros({3, 1}, at::kLong), 4);
+  EXPECT_EQ(error_of([&] { ops::combine(at::zeros({3, 8}), at::zeros({3, 2}), plan); }),
+            "combine: weights must be [T, K] = [3, 1], got [3, 2]");
+}
+
+}  // namespace
+}  // namespace hero::test
