@@ -19,7 +19,7 @@ void LayerStats::add(const std::vector<Routing>& routings) {
     counts_[r.layer - 1] += r.counts;
     auto row = sums_[r.layer - 1];
     row.slice(0, 0, 5) += r.stats.sum(0, false, at::kDouble);
-    row[5] -= at::special_xlogy(r.probs, r.probs).sum(at::kDouble);
+    row[5] -= (r.probs * r.probs.clamp_min(1e-30).log()).sum(at::kDouble);
   }
   if (!routings.empty()) tokens_ += routings[0].ids.size(0);
 }

@@ -27,22 +27,18 @@ HERO_INLINE double load(const double& v) { return v; }
 HERO_INLINE void store(c10::BFloat16& out, float v) {
   const uint32_t bits = std::bit_cast<uint32_t>(v);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  out.x = static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
+  const uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : 0u;
+  out.x = static_cast<uint16_t>(rounded | nan);
 }
 HERO_INLINE void store(float& out, float v) { out = v; }
 HERO_INLINE void store(double& out, double v) { out = v; }
 
-/// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial); 0 below -87.3, finite up to 88.
+/// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial), for x held to [-87, 88].
 HERO_INLINE float exp_fast(float x) {
-  const float high = x > 88.0f ? 88.0f : x;
-  const float clamped = high < -87.3f ? -87.3f : high;
-  const float z = clamped * 1.44269504088896341f;
-  const int32_t whole = static_cast<int32_t>(z + (z > 0.0f ? 0.5f : -0.5f));
-  const float n = static_cast<float>(whole);
-  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point lost.
-  float r = __builtin_fmaf(n, -0.693359375f, clamped);
-  r = __builtin_fmaf(n, 2.12194440e-4f, r);
+  const float clamped = std::fmax(std::fmin(x, 88.0f), -87.0f);
+  const float n = __builtin_rintf(clamped * 1.44269504088896341f);
+  float r = clamped - n * 0.693359375f;
+  r -= n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -50,8 +46,7 @@ HERO_INLINE float exp_fast(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float e = p * r * r + r + 1.0f;
-  const float two_n = std::bit_cast<float>((whole + 127) << 23);
-  return x < -87.3f ? 0.0f : e * two_n;
+  return e * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 HERO_INLINE double exp_fast(double x) { return std::exp(x); }
 
