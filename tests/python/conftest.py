@@ -1,14 +1,17 @@
-"""Synthetic run folders: what `hero train` leaves behind, with curves that look like training."""
+"""Synthetic run folders: what `hero train` leaves behind, with curves that look like training. And a small corpus,
+tokenized by the program itself, for the tests that train."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from program import ran
 
 MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
@@ -120,3 +123,42 @@ def write_run(
 def edit_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     """Replaces the lines of a text file by what `change` makes of them."""
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+def python_text(draw: random.Random) -> str:
+    words = "index total items count name value result left right node".split()
+    return "".join(
+        f"def {draw.choice(words)}_{draw.randint(0, 9)}({draw.choice(words)}):\n"
+        f"\treturn {draw.choice(words)}  + {draw.randint(0, 99)}\n\n"
+        for _ in range(25)
+    )
+
+
+def chinese_text(draw: random.Random) -> str:
+    characters = "的一是不了在有人这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可"
+    return "".join(draw.choice(characters) + ("。" if draw.random() < 0.1 else "") for _ in range(250)) + "\n"
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Python-like files, Chinese files and JSON lines of both, 60 documents."""
+    folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(1)
+    for i in range(20):
+        (folder / f"{i:02d}.py").write_text(python_text(draw))
+        (folder / f"{i:02d}.txt").write_text(chinese_text(draw))
+    with (folder / "more.jsonl").open("w") as out:
+        for i in range(20):
+            text = python_text(draw) if i % 2 else chinese_text(draw)
+            out.write(json.dumps({"text": text}, ensure_ascii=i % 3 == 0) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prefix of token files of the corpus: 500 pieces, a tenth of the documents for validation."""
+    prefix = tmp_path_factory.mktemp("data") / "corpus"
+    model = prefix.with_name("pieces.model")
+    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 500, "--out", model, "--workers", 1)
+    ran("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", prefix,
+        "--valid-fraction", 0.1, "--workers", 1)  # fmt: skip
+    return prefix

@@ -1,0 +1,147 @@
+"""Running the program `hero` as its users do, and reading what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROGRAM = os.environ.get("HERO_PROGRAM", str(Path(__file__).parents[2] / "build" / "hero"))
+CONFIGS = Path(__file__).parents[2] / "configs"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+# Small enough for a step of some ten milliseconds on one thread.
+SMALL = {
+    "model.hidden_size": 64,
+    "model.num_hidden_layers": 3,
+    "model.num_attention_heads": 4,
+    "model.num_key_value_heads": 2,
+    "model.head_dim": 16,
+    "model.max_position_embeddings": 128,
+    "model.num_experts": 8,
+    "model.num_experts_per_tok": 2,
+    "model.moe_intermediate_size": 32,
+    "train.steps": 6,
+    "train.sequence": 64,
+    "train.micro_batch": 2,
+    "train.global_batch": 2,
+    "train.threads": 1,
+    "train.routing_every": 2,
+    "optim.warmup_steps": 2,
+    "checkpoint.every": 0,
+    "checkpoint.keep": 0,
+}
+DEEPSEEK = {
+    "model.model_type": "deepseek_v3",
+    "model.q_lora_rank": 24,
+    "model.kv_lora_rank": 16,
+    "model.qk_nope_head_dim": 16,
+    "model.qk_rope_head_dim": 8,
+    "model.v_head_dim": 16,
+    "model.intermediate_size": 96,
+    "model.first_k_dense_replace": 1,
+    "model.n_shared_experts": 1,
+    "model.scoring_func": "sigmoid",
+    "router.bias_update_rate": 0.01,
+}
+# Times, rates and memory: the only metrics that two equal runs may differ in.
+UNSTEADY = ("step_ms", "tokens_per_second", "mfu", "peak_memory_mib")
+
+
+def toml(settings: dict[str, Any]) -> str:
+    """`{"model.hidden_size": 64}` as TOML; dotted keys need no sections."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+
+
+def hero(*words: Any, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the program to its end; stdout and stderr are text, strictly UTF-8."""
+    return subprocess.run(
+        [PROGRAM, *map(str, words)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+def ran(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`hero`, which must succeed."""
+    result = hero(*words, **options)
+    assert result.returncode == 0, f"{result.args} left with {result.returncode}:\n{result.stderr}"
+    return result
+
+
+def refused(result: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """Asserts exit status 2 and one line on stderr that holds every part."""
+    assert result.returncode == 2, f"{result.args} left with {result.returncode}:\n{result.stderr}"
+    assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n"), result.stderr
+    for part in parts:
+        assert part in result.stderr
+
+
+def training(run: Path, data: Path | None, settings: dict[str, Any], *words: Any) -> list[Any]:
+    """The words of a training command; the settings over SMALL stand in a file beside the run folder."""
+    file = run.with_suffix(".toml")
+    file.write_text(toml(SMALL | settings))
+    return ["train", "--config", file, *(["--data", data] if data else []), "--run", run, *words]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def steady(run: Path) -> list[dict[str, Any]]:
+    """The metrics without what depends on time and memory."""
+    return [{k: v for k, v in line.items() if k not in UNSTEADY} for line in metrics(run)]
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def checkpoint_names(run: Path) -> list[str]:
+    return sorted(p.name for p in (run / "checkpoints").iterdir())
+
+
+def tensor_bytes(run: Path, step: int) -> dict[str, bytes]:
+    """The tensor files of a checkpoint."""
+    files = sorted(checkpoint(run, step).glob("*.safetensors"))
+    assert [f.name for f in files] == ["model.safetensors", "optimizer.safetensors"]
+    return {f.name: f.read_bytes() for f in files}
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def same_outcome(run: Path, other: Path, step: int) -> None:
+    """Asserts equal tensors at this step and equal logs, bit for bit."""
+    assert tensor_bytes(run, step) == tensor_bytes(other, step)
+    assert steady(run) == steady(other)
+    assert (run / "routing.jsonl").read_bytes() == (other / "routing.jsonl").read_bytes()
+    assert [line["step"] for line in metrics(run)] == list(range(1, step + 1))
+
+
+def write_megatron(prefix: Path, documents: list[list[int]], dtype: str = "uint16") -> None:
+    """Token files as Megatron-LM writes them, one sequence a document, nothing beside them."""
+    codes = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
+    lengths = np.array([len(d) for d in documents], "<i4")
+    ends = np.cumsum(lengths.astype("<i8")) * np.dtype(dtype).itemsize
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    prefix.with_suffix(".bin").write_bytes(np.concatenate(documents).astype(dtype).tobytes())
+    prefix.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\0\0"
+        + np.array([1], "<u8").tobytes()
+        + bytes([codes[dtype]])
+        + np.array([len(documents), len(documents) + 1], "<u8").tobytes()
+        + lengths.tobytes()
+        + np.concatenate([[0], ends[:-1]]).astype("<i8").tobytes()
+        + np.arange(len(documents) + 1, dtype="<i8").tobytes()
+    )
