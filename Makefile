@@ -4,7 +4,7 @@ BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help install configure build demo test test-all bench lint format clean
+.PHONY: help install configure build program demo test test-all bench lint format clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -17,7 +17,10 @@ configure: install
 build: configure ## build/hero, build/libhero.so and the tests (JOBS=n; default: all cores)
 	@$(BIN)/ninja -C build -j $(JOBS)
 
-demo: build ## corpus, baseline and HERO training, comparison report in runs/demo (DATA="path ..." for your own text)
+program: configure
+	@$(BIN)/ninja -C build -j $(JOBS) hero
+
+demo: program ## corpus, baseline and HERO training, comparison report in runs/demo (DATA="path ..." for your own text)
 	@scripts/demo.sh $(DATA)
 
 test: build ## C++ tests, then Python tests; minutes
