@@ -11,7 +11,7 @@ die() { say "error: $*" >&2; exit 1; }
 packages=(
   g++ make ccache pkg-config                       # compiler, cached
   python3 python3-venv                             # .venv: LibTorch, CMake and Ninja come as wheels
-  libcli11-dev libspdlog-dev                       # command line, logging
+  libcli11-dev                                     # command line
   libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
   libsentencepiece-dev                             # tokenizer
   libssl-dev                                       # libcrypto: hashes of checkpoint files
