@@ -67,6 +67,16 @@ TEST(LinearCrossEntropy, StaysFiniteWithLargeLogits) {
   }
 }
 
+// Training stops at a loss that is no number, so none may be lost on the way.
+TEST(LinearCrossEntropy, NaNReachesTheLoss) {
+  for (const auto type : {at::kBFloat16, at::kFloat}) {
+    auto x = normal({65, 64}, 1).to(type);
+    x[40][3].fill_(std::nan(""));
+    const auto w = normal({272, 64}, 2).to(type);
+    EXPECT_TRUE(ops::linear_cross_entropy(x, w, integers(0, 272, {65}, 3)).isnan().item<bool>());
+  }
+}
+
 TEST(LinearCrossEntropy, LossIsTheSameWithoutGradients) {
   for (const auto type : {at::kBFloat16, at::kFloat}) {
     const auto operands = operands_of({65, 64, 272, true});

@@ -37,8 +37,9 @@ HERO_INLINE void store(double& out, double v) { out = v; }
 HERO_INLINE float exp_fast(float x) {
   const float clamped = std::fmax(std::fmin(x, 88.0f), -87.0f);
   const float n = __builtin_rintf(clamped * 1.44269504088896341f);
-  float r = clamped - n * 0.693359375f;
-  r -= n * -2.12194440e-4f;
+  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point lost.
+  float r = __builtin_fmaf(n, -0.693359375f, clamped);
+  r = __builtin_fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
