@@ -5,6 +5,7 @@
 #include "checkpoint/training_state.h"
 #include "config/error.h"
 #include "data/tokenizer.h"
+#include "data/utf8.h"
 #include "generate/sampler.h"
 
 namespace hero {
@@ -38,11 +39,15 @@ class Printer {
 };
 
 void run_generate(GenerateOptions options) {
+  if (const size_t bad = find_invalid_utf8(options.prompt); bad != std::string::npos) {
+    throw UserError("--prompt: byte " + std::to_string(bad) + ": invalid UTF-8, expected UTF-8 text");
+  }
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder);
-  const Tokenizer tokenizer(options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer);
+  const std::string pieces = options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer;
+  const Tokenizer tokenizer(pieces);
   if (tokenizer.vocab_size() > model->config().model.vocab_size) {
-    throw UserError(options.tokenizer + ": " + std::to_string(tokenizer.vocab_size()) + " tokens, expected at most the model's " +
+    throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) + " tokens, expected at most the model's " +
                     std::to_string(model->config().model.vocab_size));
   }
   options.sampling.eos = tokenizer.eos_id();

@@ -81,9 +81,11 @@ Run open_run(const TrainOptions& options) {
   if (run.inputs.data.empty()) throw UserError("--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");
 
   const int64_t given = config.model.vocab_size;
-  const auto files = read_token_files(parse_sources(run.inputs.data)[0].prefix);
+  const auto first = parse_sources(run.inputs.data)[0].prefix;
+  const auto files = read_token_files(first);
   if (given == 0) {
     if (!files) {
+      const IndexedDataset present(resolve_prefix(first, "train"));  // where there are none at all, that is the error
       throw UserError("model.vocab_size: 0, and no vocabulary stands beside " + run.inputs.data[0] +
                       "; expected the vocabulary's size where the data has no .json of hero data tokenize");
     }

@@ -1,0 +1,362 @@
+"""Stopping and going on: a run that was interrupted, in whatever way, ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import (
+    CONFIGS,
+    DEEPSEEK,
+    ENVIRONMENT,
+    PROGRAM,
+    checkpoint,
+    checkpoint_names,
+    folder_bytes,
+    hero,
+    metrics,
+    ran,
+    refused,
+    same_outcome,
+    steady,
+    tensor_bytes,
+    training,
+)
+
+HERO = {"router.kind": "hero"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "bf16": HERO,
+    "fp32": HERO | {"train.dtype": "fp32"},
+    "two threads": HERO | {"train.threads": 2},
+    "deepseek, sigmoid, moving bias": HERO | DEEPSEEK,
+    "global balance": {"router.balance": "global", "router.balance_loss": 0.1},
+    "gradient accumulation": HERO | {"train.micro_batch": 1, "train.global_batch": 3},
+    "recompute": HERO | {"train.recompute": True},
+    "jitter": HERO | {"router.jitter": 0.1},
+    "capacity": HERO | {"router.capacity_factor": 1.0},
+    "gradient through the history": HERO | {"router.detach": False, "router.history": "global"},
+    "stages, coupling loss, z-loss": HERO
+    | {"router.stages": 2, "router.coupling_loss": 1e-2, "router.z_loss": 1e-3},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_going_on_in_the_middle(data: Path, tmp_path: Path, variant: str) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    settings = VARIANTS[variant] | {"checkpoint.every": 3}
+    ran(*training(whole, data, settings))
+    shutil.copytree(whole, halves)
+    shutil.rmtree(checkpoint(halves, 6))
+    ran("train", "--run", halves, "--resume")
+    same_outcome(halves, whole, 6)
+    assert folder_bytes(checkpoint(halves, 6)) == folder_bytes(checkpoint(whole, 6))
+    assert tensor_bytes(whole, 3) != tensor_bytes(whole, 6)
+
+
+def test_tensorboard_goes_on_without_repeats(data: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    ran(*training(run, data, {"checkpoint.every": 4}))
+    shutil.rmtree(checkpoint(run, 6))
+    ran("train", "--run", run, "--resume")
+    board = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0})
+    board.Reload()
+    assert [e.step for e in board.Scalars("loss/total")] == [1, 2, 3, 4, 5, 6]
+
+
+# Long enough to be interrupted somewhere in between.
+LONG = HERO | {"train.steps": 60, "model.num_hidden_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("uninterrupted") / "run"
+    ran(*training(run, data, LONG))
+    return run
+
+
+def start(words: list[Any]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PROGRAM, *map(str, words)],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def wait_until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    """Returns when `reached()` says so or the process has ended."""
+    give_up = time.monotonic() + 120
+    while process.poll() is None and not reached():
+        assert time.monotonic() < give_up, "nothing happened for two minutes"
+        time.sleep(0.001)
+
+
+def steps_logged(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_saves(data: Path, tmp_path: Path, uninterrupted: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    process = start(training(run, data, LONG))
+    wait_until(process, lambda: steps_logged(run) >= 5)
+    process.send_signal(number)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    done = len(metrics(run))
+    assert 5 <= done < 60
+    assert checkpoint_names(run) == [f"step-{done:08d}"]
+    last = message.splitlines()[-1]
+    assert f"stopped by signal {int(number)} after step {done} of 60 and saved" in last
+    assert "--resume" in last
+    ran("train", "--run", run, "--resume")
+    same_outcome(run, uninterrupted, 60)
+
+
+@pytest.mark.parametrize(
+    ("saving", "kills"),
+    [
+        (False, 3),
+        (True, 3),
+        pytest.param(False, 30, marks=pytest.mark.long),
+        pytest.param(True, 30, marks=pytest.mark.long),
+    ],
+)
+def test_kill_at_any_moment(
+    data: Path, tmp_path: Path, uninterrupted: Path, saving: bool, kills: int
+) -> None:
+    """`saving`: the process is killed while the folder of a checkpoint is being written; otherwise at moments that
+    may lie anywhere, the program's start included."""
+    draw, run = random.Random(kills), tmp_path / "run"
+    words = training(run, data, LONG | {"checkpoint.every": 1, "checkpoint.keep": 2}, "--resume")
+    killed = unfinished = 0
+    while killed < kills:
+        before = steps_logged(run)
+        process = start(words)
+        if saving:
+            wait_until(process, lambda at=before + draw.randint(1, 2): steps_logged(run) >= at)
+            wait_until(process, lambda: any((run / "checkpoints").glob("*.tmp")))
+            time.sleep(draw.uniform(0, 0.005))
+        elif draw.random() < 0.3:
+            time.sleep(draw.uniform(0, 0.5))
+        else:
+            wait_until(process, lambda at=before + 1: steps_logged(run) >= at)
+            time.sleep(draw.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:  # it came to its end before: begin anew
+            same_outcome(run, uninterrupted, 60)
+            shutil.rmtree(run)
+            continue
+        assert process.returncode == -signal.SIGKILL
+        killed += 1
+        unfinished += any((run / "checkpoints").glob("*.tmp"))
+    assert unfinished or not saving or kills < 30
+    ran(*words)
+    same_outcome(run, uninterrupted, 60)
+    assert checkpoint_names(run) == ["step-00000059", "step-00000060"]
+
+
+def test_recompute_changes_no_bit(data: Path, tmp_path: Path) -> None:
+    runs = {recompute: tmp_path / str(recompute) for recompute in (False, True)}
+    for recompute, run in runs.items():
+        ran(*training(run, data, HERO | DEEPSEEK | {"train.recompute": recompute, "router.jitter": 0.1}))
+    same_outcome(runs[True], runs[False], 6)
+
+
+def test_accumulation_in_other_parts(data: Path, tmp_path: Path) -> None:
+    """Micro-batches of 1, 2 or 4 give the same losses in fp32, but for the order of additions. The balance loss is
+    taken per sequence, so that it does not depend on the parts; the noise of the jitter does not either."""
+    settings = HERO | {
+        "train.dtype": "fp32",
+        "train.global_batch": 4,
+        "router.balance": "sequence",
+        "router.balance_loss": 0.1,
+        "router.jitter": 0.1,
+        "optim.lr": 3e-3,
+    }
+    losses = {}
+    for micro in (4, 2, 1):
+        run = tmp_path / str(micro)
+        ran(*training(run, data, settings | {"train.micro_batch": micro}))
+        losses[micro] = [line["loss"] for line in metrics(run)]
+    assert losses[2] == pytest.approx(losses[4], rel=2e-6)
+    assert losses[1] == pytest.approx(losses[4], rel=2e-6)
+    assert losses[4][-1] < losses[4][0] - 0.2
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 steps with checkpoints at 2, 4 and 6; copied, never changed."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    ran(*training(run, data, HERO | {"checkpoint.every": 2}))
+    return run
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_finished_run_stays_as_it_is(copy: Path) -> None:
+    before = folder_bytes(copy)
+    ran("train", "--run", copy, "--resume")
+    assert folder_bytes(copy) == before
+
+
+def test_run_folder_in_use(copy: Path, data: Path) -> None:
+    before = folder_bytes(copy)
+    refused(hero(*training(copy, data, HERO)), str(copy), "--resume")
+    assert folder_bytes(copy) == before
+
+
+def test_resume_of_nothing_starts(copy: Path, data: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    ran(*training(fresh, data, HERO | {"checkpoint.every": 2}, "--resume"))
+    same_outcome(fresh, copy, 6)
+
+
+def test_steps_may_grow(copy: Path, finished: Path) -> None:
+    ran("train", "--run", copy, "--resume", "--train.steps=8", "--checkpoint.every=0")
+    assert steady(copy)[:6] == steady(finished)
+    assert [line["step"] for line in metrics(copy)] == list(range(1, 9))
+    assert checkpoint_names(copy)[-1] == "step-00000008"
+    assert "steps = 8\n" in (copy / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--model.hidden_size=32", "model.hidden_size: 64 -> 32"),
+        ("--router.kind=baseline", 'router.kind: "hero" -> "baseline"'),
+        ("--train.seed=1", "train.seed: 1234 -> 1"),
+        ("--train.micro_batch=1", "train.micro_batch: 2 -> 1"),
+        ("--optim.lr=0.5", "optim.lr: 0.001 -> 0.5"),
+    ],
+)
+def test_another_configuration(copy: Path, flag: str, named: str) -> None:
+    before = folder_bytes(copy)
+    refused(hero("train", "--run", copy, "--resume", flag), str(copy / "config.toml"), named)
+    assert folder_bytes(copy) == before
+
+
+def test_another_configuration_file(copy: Path) -> None:
+    refused(
+        hero("train", "--config", CONFIGS / "small-qwen3.toml", "--run", copy, "--resume"),
+        str(copy / "config.toml"),
+        "model.num_experts: 8 -> 32",
+    )
+
+
+def test_other_data(copy: Path, data: Path) -> None:
+    refused(hero("train", "--run", copy, "--data", f"{data}-valid", "--resume"), "--data", str(data))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "found"),
+    [
+        ("model.safetensors", flip, "altered"),
+        ("optimizer.safetensors", halve, "truncated"),
+        ("state.json", Path.unlink, "missing"),
+        ("manifest.json", halve, "altered or truncated"),
+    ],
+)
+def test_damaged_checkpoint(copy: Path, name: str, harm: Callable[[Path], None], found: str) -> None:
+    file = checkpoint(copy, 6) / name
+    harm(file)
+    advice = f"the newest intact checkpoint before it is {checkpoint(copy, 4)}"
+    refused(hero("train", "--run", copy, "--resume"), str(file), found, "expected", advice)
+    harm_too = checkpoint(copy, 4) / "model.safetensors"
+    flip(harm_too)
+    refused(hero("train", "--run", copy, "--resume"), str(file), str(checkpoint(copy, 2)))
+
+
+def test_after_a_damaged_checkpoint(copy: Path, finished: Path) -> None:
+    """Removing what the message names, as it offers, and going on gives the same bytes."""
+    shutil.rmtree(checkpoint(copy, 6))
+    ran("train", "--run", copy, "--resume")
+    same_outcome(copy, finished, 6)
+
+
+def test_torn_last_line(copy: Path, finished: Path) -> None:
+    shutil.rmtree(checkpoint(copy, 6))
+    log = copy / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-40])
+    ran("train", "--run", copy, "--resume")
+    same_outcome(copy, finished, 6)
+
+
+def test_file_size_limit(copy: Path) -> None:
+    """A write that fails in the middle of a checkpoint, as on a full disk."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+
+    before = folder_bytes(checkpoint(copy, 6))
+    result = hero("train", "--run", copy, "--resume", "--train.steps=7", preexec_fn=limit)
+    assert_failed_save(result, checkpoint(copy, 7), "File too large")
+    assert checkpoint_names(copy) == ["step-00000002", "step-00000004", "step-00000006"]
+    assert folder_bytes(checkpoint(copy, 6)) == before
+    ran("train", "--run", copy, "--resume")
+    assert checkpoint_names(copy)[-1] == "step-00000007"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(folder)]
+    try:
+        failed = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except OSError as error:
+        pytest.skip(f"mount: {error}")
+    if failed.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {failed.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk(data: Path, small_disk: Path) -> None:
+    run = small_disk / "run"
+    words = training(run, data, HERO | {"train.steps": 20, "checkpoint.every": 1})
+    result = hero(*words)
+    left = checkpoint_names(run)
+    assert 2 <= len(left) < 20
+    assert_failed_save(result, checkpoint(run, len(left) + 1), "No space left on device")
+    assert left == [f"step-{step:08d}" for step in range(1, len(left) + 1)]
+    shutil.rmtree(checkpoint(run, 1))
+    shutil.rmtree(checkpoint(run, 2))
+    ran("train", "--run", run, "--resume", "--checkpoint.keep=1")
+    assert checkpoint_names(run) == ["step-00000020"]
+
+
+def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, reason: str) -> None:
+    """Exit status 1 and a last line that names the checkpoint and the reason."""
+    assert result.returncode == 1, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"hero: cannot save checkpoint {folder}: ")
+    assert reason in last and last.endswith("earlier checkpoints are intact")
