@@ -1,0 +1,425 @@
+"""What the program refuses: exit status 2 and one line that names the file, the key or the byte, what was found and
+what was expected. And what fails on the way: exit status 1."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import (
+    DEEPSEEK,
+    SMALL,
+    checkpoint,
+    checkpoint_names,
+    folder_bytes,
+    hero,
+    metrics,
+    ran,
+    refused,
+    toml,
+    training,
+    write_megatron,
+)
+
+QWEN: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    ("base", "flag", "parts"),
+    [
+        # keys and values by themselves
+        (QWEN, "--router.windo=3", ["--router.windo: unknown key", "router.window?"]),
+        (QWEN, "--model.hiden_size=3", ["--model.hiden_size: unknown key", "model.hidden_size?"]),
+        (QWEN, "--models.hidden_size=3", ["--models.hidden_size: unknown key", "model.hidden_size?"]),
+        (QWEN, "--router.window", ["--router.window: found no '='"]),
+        (QWEN, "--router.window=", ["--router.window: found an empty value", "an integer from 0"]),
+        (QWEN, "--router.window=few", ["--router.window: found few", "an integer from 0"]),
+        (QWEN, "--router.window=1.5", ["--router.window: found 1.5", "an integer"]),
+        (QWEN, "--router.scale=1", ["--router.scale: found 1", "true or false"]),
+        (QWEN, "--router.kind=rmoe", ["--router.kind: found rmoe", "one of baseline, hero"]),
+        (QWEN, "--train.dtype=fp16", ["--train.dtype: found fp16", "one of bf16, fp32, fp64"]),
+        (QWEN, "--optim.beta1=1", ["--optim.beta1: found 1", "below 1"]),
+        (QWEN, "--optim.lr=nan", ["--optim.lr: found nan", "a finite number"]),
+        (QWEN, "--optim.lr=0", ["--optim.lr: found 0", "above 0"]),
+        (QWEN, "--model.hidden_size=0", ["--model.hidden_size: found 0", "an integer from 1"]),
+        (QWEN, "--train.steps=-1", ["--train.steps: found -1", "an integer from 1"]),
+        (QWEN, "--train.seed=99999999999999999999", ["--train.seed: found 99999999999999999999"]),
+        # values that contradict each other
+        (QWEN, "--model.num_experts_per_tok=9", ["model.num_experts_per_tok: found 9", "num_experts = 8"]),
+        (QWEN, "--model.num_attention_heads=5", ["model.num_attention_heads: found 5", "num_key_value_heads = 2"]),
+        (QWEN, "--model.head_dim=15", ["model.head_dim: found 15", "an even number"]),
+        (QWEN, "--router.stages=4", ["router.stages: found 4", "at most the 3 MoE layers"]),
+        (QWEN, "--model.n_shared_experts=1", ["model.n_shared_experts: found 1", "deepseek_v3"]),
+        (QWEN, "--model.scoring_func=sigmoid", ["model.scoring_func", "deepseek_v3"]),
+        (QWEN, "--router.bias_update_rate=0.1", ["router.bias_update_rate: found 0.1", "deepseek_v3"]),
+        (QWEN, "--train.global_batch=3", ["train.global_batch: found 3", "train.micro_batch = 2"]),
+        (QWEN, "--train.sequence=129", ["train.sequence: found 129", "max_position_embeddings = 128"]),
+        (QWEN, "--optim.min_lr=1", ["optim.min_lr: found 1.0", "optim.lr = 0.001"]),
+        (QWEN, "--optim.warmup_steps=7", ["optim.warmup_steps: found 7", "train.steps = 6"]),
+        (DEEPSEEK, "--model.n_group=3", ["model.num_experts: found 8", "a multiple of model.n_group = 3"]),
+        (DEEPSEEK, "--model.topk_group=2", ["model.topk_group: found 2", "model.n_group = 1"]),
+        (DEEPSEEK, "--model.n_group=8", ["model.n_group: found 8", "at least 2"]),
+        (DEEPSEEK, "--model.first_k_dense_replace=3", ["model.first_k_dense_replace: found 3", "num_hidden_layers = 3"]),
+        (DEEPSEEK, "--router.stages=3", ["router.stages: found 3", "at most the 2 MoE layers"]),
+        (DEEPSEEK | {"model.n_group": 4}, "--model.num_experts_per_tok=3",
+         ["model.num_experts_per_tok: found 3", "at most 2", "topk_group = 1"]),
+        (DEEPSEEK | {"train.recompute": True}, "--router.detach=false", ["router.detach", "train.recompute"]),
+    ],
+)  # fmt: skip
+def test_configuration(data: Path, tmp_path: Path, base: dict[str, Any], flag: str, parts: list[str]) -> None:
+    run = tmp_path / "run"
+    refused(hero(*training(run, data, base, flag)), *parts)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[model]\nhiden_size = 64\n", [":2: model.hiden_size: unknown key", "model.hidden_size?"]),
+        ("[modle]\nhidden_size = 64\n", [":2: modle.hidden_size: unknown key", "model.hidden_size?"]),
+        ('[train]\n\nsteps = "many"\n', [":3: train.steps: found", "many", "an integer from 1"]),
+        ("[train]\nsteps = 1.5\n", [":2: train.steps: found 1.5", "an integer from 1"]),
+        ("[train]\nsteps = [1]\n", [":2: train.steps: found an array", "an integer from 1"]),
+        ("[optim]\nlr = -1\n", [":2: optim.lr: found -1", "above 0"]),
+        ("model = 3\n", [":1: model: found 3", "the section [model]"]),
+        ("[train]\nsteps = = 3\n", [":2:9: not TOML"]),
+        ("[train]\nsteps = 3\nsteps = 4\n", [":3:", "not TOML"]),
+        ("[model]\nnum_experts = 8\nn_routed_experts = 8\n", [":3: model.n_routed_experts", "model.num_experts in line 2"]),
+        ("\0\x01\x02", [":1:", "not TOML"]),
+    ],
+)  # fmt: skip
+def test_configuration_file(data: Path, tmp_path: Path, text: str, parts: list[str]) -> None:
+    file, run = tmp_path / "wrong.toml", tmp_path / "run"
+    file.write_text(text)
+    result = hero("train", "--config", file, "--data", data, "--run", run)
+    refused(result, f"{file}{parts[0]}", *parts[1:])
+    assert not run.exists()
+
+
+def test_configuration_folder(data: Path, tmp_path: Path) -> None:
+    result = hero("train", "--config", tmp_path, "--data", data, "--run", tmp_path / "run")
+    assert result.returncode == 2
+    assert str(tmp_path) in result.stderr
+
+
+def cut(path: Path, size: int) -> None:
+    os.truncate(path, size)
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "ending", "parts"),
+    [
+        (lambda p: p.with_suffix(".idx").unlink(), ".idx", ["cannot be opened", "Megatron"]),
+        (lambda p: p.with_suffix(".bin").unlink(), ".bin", ["cannot be opened", "Megatron"]),
+        (lambda p: cut(p.with_suffix(".bin"), 0), ".bin", ["0", "800"]),
+        (lambda p: cut(p.with_suffix(".bin"), 798), ".bin", ["798", "800"]),
+        (lambda p: cut(p.with_suffix(".idx"), 0), ".idx", ["size in bytes 0, expected 34"]),
+        (lambda p: cut(p.with_suffix(".idx"), 60), ".idx", ["size in bytes 60, expected 122"]),
+        (lambda p: overwrite(p.with_suffix(".idx"), 0, b"TWIDDLE"), ".idx", ["MMIDIDX"]),
+        (lambda p: overwrite(p.with_suffix(".idx"), 9, b"\2"), ".idx", ["byte 9: version 2, expected 1"]),
+        (lambda p: overwrite(p.with_suffix(".idx"), 17, b"\7"), ".idx", ["byte 17", "floats", "integers"]),
+        (lambda p: overwrite(p.with_suffix(".idx"), 18, b"\xff" * 8), ".idx", ["byte 18", "122 bytes"]),
+        (lambda p: overwrite(p.with_suffix(".idx"), 34, b"\xff"), ".idx", ["pointer 200, expected 510"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_token_files(
+    trained: Path, tmp_path: Path, command: str, harm: Callable[[Path], None], ending: str, parts: list[str]
+) -> None:
+    prefix = tmp_path / "tokens"
+    write_megatron(prefix, [[d, *range(99)] for d in range(4)])
+    harm(prefix)
+    if command == "train":
+        result = hero(*training(tmp_path / "run", prefix, {"model.vocab_size": 500}))
+    else:
+        result = hero("eval", trained, "--data", prefix)
+    refused(result, str(prefix) + ending, *parts)
+
+
+def test_healthy_token_files(tmp_path: Path) -> None:
+    """What the table above breaks trains when it is whole."""
+    write_megatron(tmp_path / "tokens", [[d, *range(99)] for d in range(4)])
+    run = tmp_path / "run"
+    ran(*training(run, tmp_path / "tokens", {"model.vocab_size": 500, "train.steps": 2}))
+    assert len(metrics(run)) == 2
+    refused(hero("generate", run, "--prompt", "a"), str(checkpoint(run, 2) / "tokenizer.model"))
+
+
+def test_token_beyond_the_vocabulary(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "tokens", [[1] * 100, [2, 2, 500, 3]])
+    result = hero(*training(tmp_path / "run", tmp_path / "tokens", {"model.vocab_size": 500}))
+    refused(result, str(tmp_path / "tokens.bin"), "document 1, token 2: id 500, expected 0 to 499")
+
+
+def test_negative_token(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "tokens", [[1] * 70, [-3] * 70], "int32")
+    result = hero(*training(tmp_path / "run", tmp_path / "tokens", {"model.vocab_size": 500}))
+    refused(result, str(tmp_path / "tokens.bin"), "document 1, token 0: id -3", "expected 0 to 499")
+
+
+def test_too_few_tokens(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "tokens", [[1] * 64])
+    result = hero(*training(tmp_path / "run", tmp_path / "tokens", {"model.vocab_size": 500}))
+    refused(result, str(tmp_path / "tokens.bin"), "64 tokens", "at least 65", "train.sequence = 64")
+
+
+def test_no_vocabulary(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "tokens", [[1] * 90])
+    result = hero(*training(tmp_path / "run", tmp_path / "tokens", {}))
+    refused(result, "model.vocab_size: 0", str(tmp_path / "tokens"), "expected the vocabulary's size")
+
+
+def test_missing_data(tmp_path: Path) -> None:
+    refused(hero(*training(tmp_path / "run", None, {})), "--data: none given", "PREFIX")
+    result = hero(*training(tmp_path / "run", tmp_path / "nothing", {}))
+    refused(result, str(tmp_path / "nothing.idx"), "cannot be opened")
+    result = hero(*training(tmp_path / "run", None, {}, "--data", "0:x"))
+    refused(result, "--data 0:x", "a weight above 0")
+    assert not (tmp_path / "run").exists()
+
+
+def test_vocabulary_larger_than_the_model(data: Path, tmp_path: Path) -> None:
+    result = hero(*training(tmp_path / "run", data, {"model.vocab_size": 499}))
+    refused(result, f"{data}-train.bin", "a vocabulary of 500", "499 (model.vocab_size)")
+
+
+def test_two_tokenizers(data: Path, corpus: Path, tmp_path: Path) -> None:
+    model, other = tmp_path / "other.model", tmp_path / "other"
+    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 400, "--out", model, "--workers", 1)
+    ran("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", other, "--workers", 1)
+    result = hero(*training(tmp_path / "run", None, {}, "--data", f"1:{data}", f"1:{other}"))
+    refused(result, str(other), "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("empty.txt", b"", [": empty file, expected text"]),
+        ("binary.txt", bytes(range(256)), [": byte 0: NUL byte, expected UTF-8 text"]),
+        ("latin.txt", "Käse".encode("latin-1"), [": byte 1: invalid UTF-8 (0xE4)"]),
+        ("surrogate.py", b"x = 1\n\xed\xa0\x80", [": byte 6: invalid UTF-8 (0xED)"]),
+        ("cut.md", "文".encode()[:2], [": byte 0: invalid UTF-8 (0xE6)"]),
+        ("wrong.jsonl", b'{"text": "a"}\n{"text": \xff}\n', [": line 2, byte 23: invalid UTF-8 (0xFF)"]),
+        ("broken.jsonl", b'{"text": "a"}\n{"text": ]\n', [": line 2, byte 23: broken JSON"]),
+        ("list.jsonl", b"[1]\n", [": line 1, byte 0: found array, expected a JSON object"]),
+        ("number.jsonl", b'{"text": 3}\n', [': line 1, byte 0: field "text" is number, expected a string']),
+        ("other.jsonl", b'{"body": "a"}\n', [': line 1, byte 0: no field "text", found "body"']),
+        ("blank.jsonl", b"\n\n", [": no document found"]),
+        ("picture.png", b"\x89PNG", [': unknown extension ".png"', ".jsonl"]),
+        ("missing.txt", None, [": no such file or folder"]),
+    ],
+)
+def test_text(data: Path, tmp_path: Path, name: str, content: bytes | None, parts: list[str]) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    result = hero("data", "tokenize", "--input", file, "--tokenizer", f"{data}.model", "--out", tmp_path / "out")
+    refused(result, f"{file}{parts[0]}", *parts[1:])
+    assert not (tmp_path / "out-train.idx").exists() and not (tmp_path / "out.json").exists()
+
+
+def test_folder_without_text(data: Path, tmp_path: Path) -> None:
+    result = hero("data", "tokenize", "--input", tmp_path, "--tokenizer", f"{data}.model", "--out", tmp_path / "out")
+    refused(result, f"{tmp_path}: no file to read", ".txt")
+
+
+def test_tokenizer_file(data: Path, corpus: Path, tmp_path: Path) -> None:
+    words = ["data", "tokenize", "--input", corpus, "--out", tmp_path / "out", "--tokenizer"]
+    refused(hero(*words, tmp_path / "none.model"), f"{tmp_path / 'none.model'}: no such file")
+    refused(hero(*words, f"{data}.json"), f"{data}.json: no SentencePiece model")
+
+
+@pytest.mark.parametrize(
+    ("size", "part"), [(100, "expected 262 to"), (100000, "too few different words, expected at most")]
+)
+def test_vocabulary_size(corpus: Path, tmp_path: Path, size: int, part: str) -> None:
+    result = hero("data", "tokenizer", "--input", corpus, "--vocab-size", size, "--out", tmp_path / "x.model")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(f"hero: --vocab-size {size}: ") and part in result.stderr
+    assert not (tmp_path / "x.model").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of a HERO model; copied, never changed."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    ran(*training(run, data, {"router.kind": "hero", "train.steps": 2}))
+    return run
+
+
+@pytest.mark.parametrize("words", [["eval", "--data", "DATA"], ["generate", "--prompt", "a"]])
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda p: None, ["found nothing", "a run folder, a checkpoint or a model folder"]),
+        (lambda p: p.write_text("x"), ["found a file", "a run folder, a checkpoint or a model folder"]),
+        (lambda p: p.mkdir(), ["found neither config.json with model.safetensors", "nor checkpoints/"]),
+        (lambda p: (p / "checkpoints").mkdir(parents=True), ["/checkpoints: found no finished checkpoint"]),
+    ],
+)
+def test_no_model(
+    data: Path, tmp_path: Path, words: list[str], make: Callable[[Path], None], parts: list[str]
+) -> None:
+    folder = tmp_path / "folder"
+    make(folder)
+    command, *options = [str(data) if word == "DATA" else word for word in words]
+    refused(hero(command, folder, *options), str(folder) + (parts[0] if parts[0][0] == "/" else ""), *parts)
+
+
+def test_report_without_runs(tmp_path: Path) -> None:
+    refused(hero("report", tmp_path / "none", "--out", tmp_path / "x.html"), f"{tmp_path / 'none'}: found nothing")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tensor"),
+    [
+        ("hidden_size = 64", "hidden_size = 32", "model.embed_tokens.weight is F32 [512, 64], expected F32 [512, 32]"),
+        ('kind = "hero"', 'kind = "baseline"', "mlp.gate.weight is F32 [8, 72], expected F32 [8, 64]"),
+        ("num_experts = 8", "num_experts = 16", "mlp.gate.weight is F32 [8, 64], expected F32 [16, 64]"),
+        ("num_hidden_layers = 3", "num_hidden_layers = 4", "no tensor model.layers.3."),
+        ("num_hidden_layers = 3", "num_hidden_layers = 2", "has no place in this model"),
+        ('dtype = "bf16"', 'dtype = "fp64"', "expected F64"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_model(
+    trained: Path, data: Path, tmp_path: Path, old: str, new: str, tensor: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(trained, 2), folder)
+    config = folder / "config.toml"
+    assert f"\n{old}\n" in config.read_text()
+    config.write_text(config.read_text().replace(f"\n{old}\n", f"\n{new}\n"))
+    refused(hero("eval", folder, "--data", data), str(folder), tensor, "a checkpoint of another model")
+    refused(hero("generate", folder, "--prompt", "a"), str(folder), tensor, "a checkpoint of another model")
+
+
+def test_resume_from_another_model(trained: Path, data: Path, tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    ran(*training(other, data, {"model.moe_intermediate_size": 16, "train.steps": 2}))
+    shutil.copytree(trained, run)
+    shutil.rmtree(checkpoint(run, 2))
+    shutil.copytree(checkpoint(other, 2), checkpoint(run, 2))
+    before = folder_bytes(run)
+    refused(
+        hero("train", "--run", run, "--resume"), str(checkpoint(run, 2)), "expected", "a checkpoint of another model"
+    )
+    assert folder_bytes(run) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("model.safetensors", ["model.safetensors"]),
+        ("config.toml", ["config.toml: no such file"]),
+        ("config.json", ["found neither config.json"]),
+    ],
+)
+def test_incomplete_model_folder(
+    trained: Path, data: Path, tmp_path: Path, name: str, parts: list[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(trained, 2), folder)
+    (folder / name).unlink()
+    refused(hero("eval", folder, "--data", data), str(folder), *parts)
+
+
+def test_truncated_weights(trained: Path, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(trained, 2), folder)
+    cut(folder / "model.safetensors", 100_000)
+    refused(hero("eval", folder, "--data", data), str(folder / "model.safetensors"))
+
+
+def test_evaluation_data_beyond_the_vocabulary(trained: Path, tmp_path: Path) -> None:
+    write_megatron(tmp_path / "tokens", [[1, 2, 512, 3]])
+    refused(
+        hero("eval", trained, "--data", tmp_path / "tokens"),
+        str(tmp_path / "tokens.bin"),
+        "document 0, token 2: id 512, expected 0 to 511",
+    )
+
+
+def test_tokenizer_of_another_vocabulary(trained: Path, corpus: Path, tmp_path: Path) -> None:
+    model = tmp_path / "big.model"
+    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 600, "--out", model, "--workers", 1)
+    result = hero("generate", trained, "--prompt", "a", "--tokenizer", model)
+    refused(result, f"{model}: 600 tokens, expected at most the model's 512")
+
+
+COMMAND_LINES: list[tuple[list[str], str]] = [
+    ([], "subcommand"),
+    (["data"], "subcommand"),
+    (["train"], "--run"),
+    (["train", "--run"], "--run"),
+    (["train", "--run", "x", "--data"], "--data"),
+    (["train", "--run", "x", "--config", "none.toml"], "none.toml"),
+    (["eval", "x"], "--data"),
+    (["eval", "x", "--data", "y", "--batch", "0"], "--batch"),
+    (["generate", "x"], "--prompt"),
+    (["generate", "x", "--prompt", "a", "--temperature", "hot"], "--temperature"),
+    (["generate", "x", "--prompt", "a", "--top-p", "2"], "--top-p"),
+    (["generate", "x", "--prompt", "a", "--frequency", "2"], "--frequency"),
+    (["report", "x"], "--out"),
+    (["data", "tokenize", "--input", "x", "--tokenizer", "y"], "--out"),
+]
+
+
+@pytest.mark.parametrize(("words", "part"), COMMAND_LINES)
+def test_command_line(tmp_path: Path, words: list[str], part: str) -> None:
+    result = hero(*words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert part in result.stderr.splitlines()[0]
+    assert result.stdout == "" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.xfail(strict=True, reason="the parser asks for a subcommand and does not say what it found")
+@pytest.mark.parametrize("words", [["frob"], ["data", "frob"]])
+def test_unknown_subcommands_are_named(words: list[str]) -> None:
+    refused(hero(*words), "frob")
+
+
+@pytest.mark.xfail(strict=True, reason="the parser adds a second line that points to --help")
+@pytest.mark.parametrize("words", [[], ["train"], ["eval", "x", "--data", "y", "--batch", "0"]])
+def test_command_line_in_one_line(words: list[str]) -> None:
+    refused(hero(*words))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_loss_that_is_not_finite(data: Path, tmp_path: Path, dtype: str) -> None:
+    run = tmp_path / "run"
+    settings = {"optim.lr": 1e30, "train.dtype": dtype, "checkpoint.every": 1, "train.steps": 20}
+    result = hero(*training(run, data, settings))
+    assert result.returncode == 1
+    done = len(metrics(run))
+    assert 1 <= done < 20
+    last = result.stderr.splitlines()[-1]
+    assert re.match(rf"hero: {re.escape(str(run))}: step {done + 1}: the (loss|gradient of \S+) is ", last)
+    assert last.endswith(f"; last good checkpoint: {checkpoint(run, done)}")
+    assert checkpoint_names(run)[-1] == f"step-{done:08d}"
+
+
+def test_loss_that_is_not_finite_before_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    result = hero(*training(tmp_path / "run", data, {"optim.lr": 1e30}))
+    assert result.returncode == 1
+    assert result.stderr.endswith("; last good checkpoint: none\n")
+
+
+def test_run_folder_that_cannot_be(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "c.toml").write_text(toml(SMALL))
+    for run in (tmp_path / "file" / "run", tmp_path / "file"):
+        result = hero("train", "--config", tmp_path / "c.toml", "--data", data, "--run", run)
+        assert result.returncode == 1
+        assert result.stderr == f"hero: {run}: cannot be made: Not a directory\n"
+
