@@ -58,17 +58,17 @@ def toml(settings: dict[str, Any]) -> str:
 
 
 def hero(*words: Any, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the program to its end; stdout and stderr are text, strictly UTF-8."""
-    return subprocess.run(
+    """Runs the program to its end; stdout and stderr as text, which must be UTF-8, line ends as they came."""
+    done = subprocess.run(
         [PROGRAM, *map(str, words)],
         cwd=cwd,
         env=ENVIRONMENT,
         capture_output=True,
-        encoding="utf-8",
         timeout=300,
         check=False,
         **options,
     )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def ran(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
