@@ -64,7 +64,8 @@ QWEN: dict[str, Any] = {}
         (DEEPSEEK, "--model.n_group=3", ["model.num_experts: found 8", "a multiple of model.n_group = 3"]),
         (DEEPSEEK, "--model.topk_group=2", ["model.topk_group: found 2", "model.n_group = 1"]),
         (DEEPSEEK, "--model.n_group=8", ["model.n_group: found 8", "at least 2"]),
-        (DEEPSEEK, "--model.first_k_dense_replace=3", ["model.first_k_dense_replace: found 3", "num_hidden_layers = 3"]),
+        (DEEPSEEK, "--model.first_k_dense_replace=3",
+         ["model.first_k_dense_replace: found 3", "num_hidden_layers = 3"]),
         (DEEPSEEK, "--router.stages=3", ["router.stages: found 3", "at most the 2 MoE layers"]),
         (DEEPSEEK | {"model.n_group": 4}, "--model.num_experts_per_tok=3",
          ["model.num_experts_per_tok: found 3", "at most 2", "topk_group = 1"]),
@@ -89,7 +90,8 @@ def test_configuration(data: Path, tmp_path: Path, base: dict[str, Any], flag: s
         ("model = 3\n", [":1: model: found 3", "the section [model]"]),
         ("[train]\nsteps = = 3\n", [":2:9: not TOML"]),
         ("[train]\nsteps = 3\nsteps = 4\n", [":3:", "not TOML"]),
-        ("[model]\nnum_experts = 8\nn_routed_experts = 8\n", [":3: model.n_routed_experts", "model.num_experts in line 2"]),
+        ("[model]\nnum_experts = 8\nn_routed_experts = 8\n",
+         [":3: model.n_routed_experts", "model.num_experts in line 2"]),
         ("\0\x01\x02", [":1:", "not TOML"]),
     ],
 )  # fmt: skip
@@ -311,9 +313,8 @@ def test_resume_from_another_model(trained: Path, data: Path, tmp_path: Path) ->
     shutil.rmtree(checkpoint(run, 2))
     shutil.copytree(checkpoint(other, 2), checkpoint(run, 2))
     before = folder_bytes(run)
-    refused(
-        hero("train", "--run", run, "--resume"), str(checkpoint(run, 2)), "expected", "a checkpoint of another model"
-    )
+    result = hero("train", "--run", run, "--resume")
+    refused(result, str(checkpoint(run, 2)), "expected", "a checkpoint of another model")
     assert folder_bytes(run) == before
 
 
