@@ -9,11 +9,30 @@
 #include "generate/commands.h"
 #include "train/commands.h"
 
+namespace {
+
+// One line, like every other refusal. The parser asks for a subcommand before it looks at what it does not
+// know.
+void print_mistake(const CLI::App& hero, const CLI::ParseError& mistake) {
+  const CLI::App* command = &hero;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const bool unknown = dynamic_cast<const CLI::RequiredError*>(&mistake) &&
+                       !command->get_subcommands({}).empty() && !command->remaining().empty();
+  const std::string what = unknown ? command->remaining().front() + ": unknown subcommand" : mistake.what();
+  std::string path;
+  for (const CLI::App* c = command; c != &hero; c = c->get_parent()) path = " " + c->get_name() + path;
+  std::fprintf(stderr, "hero: %s; see hero%s --help\n", what.c_str(), path.c_str());
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App hero("Pre-train Mixture-of-Experts language models whose routers know their own history.");
   hero.require_subcommand(1);
-  hero.footer("Exit status: 0; 2 for a wrong command line, configuration or input file; 1 for what failed on the way;\n"
-              "128 + n after a save on signal n.");
+  hero.footer(
+      "Exit status: 0; 2 for a wrong command line, configuration or input file; 1 for what failed on the "
+      "way;\n"
+      "128 + n after a save on signal n.");
   int status = 0;
   hero::add_data_commands(hero);
   hero::add_train_commands(hero, status);
@@ -23,7 +42,9 @@ int main(int argc, char** argv) {
     hero.parse(argc, argv);
     return status;
   } catch (const CLI::ParseError& e) {
-    return hero.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return hero.exit(e);
+    print_mistake(hero, e);
+    return 2;
   } catch (const hero::UserError& e) {
     std::fprintf(stderr, "hero: %s\n", e.what());
     return 2;

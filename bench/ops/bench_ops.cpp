@@ -1,5 +1,5 @@
-// bench_ops [--benchmark_filter=REGEX]: milliseconds of wall time. Two names that differ in /fused and /plain alone are
-// one case; compare numbers of one run only.
+// bench_ops [--benchmark_filter=REGEX]: milliseconds of wall time. Two names that differ in /fused and /plain
+// alone are one case; compare numbers of one run only.
 #include "ops/bench_ops.h"
 
 #include <ATen/Parallel.h>

@@ -1,6 +1,6 @@
 #pragma once
-// Each operator forward and backward in bf16, once through the dispatcher (the fused kernels where there are any) and
-// once by its plain form, under the names OPERATOR/SHAPE/fused and OPERATOR/SHAPE/plain.
+// Each operator forward and backward in bf16, once through the dispatcher (the fused kernels where there are
+// any) and once by its plain form, under the names OPERATOR/SHAPE/fused and OPERATOR/SHAPE/plain.
 #include <ATen/ATen.h>
 
 #include <functional>

@@ -7,7 +7,8 @@ namespace {
 
 std::string sizes(std::initializer_list<std::pair<char, int64_t>> named) {
   std::string text;
-  for (const auto& [letter, size] : named) text += (text.empty() ? "" : "_") + (letter + std::to_string(size));
+  for (const auto& [letter, size] : named)
+    text += (text.empty() ? "" : "_") + (letter + std::to_string(size));
   return text;
 }
 
@@ -40,7 +41,8 @@ void add_rope(const test::RopeCase& c) {
   const auto x = random({c.batch, c.positions, c.heads, c.width});
   const auto angle = at::rand({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
   for (const bool interleave : {false, true}) {
-    add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) + (interleave ? "_interleaved" : ""),
+    add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) +
+            (interleave ? "_interleaved" : ""),
         [=](bool plain) {
           const auto y = call(plain, "hero::rope", ops::rope_plain, x, cos, sin, interleave, false);
           call(plain, "hero::rope", ops::rope_plain, y, cos, sin, interleave, true);
@@ -51,19 +53,25 @@ void add_rope(const test::RopeCase& c) {
 void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
   const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
-  add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}), [=](bool plain) {
-    call(plain, "hero::linear_cross_entropy", ops::linear_cross_entropy_plain, x, w, targets, true);
-  });
+  add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}),
+      [=](bool plain) {
+        call(plain, "hero::linear_cross_entropy", ops::linear_cross_entropy_plain, x, w, targets, true);
+      });
 }
 
 }  // namespace
 
 void add_dense() {
-  for (const auto& c : test::kLinearCases) if (c.timed) add_linear(c);
-  for (const auto& c : test::kRmsNormCases) if (c.timed) add_rms_norm(c);
-  for (const auto& c : test::kSwigluCases) if (c.timed) add_swiglu(c);
-  for (const auto& c : test::kRopeCases) if (c.timed) add_rope(c);
-  for (const auto& c : test::kCrossEntropyCases) if (c.timed) add_linear_cross_entropy(c);
+  for (const auto& c : test::kLinearCases)
+    if (c.timed) add_linear(c);
+  for (const auto& c : test::kRmsNormCases)
+    if (c.timed) add_rms_norm(c);
+  for (const auto& c : test::kSwigluCases)
+    if (c.timed) add_swiglu(c);
+  for (const auto& c : test::kRopeCases)
+    if (c.timed) add_rope(c);
+  for (const auto& c : test::kCrossEntropyCases)
+    if (c.timed) add_linear_cross_entropy(c);
 }
 
 }  // namespace hero::bench

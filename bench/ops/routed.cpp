@@ -10,38 +10,44 @@ void add_route(const test::RouteCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.experts, columns}, 0.05);
   const auto probs = random({c.tokens, c.slots, c.experts}).softmax(-1);
   const auto buffer = probs.flatten(1).contiguous(), squares = probs.to(at::kFloat).square().sum(-1);
-  const auto slot = std::optional(buffer.slice(1, own)), slot_squares = std::optional(squares.select(1, c.slots - 1));
+  const auto slot = std::optional(buffer.slice(1, own)),
+             slot_squares = std::optional(squares.select(1, c.slots - 1));
   std::optional<at::Tensor> history, sumsq;
   if (c.visible > 0) {
     history = buffer.slice(1, own - c.visible * c.experts, own);
     sumsq = squares.slice(1, c.slots - 1 - c.visible, c.slots - 1);
   }
   const auto dlogits = at::randn({c.tokens, c.experts}), dprobs = at::randn({c.tokens, c.experts});
-  add("route/T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_E" + std::to_string(c.experts) + "_M" +
-          std::to_string(c.visible),
+  add("route/T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_E" +
+          std::to_string(c.experts) + "_M" + std::to_string(c.visible),
       [=, scale = c.scale](bool plain) {
-        const auto [z, p, stats] = call(plain, "hero::route_forward", ops::route_forward_plain, x, w, history, sumsq, 1.0,
-                                        1e-6, scale, slot, slot_squares);
-        call(plain, "hero::route_backward", ops::route_backward_plain, dlogits, dprobs, p, x, w, history, stats);
+        const auto [z, p, stats] = call(plain, "hero::route_forward", ops::route_forward_plain, x, w, history,
+                                        sumsq, 1.0, 1e-6, scale, slot, slot_squares);
+        call(plain, "hero::route_backward", ops::route_backward_plain, dlogits, dprobs, p, x, w, history,
+             stats);
       });
 }
 
 void add_experts(const test::ExpertsCase& c) {
-  const std::string shape = "T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_F" + std::to_string(c.inner) +
-                            "_E" + std::to_string(c.experts) + "_K" + std::to_string(c.k);
+  const std::string shape = "T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_F" +
+                            std::to_string(c.inner) + "_E" + std::to_string(c.experts) + "_K" +
+                            std::to_string(c.k);
   const auto ids = std::get<1>(at::rand({c.tokens, c.experts}).topk(c.k, 1));
   const auto planned = ops::plan_plain(ids, c.experts);
   const at::Tensor offsets = std::get<1>(planned), token = std::get<2>(planned), row = std::get<3>(planned);
   const int64_t rows = token.size(0);
   const auto x_N = random({rows, c.width}), dy_N = random({rows, c.width}), x_T = random({c.tokens, c.width});
-  const auto gate_up = random({c.experts, 2 * c.inner, c.width}, 0.1), down = random({c.experts, c.width, c.inner}, 0.1);
+  const auto gate_up = random({c.experts, 2 * c.inner, c.width}, 0.1),
+             down = random({c.experts, c.width, c.inner}, 0.1);
   const auto weights = at::rand({c.tokens, c.k});
 
   add("experts/" + shape, [=](bool plain) {
-    const auto [y, h] = call(plain, "hero::experts_forward", ops::experts_forward_plain, x_N, gate_up, down, offsets);
+    const auto [y, h] =
+        call(plain, "hero::experts_forward", ops::experts_forward_plain, x_N, gate_up, down, offsets);
     call(plain, "hero::experts_backward", ops::experts_backward_plain, dy_N, x_N, h, gate_up, down, offsets);
   });
-  add("plan/" + shape, [=, experts = c.experts](bool plain) { call(plain, "hero::plan", ops::plan_plain, ids, experts); });
+  add("plan/" + shape,
+      [=, experts = c.experts](bool plain) { call(plain, "hero::plan", ops::plan_plain, ids, experts); });
   add("permute/" + shape, [=](bool plain) {
     call(plain, "hero::gather_rows", ops::gather_rows_plain, x_T, token);
     call(plain, "hero::sum_rows", ops::sum_rows_plain, dy_N, std::optional<at::Tensor>(), row);
@@ -55,8 +61,10 @@ void add_experts(const test::ExpertsCase& c) {
 }  // namespace
 
 void add_routed() {
-  for (const auto& c : test::kRouteCases) if (c.timed) add_route(c);
-  for (const auto& c : test::kExpertsCases) if (c.timed) add_experts(c);
+  for (const auto& c : test::kRouteCases)
+    if (c.timed) add_route(c);
+  for (const auto& c : test::kExpertsCases)
+    if (c.timed) add_experts(c);
 }
 
 }  // namespace hero::bench

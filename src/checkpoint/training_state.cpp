@@ -31,13 +31,16 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 // Copies a tensor of the file into its place.
-void read_into(const ShardedReader& reader, const fs::path& dir, const std::string& name, const at::Tensor& target) {
+void read_into(const ShardedReader& reader, const fs::path& dir, const std::string& name,
+               const at::Tensor& target) {
   const TensorView* found = reader.find(name);
   const std::string expected = dtype_name(target) + " " + shape_text(target.sizes().vec());
-  if (!found) throw UserError(dir.string() + ": no tensor " + name + ", expected " + expected + ": a checkpoint of another model");
+  if (!found)
+    throw UserError(dir.string() + ": no tensor " + name + ", expected " + expected +
+                    ": a checkpoint of another model");
   if (found->shape != target.sizes().vec() || found->dtype != dtype_name(target)) {
-    throw UserError(dir.string() + ": tensor " + name + " is " + found->dtype + " " + shape_text(found->shape) + ", expected " +
-                    expected + ": a checkpoint of another model");
+    throw UserError(dir.string() + ": tensor " + name + " is " + found->dtype + " " +
+                    shape_text(found->shape) + ", expected " + expected + ": a checkpoint of another model");
   }
   TORCH_INTERNAL_ASSERT(target.is_contiguous());
   std::memcpy(target.data_ptr(), found->data, target.nbytes());
@@ -76,8 +79,10 @@ std::vector<std::pair<std::string, at::Tensor>> moments(const Transformer& model
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
                                        const RunInputs& inputs) {
   CheckpointContents contents;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors()) contents.model.push_back(view_of(name, tensor));
-  for (const auto& [name, tensor] : moments(model, optimizer)) contents.optimizer.push_back(view_of(name, tensor));
+  for (const auto& [name, tensor] : model.parameters().disk_tensors())
+    contents.model.push_back(view_of(name, tensor));
+  for (const auto& [name, tensor] : moments(model, optimizer))
+    contents.optimizer.push_back(view_of(name, tensor));
   const auto shares = state.balance.shares_LE.contiguous();
   const auto* values = shares.const_data_ptr<double>();
   const json saved = {{"step", state.step},
@@ -104,7 +109,9 @@ void load_weights(const fs::path& dir, Transformer& model) {
     known.insert(name);
   }
   for (const auto& name : reader.names()) {
-    if (!known.count(name)) throw UserError(dir.string() + ": tensor " + name + " has no place in this model: a checkpoint of another model");
+    if (!known.count(name))
+      throw UserError(dir.string() + ": tensor " + name +
+                      " has no place in this model: a checkpoint of another model");
   }
   model.parameters().publish();
 }
@@ -120,8 +127,9 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW
              BalanceState::uniform(model.layout().layers(), model.layout().experts())};
     const auto shares = saved.at("balance_shares").get<std::vector<double>>();
     if (static_cast<int64_t>(shares.size()) != state.balance.shares_LE.numel()) {
-      throw UserError((dir / "state.json").string() + ": balance_shares holds " + std::to_string(shares.size()) +
-                      " values, expected " + std::to_string(state.balance.shares_LE.numel()));
+      throw UserError((dir / "state.json").string() + ": balance_shares holds " +
+                      std::to_string(shares.size()) + " values, expected " +
+                      std::to_string(state.balance.shares_LE.numel()));
     }
     std::memcpy(state.balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
   } catch (const json::exception& e) {
@@ -145,7 +153,8 @@ RunInputs load_inputs(const fs::path& dir) {
 
 Config load_model_config(const fs::path& dir) {
   const auto path = dir / "config.toml";
-  if (!fs::exists(path)) throw UserError(path.string() + ": no such file, expected the configuration of a checkpoint");
+  if (!fs::exists(path))
+    throw UserError(path.string() + ": no such file, expected the configuration of a checkpoint");
   auto config = load_config({path.string()}, {});
   check(config);
   return config;

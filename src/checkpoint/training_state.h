@@ -10,8 +10,8 @@
 
 namespace hero {
 
-/// Where a run stands after a step. Nothing else changes from step to step: random numbers are functions of the seed and
-/// these.
+/// Where a run stands after a step. Nothing else changes from step to step: random numbers are functions of
+/// the seed and these.
 struct TrainingState {
   int64_t step = 0;     ///< steps done
   int64_t tokens = 0;   ///< trained so far
@@ -26,13 +26,15 @@ struct RunInputs {
   int64_t eos = -1;
 };
 
-/// Views of model and optimizer as the files of RUN/checkpoints/step-*: fp32 values under Hugging Face's names, moments as
-/// exp_avg.NAME and exp_avg_sq.NAME, the state as state.json. The tensors stay owned by their modules.
+/// Views of model and optimizer as the files of RUN/checkpoints/step-*: fp32 values under Hugging Face's
+/// names, moments as exp_avg.NAME and exp_avg_sq.NAME, the state as state.json. The tensors stay owned by
+/// their modules.
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
                                        const RunInputs& inputs);
 
-/// Reads weights from a checkpoint or model folder into the model and publishes them. UserError where a tensor is missing,
-/// has another shape or type, or where the folder holds tensors that the model lacks: a checkpoint of another model.
+/// Reads weights from a checkpoint or model folder into the model and publishes them. UserError where a
+/// tensor is missing, has another shape or type, or where the folder holds tensors that the model lacks: a
+/// checkpoint of another model.
 void load_weights(const std::filesystem::path& dir, Transformer& model);
 
 /// Reads moments and state, after verify_checkpoint. UserError as above.

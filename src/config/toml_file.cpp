@@ -76,8 +76,7 @@ std::vector<TomlEntry> read_toml(const std::string& path) {
 }
 
 std::string one_line(std::string text, size_t longest) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   return text.size() <= longest ? text : text.substr(0, longest - 3) + "...";
 }
 

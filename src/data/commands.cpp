@@ -47,7 +47,6 @@ void print_skipped(int64_t skipped) {
 void run_tokenizer(const TokenizerTraining& options, const std::string& out) {
   make_parent_folder(out);
   const auto start = std::chrono::steady_clock::now();
-  std::fprintf(stderr, "learning %ld pieces\n", static_cast<long>(options.vocab_size));
   const auto trained = train_tokenizer(options);
   write_file(out, trained.model);
   print_skipped(trained.skipped);

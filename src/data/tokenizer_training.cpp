@@ -240,6 +240,8 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   if (lines_of_text.empty())
     throw UserError(describe(options.corpus) + ": no words found, expected text to learn from");
   Lines lines(lines_of_text);
+  std::fprintf(stderr, "learning %ld pieces from %zu different words\n",
+               static_cast<long>(options.vocab_size), counts.size());
   // SentencePiece writes its thread count into the model: always 1.
   const auto status =
       sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},

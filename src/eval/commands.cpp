@@ -29,20 +29,26 @@ void run_eval(const EvalOptions& options) {
   std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
   for (const auto& prefix : options.data) {
     const SequentialReader reader(prefix, config.train.sequence, config.model.vocab_size);
-    StepProgress progress("window", reader.windows(), {.rate_unit = "tok", .rate_per_item = static_cast<double>(config.train.sequence)});
+    StepProgress progress("window", reader.windows(),
+                          {.rate_unit = "tok", .rate_per_item = static_cast<double>(config.train.sequence)});
     auto result = evaluate(*model, reader, config.train.sequence, options.batch,
                            [&](int64_t windows) { progress.update(windows); });
     progress.finish();
     result.name = fs::path(reader.prefix()).filename().string();
-    std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss, result.perplexity);
+    std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss,
+                result.perplexity);
     std::fflush(stdout);
-    results.push_back({{"name", result.name}, {"tokens", result.tokens}, {"loss", result.loss}, {"perplexity", result.perplexity}});
+    results.push_back({{"name", result.name},
+                       {"tokens", result.tokens},
+                       {"loss", result.loss},
+                       {"perplexity", result.perplexity}});
   }
   // A run folder keeps the result of its latest checkpoint, where the report finds it.
   if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
     const auto path = fs::path(options.dir) / "eval.json";
     std::ofstream out(path);
-    out << json{{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}}.dump(1) << "\n";
+    out << json{{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}}.dump(1)
+        << "\n";
     if (!out.flush()) throw RunError(path.string() + ": cannot be written");
   }
 }
@@ -52,9 +58,14 @@ void run_eval(const EvalOptions& options) {
 void add_eval_command(CLI::App& hero) {
   auto options = std::make_shared<EvalOptions>();
   auto* command = hero.add_subcommand("eval", "Loss and perplexity of a model on token files");
-  command->add_option("dir", options->dir, "run folder (its latest checkpoint; the result goes to its eval.json) or checkpoint")->required();
+  command
+      ->add_option("dir", options->dir,
+                   "run folder (its latest checkpoint; the result goes to its eval.json) or checkpoint")
+      ->required();
   command->add_option("--data", options->data, "prefixes of .bin and .idx files")->required();
-  command->add_option("--batch", options->batch, "sequences computed at a time")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--batch", options->batch, "sequences computed at a time")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   command->callback([options] { run_eval(*options); });
 }
 

@@ -8,14 +8,14 @@
 namespace hero {
 
 struct Evaluation {
-  std::string name;        ///< of the data set
-  int64_t tokens = 0;      ///< predicted
-  double loss = 0;         ///< mean cross-entropy per predicted token, nats
-  double perplexity = 0;   ///< e^loss
+  std::string name;       ///< of the data set
+  int64_t tokens = 0;     ///< predicted
+  double loss = 0;        ///< mean cross-entropy per predicted token, nats
+  double perplexity = 0;  ///< e^loss
 };
 
-/// Predicts every token but the first once, in windows of the reader's sequence length, `batch` windows at a time.
-/// `done` is called with the number of windows finished.
+/// Predicts every token but the first once, in windows of the reader's sequence length, `batch` windows at a
+/// time. `done` is called with the number of windows finished.
 Evaluation evaluate(const Transformer& model, const SequentialReader& reader, int64_t sequence, int64_t batch,
                     const std::function<void(int64_t)>& done);
 

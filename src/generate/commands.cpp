@@ -44,10 +44,12 @@ void run_generate(GenerateOptions options) {
   }
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder);
-  const std::string pieces = options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer;
+  const std::string pieces =
+      options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer;
   const Tokenizer tokenizer(pieces);
   if (tokenizer.vocab_size() > model->config().model.vocab_size) {
-    throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) + " tokens, expected at most the model's " +
+    throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) +
+                    " tokens, expected at most the model's " +
                     std::to_string(model->config().model.vocab_size));
   }
   options.sampling.eos = tokenizer.eos_id();
@@ -57,8 +59,9 @@ void run_generate(GenerateOptions options) {
   if (prompt.empty()) prompt.push_back(tokenizer.eos_id());
   const int64_t longest = model->config().model.max_position_embeddings;
   if (static_cast<int64_t>(prompt.size()) >= longest) {
-    throw UserError("--prompt: " + std::to_string(prompt.size()) + " tokens, expected fewer than model.max_position_embeddings = " +
-                    std::to_string(longest));
+    throw UserError(
+        "--prompt: " + std::to_string(prompt.size()) +
+        " tokens, expected fewer than model.max_position_embeddings = " + std::to_string(longest));
   }
   std::fputs(options.prompt.c_str(), stdout);
   Printer printer(tokenizer);
@@ -76,11 +79,20 @@ void add_generate_command(CLI::App& hero) {
   auto* command = hero.add_subcommand("generate", "Continue a text");
   auto& s = options->sampling;
   command->add_option("dir", options->dir, "run folder (its latest checkpoint) or checkpoint")->required();
-  command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")->required();
-  command->add_option("--max-tokens", s.max_tokens, "most tokens to make")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--temperature", s.temperature, "0: always the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  command->add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")
+      ->required();
+  command->add_option("--max-tokens", s.max_tokens, "most tokens to make")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--temperature", s.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command->add_option("--seed", s.seed, "of the draws")->capture_default_str();
   command->add_option("--tokenizer", options->tokenizer, "SentencePiece model, where the folder holds none");
   command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");

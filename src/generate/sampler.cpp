@@ -23,8 +23,8 @@ int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint6
   return ids[chosen].item<int64_t>();
 }
 
-std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt, const Sampling& sampling,
-                              const std::function<void(int64_t)>& on_token) {
+std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
+                              const Sampling& sampling, const std::function<void(int64_t)>& on_token) {
   at::NoGradGuard no_grad;
   KeyValueCache cache;
   std::vector<int64_t> all = prompt, made;

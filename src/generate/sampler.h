@@ -14,15 +14,17 @@ struct Sampling {
   int64_t top_k = 0;         ///< 0: all
   double top_p = 1.0;        ///< smallest set of tokens whose probabilities reach it
   uint64_t seed = 1234;
-  int64_t eos = -1;          ///< ends the text
-  bool cache = true;         ///< false: recompute every position each time
+  int64_t eos = -1;   ///< ends the text
+  bool cache = true;  ///< false: recompute every position each time
 };
 
-/// One token from logits [V]: temperature, then top-k, then top-p; ties by the lower id. `index` numbers the draw.
+/// One token from logits [V]: temperature, then top-k, then top-p; ties by the lower id. `index` numbers the
+/// draw.
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index);
 
-/// Continues `prompt` (not empty); `on_token` sees each id as it is made. Returns the new ids, eos not among them.
-std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt, const Sampling& sampling,
-                              const std::function<void(int64_t)>& on_token);
+/// Continues `prompt` (not empty); `on_token` sees each id as it is made. Returns the new ids, eos not among
+/// them.
+std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
+                              const Sampling& sampling, const std::function<void(int64_t)>& on_token);
 
 }  // namespace hero

@@ -10,8 +10,8 @@ BalanceState BalanceState::uniform(int64_t layers, int64_t experts) {
   return {at::full({layers, experts}, 1.0 / static_cast<double>(experts), at::TensorOptions(at::kDouble))};
 }
 
-at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope, int64_t sequence,
-                        const at::Tensor& global_shares_E) {
+at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
+                        int64_t sequence, const at::Tensor& global_shares_E) {
   const int64_t experts = scores_TE.size(1), groups = scope == "sequence" ? scores_TE.size(0) / sequence : 1;
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
   if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
@@ -24,7 +24,8 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
 
 at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
 
-at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k, const std::vector<int64_t>& stage_of) {
+at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
+                         const std::vector<int64_t>& stage_of) {
   at::Tensor sum, previous;
   int64_t pairs = 0;
   for (const auto& r : routings) {
@@ -39,8 +40,8 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k, const 
   return pairs ? -sum / static_cast<double>(pairs) : at::Tensor();
 }
 
-Losses compute_losses(const Transformer& model, const Transformer::Output& output, const at::Tensor& targets_T, int64_t sequence,
-                      const BalanceState& balance) {
+Losses compute_losses(const Transformer& model, const Transformer::Output& output,
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(output.routings.size());
@@ -48,7 +49,9 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   const auto tokens = static_cast<double>(targets_T.size(0));
   losses.total = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T) / tokens;
   losses.lm = losses.total.item<double>();
-  const auto add = [&](const at::Tensor& term, double coefficient) { losses.total = losses.total + term * coefficient; };
+  const auto add = [&](const at::Tensor& term, double coefficient) {
+    losses.total = losses.total + term * coefficient;
+  };
   for (const auto& r : output.routings) {
     if (router.balance != "none" && router.balance_loss > 0) {
       auto scores = routing_scores(r.logits, r.probs, config.model);
@@ -64,7 +67,8 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
     }
   }
   if (router.coupling_loss > 0) {
-    const auto term = coupling_loss(output.routings, config.model.num_experts_per_tok, model.layout().stage_of());
+    const auto term =
+        coupling_loss(output.routings, config.model.num_experts_per_tok, model.layout().stage_of());
     if (term.defined()) {
       losses.coupling = term.item<double>();
       add(term, router.coupling_loss);

@@ -5,8 +5,9 @@
 
 namespace hero {
 
-/// Expert shares of the previous step's whole global batch, [L, E] rows summing to 1; uniform before the first step.
-/// What `router.balance = "global"` weighs the present probabilities with; part of every checkpoint.
+/// Expert shares of the previous step's whole global batch, [L, E] rows summing to 1; uniform before the
+/// first step. What `router.balance = "global"` weighs the present probabilities with; part of every
+/// checkpoint.
 struct BalanceState {
   at::Tensor shares_LE;
   static BalanceState uniform(int64_t layers, int64_t experts);
@@ -22,20 +23,22 @@ struct Losses {
 
 /// Loss of one micro-batch. targets int64 [T]; sequences of `sequence` tokens follow one another in T.
 /// Balance and z terms are summed over layers in `total`, as each layer's own loss.
-Losses compute_losses(const Transformer& model, const Transformer::Output& output, const at::Tensor& targets_T, int64_t sequence,
-                      const BalanceState& balance);
+Losses compute_losses(const Transformer& model, const Transformer::Output& output,
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance);
 
-/// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P the mean of the normalised scores over the tokens, f the
-/// shares of assignments, summing to 1, of this micro-batch ("micro_batch"), of each sequence by itself ("sequence"), or
-/// as given ("global").
-at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope, int64_t sequence,
-                        const at::Tensor& global_shares_E);
+/// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P the mean of the normalised scores over the
+/// tokens, f the shares of assignments, summing to 1, of this micro-batch ("micro_batch"), of each sequence
+/// by itself ("sequence"), or as given ("global").
+at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
+                        int64_t sequence, const at::Tensor& global_shares_E);
 
 /// Mean over tokens of logsumexp(Z)^2 (ST-MoE, Eq. 5).
 at::Tensor z_loss(const at::Tensor& logits_TE);
 
-/// R_cp of arXiv 2602.14159: minus the product of the top-k probability masses of adjacent layers of one stage, averaged
-/// over tokens and pairs. Gradient flows into both layers. Undefined where no two layers share a stage.
-at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k, const std::vector<int64_t>& stage_of);
+/// R_cp of arXiv 2602.14159: minus the product of the top-k probability masses of adjacent layers of one
+/// stage, averaged over tokens and pairs. Gradient flows into both layers. Undefined where no two layers
+/// share a stage.
+at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
+                         const std::vector<int64_t>& stage_of);
 
 }  // namespace hero

@@ -12,11 +12,14 @@ namespace {
 constexpr double kLatentEps = 1e-6;  // of the norms of the latents, whatever rms_norm_eps says (DeepSeek-V3)
 
 // [B, H, S, P] -> [B, S, H*P]
-at::Tensor join_heads(const at::Tensor& x) { return x.transpose(1, 2).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)}); }
+at::Tensor join_heads(const at::Tensor& x) {
+  return x.transpose(1, 2).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
+}
 
 }  // namespace
 
-GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
+GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::string& prefix,
+                                             const ModelConfig& model)
     : model_(model) {
   const int64_t d = model.hidden_size, q = model.num_attention_heads * model.head_dim,
                 kv = model.num_key_value_heads * model.head_dim;
@@ -31,8 +34,10 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
   k_norm_ = parameters.add(prefix + ".k_norm.weight", {model.head_dim}, constant_init(1), false);
 }
 
-at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const {
-  const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads, p = model_.head_dim;
+at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
+                                             LayerCache* cache) const {
+  const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
+                p = model_.head_dim;
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
   const auto normed = [&](int64_t first, int64_t count, const at::Tensor& weight) {
     const auto part = ops::rms_norm(heads.slice(2, first, first + count), weight, model_.rms_norm_eps);
@@ -48,25 +53,29 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   return ops::linear(join_heads(ops::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(p)))), out_);
 }
 
-LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model) : model_(model) {
-  const int64_t d = model.hidden_size, h = model.num_attention_heads, q_rank = model.q_lora_rank, kv_rank = model.kv_lora_rank,
-                q = h * (model.qk_nope_head_dim + model.qk_rope_head_dim);
+LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
+    : model_(model) {
+  const int64_t d = model.hidden_size, h = model.num_attention_heads, q_rank = model.q_lora_rank,
+                kv_rank = model.kv_lora_rank, q = h * (model.qk_nope_head_dim + model.qk_rope_head_dim);
   const auto init = normal_init(model.initializer_range), ones = constant_init(1);
   const ParameterPart queries = q_rank ? ParameterPart{prefix + ".q_a_proj.weight", {q_rank, d}, init}
                                        : ParameterPart{prefix + ".q_proj.weight", {q, d}, init};
   const int64_t latent = kv_rank + model.qk_rope_head_dim;
-  down_ = parameters.add(prefix + ".qkv_a_proj.weight", {queries.shape[0] + latent, d},
-                         {queries, {prefix + ".kv_a_proj_with_mqa.weight", {latent, d}, init}}, /*decay=*/true);
+  down_ =
+      parameters.add(prefix + ".qkv_a_proj.weight", {queries.shape[0] + latent, d},
+                     {queries, {prefix + ".kv_a_proj_with_mqa.weight", {latent, d}, init}}, /*decay=*/true);
   if (q_rank) {
     q_norm_ = parameters.add(prefix + ".q_a_layernorm.weight", {q_rank}, ones, false);
     q_up_ = parameters.add(prefix + ".q_b_proj.weight", {q, q_rank}, init, true);
   }
   kv_norm_ = parameters.add(prefix + ".kv_a_layernorm.weight", {kv_rank}, ones, false);
-  kv_up_ = parameters.add(prefix + ".kv_b_proj.weight", {h * (model.qk_nope_head_dim + model.v_head_dim), kv_rank}, init, true);
+  kv_up_ = parameters.add(prefix + ".kv_b_proj.weight",
+                          {h * (model.qk_nope_head_dim + model.v_head_dim), kv_rank}, init, true);
   out_ = parameters.add(prefix + ".o_proj.weight", {d, h * model.v_head_dim}, init, true);
 }
 
-at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const {
+at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
+                                       LayerCache* cache) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
                 rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
   const auto down = ops::linear(x, down_);
@@ -74,7 +83,9 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   auto queries = down.slice(2, 0, q_width);
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
-  const auto turn = [&](const at::Tensor& t) { return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave); };
+  const auto turn = [&](const at::Tensor& t) {
+    return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
+  };
   const auto q = at::cat({queries.slice(3, 0, nope), turn(queries.slice(3, nope))}, 3).transpose(1, 2);
   auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
   auto shared_key = turn(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
@@ -85,9 +96,11 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   }
   const int64_t keys = latent.size(1);
   const auto kv = ops::linear(latent, kv_up_).view({b, keys, h, nope + model_.v_head_dim});
-  const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, keys, h, rope})}, 3).transpose(1, 2);
+  const auto k =
+      at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, keys, h, rope})}, 3).transpose(1, 2);
   const auto v = kv.slice(3, nope).transpose(1, 2);
-  return ops::linear(join_heads(ops::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(nope + rope)))), out_);
+  return ops::linear(join_heads(ops::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(nope + rope)))),
+                     out_);
 }
 
 }  // namespace hero

@@ -17,8 +17,8 @@ class GroupedQueryAttention {
   at::Tensor qkv_, out_, q_norm_, k_norm_;
 };
 
-/// Multi-head latent attention (DeepSeek-V2/V3): keys and values come from one normalised latent per position, a shared
-/// rotary key beside it; queries through a low rank, or straight where q_lora_rank is 0.
+/// Multi-head latent attention (DeepSeek-V2/V3): keys and values come from one normalised latent per
+/// position, a shared rotary key beside it; queries through a low rank, or straight where q_lora_rank is 0.
 class LatentAttention {
  public:
   LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
@@ -26,7 +26,8 @@ class LatentAttention {
 
  private:
   ModelConfig model_;
-  at::Tensor down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] without a query rank
+  at::Tensor
+      down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] without a query rank
   at::Tensor q_norm_, q_up_, kv_norm_, kv_up_, out_;
 };
 

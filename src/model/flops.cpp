@@ -23,13 +23,16 @@ double training_flops_per_token(const Config& config) {
   const double moe = 3.0 * d * f * static_cast<double>(m.num_experts_per_tok + m.n_shared_experts) + d * e;
   const double dense = 3.0 * d * static_cast<double>(m.intermediate_size);
   const int64_t moe_count = moe_layers(m);
-  const double weights = static_cast<double>(m.num_hidden_layers) * attention + static_cast<double>(moe_count) * moe +
-                         static_cast<double>(m.first_k_dense_replace) * dense + d * static_cast<double>(m.vocab_size);
+  const double weights =
+      static_cast<double>(m.num_hidden_layers) * attention + static_cast<double>(moe_count) * moe +
+      static_cast<double>(m.first_k_dense_replace) * dense + d * static_cast<double>(m.vocab_size);
   const HistoryLayout layout(moe_count, m.num_experts, config.router);
   double history = 0;
   for (int64_t l = 1; l <= moe_count; ++l) history += static_cast<double>(layout.visible(l).size()) * e * e;
-  // Each query meets half of the sequence on average; scores and values, 2 operations, thrice with the backward pass.
-  const double scores = 3.0 * static_cast<double>(m.num_hidden_layers * config.train.sequence) * heads * (qk + v);
+  // Each query meets half of the sequence on average; scores and values, 2 operations, thrice with the
+  // backward pass.
+  const double scores =
+      3.0 * static_cast<double>(m.num_hidden_layers * config.train.sequence) * heads * (qk + v);
   return 6.0 * weights + 4.0 * history + scores;
 }
 

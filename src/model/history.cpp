@@ -8,7 +8,11 @@
 namespace hero {
 
 HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
-    : experts_(experts), stage_of_(stage_of_layers(layers, router.stages)), visible_(layers), group_(layers, 0), index_(layers, 0) {
+    : experts_(experts),
+      stage_of_(stage_of_layers(layers, router.stages)),
+      visible_(layers),
+      group_(layers, 0),
+      index_(layers, 0) {
   const bool hero = router.kind == "hero";
   const int64_t groups = router.history == "global" ? 1 : router.stages;
   std::vector<int64_t> members(groups, 0);
@@ -59,7 +63,8 @@ std::vector<at::Tensor> RoutingHistory::visible_live(int64_t l) const {
 
 int64_t RoutingHistory::bytes() const {
   int64_t n = 0;
-  for (size_t g = 0; g < probs_.size(); ++g) n += static_cast<int64_t>(probs_[g].nbytes() + sumsq_[g].nbytes());
+  for (size_t g = 0; g < probs_.size(); ++g)
+    n += static_cast<int64_t>(probs_[g].nbytes() + sumsq_[g].nbytes());
   return n;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// The routing history of one micro-batch (HERO-MoE, "Stage-Local Historical Routing"). One buffer [T, slots*E] per stage,
-// slots numbered by layer: a layer writes its detached softmax once, later layers read column ranges, nothing is ever
-// concatenated. A replayed layer rewrites its slot with the same numbers. Squares are kept per layer, never as a running
-// sum, so that a replay finds what the first pass found.
+// The routing history of one micro-batch (HERO-MoE, "Stage-Local Historical Routing"). One buffer [T,
+// slots*E] per stage, slots numbered by layer: a layer writes its detached softmax once, later layers read
+// column ranges, nothing is ever concatenated. A replayed layer rewrites its slot with the same numbers.
+// Squares are kept per layer, never as a running sum, so that a replay finds what the first pass found.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
@@ -30,14 +30,15 @@ class HistoryLayout {
   int64_t experts_;
   std::vector<int64_t> stage_of_;
   std::vector<std::vector<int64_t>> visible_;
-  std::vector<int64_t> group_;   // buffer of each layer: its stage, or 0 where the scope is global
-  std::vector<int64_t> index_;   // place of each layer in its group
-  std::vector<int64_t> slots_;   // slots of each buffer: nobody reads a group's last layer
+  std::vector<int64_t> group_;  // buffer of each layer: its stage, or 0 where the scope is global
+  std::vector<int64_t> index_;  // place of each layer in its group
+  std::vector<int64_t> slots_;  // slots of each buffer: nobody reads a group's last layer
 };
 
 class RoutingHistory {
  public:
-  /// `dtype`: the history's type. `live`: keep probabilities as differentiable tensors instead (router.detach = false).
+  /// `dtype`: the history's type. `live`: keep probabilities as differentiable tensors instead (router.detach
+  /// = false).
   RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live);
 
   /// What layer l reads; none where M_l = 0.

@@ -6,7 +6,8 @@
 
 namespace hero {
 
-RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta, at::ScalarType dtype) {
+RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta,
+                         at::ScalarType dtype) {
   const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const auto options = at::TensorOptions(type);
   const auto exponent = at::arange(0, rotary_dims, 2, options) / static_cast<double>(rotary_dims);
@@ -20,7 +21,8 @@ void LayerCache::append(const at::Tensor& a, const at::Tensor& b, int64_t dim) {
   second = second.defined() ? at::cat({second, b}, dim) : b;
 }
 
-FeedForward::FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden, int64_t intermediate, double std) {
+FeedForward::FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden,
+                         int64_t intermediate, double std) {
   const auto init = normal_init(std);
   gate_up_ = parameters.add(prefix + ".gate_up_proj.weight", {2 * intermediate, hidden},
                             {{prefix + ".gate_proj.weight", {intermediate, hidden}, init},

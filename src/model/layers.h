@@ -4,15 +4,16 @@
 
 namespace hero {
 
-/// cos and sin [S, R/2] of positions first..first+count-1; angle = position / theta^(2i/R). fp32 angles, as in the
-/// reference implementations, fp64 in fp64 runs.
+/// cos and sin [S, R/2] of positions first..first+count-1; angle = position / theta^(2i/R). fp32 angles, as
+/// in the reference implementations, fp64 in fp64 runs.
 struct RotaryTable {
   at::Tensor cos, sin;
 };
-RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta, at::ScalarType dtype);
+RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta,
+                         at::ScalarType dtype);
 
-/// What one attention layer keeps of earlier positions while text is generated: keys and values [B, Hkv, S, .] (GQA) or
-/// the normalised latent [B, S, kv_lora_rank] and the rotated shared key [B, S, R] (MLA).
+/// What one attention layer keeps of earlier positions while text is generated: keys and values [B, Hkv, S,
+/// .] (GQA) or the normalised latent [B, S, kv_lora_rank] and the rotated shared key [B, S, R] (MLA).
 struct LayerCache {
   at::Tensor first, second;
 
@@ -28,7 +29,8 @@ struct KeyValueCache {
 /// SwiGLU feed-forward layer: gate_proj, up_proj, down_proj.
 class FeedForward {
  public:
-  FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden, int64_t intermediate, double std);
+  FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden, int64_t intermediate,
+              double std);
   at::Tensor operator()(const at::Tensor& x_TD) const;
 
  private:

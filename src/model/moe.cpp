@@ -7,19 +7,22 @@
 namespace hero {
 namespace {
 
-// x * U(1-jitter, 1+jitter), the same number for a token of a step in every layout (Switch Transformer, section 2.2).
+// x * U(1-jitter, 1+jitter), the same number for a token of a step in every layout (Switch Transformer,
+// section 2.2).
 at::Tensor jittered(const at::Tensor& x_TD, double jitter, int64_t layer, const Position& position) {
   auto noise = at::empty(x_TD.sizes(), at::TensorOptions(at::kFloat));
   const std::string name = "jitter/" + std::to_string(position.step) + "/" + std::to_string(layer) + "/";
   for (int64_t t = 0; t < x_TD.size(0); ++t) {
-    fill_uniform(noise[t], position.seed, name + std::to_string(position.first_token + t), 1.0 - jitter, 1.0 + jitter);
+    fill_uniform(noise[t], position.seed, name + std::to_string(position.first_token + t), 1.0 - jitter,
+                 1.0 + jitter);
   }
   return x_TD * noise.to(x_TD.scalar_type());
 }
 
 }  // namespace
 
-Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config, const HistoryLayout& layout)
+Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
+         const HistoryLayout& layout)
     : model_(config.model), config_(config.router), router_(parameters, prefix, l, config, layout) {
   const int64_t e = model_.num_experts, d = model_.hidden_size, f = model_.moe_intermediate_size;
   const auto init = normal_init(model_.initializer_range);
@@ -30,17 +33,21 @@ Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Con
     gate_up.push_back({expert + ".up_proj.weight", {f, d}, init});
     down.push_back({expert + ".down_proj.weight", {d, f}, init});
   }
-  gate_up_ = parameters.add(prefix + ".experts.gate_up_proj", {e, 2 * f, d}, std::move(gate_up), /*decay=*/true);
+  gate_up_ =
+      parameters.add(prefix + ".experts.gate_up_proj", {e, 2 * f, d}, std::move(gate_up), /*decay=*/true);
   down_ = parameters.add(prefix + ".experts.down_proj", {e, d, f}, std::move(down), true);
-  if (model_.model_type == "deepseek_v3") bias_ = parameters.add_buffer(prefix + ".gate.e_score_correction_bias", {e});
+  if (model_.model_type == "deepseek_v3")
+    bias_ = parameters.add_buffer(prefix + ".gate.e_score_correction_bias", {e});
   if (model_.n_shared_experts > 0) {
-    shared_.emplace(parameters, prefix + ".shared_experts", d, model_.n_shared_experts * f, model_.initializer_range);
+    shared_.emplace(parameters, prefix + ".shared_experts", d, model_.n_shared_experts * f,
+                    model_.initializer_range);
   }
 }
 
 Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position) const {
   const bool jitter = position.training && config_.jitter > 0;
-  const auto routed = router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), position) : x_TD, history);
+  const auto routed =
+      router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), position) : x_TD, history);
   const auto choice = sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer());
   const auto plan = ops::plan(choice.kept, model_.num_experts);
   const auto rows = ops::permute(x_TD, plan);

@@ -30,7 +30,8 @@ struct Position {
 
 class Moe {
  public:
-  Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config, const HistoryLayout& layout);
+  Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
+      const HistoryLayout& layout);
 
   struct Output {
     at::Tensor y_TD;

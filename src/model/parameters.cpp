@@ -10,7 +10,9 @@
 namespace hero {
 
 Init normal_init(double std) {
-  return [std](const at::Tensor& values, uint64_t seed, const std::string& name) { fill_normal(values, seed, name, std); };
+  return [std](const at::Tensor& values, uint64_t seed, const std::string& name) {
+    fill_normal(values, seed, name, std);
+  };
 }
 
 Init constant_init(double value) {
@@ -24,11 +26,15 @@ at::Tensor ParameterPart::of(const at::Tensor& whole) const {
 
 Parameters::Parameters(at::ScalarType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
-at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape, std::vector<ParameterPart> parts, bool decay,
+at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape,
+                           std::vector<ParameterPart> parts, bool decay,
                            std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
   const auto type = dtype.value_or(dtype_), wide = type == at::kDouble ? at::kDouble : at::kFloat;
-  Parameter p{.name = name, .values = at::empty(shape, at::TensorOptions(wide)), .leaf = {}, .decay = decay,
+  Parameter p{.name = name,
+              .values = at::empty(shape, at::TensorOptions(wide)),
+              .leaf = {},
+              .decay = decay,
               .parts = std::move(parts)};
   int64_t offset = 0;
   for (auto& part : p.parts) {
@@ -37,7 +43,8 @@ at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape, 
     part.init(view, seed_, part.name);
     offset += view.numel();
   }
-  TORCH_INTERNAL_ASSERT(offset == p.values.numel(), name, ": parts hold ", offset, " of ", p.values.numel(), " values");
+  TORCH_INTERNAL_ASSERT(offset == p.values.numel(), name, ": parts hold ", offset, " of ", p.values.numel(),
+                        " values");
   p.leaf = type == wide ? p.values.detach() : p.values.to(type);
   p.leaf.set_requires_grad(true);
   if (type != wide) torch::autograd::impl::materialize_autograd_meta(p.leaf)->set_grad_dtype(wide, p.leaf);

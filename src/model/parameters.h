@@ -1,7 +1,8 @@
 #pragma once
-// The weights of a model. Each has fp32 values that the optimizer owns (fp64 in fp64 runs) and a leaf in the run's type
-// that the operators read and whose gradient is fp32; in fp32 and fp64 runs the two are one tensor. What lies together in
-// memory (all experts of a layer; q, k and v) lies apart on disk, under Hugging Face's names: a parameter's parts.
+// The weights of a model. Each has fp32 values that the optimizer owns (fp64 in fp64 runs) and a leaf in the
+// run's type that the operators read and whose gradient is fp32; in fp32 and fp64 runs the two are one
+// tensor. What lies together in memory (all experts of a layer; q, k and v) lies apart on disk, under Hugging
+// Face's names: a parameter's parts.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -30,10 +31,10 @@ struct ParameterPart {
 };
 
 struct Parameter {
-  std::string name;     ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
-  at::Tensor values;    ///< fp32 or fp64, no gradient
-  at::Tensor leaf;      ///< what operators read; requires a gradient
-  bool decay = false;   ///< takes weight decay: matrices do, norm weights do not
+  std::string name;    ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
+  at::Tensor values;   ///< fp32 or fp64, no gradient
+  at::Tensor leaf;     ///< what operators read; requires a gradient
+  bool decay = false;  ///< takes weight decay: matrices do, norm weights do not
   std::vector<ParameterPart> parts;
 };
 
@@ -44,8 +45,8 @@ class Parameters {
 
   /// Adds a parameter of this shape, made of parts that follow each other in memory, and returns its leaf.
   /// `dtype` overrides the leaves' type.
-  at::Tensor add(const std::string& name, std::vector<int64_t> shape, std::vector<ParameterPart> parts, bool decay,
-                 std::optional<at::ScalarType> dtype = {});
+  at::Tensor add(const std::string& name, std::vector<int64_t> shape, std::vector<ParameterPart> parts,
+                 bool decay, std::optional<at::ScalarType> dtype = {});
   /// A parameter that is one part of its own name.
   at::Tensor add(const std::string& name, std::vector<int64_t> shape, const Init& init, bool decay,
                  std::optional<at::ScalarType> dtype = {});

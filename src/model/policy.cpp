@@ -13,8 +13,10 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 // Scores of experts outside the best groups become -inf.
 at::Tensor limit_to_groups(const at::Tensor& scores, int64_t groups, int64_t kept) {
   const int64_t tokens = scores.size(0), per_group = scores.size(1) / groups;
-  const auto best = std::get<0>(scores.view({tokens, groups, per_group}).topk(std::min<int64_t>(2, per_group), -1)).sum(-1);
-  const auto chosen = at::zeros_like(best, best.options().dtype(at::kBool)).scatter_(1, std::get<1>(best.topk(kept, -1)), true);
+  const auto best =
+      std::get<0>(scores.view({tokens, groups, per_group}).topk(std::min<int64_t>(2, per_group), -1)).sum(-1);
+  const auto chosen = at::zeros_like(best, best.options().dtype(at::kBool))
+                          .scatter_(1, std::get<1>(best.topk(kept, -1)), true);
   return scores.masked_fill(chosen.repeat_interleave(per_group, 1).logical_not(), kNever);
 }
 
@@ -29,8 +31,8 @@ at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_T
   return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;
 }
 
-Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const at::Tensor& bias_E, const ModelConfig& model,
-                    const RouterConfig& router, int64_t layer) {
+Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const at::Tensor& bias_E,
+                    const ModelConfig& model, const RouterConfig& router, int64_t layer) {
   const int64_t k = model.num_experts_per_tok, experts = logits_TE.size(1);
   const auto scores = routing_scores(logits_TE, probs_TE, model);
   Choice choice;
@@ -38,31 +40,38 @@ Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, con
     at::NoGradGuard no_grad;
     auto eligible = bias_E.defined() ? scores + bias_E : scores.detach();
     if (model.n_group > 1) eligible = limit_to_groups(eligible, model.n_group, model.topk_group);
-    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer) : std::get<1>(eligible.topk(k, -1));
+    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer)
+                                      : std::get<1>(eligible.topk(k, -1));
   }
   choice.weights = scores.gather(1, choice.ids);
-  if (model.norm_topk_prob) choice.weights = choice.weights / (choice.weights.sum(-1, true) + model.norm_topk_eps);
+  if (model.norm_topk_prob)
+    choice.weights = choice.weights / (choice.weights.sum(-1, true) + model.norm_topk_eps);
   if (model.routed_scaling_factor != 1.0) choice.weights = choice.weights * model.routed_scaling_factor;
   choice.kept = choice.ids;
   if (router.capacity_factor > 0) {
-    choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, router.capacity_factor, router.drop_policy);
+    choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, router.capacity_factor,
+                                       router.drop_policy);
     choice.weights = choice.weights * choice.kept.ge(0);
   }
   return choice;
 }
 
-at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts, double capacity_factor,
-                                const std::string& drop_policy) {
+at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts,
+                                double capacity_factor, const std::string& drop_policy) {
   const auto assignments = static_cast<double>(ids_TK.numel());
-  const auto capacity = static_cast<int64_t>(std::ceil(capacity_factor * assignments / static_cast<double>(experts)));
+  const auto capacity =
+      static_cast<int64_t>(std::ceil(capacity_factor * assignments / static_cast<double>(experts)));
   const auto flat = ids_TK.flatten();
   // Assignments by priority, then (stably) by expert; the place within the expert decides.
-  const auto order = drop_policy == "probs" ? at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true)
-                                            : at::arange(flat.size(0), flat.options());
-  const auto sorted = order.index_select(0, at::argsort(flat.index_select(0, order), /*stable=*/true, 0, false));
+  const auto order = drop_policy == "probs"
+                         ? at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true)
+                         : at::arange(flat.size(0), flat.options());
+  const auto sorted =
+      order.index_select(0, at::argsort(flat.index_select(0, order), /*stable=*/true, 0, false));
   const auto counts = at::bincount(flat, {}, experts);
   const auto first = counts.cumsum(0) - counts;
-  const auto place = at::arange(flat.size(0), flat.options()) - first.index_select(0, flat.index_select(0, sorted));
+  const auto place =
+      at::arange(flat.size(0), flat.options()) - first.index_select(0, flat.index_select(0, sorted));
   auto dropped = at::empty_like(flat, flat.options().dtype(at::kBool));
   dropped.index_copy_(0, sorted, place.ge(capacity));
   return flat.masked_fill(dropped, -1).view_as(ids_TK);

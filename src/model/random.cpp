@@ -52,12 +52,14 @@ void fill(const at::Tensor& out, uint64_t seed, std::string_view name, const Tra
 }  // namespace
 
 void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, double low, double high) {
-  fill(out, seed, name, [=](Pair u) { return Pair{low + (high - low) * u.first, low + (high - low) * u.second}; });
+  fill(out, seed, name,
+       [=](Pair u) { return Pair{low + (high - low) * u.first, low + (high - low) * u.second}; });
 }
 
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, double std) {
   fill(out, seed, name, [=](Pair u) {
-    const double radius = std * std::sqrt(-2.0 * std::log(u.first)), angle = 2.0 * std::numbers::pi * u.second;
+    const double radius = std * std::sqrt(-2.0 * std::log(u.first)),
+                 angle = 2.0 * std::numbers::pi * u.second;
     return Pair{radius * std::cos(angle), radius * std::sin(angle)};
   });
 }

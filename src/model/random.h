@@ -1,7 +1,7 @@
 #pragma once
 // Random numbers without state: every value is a function of (seed, name, index), drawn by Philox 4x32-10
-// (Salmon et al., 2011) on the CPU. Variants of one seed therefore share every initial weight that they have in common,
-// and neither the order of draws nor the number of threads matters.
+// (Salmon et al., 2011) on the CPU. Variants of one seed therefore share every initial weight that they have
+// in common, and neither the order of draws nor the number of threads matters.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -15,7 +15,9 @@ struct Replay {
   Position position;
   std::optional<Routing> routing;  // of the first pass
 
-  DecoderLayer::Output run(const at::Tensor& x) const { return (*layer)(x, rotary, *history, position, nullptr); }
+  DecoderLayer::Output run(const at::Tensor& x) const {
+    return (*layer)(x, rotary, *history, position, nullptr);
+  }
 };
 
 struct Holder : torch::CustomClassHolder {
@@ -26,7 +28,8 @@ struct Holder : torch::CustomClassHolder {
 struct Recompute : torch::autograd::Function<Recompute> {
   // `weight_anchor` requires a gradient: it makes the outputs part of the graph even where x does not.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                                                const at::Tensor& weight_anchor, const std::shared_ptr<Replay>& replay) {
+                                                const at::Tensor& weight_anchor,
+                                                const std::shared_ptr<Replay>& replay) {
     (void)weight_anchor;
     at::NoGradGuard no_grad;
     auto out = replay->run(x);

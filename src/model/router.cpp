@@ -9,11 +9,12 @@
 namespace hero {
 namespace {
 
-// W_O and every history block are unit draws of their own names, scaled by the layer's bound: variants of one seed share
-// the blocks they have in common, whatever else they see.
+// W_O and every history block are unit draws of their own names, scaled by the layer's bound: variants of one
+// seed share the blocks they have in common, whatever else they see.
 Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout& layout) {
   const double experts = static_cast<double>(layout.experts());
-  const double fan_in = static_cast<double>(d) + (config.router.kind == "hero" ? static_cast<double>(l - 1) * experts : 0.0);
+  const double fan_in =
+      static_cast<double>(d) + (config.router.kind == "hero" ? static_cast<double>(l - 1) * experts : 0.0);
   const double bound = 1.0 / std::sqrt(fan_in);
   const bool zero = config.router.init == "zero";
   return [=, visible = layout.visible(l)](const at::Tensor& w, uint64_t seed, const std::string& name) {
@@ -34,25 +35,29 @@ Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout
 }  // namespace
 
 at::ScalarType train_dtype(const Config& config) {
-  return config.train.dtype == "bf16" ? at::kBFloat16 : config.train.dtype == "fp32" ? at::kFloat : at::kDouble;
+  return config.train.dtype == "bf16"   ? at::kBFloat16
+         : config.train.dtype == "fp32" ? at::kFloat
+                                        : at::kDouble;
 }
 
 at::ScalarType router_dtype(const Config& config) {
   return config.router.dtype == "fp32" && config.train.dtype == "bf16" ? at::kFloat : train_dtype(config);
 }
 
-Router::Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config, const HistoryLayout& layout)
+Router::Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
+               const HistoryLayout& layout)
     : l_(l), config_(config.router), layout_(&layout) {
   const int64_t d = config.model.hidden_size, e = layout.experts();
   const auto seen = static_cast<int64_t>(layout.visible(l).size());
-  weight_ = parameters.add(prefix + ".gate.weight", {e, d + seen * e}, router_init(l, d, config, layout), /*decay=*/true,
-                           router_dtype(config));
+  weight_ = parameters.add(prefix + ".gate.weight", {e, d + seen * e}, router_init(l, d, config, layout),
+                           /*decay=*/true, router_dtype(config));
 }
 
 ops::RouteOutput Router::operator()(const at::Tensor& x_TD, RoutingHistory& history) const {
   const auto x = x_TD.to(weight_.scalar_type());
   if (!history.live()) return ops::route(x, weight_, history.visible(l_, config_), history.slot(l_));
-  auto out = ops::route_through(x, weight_, history.visible_live(l_), layout_->depth_factor(l_), config_.eps, config_.scale);
+  auto out = ops::route_through(x, weight_, history.visible_live(l_), layout_->depth_factor(l_), config_.eps,
+                                config_.scale);
   history.store_live(l_, out.probs);
   return out;
 }

@@ -9,7 +9,8 @@ class Router {
  public:
   /// Layer l (from 1); `prefix` names the MoE block on disk ("model.layers.3.mlp"). Algorithm 1 of the paper:
   /// W [E, D+M*E] ~ U(-b, b), b = 1/sqrt(D + (l-1)E), whatever the stages; the baseline takes b = 1/sqrt(D).
-  Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config, const HistoryLayout& layout);
+  Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
+         const HistoryLayout& layout);
 
   /// Algorithm 2, steps 1 to 6. x_TD the MoE layer's input; writes this layer's slot of the history.
   ops::RouteOutput operator()(const at::Tensor& x_TD, RoutingHistory& history) const;

@@ -1,6 +1,6 @@
 #pragma once
-// The language model: embedding, decoder layers, final norm. The output projection belongs to the loss, which never
-// holds all logits.
+// The language model: embedding, decoder layers, final norm. The output projection belongs to the loss, which
+// never holds all logits.
 #include <memory>
 #include <optional>
 #include <variant>
@@ -15,14 +15,15 @@ namespace hero {
 class DecoderLayer {
  public:
   /// `i` counts decoder layers from 0; `l` MoE layers from 1, 0 for a dense one.
-  DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config, const HistoryLayout& layout);
+  DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
+               const HistoryLayout& layout);
 
   struct Output {
     at::Tensor x;                    ///< [B, S, D]
     std::optional<Routing> routing;  ///< of a MoE layer
   };
-  Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history, const Position& position,
-                    LayerCache* cache) const;
+  Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history,
+                    const Position& position, LayerCache* cache) const;
 
   const Moe* moe() const { return moe_ ? &*moe_ : nullptr; }
 
@@ -44,8 +45,9 @@ class Transformer {
     at::Tensor hidden_TD;           ///< after the final norm
     std::vector<Routing> routings;  ///< of every MoE layer, l ascending
   };
-  /// tokens int64 [B, S], each in [0, V). With `cache`, the tokens follow the positions it holds, and it grows.
-  /// `recompute`: keep only each layer's input and replay the layer in the backward pass; gradients are bit-equal.
+  /// tokens int64 [B, S], each in [0, V). With `cache`, the tokens follow the positions it holds, and it
+  /// grows. `recompute`: keep only each layer's input and replay the layer in the backward pass; gradients
+  /// are bit-equal.
   Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
                  KeyValueCache* cache = nullptr) const;
 

@@ -1,5 +1,6 @@
-// Causal attention through the library's scaled_dot_product_attention. Its fused CPU kernel wants equal widths of q, k
-// and v and equal numbers of heads, so narrower values are padded with zeros and shared heads repeated.
+// Causal attention through the library's scaled_dot_product_attention. Its fused CPU kernel wants equal
+// widths of q, k and v and equal numbers of heads, so narrower values are padded with zeros and shared heads
+// repeated.
 #include <ATen/ATen.h>
 
 #include "ops/ops.h"
@@ -7,10 +8,11 @@
 namespace hero::ops {
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(3) == k.size(3) && k.size(2) == v.size(2) &&
-                  q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1) && q.size(2) <= k.size(2),
-              "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(), ", ", k.sizes(),
-              ", ", v.sizes());
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(3) == k.size(3) &&
+                  k.size(2) == v.size(2) && q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1) &&
+                  q.size(2) <= k.size(2),
+              "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
+              ", ", k.sizes(), ", ", v.sizes());
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
   auto keys_H = groups > 1 ? k.repeat_interleave(groups, 1) : k;
   auto values_H = groups > 1 ? v.repeat_interleave(groups, 1) : v;
@@ -24,7 +26,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (queries > 1 && queries < keys) {
     mask = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
   }
-  auto out = at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0, queries > 1 && queries == keys, scale);
+  auto out = at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0,
+                                              queries > 1 && queries == keys, scale);
   return width < q.size(3) ? out.slice(3, 0, width) : out;
 }
 

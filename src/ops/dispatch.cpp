@@ -1,5 +1,5 @@
-// Where assignments go and how rows come back: plan, permute, combine. Rows are sorted by expert; both backward passes
-// gather as well, through the inverse map, so nothing scatters and sums have one order.
+// Where assignments go and how rows come back: plan, permute, combine. Rows are sorted by expert; both
+// backward passes gather as well, through the inverse map, so nothing scatters and sums have one order.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -10,11 +10,13 @@
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids, int64_t experts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids,
+                                                                      int64_t experts) {
   const auto flat = ids.flatten();
   const int64_t k = ids.size(1);
   const auto kept = flat.ge(0);
-  const auto sorted = at::argsort(at::where(kept, flat, experts), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto sorted =
+      at::argsort(at::where(kept, flat, experts), /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const auto counts = at::bincount(flat.masked_select(kept), {}, experts);
   const auto offsets = at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)});
   const int64_t rows = offsets[experts].item<int64_t>();
@@ -24,9 +26,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::
   return {counts, offsets, assignment.div(k, "floor"), row.view_as(ids)};
 }
 
-at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token) { return x.index_select(0, token); }
+at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token) {
+  return x.index_select(0, token);
+}
 
-at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights,
+                          const at::Tensor& row) {
   const auto acc = accumulation_type(x.scalar_type());
   auto sum = at::zeros({row.size(0), x.size(1)}, x.options().dtype(acc));
   if (x.size(0) == 0) return sum.to(x.scalar_type());
@@ -38,8 +43,9 @@ at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& 
   return sum.to(x.scalar_type());
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& weights,
-                                                          const at::Tensor& row, const at::Tensor& token) {
+std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y,
+                                                          const at::Tensor& weights, const at::Tensor& row,
+                                                          const at::Tensor& token) {
   const auto acc = accumulation_type(y.scalar_type());
   auto weight_N = at::zeros({y.size(0)}, y.options().dtype(acc));
   const auto kept = row.ge(0);
@@ -47,7 +53,9 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
   const auto dy_N = dy.index_select(0, token).to(acc);
   const auto dots = (dy_N * y.to(acc)).sum(1);
   auto dweights = at::zeros_like(weights);
-  if (y.size(0)) dweights = at::where(kept, dots.index_select(0, row.clamp_min(0).flatten()).view_as(row), 0).to(weights.scalar_type());
+  if (y.size(0))
+    dweights = at::where(kept, dots.index_select(0, row.clamp_min(0).flatten()).view_as(row), 0)
+                   .to(weights.scalar_type());
   return {(dy_N * weight_N.unsqueeze(1)).to(y.scalar_type()), dweights};
 }
 
@@ -55,7 +63,8 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("plan(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
   m.def("sum_rows(Tensor x, Tensor? weights, Tensor row) -> Tensor");
-  m.def("combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
+  m.def(
+      "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("plan", plan_plain);
@@ -72,8 +81,8 @@ at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weight
 }
 
 struct Permute : torch::autograd::Function<Permute> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& token,
-                            const at::Tensor& row) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& token, const at::Tensor& row) {
     static const auto op = find_operator("hero::gather_rows", gather_rows_plain);
     ctx->save_for_backward({row});
     return op.call(x, token);
@@ -85,8 +94,8 @@ struct Permute : torch::autograd::Function<Permute> {
 };
 
 struct Combine : torch::autograd::Function<Combine> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weights,
-                            const at::Tensor& row, const at::Tensor& token) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& y,
+                            const at::Tensor& weights, const at::Tensor& row, const at::Tensor& token) {
     ctx->save_for_backward({y, weights, row, token});
     return sum_rows(y, weights, row);
   }
@@ -109,11 +118,13 @@ Plan plan(const at::Tensor& ids_TK, int64_t experts) {
   return {counts, offsets, token, row};
 }
 
-at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) { return Permute::apply(x_TD, plan.token, plan.row); }
+at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) {
+  return Permute::apply(x_TD, plan.token, plan.row);
+}
 
 at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan) {
-  TORCH_CHECK(weights_TK.sizes() == plan.row.sizes(), "combine: weights must be [T, K] = ", plan.row.sizes(), ", got ",
-              weights_TK.sizes());
+  TORCH_CHECK(weights_TK.sizes() == plan.row.sizes(), "combine: weights must be [T, K] = ", plan.row.sizes(),
+              ", got ", weights_TK.sizes());
   return Combine::apply(y_ND, weights_TK.contiguous(), plan.row, plan.token);
 }
 

@@ -9,7 +9,8 @@ namespace hero::ops {
 namespace {
 
 struct Embedding : torch::autograd::Function<Embedding> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& ids, const at::Tensor& w) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& ids,
+                            const at::Tensor& w) {
     ctx->save_for_backward({ids});
     ctx->saved_data["rows"] = w.size(0);
     return at::embedding(w, ids);

@@ -1,5 +1,5 @@
-// The experts: per row, silu(x G_e^T) * (x U_e^T) times D_e^T, rows sorted by expert. An expert without rows costs
-// nothing and gets a gradient of exact zeros.
+// The experts: per row, silu(x G_e^T) * (x U_e^T) times D_e^T, rows sorted by expert. An expert without rows
+// costs nothing and gets a gradient of exact zeros.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -12,12 +12,14 @@ namespace hero::ops {
 namespace {
 
 // The rows of expert e.
-at::Tensor rows_of(const at::Tensor& x, const int64_t* offsets, int64_t e) { return x.slice(0, offsets[e], offsets[e + 1]); }
+at::Tensor rows_of(const at::Tensor& x, const int64_t* offsets, int64_t e) {
+  return x.slice(0, offsets[e], offsets[e + 1]);
+}
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
-                                                         const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up,
+                                                         const at::Tensor& down, const at::Tensor& offsets) {
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
   auto y = at::empty_like(x), h = at::empty({x.size(0), gate_up.size(1)}, x.options());
@@ -29,9 +31,9 @@ std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, co
   return {y, h};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(const at::Tensor& dy, const at::Tensor& x,
-                                                                      const at::Tensor& h, const at::Tensor& gate_up,
-                                                                      const at::Tensor& down, const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
+    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
+    const at::Tensor& down, const at::Tensor& offsets) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
@@ -63,8 +65,8 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
 namespace {
 
 struct Experts : torch::autograd::Function<Experts> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gate_up,
-                            const at::Tensor& down, const at::Tensor& offsets) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& gate_up, const at::Tensor& down, const at::Tensor& offsets) {
     static const auto op = find_operator("hero::experts_forward", experts_forward_plain);
     auto [y, h] = op.call(x, gate_up, down, offsets);
     ctx->save_for_backward({x, h, gate_up, down, offsets});
@@ -74,19 +76,22 @@ struct Experts : torch::autograd::Function<Experts> {
                                                  torch::autograd::variable_list grads) {
     static const auto op = find_operator("hero::experts_backward", experts_backward_plain);
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dgate_up, ddown] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
+    auto [dx, dgate_up, ddown] =
+        op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
     return {dx, dgate_up, ddown, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down, const Plan& plan) {
+at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down,
+                   const Plan& plan) {
   const int64_t e = plan.counts.size(0), d = x_ND.size(1);
   TORCH_CHECK(gate_up.dim() == 3 && gate_up.size(0) == e && gate_up.size(2) == d && gate_up.size(1) % 2 == 0,
               "experts: gate_up must be [E, 2F, D] = [", e, ", 2F, ", d, "], got ", gate_up.sizes());
-  TORCH_CHECK(down.dim() == 3 && down.size(0) == e && down.size(1) == d && down.size(2) * 2 == gate_up.size(1),
-              "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.size(1) / 2, "], got ", down.sizes());
+  TORCH_CHECK(
+      down.dim() == 3 && down.size(0) == e && down.size(1) == d && down.size(2) * 2 == gate_up.size(1),
+      "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.size(1) / 2, "], got ", down.sizes());
   return Experts::apply(x_ND, gate_up, down, plan.offsets);
 }
 

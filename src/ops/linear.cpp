@@ -1,5 +1,5 @@
-// y = x W^T. The one place, with experts and route, where weights are multiplied. bf16 runs accumulate in fp32; the
-// weight's gradient leaves in fp32.
+// y = x W^T. The one place, with experts and route, where weights are multiplied. bf16 runs accumulate in
+// fp32; the weight's gradient leaves in fp32.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -53,7 +53,8 @@ struct Linear : torch::autograd::Function<Linear> {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
   TORCH_CHECK(w_OI.dim() == 2 && x.size(-1) == w_OI.size(1), "linear: w must be [O, I] with I = ", x.size(-1),
               " as in x ", x.sizes(), ", got ", w_OI.sizes());
-  TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ", w_OI.scalar_type());
+  TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ",
+              w_OI.scalar_type());
   if (x.dim() == 2) return Linear::apply(x.contiguous(), w_OI);
   auto shape = x.sizes().vec();
   shape.back() = w_OI.size(0);

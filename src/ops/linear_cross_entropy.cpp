@@ -1,5 +1,5 @@
-// Output projection and cross-entropy in one pass over chunks of tokens. Of the logits only a chunk exists at a time; the
-// gradients of the summed loss are made while it does, and the backward pass scales them.
+// Output projection and cross-entropy in one pass over chunks of tokens. Of the logits only a chunk exists at
+// a time; the gradients of the summed loss are made while it does, and the backward pass scales them.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -10,13 +10,16 @@
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x, const at::Tensor& w,
-                                                                          const at::Tensor& targets, bool gradients) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x,
+                                                                          const at::Tensor& w,
+                                                                          const at::Tensor& targets,
+                                                                          bool gradients) {
   const auto acc = accumulation_type(x.scalar_type());
   constexpr int64_t kChunk = 256;
   const auto wide_w = w.to(acc);
   auto loss = at::zeros({}, x.options().dtype(acc));
-  auto dx = gradients ? at::empty_like(x) : at::Tensor(), dw = gradients ? at::zeros_like(wide_w) : at::Tensor();
+  auto dx = gradients ? at::empty_like(x) : at::Tensor(),
+       dw = gradients ? at::zeros_like(wide_w) : at::Tensor();
   for (int64_t t = 0; t < x.size(0); t += kChunk) {
     const int64_t end = std::min(t + kChunk, x.size(0));
     const auto rows = x.slice(0, t, end).to(acc);
@@ -34,9 +37,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const 
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("linear_cross_entropy(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "linear_cross_entropy(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, Tensor)");
 }
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("linear_cross_entropy", linear_cross_entropy_plain); }
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("linear_cross_entropy", linear_cross_entropy_plain);
+}
 
 namespace {
 
@@ -58,11 +64,12 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, const at::Tensor& targets_T) {
-  TORCH_CHECK(x_TD.dim() == 2 && w_VD.dim() == 2 && x_TD.size(1) == w_VD.size(1), "linear_cross_entropy: w must be [V, ",
-              x_TD.size(1), "], got ", w_VD.sizes());
-  TORCH_CHECK(targets_T.dim() == 1 && targets_T.size(0) == x_TD.size(0) && targets_T.scalar_type() == at::kLong,
-              "linear_cross_entropy: targets must be int64 [T] = [", x_TD.size(0), "], got ", targets_T.scalar_type(), " ",
-              targets_T.sizes());
+  TORCH_CHECK(x_TD.dim() == 2 && w_VD.dim() == 2 && x_TD.size(1) == w_VD.size(1),
+              "linear_cross_entropy: w must be [V, ", x_TD.size(1), "], got ", w_VD.sizes());
+  TORCH_CHECK(
+      targets_T.dim() == 1 && targets_T.size(0) == x_TD.size(0) && targets_T.scalar_type() == at::kLong,
+      "linear_cross_entropy: targets must be int64 [T] = [", x_TD.size(0), "], got ", targets_T.scalar_type(),
+      " ", targets_T.sizes());
   const bool gradients = at::GradMode::is_enabled() && (x_TD.requires_grad() || w_VD.requires_grad());
   return LinearCrossEntropy::apply(x_TD.contiguous(), w_VD, targets_T, gradients);
 }

@@ -1,13 +1,14 @@
 #pragma once
-// The menu of operators. Model code calls only these; each stands in <op>.cpp (schema, checks, autograd, plain form)
-// with its fused CPU kernels in cpu/<op>.cpp.
+// The menu of operators. Model code calls only these; each stands in <op>.cpp (schema, checks, autograd,
+// plain form) with its fused CPU kernels in cpu/<op>.cpp.
 //
 // Shape suffixes, everywhere in the project:
-//   B batch, S sequence, T tokens (B*S), D hidden size, H heads, E experts, K experts per token, N routed rows (<= T*K),
-//   F expert hidden size, V vocabulary, L MoE layers, M visible layers of one router, I/O input/output features.
+//   B batch, S sequence, T tokens (B*S), D hidden size, H heads, E experts, K experts per token, N routed
+//   rows (<= T*K), F expert hidden size, V vocabulary, L MoE layers, M visible layers of one router, I/O
+//   input/output features.
 //
-// Weight gradients leave every operator in fp32 (fp64 for fp64 weights) whatever the weight's type: a bf16 leaf whose
-// grad_dtype is fp32 therefore sums its micro-batches without rounding.
+// Weight gradients leave every operator in fp32 (fp64 for fp64 weights) whatever the weight's type: a bf16
+// leaf whose grad_dtype is fp32 therefore sums its micro-batches without rounding.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -24,21 +25,22 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& w_VD);
 /// x / sqrt(mean(x^2) + eps) * w over the last dimension; the mean in fp32 (arXiv 1910.07467).
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps);
 
-/// Rotary embedding (arXiv 2104.09864) of the last dimension R of x [B, S, H, R] by the angles whose cosines and sines
-/// are cos/sin [S, R/2] fp32. `interleave`: pairs (2i, 2i+1); else (i, i + R/2).
+/// Rotary embedding (arXiv 2104.09864) of the last dimension R of x [B, S, H, R] by the angles whose cosines
+/// and sines are cos/sin [S, R/2] fp32. `interleave`: pairs (2i, 2i+1); else (i, i + R/2).
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave);
 
 /// silu(g) * u for g, u the two halves of the last dimension.
 at::Tensor swiglu(const at::Tensor& gate_up);
 
-/// Causal attention of q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], Hkv dividing H; softmax of q k^T * scale.
-/// Queries are the last S of the S' positions. Returns [B, H, S, P].
+/// Causal attention of q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], Hkv dividing H; softmax of q k^T
+/// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
-/// What a router with history reads: the detached probabilities of its M visible layers and their sums of squares.
+/// What a router with history reads: the detached probabilities of its M visible layers and their sums of
+/// squares.
 struct VisibleHistory {
-  at::Tensor probs;  ///< [T, M*E], a column range of the micro-batch's buffer
-  at::Tensor sumsq;  ///< [T, M] fp32: per layer, sum over experts of the stored probability squared
+  at::Tensor probs;           ///< [T, M*E], a column range of the micro-batch's buffer
+  at::Tensor sumsq;           ///< [T, M] fp32: per layer, sum over experts of the stored probability squared
   double depth_factor = 1.0;  ///< sqrt((l-1)/M)
   double eps = 1e-6;
   bool scale = true;  ///< false: rho = 1
@@ -56,13 +58,14 @@ struct RouteOutput {
   at::Tensor stats;   ///< [T, 5] fp32, no gradient: RMS(x), RMS(H), rho, variance over experts of Z_O, of Z_R
 };
 
-/// Router logits Z = x W_O^T + (rho * H) W_R^T with W = [W_O | W_R] [E, D + M*E] and, per token without gradient,
-/// rho = RMS(x) / (RMS(H) + eps) * sqrt((l-1)/M); without history Z = x W_O^T. H gets no gradient (StopGrad).
-/// Writes softmax(Z) and its sum of squares into `slot`, identically whenever it is replayed.
+/// Router logits Z = x W_O^T + (rho * H) W_R^T with W = [W_O | W_R] [E, D + M*E] and, per token without
+/// gradient, rho = RMS(x) / (RMS(H) + eps) * sqrt((l-1)/M); without history Z = x W_O^T. H gets no gradient
+/// (StopGrad). Writes softmax(Z) and its sum of squares into `slot`, identically whenever it is replayed.
 RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::optional<VisibleHistory>& history,
                   const HistorySlot& slot);
 
-/// The same with the history as differentiable tensors [T, E], oldest first: gradient flows into them and through rho
+/// The same with the history as differentiable tensors [T, E], oldest first: gradient flows into them and
+/// through rho
 /// (`router.detach = false`). Plain operators throughout.
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale);
@@ -81,14 +84,17 @@ Plan plan(const at::Tensor& ids_TK, int64_t experts);
 /// x_TD -> x_ND in the plan's order.
 at::Tensor permute(const at::Tensor& x_TD, const Plan& plan);
 
-/// y_ND = (silu(x G_e^T) * (x U_e^T)) D_e^T for each row's expert e; gate_up [E, 2F, D] (gate first), down [E, D, F].
-at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down, const Plan& plan);
+/// y_ND = (silu(x G_e^T) * (x U_e^T)) D_e^T for each row's expert e; gate_up [E, 2F, D] (gate first), down
+/// [E, D, F].
+at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down,
+                   const Plan& plan);
 
 /// y_TD = sum_k weights_TK y_ND[row]; dropped assignments add nothing. weights fp32.
 at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan);
 
-/// Sum over tokens of -log softmax(x w^T)[target] in fp32, in chunks of tokens: no full fp32 copy of the logits exists.
-/// targets int64 [T], -1 ignored. Returns a scalar; its gradient w.r.t. x and w is made in the same pass.
+/// Sum over tokens of -log softmax(x w^T)[target] in fp32, in chunks of tokens: no full fp32 copy of the
+/// logits exists. targets int64 [T], -1 ignored. Returns a scalar; its gradient w.r.t. x and w is made in the
+/// same pass.
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, const at::Tensor& targets_T);
 
 }  // namespace hero::ops

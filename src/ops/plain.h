@@ -1,6 +1,6 @@
 #pragma once
-// The plain form of every kernel: slow, literal, any device and type. Fused kernels fall back on them where a shape or
-// type does not suit, and tests hold fused kernels against them. Shapes as in ops.h.
+// The plain form of every kernel: slow, literal, any device and type. Fused kernels fall back on them where a
+// shape or type does not suit, and tests hold fused kernels against them. Shapes as in ops.h.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -12,42 +12,51 @@ at::Tensor linear_forward_plain(const at::Tensor& x, const at::Tensor& w);
 at::Tensor linear_backward_input_plain(const at::Tensor& dy, const at::Tensor& w);
 at::Tensor linear_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x);
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w, double eps);
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                                           const at::Tensor& rstd);
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w,
+                                                          double eps);
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x,
+                                                           const at::Tensor& w, const at::Tensor& rstd);
 
-at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse);
+at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
+                      bool inverse);
 
 at::Tensor swiglu_forward_plain(const at::Tensor& gate_up);
 at::Tensor swiglu_backward_plain(const at::Tensor& dy, const at::Tensor& gate_up);
 
 /// -> logits, probs, stats
 std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
-    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history, const std::optional<at::Tensor>& sumsq,
-    double depth_factor, double eps, bool scale, const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq);
+    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
+    const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
+    const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq);
 /// dz, the gradient of the logits through both outputs -> dx, dw
-std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs,
-                                                        const at::Tensor& x, const at::Tensor& w,
-                                                        const std::optional<at::Tensor>& history, const at::Tensor& stats);
+std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs,
+                                                        const at::Tensor& probs, const at::Tensor& x,
+                                                        const at::Tensor& w,
+                                                        const std::optional<at::Tensor>& history,
+                                                        const at::Tensor& stats);
 
 /// -> y, gate_up of every row (kept for backward)
-std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
-                                                         const at::Tensor& offsets);
-std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(const at::Tensor& dy, const at::Tensor& x,
-                                                                      const at::Tensor& h, const at::Tensor& gate_up,
-                                                                      const at::Tensor& down, const at::Tensor& offsets);
+std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up,
+                                                         const at::Tensor& down, const at::Tensor& offsets);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
+    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
+    const at::Tensor& down, const at::Tensor& offsets);
 
 /// -> counts, offsets, token, row
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids, int64_t experts);
 at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token);
 /// y_T = sum_k weights_TK x[row_TK], weights absent: 1
-at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row);
+at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights,
+                          const at::Tensor& row);
 /// -> dy_N, dweights_TK
-std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& weights,
-                                                          const at::Tensor& row, const at::Tensor& token);
+std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y,
+                                                          const at::Tensor& weights, const at::Tensor& row,
+                                                          const at::Tensor& token);
 
 /// -> loss, dx, dw (the last two empty without `gradients`)
-std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x, const at::Tensor& w,
-                                                                          const at::Tensor& targets, bool gradients);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x,
+                                                                          const at::Tensor& w,
+                                                                          const at::Tensor& targets,
+                                                                          bool gradients);
 
 }  // namespace hero::ops

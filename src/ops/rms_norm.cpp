@@ -1,4 +1,5 @@
-// RMSNorm. The mean of squares and the normalised value stay in fp32 (fp64 for fp64); the output is rounded once.
+// RMSNorm. The mean of squares and the normalised value stay in fp32 (fp64 for fp64); the output is rounded
+// once.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -9,15 +10,16 @@
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w, double eps) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w,
+                                                          double eps) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto wide = x.to(acc);
   const auto rstd = (wide.pow(2).mean(-1) + eps).rsqrt();
   return {(wide * rstd.unsqueeze(-1) * w.to(acc)).to(x.scalar_type()), rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                                           const at::Tensor& rstd) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x,
+                                                           const at::Tensor& w, const at::Tensor& rstd) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto normed = x.to(acc) * rstd.unsqueeze(-1);
   const auto wide = dy.to(acc);
@@ -38,7 +40,8 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
 namespace {
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, double eps) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                            double eps) {
     static const auto op = find_operator("hero::rms_norm_forward", rms_norm_forward_plain);
     auto [y, rstd] = op.call(x, w, eps);
     ctx->save_for_backward({x, w, rstd});
@@ -56,7 +59,8 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
-  TORCH_CHECK(w_D.dim() == 1 && x.size(-1) == w_D.size(0), "rms_norm: w must be [D] = [", x.size(-1), "], got ", w_D.sizes());
+  TORCH_CHECK(w_D.dim() == 1 && x.size(-1) == w_D.size(0), "rms_norm: w must be [D] = [", x.size(-1),
+              "], got ", w_D.sizes());
   return RmsNorm::apply(x.reshape({-1, x.size(-1)}), w_D, eps).view(x.sizes());
 }
 

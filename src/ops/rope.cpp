@@ -1,5 +1,5 @@
-// Rotary embedding of the last dimension: pairs of features turn by an angle that grows with the position. Turning back
-// is the gradient.
+// Rotary embedding of the last dimension: pairs of features turn by an angle that grows with the position.
+// Turning back is the gradient.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -10,7 +10,8 @@
 
 namespace hero::ops {
 
-at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
+                      bool inverse) {
   const auto acc = accumulation_type(x.scalar_type());
   const int64_t half = x.size(-1) / 2;
   const auto wide = x.to(acc);
@@ -22,12 +23,15 @@ at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tens
   return turned.to(x.scalar_type());
 }
 
-TORCH_LIBRARY_FRAGMENT(hero, m) { m.def("rope(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor"); }
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("rope(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor");
+}
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope", rope_plain); }
 
 namespace {
 
-at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave, bool inverse) {
+at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
+                bool inverse) {
   static const auto op = find_operator("hero::rope", rope_plain);
   return op.call(x, cos, sin, interleave, inverse);
 }
@@ -49,9 +53,12 @@ struct Rope : torch::autograd::Function<Rope> {
 }  // namespace
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
-  TORCH_CHECK(x.dim() == 4 && x.size(3) % 2 == 0, "rope: x must be [B, S, H, R] with R even, got ", x.sizes());
-  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(1) && cos.size(1) == x.size(3) / 2 && sin.sizes() == cos.sizes(),
-              "rope: cos and sin must be [S, R/2] = [", x.size(1), ", ", x.size(3) / 2, "], got ", cos.sizes());
+  TORCH_CHECK(x.dim() == 4 && x.size(3) % 2 == 0, "rope: x must be [B, S, H, R] with R even, got ",
+              x.sizes());
+  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(1) && cos.size(1) == x.size(3) / 2 &&
+                  sin.sizes() == cos.sizes(),
+              "rope: cos and sin must be [S, R/2] = [", x.size(1), ", ", x.size(3) / 2, "], got ",
+              cos.sizes());
   return Rope::apply(x, cos, sin, interleave);
 }
 

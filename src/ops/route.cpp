@@ -1,7 +1,8 @@
 // The router: Z = x W_O^T + rho * (H W_R^T), row by row (Eq. of Z^(l) and Eq. (rou) of the HERO-MoE paper).
-// The history is read where it lies and never copied: W's two column ranges multiply x and H separately, the O product
-// first, and rho scales the rows of the second product. Products accumulate in fp32; logits, softmax, RMS and rho are
-// fp32 (fp64 in fp64 runs). The backward pass makes no gradient of H or rho: dW_R = (rho * dZ)^T H.
+// The history is read where it lies and never copied: W's two column ranges multiply x and H separately, the
+// O product first, and rho scales the rows of the second product. Products accumulate in fp32; logits,
+// softmax, RMS and rho are fp32 (fp64 in fp64 runs). The backward pass makes no gradient of H or rho: dW_R =
+// (rho * dZ)^T H.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -14,9 +15,9 @@
 namespace hero::ops {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
-    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history, const std::optional<at::Tensor>& sumsq,
-    double depth_factor, double eps, bool scale, const std::optional<at::Tensor>& slot,
-    const std::optional<at::Tensor>& slot_sumsq) {
+    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
+    const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
+    const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq) {
   const auto acc = accumulation_type(x.scalar_type());
   const int64_t d = x.size(1);
   const auto wide = x.to(acc);
@@ -43,8 +44,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
 }
 
 std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                                        const at::Tensor& probs, const at::Tensor& x, const at::Tensor& w,
-                                                        const std::optional<at::Tensor>& history, const at::Tensor& stats) {
+                                                        const at::Tensor& probs, const at::Tensor& x,
+                                                        const at::Tensor& w,
+                                                        const std::optional<at::Tensor>& history,
+                                                        const at::Tensor& stats) {
   const auto acc = probs.scalar_type();
   const int64_t d = x.size(1);
   const auto dz = dlogits + probs * (dprobs - (dprobs * probs).sum(1, /*keepdim=*/true));
@@ -56,10 +59,12 @@ std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogit
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
-      "route_forward(Tensor x, Tensor w, Tensor? history, Tensor? sumsq, float depth_factor, float eps, bool scale, "
+      "route_forward(Tensor x, Tensor w, Tensor? history, Tensor? sumsq, float depth_factor, float eps, bool "
+      "scale, "
       "Tensor(a!)? slot, Tensor(b!)? slot_sumsq) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "route_backward(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? history, Tensor stats) -> "
+      "route_backward(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? history, "
+      "Tensor stats) -> "
       "(Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
@@ -69,18 +74,21 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
 
 namespace {
 
-std::optional<at::Tensor> if_defined(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
+std::optional<at::Tensor> if_defined(const at::Tensor& t) {
+  return t.defined() ? std::optional(t) : std::nullopt;
+}
 
 struct Route : torch::autograd::Function<Route> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
-                                                const VisibleHistory& history, const HistorySlot& slot) {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                                                const at::Tensor& w, const VisibleHistory& history,
+                                                const HistorySlot& slot) {
     static const auto op = find_operator("hero::route_forward", route_forward_plain);
-    // Below ADInplaceOrView a slot's writing does not advance the buffer's version: earlier layers' views of it, saved
-    // for their backward passes, stay valid, because nobody writes what they read.
+    // Below ADInplaceOrView a slot's writing does not advance the buffer's version: earlier layers' views of
+    // it, saved for their backward passes, stay valid, because nobody writes what they read.
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [logits, probs, stats] =
-        op.call(x, w, if_defined(history.probs), if_defined(history.sumsq), history.depth_factor, history.eps, history.scale,
-                if_defined(slot.probs), if_defined(slot.sumsq));
+        op.call(x, w, if_defined(history.probs), if_defined(history.sumsq), history.depth_factor, history.eps,
+                history.scale, if_defined(slot.probs), if_defined(slot.sumsq));
     ctx->save_for_backward({x, w, probs, stats, history.probs});
     ctx->mark_non_differentiable({stats});
     return {logits, probs, stats};
@@ -89,8 +97,8 @@ struct Route : torch::autograd::Function<Route> {
                                                  torch::autograd::variable_list grads) {
     static const auto op = find_operator("hero::route_backward", route_backward_plain);
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dw] = op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0], saved[1], if_defined(saved[4]),
-                            saved[3]);
+    auto [dx, dw] = op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0], saved[1],
+                            if_defined(saved[4]), saved[3]);
     return {dx, dw, {}, {}};
   }
 };
@@ -111,7 +119,8 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
 
 namespace {
 
-// w in the type that sums are kept in. Its gradient stays in that type: a cast's own backward pass would round it.
+// w in the type that sums are kept in. Its gradient stays in that type: a cast's own backward pass would
+// round it.
 struct Widen : torch::autograd::Function<Widen> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& w) {
     return w.to(accumulation_type(w.scalar_type()));

@@ -46,15 +46,17 @@ void AdamW::step(int64_t step, double lr, double gradient_scale) {
     }
     if (values.empty()) continue;
     if (gradient_scale != 1.0) at::_foreach_mul_(gradients, gradient_scale);
-    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1, config_.beta2,
-                      decay ? config_.weight_decay : 0.0, config_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1,
+                      config_.beta2, decay ? config_.weight_decay : 0.0, config_.eps, /*amsgrad=*/false,
+                      /*maximize=*/false);
   }
   for (auto& p : parameters_->all()) p.leaf.mutable_grad() = at::Tensor();
   parameters_->publish();
 }
 
 double learning_rate(const OptimConfig& config, int64_t step, int64_t steps) {
-  if (step <= config.warmup_steps) return config.lr * static_cast<double>(step) / static_cast<double>(config.warmup_steps);
+  if (step <= config.warmup_steps)
+    return config.lr * static_cast<double>(step) / static_cast<double>(config.warmup_steps);
   const auto span = static_cast<double>(std::max<int64_t>(steps - config.warmup_steps, 1));
   const double progress = std::min(1.0, static_cast<double>(step - config.warmup_steps) / span);
   return config.min_lr + 0.5 * (config.lr - config.min_lr) * (1.0 + std::cos(std::numbers::pi * progress));

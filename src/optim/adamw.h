@@ -9,14 +9,15 @@ class AdamW {
  public:
   AdamW(Parameters& parameters, const OptimConfig& config);
 
-  /// Norm over the gradients of all leaves, in fp64 over per-tensor fp32 norms. Parameters without a gradient count 0.
+  /// Norm over the gradients of all leaves, in fp64 over per-tensor fp32 norms. Parameters without a gradient
+  /// count 0.
   double gradient_norm() const;
 
   /// The first parameter whose gradient is not finite, "" if none.
   std::string non_finite_gradient() const;
 
-  /// Scales gradients by `gradient_scale`, updates values with learning rate `lr`, publishes them to the leaves and clears
-  /// the gradients. `step` counts from 1 (bias correction).
+  /// Scales gradients by `gradient_scale`, updates values with learning rate `lr`, publishes them to the
+  /// leaves and clears the gradients. `step` counts from 1 (bias correction).
   void step(int64_t step, double lr, double gradient_scale);
 
   /// Moments shaped like the parameters, in their order.
@@ -29,7 +30,8 @@ class AdamW {
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
 };
 
-/// Linear warm-up over warmup_steps, then a cosine from lr to min_lr at the last step; `step` from 1 to `steps`.
+/// Linear warm-up over warmup_steps, then a cosine from lr to min_lr at the last step; `step` from 1 to
+/// `steps`.
 double learning_rate(const OptimConfig& config, int64_t step, int64_t steps);
 
 }  // namespace hero

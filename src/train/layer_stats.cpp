@@ -41,7 +41,8 @@ nlohmann::ordered_json LayerStats::json() const {
     const auto mean = [&](int64_t column) { return row[column].item<double>() / tokens; };
     const double received = shares[l - 1].sum().item<double>(), highest = shares[l - 1].max().item<double>();
     out["max_expert_share"].push_back(highest);
-    out["max_over_mean"].push_back(received > 0 ? highest * static_cast<double>(layout_->experts()) / received : 0.0);
+    out["max_over_mean"].push_back(received > 0 ? highest * static_cast<double>(layout_->experts()) / received
+                                                : 0.0);
     out["entropy"].push_back(mean(5));
     out["dropped"].push_back((assigned_[l - 1] - counts_[l - 1]).sum().item<int64_t>());
     out["rms_hidden"].push_back(mean(0));

@@ -19,8 +19,8 @@ class LayerStats {
   at::Tensor shares_LE() const;
   double max_share() const;
 
-  /// Per layer: max_expert_share, max_over_mean, entropy (nats), dropped (assignments), rms_hidden, rms_history, rho,
-  /// history_variance_share (null where a layer sees no history).
+  /// Per layer: max_expert_share, max_over_mean, entropy (nats), dropped (assignments), rms_hidden,
+  /// rms_history, rho, history_variance_share (null where a layer sees no history).
   nlohmann::ordered_json json() const;
 
  private:

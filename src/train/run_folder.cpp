@@ -1,7 +1,11 @@
 #include "train/run_folder.h"
 
-#include <algorithm>
-#include <fstream>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "checkpoint/durable_file.h"
 #include "config/error.h"
@@ -39,30 +43,38 @@ Config resumed_config(const TrainOptions& options) {
     if (!may_change(difference)) refused.push_back(difference);
   }
   if (!refused.empty()) {
-    throw UserError(path.string() + ": the run was started otherwise (" + join(refused) + "); resume with its own configuration");
+    throw UserError(path.string() + ": the run was started otherwise (" + join(refused) +
+                    "); resume with its own configuration");
   }
   return asked;
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  const auto temporary = path.string() + ".tmp";
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out << text;
-    if (!out.flush()) throw RunError(temporary + ": cannot be written");
+}  // namespace
+
+RunLock::RunLock(const fs::path& run) {
+  const auto path = run / "lock";
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) throw RunError("cannot write " + path.string() + ": " + std::strerror(errno));
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(std::exchange(descriptor_, -1));
+    throw UserError(run.string() +
+                    ": another process trains in this folder; wait for it, or give another --run");
   }
-  fs::rename(temporary, path);
 }
 
-}  // namespace
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
 
 Run open_run(const TrainOptions& options) {
   Run run;
   const bool started = fs::exists(options.run / "config.toml");
   if (started && !options.resume) {
-    throw UserError(options.run.string() + ": holds a run already; give --resume to continue it, or another --run");
+    throw UserError(options.run.string() +
+                    ": holds a run already; give --resume to continue it, or another --run");
   }
   if (started) {
+    run.lock = RunLock(options.run);
     clean_leftovers(options.run);
     const auto checkpoints = list_checkpoints(options.run);
     if (!checkpoints.empty()) run.checkpoint = checkpoints.back();
@@ -73,19 +85,23 @@ Run open_run(const TrainOptions& options) {
     verify_checkpoint(run.checkpoint);
     run.inputs = load_inputs(run.checkpoint);
     if (!options.data.empty() && options.data != run.inputs.data) {
-      throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) + " as the run was started");
+      throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) +
+                      " as the run was started");
     }
   } else {
     run.inputs.data = options.data;
   }
-  if (run.inputs.data.empty()) throw UserError("--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");
+  if (run.inputs.data.empty())
+    throw UserError(
+        "--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");
 
   const int64_t given = config.model.vocab_size;
   const auto first = parse_sources(run.inputs.data)[0].prefix;
   const auto files = read_token_files(first);
   if (given == 0) {
     if (!files) {
-      const IndexedDataset present(resolve_prefix(first, "train"));  // where there are none at all, that is the error
+      const IndexedDataset present(
+          resolve_prefix(first, "train"));  // where there are none at all, that is the error
       throw UserError("model.vocab_size: 0, and no vocabulary stands beside " + run.inputs.data[0] +
                       "; expected the vocabulary's size where the data has no .json of hero data tokenize");
     }
@@ -94,8 +110,8 @@ Run open_run(const TrainOptions& options) {
   }
   check(config);
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
-                                             static_cast<uint64_t>(config.train.seed), config.model.vocab_size,
-                                             files ? files->eos_id : -1);
+                                             static_cast<uint64_t>(config.train.seed),
+                                             config.model.vocab_size, files ? files->eos_id : -1);
   if (run.checkpoint.empty()) {
     if (const auto& beside = run.stream->token_files()) {
       run.inputs.tokenizer = Tokenizer(beside->tokenizer).model();
@@ -103,13 +119,16 @@ Run open_run(const TrainOptions& options) {
     }
   } else if (const auto& beside = run.stream->token_files(); beside && !run.inputs.tokenizer.empty()) {
     if (Tokenizer(beside->tokenizer).model() != run.inputs.tokenizer) {
-      throw UserError(beside->tokenizer + ": another tokenizer than the run's (" + (run.checkpoint / "tokenizer.model").string() + ")");
+      throw UserError(beside->tokenizer + ": another tokenizer than the run's (" +
+                      (run.checkpoint / "tokenizer.model").string() + ")");
     }
   }
   std::error_code failed;
   fs::create_directories(options.run, failed);
   if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
-  write_text(options.run / "config.toml", dump(config));
+  if (!started) run.lock = RunLock(options.run);
+  write_durable(options.run / "config.toml.tmp", dump(config));
+  rename_durable(options.run / "config.toml.tmp", options.run / "config.toml");
   return run;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // How a run begins: its folder, its configuration, its data, and where it goes on.
 #include <memory>
+#include <utility>
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
@@ -8,16 +9,33 @@
 
 namespace hero {
 
+/// Holds a run folder for this process: a second one that opens the same folder is refused.
+class RunLock {
+ public:
+  RunLock() = default;
+  explicit RunLock(const std::filesystem::path& run);
+  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RunLock& operator=(RunLock&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~RunLock();
+
+ private:
+  int descriptor_ = -1;
+};
+
 struct Run {
+  RunLock lock;
   Config config;
   RunInputs inputs;
   std::unique_ptr<TokenStream> stream;
   std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
 };
 
-/// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its configuration,
-/// and what the command line says otherwise is refused, except train.steps, train.threads, train.routing_every and
-/// checkpoint.*. UserError for all of that and for unfit data.
+/// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its
+/// configuration, and what the command line says otherwise is refused, except train.steps, train.threads,
+/// train.routing_every and checkpoint.*. UserError for all of that and for unfit data.
 Run open_run(const TrainOptions& options);
 
 }  // namespace hero

@@ -29,16 +29,24 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                    {"peak_memory_mib", peak},
                    {"max_expert_share", share},
                    {"layers", per_layer}});
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const std::pair<const char*, double> scalars[] = {
-      {"loss/total", s.loss},          {"loss/lm", s.lm},           {"loss/balance", s.balance},
-      {"loss/z", s.z},                 {"loss/coupling", s.coupling}, {"optim/lr", s.lr},
-      {"optim/grad_norm", s.gradient_norm}, {"speed/tokens_per_second", s.tokens_per_second}, {"speed/mfu", s.mfu},
-      {"memory/peak_mib", peak},       {"routing/max_expert_share", share}};
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::pair<const char*, double> scalars[] = {{"loss/total", s.loss},
+                                                    {"loss/lm", s.lm},
+                                                    {"loss/balance", s.balance},
+                                                    {"loss/z", s.z},
+                                                    {"loss/coupling", s.coupling},
+                                                    {"optim/lr", s.lr},
+                                                    {"optim/grad_norm", s.gradient_norm},
+                                                    {"speed/tokens_per_second", s.tokens_per_second},
+                                                    {"speed/mfu", s.mfu},
+                                                    {"memory/peak_mib", peak},
+                                                    {"routing/max_expert_share", share}};
   for (const auto& [tag, value] : scalars) board_.scalar(tag, value, s.step, now);
   for (const auto& [name, values] : per_layer.items()) {
     for (size_t l = 0; l < values.size(); ++l) {
-      if (values[l].is_number()) board_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
+      if (values[l].is_number())
+        board_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
     }
   }
   if (snapshot) {
@@ -46,7 +54,8 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
     json rows = json::array();
     for (int64_t l = 0; l < shares.size(0); ++l) {
       const auto row = shares[l].contiguous();
-      rows.push_back(std::vector<double>(row.const_data_ptr<double>(), row.const_data_ptr<double>() + row.numel()));
+      rows.push_back(
+          std::vector<double>(row.const_data_ptr<double>(), row.const_data_ptr<double>() + row.numel()));
     }
     routing_.append({{"step", s.step}, {"expert_share", rows}});
   }

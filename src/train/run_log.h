@@ -1,6 +1,6 @@
 #pragma once
-// What a step leaves in the run folder: a line in metrics.jsonl, now and then a snapshot in routing.jsonl, TensorBoard
-// events in tb/.
+// What a step leaves in the run folder: a line in metrics.jsonl, now and then a snapshot in routing.jsonl,
+// TensorBoard events in tb/.
 #include <filesystem>
 
 #include "loss/loss.h"
@@ -34,7 +34,8 @@ class RunLog {
 /// Highest resident memory of this process so far, MiB.
 double peak_memory_mib();
 
-/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the best of a few.
+/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the best of a
+/// few.
 double gemm_rate(at::ScalarType dtype);
 
 }  // namespace hero

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "config/error.h"
-#include "model/flops.h"
 #include "data/step_progress.h"
+#include "model/flops.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 
@@ -47,8 +47,9 @@ class Trainer {
   int run() {
     const auto& c = run_.config;
     announce();
-    StepProgress progress("step", c.train.steps,
-                          {.start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
+    StepProgress progress(
+        "step", c.train.steps,
+        {.start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
     while (state_.step < c.train.steps && stop_signal == 0) {
       const double loss = step();
       char note[32];
@@ -59,8 +60,8 @@ class Trainer {
     progress.finish();
     save();
     if (stop_signal == 0) return 0;
-    std::fprintf(stderr, "%s: stopped by signal %d after step %ld of %ld and saved; continue with --resume\n", folder_.c_str(),
-                 static_cast<int>(stop_signal), state_.step, c.train.steps);
+    std::fprintf(stderr, "%s: stopped by signal %d after step %ld of %ld and saved; continue with --resume\n",
+                 folder_.c_str(), static_cast<int>(stop_signal), state_.step, c.train.steps);
     return 128 + stop_signal;
   }
 
@@ -70,8 +71,8 @@ class Trainer {
   void announce() const {
     const auto& c = run_.config;
     std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %d threads, %s\n", folder_.c_str(),
-                 c.router.kind.c_str(), with_thousands(model_.parameters().count()).c_str(), with_thousands(step_tokens()).c_str(),
-                 at::get_num_threads(),
+                 c.router.kind.c_str(), with_thousands(model_.parameters().count()).c_str(),
+                 with_thousands(step_tokens()).c_str(), at::get_num_threads(),
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
   }
 
@@ -100,10 +101,12 @@ class Trainer {
       record.coupling += losses.coupling * share;
     }
     record.gradient_norm = optimizer_.gradient_norm();
-    if (!std::isfinite(record.gradient_norm)) fail("the gradient of " + optimizer_.non_finite_gradient() + " is not finite");
+    if (!std::isfinite(record.gradient_norm))
+      fail("the gradient of " + optimizer_.non_finite_gradient() + " is not finite");
     const double limit = c.optim.clip_norm;
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
-    optimizer_.step(record.step, record.lr, limit > 0 && record.gradient_norm > limit ? limit / record.gradient_norm : 1.0);
+    optimizer_.step(record.step, record.lr,
+                    limit > 0 && record.gradient_norm > limit ? limit / record.gradient_norm : 1.0);
     rebalance(layers.assigned_LE());
 
     state_.step = record.step;
@@ -114,12 +117,13 @@ class Trainer {
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * training_flops_per_token(c) / rate_;
     const bool last = record.step == c.train.steps;
-    log_.write(record, layers, last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+    log_.write(record, layers,
+               last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
     return record.loss;
   }
 
-  /// The step's counts become the next step's global shares, and move the biases of aux-loss-free balancing against the
-  /// load: b += rate * sign(mean - count) (arXiv 2408.15664).
+  /// The step's counts become the next step's global shares, and move the biases of aux-loss-free balancing
+  /// against the load: b += rate * sign(mean - count) (arXiv 2408.15664).
   void rebalance(const at::Tensor& assigned_LE) {
     const auto load = assigned_LE.to(at::kDouble);
     state_.balance.shares_LE = load / load.sum(1, true);
@@ -141,8 +145,8 @@ class Trainer {
 
   [[noreturn]] void fail(const std::string& what) const {
     const auto checkpoints = list_checkpoints(folder_);
-    throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what + "; last good checkpoint: " +
-                   (checkpoints.empty() ? "none" : checkpoints.back().string()));
+    throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what +
+                   "; last good checkpoint: " + (checkpoints.empty() ? "none" : checkpoints.back().string()));
   }
 
   Run run_;

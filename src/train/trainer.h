@@ -15,9 +15,10 @@ struct TrainOptions {
   bool resume = false;
 };
 
-/// Trains until config.train.steps, a signal or a failure. Returns the exit status: 0 when all steps are done, 128 + the
-/// signal's number after a save on SIGINT or SIGTERM. UserError for bad input, RunError for a non-finite loss or gradient
-/// (naming the step, the parameter and the last good checkpoint) and for what the system refuses.
+/// Trains until config.train.steps, a signal or a failure. Returns the exit status: 0 when all steps are
+/// done, 128 + the signal's number after a save on SIGINT or SIGTERM. UserError for bad input, RunError for a
+/// non-finite loss or gradient (naming the step, the parameter and the last good checkpoint) and for what the
+/// system refuses.
 int train(const TrainOptions& options);
 
 }  // namespace hero

@@ -118,13 +118,9 @@ TEST(IndexedDataset, RefusesWhatIsWrong) {
             "w.idx: sequence 2: byte pointer 5, expected 6, the end of the one before");
   EXPECT_EQ(error(with([](Index& i) { i.documents[0] = 1; })), "w.idx: document index 0: 1, expected 0");
   EXPECT_EQ(error(with([](Index& i) { i.documents[1] = 4; })), "w.idx: document index 1: 4, expected 0 to 3");
-  EXPECT_EQ(error(with([](Index& i) {
-              i.documents = {0, 2, 1};
-            })),
+  EXPECT_EQ(error(with([](Index& i) { i.documents = {0, 2, 1}; })),
             "w.idx: document index 2: 1, expected 2 to 3");
-  EXPECT_EQ(error(with([](Index& i) {
-              i.documents = {0, 1, 2};
-            })),
+  EXPECT_EQ(error(with([](Index& i) { i.documents = {0, 1, 2}; })),
             "w.idx: last document index: 2, expected 3, the number of sequences");
   EXPECT_EQ(error(Index().bytes(), 11), "w.bin: size in bytes 11, expected 10 by " + (folder / "w.idx"));
   std::filesystem::remove(folder / "w.bin");
@@ -176,7 +172,9 @@ TEST(IndexedWriter, WritesMegatronBytes) {
 
 TEST(IndexedWriter, LeavesNothingWithoutFinish) {
   const Folder folder;
-  { IndexedWriter(folder / "x", TokenType::u16).add_document(std::vector<int32_t>{1}); }
+  {
+    IndexedWriter(folder / "x", TokenType::u16).add_document(std::vector<int32_t>{1});
+  }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 

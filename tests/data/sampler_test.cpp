@@ -140,9 +140,7 @@ TEST(TokenStream, ReadsTheVocabularyThatStandsBesideTheSet) {
   EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 99); }),
             (folder / "a-train.bin") +
                 ": tokens of a vocabulary of 100, expected at most the model's 99 (model.vocab_size)");
-  EXPECT_EQ(user_error([&] {
-              TokenStream({{folder / "a"}, {folder / "b"}}, 5, 0, 100);
-            }),
+  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}, {folder / "b"}}, 5, 0, 100); }),
             (folder / "b-train.bin") + ": made with another tokenizer (" + (folder / "b.model") +
                 ") than the sources before it (" + (folder / "a.model") + ")");
   write_set(folder / "a-train", 4, 1);
@@ -215,9 +213,7 @@ TEST(ParseSources, WeightsAndPrefixes) {
             "--data inf:a: expected a weight above 0 before the ':'");
   EXPECT_EQ(user_error([] { parse_sources({"1:"}); }), "--data \"1:\": expected PREFIX or WEIGHT:PREFIX");
   EXPECT_EQ(user_error([] { parse_sources({}); }), "--data: found nothing, expected PREFIX or WEIGHT:PREFIX");
-  EXPECT_EQ(user_error([] {
-              parse_sources({"1:a", "b"});
-            }),
+  EXPECT_EQ(user_error([] { parse_sources({"1:a", "b"}); }),
             "--data: 1 of 2 sources have a weight, expected all (WEIGHT:PREFIX) or none");
 }
 

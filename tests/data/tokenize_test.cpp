@@ -146,9 +146,7 @@ TEST_F(Tokenize, RefusesWrongInputAndWritesNothing) {
   const auto bad = folder_.write("bad.jsonl", json_line("a") + "{\"text\": 1}\n" + json_line("b") + "[]\n");
   const auto blank = folder_.write("blank.jsonl", "{\"text\": \"\"}\n");
   const auto names = before();
-  EXPECT_EQ(user_error([&] {
-              tokenize(options({good, bad}, "x"));
-            }),
+  EXPECT_EQ(user_error([&] { tokenize(options({good, bad}, "x")); }),
             bad + ": line 2, byte 13: field \"text\" is number, expected a string");
   EXPECT_EQ(user_error([&] { tokenize(options({blank}, "x")); }),
             blank + ": no text found, expected text to tokenize");

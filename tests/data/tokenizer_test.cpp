@@ -110,9 +110,7 @@ TEST_F(TokenizerTest, TextThatLooksLikeAPieceStaysText) {
 TEST_F(TokenizerTest, RefusesIdsOutsideTheVocabulary) {
   const auto tokenizer = TokenizerTest::tokenizer();
   for (const int32_t id : {-1, 900}) {
-    EXPECT_EQ(user_error([&] {
-                tokenizer.decode(std::vector<int32_t>{5, id});
-              }),
+    EXPECT_EQ(user_error([&] { tokenizer.decode(std::vector<int32_t>{5, id}); }),
               "token id " + std::to_string(id) + " is outside the tokenizer's vocabulary, expected 0 to 899");
   }
 }

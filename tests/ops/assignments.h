@@ -19,8 +19,9 @@ inline at::Tensor ids_of(const ExpertsCase& c) {
 }
 
 inline std::string name(const ExpertsCase& c) {
-  return "T " + std::to_string(c.tokens) + " K " + std::to_string(c.k) + " E " + std::to_string(c.experts) + " D " +
-         std::to_string(c.width) + " F " + std::to_string(c.inner) + " load " + std::to_string(static_cast<int>(c.load));
+  return "T " + std::to_string(c.tokens) + " K " + std::to_string(c.k) + " E " + std::to_string(c.experts) +
+         " D " + std::to_string(c.width) + " F " + std::to_string(c.inner) + " load " +
+         std::to_string(static_cast<int>(c.load));
 }
 
 }  // namespace hero::test

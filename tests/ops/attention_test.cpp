@@ -15,14 +15,18 @@ std::vector<Operand> operands_of(const AttentionCase& c) {
           {normal({c.batch, c.kv_heads, c.keys, c.v_width}, 3)}};
 }
 
-std::vector<at::Tensor> attention(const std::vector<at::Tensor>& in) { return {ops::attention(in[0], in[1], in[2], kScale)}; }
+std::vector<at::Tensor> attention(const std::vector<at::Tensor>& in) {
+  return {ops::attention(in[0], in[1], in[2], kScale)};
+}
 
 // Query head h reads key head h / (H / Hkv): heads split into [Hkv, H / Hkv], one matrix of scores for all.
 std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   const int64_t kv = in[1].size(1), queries = in[0].size(2), keys = in[1].size(2);
   const auto q = in[0].unflatten(1, {kv, in[0].size(1) / kv});
-  const auto future = at::arange(keys, q.options()).unsqueeze(0) > at::arange(keys - queries, keys, q.options()).unsqueeze(1);
-  const auto scores = (at::matmul(q, in[1].unsqueeze(2).transpose(-1, -2)) * kScale).masked_fill(future, -INFINITY);
+  const auto future =
+      at::arange(keys, q.options()).unsqueeze(0) > at::arange(keys - queries, keys, q.options()).unsqueeze(1);
+  const auto scores =
+      (at::matmul(q, in[1].unsqueeze(2).transpose(-1, -2)) * kScale).masked_fill(future, -INFINITY);
   return {at::matmul(scores.softmax(-1), in[2].unsqueeze(2)).flatten(1, 2)};
 }
 
@@ -34,8 +38,9 @@ TEST_P(AttentionTest, ValuesAndGradients) {
   constexpr Tolerance kLibrary{4 * kBf16Rounding, 8 * kBf16Rounding};
   for (const auto& c : kAttentionCases) {
     if (c.timed) continue;
-    SCOPED_TRACE(::testing::Message() << "B " << c.batch << " H " << c.heads << "/" << c.kv_heads << " S " << c.queries << "/"
-                                      << c.keys << " Q " << c.qk_width << " P " << c.v_width);
+    SCOPED_TRACE(::testing::Message()
+                 << "B " << c.batch << " H " << c.heads << "/" << c.kv_heads << " S " << c.queries << "/"
+                 << c.keys << " Q " << c.qk_width << " P " << c.v_width);
     check(attention, expected, operands_of(c), {kLibrary}, {kLibrary, kLibrary, kLibrary});
   }
 }
@@ -66,7 +71,8 @@ TEST(Attention, OneQueryAtATimeGivesTheSameRows) {
 TEST(Attention, ErrorsNameWhatWasExpected) {
   const auto q = at::zeros({1, 3, 4, 8}), k = at::zeros({1, 2, 4, 8});
   EXPECT_EQ(error_of([&] { ops::attention(q, k, k, 1.0); }),
-            "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got [1, 3, 4, 8], [1, 2, 4, 8], "
+            "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got [1, 3, 4, 8], [1, "
+            "2, 4, 8], "
             "[1, 2, 4, 8]");
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// One table of cases per operator, read by the tests and by the benchmark: sizes of one and of odd numbers of tokens,
-// widths that end a packed panel early, widths that no packed kernel takes (not multiples of 16), empty and crowded
-// experts, dropped assignments, histories that are column ranges of a wider buffer. `timed` cases are what the benchmark
-// runs: the sizes of a small model.
+// One table of cases per operator, read by the tests and by the benchmark: sizes of one and of odd numbers of
+// tokens, widths that end a packed panel early, widths that no packed kernel takes (not multiples of 16),
+// empty and crowded experts, dropped assignments, histories that are column ranges of a wider buffer. `timed`
+// cases are what the benchmark runs: the sizes of a small model.
 #include <cstdint>
 #include <vector>
 
@@ -12,58 +12,63 @@ struct LinearCase {
   int64_t tokens, in, out;
   bool timed = false;
 };
-inline const std::vector<LinearCase> kLinearCases = {
-    {1, 16, 16}, {7, 64, 48}, {33, 80, 272}, {65, 96, 144}, {130, 512, 64}, {50, 40, 24},
-    {50, 32, 24}, {200, 16, 1040}, {2048, 256, 1024, true}};
+inline const std::vector<LinearCase> kLinearCases = {{1, 16, 16},   {7, 64, 48},     {33, 80, 272},
+                                                     {65, 96, 144}, {130, 512, 64},  {50, 40, 24},
+                                                     {50, 32, 24},  {200, 16, 1040}, {2048, 256, 1024, true}};
 
 struct RowsCase {  // rms_norm: [T, D]; swiglu: [T, 2F] with D = 2F
   int64_t tokens, width;
   bool timed = false;
 };
-inline const std::vector<RowsCase> kRmsNormCases = {{1, 64}, {7, 17}, {129, 48}, {300, 256}, {2048, 256, true}};
+inline const std::vector<RowsCase> kRmsNormCases = {
+    {1, 64}, {7, 17}, {129, 48}, {300, 256}, {2048, 256, true}};
 inline const std::vector<RowsCase> kSwigluCases = {{1, 2}, {7, 34}, {65, 96}, {130, 320}, {2048, 1024, true}};
 
 struct RopeCase {
   int64_t batch, positions, heads, width;
   bool timed = false;
 };
-inline const std::vector<RopeCase> kRopeCases = {{1, 1, 1, 2}, {2, 7, 3, 6}, {1, 65, 4, 16}, {3, 130, 2, 64}, {4, 512, 8, 32, true}};
+inline const std::vector<RopeCase> kRopeCases = {
+    {1, 1, 1, 2}, {2, 7, 3, 6}, {1, 65, 4, 16}, {3, 130, 2, 64}, {4, 512, 8, 32, true}};
 
 struct EmbeddingCase {
   int64_t tokens, vocabulary, width;
   bool timed = false;
 };
-inline const std::vector<EmbeddingCase> kEmbeddingCases = {{1, 1, 3}, {7, 5, 16}, {130, 300, 33}, {2048, 8192, 256, true}};
+inline const std::vector<EmbeddingCase> kEmbeddingCases = {
+    {1, 1, 3}, {7, 5, 16}, {130, 300, 33}, {2048, 8192, 256, true}};
 
 struct AttentionCase {
   int64_t batch, heads, kv_heads, queries, keys, qk_width, v_width;
   bool timed = false;
 };
-inline const std::vector<AttentionCase> kAttentionCases = {
-    {1, 1, 1, 1, 1, 8, 8}, {2, 4, 2, 7, 7, 16, 16},   {1, 4, 1, 33, 33, 24, 16},
-    {1, 2, 2, 5, 5, 8, 16}, {2, 4, 2, 3, 9, 24, 16},  {1, 2, 2, 1, 9, 16, 16},
-    {4, 8, 8, 512, 512, 32, 32, true}};
+inline const std::vector<AttentionCase> kAttentionCases = {{1, 1, 1, 1, 1, 8, 8},
+                                                           {2, 4, 2, 7, 7, 16, 16},
+                                                           {1, 4, 1, 33, 33, 24, 16},
+                                                           {1, 2, 2, 5, 5, 8, 16},
+                                                           {2, 4, 2, 3, 9, 24, 16},
+                                                           {1, 2, 2, 1, 9, 16, 16},
+                                                           {4, 8, 8, 512, 512, 32, 32, true}};
 
 struct RouteCase {
   int64_t tokens, width, experts;
-  int64_t visible = 0;    // M; the columns before the slot
-  int64_t slots = 0;      // layers in the buffer, more than M + 1: a wider buffer
+  int64_t visible = 0;  // M; the columns before the slot
+  int64_t slots = 0;    // layers in the buffer, more than M + 1: a wider buffer
   bool scale = true;
   bool timed = false;
 };
-inline const std::vector<RouteCase> kRouteCases = {
-    {1, 16, 16},
-    {7, 64, 8},                    // E of no packed kernel
-    {7, 64, 8, 2, 4},
-    {33, 40, 16, 1, 2},            // D of no packed kernel
-    {1, 32, 16, 1, 2},
-    {7, 64, 48, 3, 5},
-    {65, 80, 32, 2, 3},
-    {65, 80, 32, 2, 3, false},
-    {130, 256, 128, 5, 9},
-    {96, 48, 112},
-    {2048, 256, 32, 7, 8, true, true},
-    {2048, 256, 32, 0, 8, true, true}};
+inline const std::vector<RouteCase> kRouteCases = {{1, 16, 16},
+                                                   {7, 64, 8},  // E of no packed kernel
+                                                   {7, 64, 8, 2, 4},
+                                                   {33, 40, 16, 1, 2},  // D of no packed kernel
+                                                   {1, 32, 16, 1, 2},
+                                                   {7, 64, 48, 3, 5},
+                                                   {65, 80, 32, 2, 3},
+                                                   {65, 80, 32, 2, 3, false},
+                                                   {130, 256, 128, 5, 9},
+                                                   {96, 48, 112},
+                                                   {2048, 256, 32, 7, 8, true, true},
+                                                   {2048, 256, 32, 0, 8, true, true}};
 
 enum class Load {
   kEven,     // experts drawn uniformly
@@ -98,6 +103,7 @@ struct CrossEntropyCase {
   bool timed = false;
 };
 inline const std::vector<CrossEntropyCase> kCrossEntropyCases = {
-    {1, 16, 16}, {7, 48, 80}, {65, 64, 272, true}, {513, 32, 304}, {31, 24, 50, true}, {300, 16, 100}, {2048, 256, 8192, true, true}};
+    {1, 16, 16},        {7, 48, 80},    {65, 64, 272, true},          {513, 32, 304},
+    {31, 24, 50, true}, {300, 16, 100}, {2048, 256, 8192, true, true}};
 
 }  // namespace hero::test

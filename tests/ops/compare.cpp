@@ -20,9 +20,11 @@ at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
 }  // namespace
 
 ::testing::AssertionResult close(const at::Tensor& got, const at::Tensor& want, Tolerance tolerance) {
-  if (got.sizes() != want.sizes()) return ::testing::AssertionFailure() << "shape " << got.sizes() << ", expected " << want.sizes();
+  if (got.sizes() != want.sizes())
+    return ::testing::AssertionFailure() << "shape " << got.sizes() << ", expected " << want.sizes();
   if (got.numel() == 0) return ::testing::AssertionSuccess();
-  const auto a = got.detach().to(at::kCPU, at::kDouble).flatten(), b = want.detach().to(at::kCPU, at::kDouble).flatten();
+  const auto a = got.detach().to(at::kCPU, at::kDouble).flatten(),
+             b = want.detach().to(at::kCPU, at::kDouble).flatten();
   const auto rms = (b.square().sum() / b.ne(0).sum().clamp_min(1)).sqrt();
   const auto error = (a - b).abs(), allowed = b.abs() * tolerance.relative + rms * tolerance.absolute;
   const auto excess = at::where(error.le(allowed), 0.0, at::nan_to_num(error / allowed, 1e300, 1e300));
@@ -30,28 +32,31 @@ at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
   if (excess[worst].item<double>() == 0) {
     const double whole = error.norm().item<double>(), bound = tolerance.norm * b.norm().item<double>();
     if (whole <= bound) return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure() << "every element is close, but the norm of their errors is " << whole << ", allowed "
-                                         << bound;
+    return ::testing::AssertionFailure()
+           << "every element is close, but the norm of their errors is " << whole << ", allowed " << bound;
   }
-  return ::testing::AssertionFailure() << excess.gt(0).sum().item<int64_t>() << " of " << a.numel() << " elements differ; element "
-                                       << worst << " of shape " << got.sizes() << " is " << a[worst].item<double>() << ", expected "
-                                       << b[worst].item<double>() << " (error " << error[worst].item<double>() << ", allowed "
-                                       << allowed[worst].item<double>() << ")";
+  return ::testing::AssertionFailure()
+         << excess.gt(0).sum().item<int64_t>() << " of " << a.numel() << " elements differ; element " << worst
+         << " of shape " << got.sizes() << " is " << a[worst].item<double>() << ", expected "
+         << b[worst].item<double>() << " (error " << error[worst].item<double>() << ", allowed "
+         << allowed[worst].item<double>() << ")";
 }
 
 ::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& want) {
   if (got.scalar_type() != want.scalar_type() || got.sizes() != want.sizes()) {
-    return ::testing::AssertionFailure() << got.scalar_type() << " " << got.sizes() << ", expected " << want.scalar_type() << " "
-                                         << want.sizes();
+    return ::testing::AssertionFailure() << got.scalar_type() << " " << got.sizes() << ", expected "
+                                         << want.scalar_type() << " " << want.sizes();
   }
   if (at::equal(got.detach(), want.detach())) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << got.detach().ne(want.detach()).sum().item<int64_t>() << " of " << got.numel()
-                                       << " elements differ";
+  return ::testing::AssertionFailure() << got.detach().ne(want.detach()).sum().item<int64_t>() << " of "
+                                       << got.numel() << " elements differ";
 }
 
 at::Tensor normal(at::IntArrayRef shape, uint64_t seed, double scale) {
   const auto generator = at::detail::createCPUGenerator(seed);
-  return (at::randn(shape, generator, at::TensorOptions(at::kDouble)) * scale).to(at::kBFloat16).to(at::kDouble);
+  return (at::randn(shape, generator, at::TensorOptions(at::kDouble)) * scale)
+      .to(at::kBFloat16)
+      .to(at::kDouble);
 }
 
 at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t seed) {
@@ -59,10 +64,13 @@ at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t s
   return at::randint(low, high, shape, generator, at::TensorOptions(at::kLong));
 }
 
-Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type, at::DeviceType device) {
+Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+           at::DeviceType device) {
   std::vector<at::Tensor> leaves, wanted;
   for (const auto& operand : operands) {
-    const auto to = operand.role == Role::kFixed ? operand.value.scalar_type() : operand.role == Role::kWide ? wide(type) : type;
+    const auto to = operand.role == Role::kFixed  ? operand.value.scalar_type()
+                    : operand.role == Role::kWide ? wide(type)
+                                                  : type;
     auto leaf = operand.value.to(device, to, false, /*copy=*/true);
     if (operand.gradient && operand.role != Role::kFixed) {
       leaf.set_requires_grad(true);
@@ -127,8 +135,10 @@ void check_repeatable(const Function& f, const std::vector<Operand>& operands, a
   const auto one = run(f, operands, type);
   at::set_num_threads(2);
   for (const auto& other : {run(f, operands, type), run(f, operands, type)}) {
-    for (size_t i = 0; i < one.outputs.size(); ++i) EXPECT_TRUE(same(other.outputs[i], one.outputs[i])) << "output " << i;
-    for (size_t i = 0; i < one.gradients.size(); ++i) EXPECT_TRUE(same(other.gradients[i], one.gradients[i])) << "gradient " << i;
+    for (size_t i = 0; i < one.outputs.size(); ++i)
+      EXPECT_TRUE(same(other.outputs[i], one.outputs[i])) << "output " << i;
+    for (size_t i = 0; i < one.gradients.size(); ++i)
+      EXPECT_TRUE(same(other.gradients[i], one.gradients[i])) << "gradient " << i;
   }
   at::set_num_threads(before);
 }
@@ -154,8 +164,10 @@ void DeviceTest::check(const Function& f, const Function& want, const std::vecto
     if (!operands[i].gradient || operands[i].role == Role::kFixed) continue;
     const auto& gradient = got.gradients[wanted];
     ASSERT_TRUE(gradient.defined()) << "operand " << i;
-    EXPECT_EQ(gradient.scalar_type(), operands[i].role == Role::kValue ? type() : wide(type())) << "operand " << i;
-    EXPECT_TRUE(close(gradient, exact.gradients[wanted], tolerance(gradients[wanted]))) << "gradient of operand " << i;
+    EXPECT_EQ(gradient.scalar_type(), operands[i].role == Role::kValue ? type() : wide(type()))
+        << "operand " << i;
+    EXPECT_TRUE(close(gradient, exact.gradients[wanted], tolerance(gradients[wanted])))
+        << "gradient of operand " << i;
     ++wanted;
   }
 }
@@ -163,7 +175,9 @@ void DeviceTest::check(const Function& f, const Function& want, const std::vecto
 std::string name_of(const ::testing::TestParamInfo<std::tuple<at::DeviceType, at::ScalarType>>& info) {
   const auto [device, type] = info.param;
   return std::string(device == at::kCPU ? "cpu" : "cuda") + "_" +
-         (type == at::kBFloat16 ? "bf16" : type == at::kFloat ? "fp32" : "fp64");
+         (type == at::kBFloat16 ? "bf16"
+          : type == at::kFloat  ? "fp32"
+                                : "fp64");
 }
 
 std::string error_of(const std::function<void()>& f) {

@@ -1,7 +1,7 @@
 #pragma once
-// How an operator is held against an independent expression. Every operand, and every gradient that enters the outputs,
-// is drawn once and rounded to bf16, whatever the type under test: so bf16, fp32 and fp64 runs all have the same exact
-// answer, which the expression computes in fp64.
+// How an operator is held against an independent expression. Every operand, and every gradient that enters
+// the outputs, is drawn once and rounded to bf16, whatever the type under test: so bf16, fp32 and fp64 runs
+// all have the same exact answer, which the expression computes in fp64.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 
 namespace hero::test {
 
-/// For every element |got - want| <= relative * |want| + absolute * rms(want), the rms over the elements that are not
-/// exactly zero; and for all together |got - want|_2 <= norm * |want|_2.
+/// For every element |got - want| <= relative * |want| + absolute * rms(want), the rms over the elements that
+/// are not exactly zero; and for all together |got - want|_2 <= norm * |want|_2.
 struct Tolerance {
   double relative, absolute;
   double norm = relative + absolute;
@@ -25,9 +25,9 @@ inline constexpr double kBf16Rounding = 1.0 / 256;
 inline constexpr Tolerance kFp32{1e-5, 1e-5}, kFp64{1e-12, 1e-12};
 /// Summed in fp32, rounded to bf16 once.
 inline constexpr Tolerance kRoundedOnce{1.01 * kBf16Rounding, 1e-5};
-/// Sums over factors that were themselves rounded to bf16 once or twice. Each rounding has an rms error of at most
-/// 2^-8 / sqrt(3) of its factor, so three independent ones stay within 2^-8 of the result as a whole; single elements
-/// that hang on a few large factors err by some times more.
+/// Sums over factors that were themselves rounded to bf16 once or twice. Each rounding has an rms error of at
+/// most 2^-8 / sqrt(3) of its factor, so three independent ones stay within 2^-8 of the result as a whole;
+/// single elements that hang on a few large factors err by some times more.
 inline constexpr Tolerance kRoundedFactors{1.01 * kBf16Rounding, 8 * kBf16Rounding, kBf16Rounding};
 
 ::testing::AssertionResult close(const at::Tensor& got, const at::Tensor& want, Tolerance tolerance);
@@ -58,8 +58,8 @@ struct Result {
 at::Tensor normal(at::IntArrayRef shape, uint64_t seed, double scale = 1.0);
 at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t seed);
 
-/// Runs f on leaves of these operands in `type` on `device`, and backwards from seeded gradients of all differentiable
-/// outputs.
+/// Runs f on leaves of these operands in `type` on `device`, and backwards from seeded gradients of all
+/// differentiable outputs.
 Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
            at::DeviceType device = at::kCPU);
 
@@ -77,8 +77,8 @@ class DeviceTest : public ::testing::TestWithParam<std::tuple<at::DeviceType, at
   at::ScalarType type() const { return std::get<1>(GetParam()); }
   /// The tolerance of the type under test, `bf16` for bf16.
   Tolerance tolerance(Tolerance bf16) const;
-  /// Runs f and the expression `want`, and compares outputs, then gradients; the bf16 tolerances are those of each output
-  /// and each gradient.
+  /// Runs f and the expression `want`, and compares outputs, then gradients; the bf16 tolerances are those of
+  /// each output and each gradient.
   void check(const Function& f, const Function& want, const std::vector<Operand>& operands,
              const std::vector<Tolerance>& outputs, const std::vector<Tolerance>& gradients) const;
 };
@@ -88,9 +88,9 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<at::DeviceType, at
 /// What c10::Error says when f throws it; empty if it does not throw.
 std::string error_of(const std::function<void()>& f);
 
-#define HERO_ON_DEVICES(suite)                                                                          \
-  INSTANTIATE_TEST_SUITE_P(, suite,                                                                     \
-                           ::testing::Combine(::testing::Values(at::kCPU, at::kCUDA),                   \
+#define HERO_ON_DEVICES(suite)                                                                            \
+  INSTANTIATE_TEST_SUITE_P(, suite,                                                                       \
+                           ::testing::Combine(::testing::Values(at::kCPU, at::kCUDA),                     \
                                               ::testing::Values(at::kBFloat16, at::kFloat, at::kDouble)), \
                            hero::test::name_of)
 

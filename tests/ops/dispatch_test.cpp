@@ -58,7 +58,8 @@ TEST_P(DispatchTest, ValuesAndGradientsOfPermute) {
       return std::vector{at::mm(choose, in[0])};
     };
     // A copy: exact. Its gradient sums the rows of a token.
-    check(permute, want, {{normal({c.tokens, c.width}, 1)}, {ids_of(c), Role::kFixed}}, {{0, 0}}, {kRoundedOnce});
+    check(permute, want, {{normal({c.tokens, c.width}, 1)}, {ids_of(c), Role::kFixed}}, {{0, 0}},
+          {kRoundedOnce});
   }
 }
 
@@ -74,9 +75,10 @@ TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
       const auto row = counted(in[2].cpu(), c.experts).row.to(in[0].device());
       return std::vector{at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]})};
     };
-    check(combine, want,
-          {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}},
-          {kRoundedOnce}, {kRoundedOnce, kFp32});
+    check(
+        combine, want,
+        {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}},
+        {kRoundedOnce}, {kRoundedOnce, kFp32});
   }
 }
 
@@ -85,7 +87,8 @@ TEST(Dispatch, DroppedAssignmentsGiveExactZeros) {
     const auto ids = at::tensor({0, 1, -1, -1, 2, -1}, at::kLong).view({3, 2});
     const auto plan = ops::plan(ids, 3);
     const auto x = normal({3, 16}, 1).to(type).set_requires_grad(true);
-    const auto weights = normal({3, 2}, 2).to(type == at::kDouble ? at::kDouble : at::kFloat).set_requires_grad(true);
+    const auto weights =
+        normal({3, 2}, 2).to(type == at::kDouble ? at::kDouble : at::kFloat).set_requires_grad(true);
     const auto y = ops::combine(ops::permute(x, plan), weights, plan);
     y.sum().backward();
     EXPECT_TRUE(same(y.select(0, 1), at::zeros({16}, type)));
@@ -101,7 +104,8 @@ TEST(Dispatch, GradientsAgreeWithDifferences) {
     const auto plan = ops::plan(in[2], 3);
     return std::vector{ops::combine(ops::permute(in[0], plan).square(), in[1], plan)};
   };
-  check_differences(there_and_back, {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kWide}, {ids, Role::kFixed}});
+  check_differences(there_and_back,
+                    {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kWide}, {ids, Role::kFixed}});
 }
 
 TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
@@ -112,15 +116,22 @@ TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
       return std::vector{ops::combine(ops::permute(in[0], plan), in[1], plan)};
     };
     check_repeatable(there_and_back,
-                     {{normal({c.tokens, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}}, type);
+                     {{normal({c.tokens, c.width}, 1)},
+                      {normal({c.tokens, c.k}, 2), Role::kWide},
+                      {ids_of(c), Role::kFixed}},
+                     type);
   }
 }
 
 TEST(Dispatch, ErrorsNameWhatWasExpected) {
-  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3}, at::kLong), 4); }), "plan: ids must be int64 [T, K], got Long [3]");
-  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3, 1}, at::kInt), 4); }), "plan: ids must be int64 [T, K], got Int [3, 1]");
-  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, 4, at::kLong), 4); }), "plan: ids must lie in [-1, 4), got 4");
-  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, -2, at::kLong), 4); }), "plan: ids must lie in [-1, 4), got -2");
+  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3}, at::kLong), 4); }),
+            "plan: ids must be int64 [T, K], got Long [3]");
+  EXPECT_EQ(error_of([] { ops::plan(at::zeros({3, 1}, at::kInt), 4); }),
+            "plan: ids must be int64 [T, K], got Int [3, 1]");
+  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, 4, at::kLong), 4); }),
+            "plan: ids must lie in [-1, 4), got 4");
+  EXPECT_EQ(error_of([] { ops::plan(at::full({3, 1}, -2, at::kLong), 4); }),
+            "plan: ids must lie in [-1, 4), got -2");
   const auto plan = ops::plan(at::zeros({3, 1}, at::kLong), 4);
   EXPECT_EQ(error_of([&] { ops::combine(at::zeros({3, 8}), at::zeros({3, 2}), plan); }),
             "combine: weights must be [T, K] = [3, 1], got [3, 2]");

@@ -36,8 +36,8 @@ std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   return {at::cat(parts)};
 }
 
-// Up to four roundings lie between the operands and a gradient: gate and up, their product, its gradient, that of gate
-// and up. The product's large values carry whole sums.
+// Up to four roundings lie between the operands and a gradient: gate and up, their product, its gradient,
+// that of gate and up. The product's large values carry whole sums.
 constexpr Tolerance kChained{1.01 * kBf16Rounding, 20 * kBf16Rounding, 1.25 * kBf16Rounding};
 
 using ExpertsTest = DeviceTest;

@@ -16,7 +16,9 @@ std::vector<Operand> operands_of(const CrossEntropyCase& c) {
           {targets, Role::kFixed}};
 }
 
-std::vector<at::Tensor> loss(const std::vector<at::Tensor>& in) { return {ops::linear_cross_entropy(in[0], in[1], in[2])}; }
+std::vector<at::Tensor> loss(const std::vector<at::Tensor>& in) {
+  return {ops::linear_cross_entropy(in[0], in[1], in[2])};
+}
 
 std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   const auto kept = in[2].ge(0);
@@ -33,7 +35,8 @@ TEST_P(LinearCrossEntropyTest, ValuesAndGradients) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width << " V " << c.vocabulary);
     // dx is rounded once when it is made and once when it is scaled.
-    check(loss, expected, operands_of(c), {kFp32}, {{2.02 * kBf16Rounding, 8 * kBf16Rounding, 1.5 * kBf16Rounding}, kRoundedFactors});
+    check(loss, expected, operands_of(c), {kFp32},
+          {{2.02 * kBf16Rounding, 8 * kBf16Rounding, 1.5 * kBf16Rounding}, kRoundedFactors});
   }
 }
 
@@ -91,7 +94,9 @@ TEST(LinearCrossEntropy, LossIsTheSameWithoutGradients) {
   }
 }
 
-TEST(LinearCrossEntropy, GradientsAgreeWithDifferences) { check_differences(loss, operands_of({5, 4, 6, true})); }
+TEST(LinearCrossEntropy, GradientsAgreeWithDifferences) {
+  check_differences(loss, operands_of({5, 4, 6, true}));
+}
 
 TEST(LinearCrossEntropy, RepeatsBitForBitOnAnyThreads) {
   if (!cpu::has_bf16_gemm()) GTEST_SKIP() << "nothing is fused here";

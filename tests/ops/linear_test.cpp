@@ -24,19 +24,22 @@ TEST_P(LinearTest, ValuesAndGradients) {
   }
 }
 
-// A slice of the last dimension keeps the rows of the wider tensor apart, also after its leading dimensions are merged.
+// A slice of the last dimension keeps the rows of the wider tensor apart, also after its leading dimensions
+// are merged.
 TEST_P(LinearTest, ValuesOfStridedInputs) {
   const auto slice = [](const at::Tensor& t) { return t.slice(-1, 16, 48); };
   const auto transposed = [](const at::Tensor& t) { return t.transpose(0, 1).slice(-1, 0, 32); };
   for (const auto& view : std::vector<std::function<at::Tensor(const at::Tensor&)>>{slice, transposed}) {
     check([&](const auto& in) { return linear({view(in[0]), in[1]}); },
           [&](const auto& in) { return expected({view(in[0]), in[1]}); },
-          {{normal({3, 7, 80}, 1)}, {normal({64, 32}, 2), Role::kWeight}}, {kRoundedOnce}, {kRoundedOnce, kFp32});
+          {{normal({3, 7, 80}, 1)}, {normal({64, 32}, 2), Role::kWeight}}, {kRoundedOnce},
+          {kRoundedOnce, kFp32});
   }
   const auto columns = [](const at::Tensor& t) { return t.slice(1, 16, 48); };
   check([&](const auto& in) { return linear({in[0], columns(in[1])}); },
         [&](const auto& in) { return expected({in[0], columns(in[1])}); },
-        {{normal({9, 32}, 1)}, {normal({64, 80}, 2), Role::kWeight}}, {kRoundedOnce}, {kRoundedOnce, kRoundedOnce});
+        {{normal({9, 32}, 1)}, {normal({64, 80}, 2), Role::kWeight}}, {kRoundedOnce},
+        {kRoundedOnce, kRoundedOnce});
 }
 
 TEST(Linear, GradientsAgreeWithDifferences) { check_differences(linear, operands_of({3, 5, 4})); }
@@ -49,7 +52,8 @@ TEST(Linear, RepeatsBitForBitOnAnyThreads) {
 }
 
 TEST(Linear, NoRowsGiveAZeroGradient) {
-  const auto result = run(linear, {{normal({0, 32}, 1)}, {normal({48, 32}, 2), Role::kWeight}}, at::kBFloat16);
+  const auto result =
+      run(linear, {{normal({0, 32}, 1)}, {normal({48, 32}, 2), Role::kWeight}}, at::kBFloat16);
   EXPECT_EQ(result.outputs[0].sizes(), (std::vector<int64_t>{0, 48}));
   EXPECT_TRUE(same(result.gradients[1], at::zeros({48, 32})));
 }
@@ -61,8 +65,10 @@ TEST(Linear, GradientOfAWeightIsSummedInFp32) {
 
 TEST(Linear, ErrorsNameWhatWasExpected) {
   const auto x = at::zeros({4, 32}), w = at::zeros({8, 16});
-  EXPECT_EQ(error_of([&] { ops::linear(x, w); }), "linear: w must be [O, I] with I = 32 as in x [4, 32], got [8, 16]");
-  EXPECT_EQ(error_of([&] { ops::linear(x, at::zeros({8, 32}, at::kDouble)); }), "linear: x is Float, w is Double");
+  EXPECT_EQ(error_of([&] { ops::linear(x, w); }),
+            "linear: w must be [O, I] with I = 32 as in x [4, 32], got [8, 16]");
+  EXPECT_EQ(error_of([&] { ops::linear(x, at::zeros({8, 32}, at::kDouble)); }),
+            "linear: x is Float, w is Double");
 }
 
 }  // namespace

@@ -11,13 +11,15 @@ namespace {
 constexpr double kDepth = 1.7, kEps = 1e-6;
 
 std::string name(const RouteCase& c) {
-  return "T " + std::to_string(c.tokens) + " D " + std::to_string(c.width) + " E " + std::to_string(c.experts) + " M " +
-         std::to_string(c.visible) + " of " + std::to_string(c.slots) + (c.scale ? "" : " unscaled");
+  return "T " + std::to_string(c.tokens) + " D " + std::to_string(c.width) + " E " +
+         std::to_string(c.experts) + " M " + std::to_string(c.visible) + " of " + std::to_string(c.slots) +
+         (c.scale ? "" : " unscaled");
 }
 
 int64_t first_visible(const RouteCase& c) { return c.slots - 1 - c.visible; }
 
-// x, W, the buffer [T, slots*E] and its squares [T, slots]. The last slot is the router's own, those before it are visible.
+// x, W, the buffer [T, slots*E] and its squares [T, slots]. The last slot is the router's own, those before
+// it are visible.
 std::vector<Operand> operands_of(const RouteCase& c) {
   const double scale = 1 / std::sqrt(static_cast<double>(c.width + c.visible * c.experts));
   const auto probs = normal({c.tokens, c.slots, c.experts}, 3).softmax(-1).to(at::kBFloat16).to(at::kDouble);
@@ -27,7 +29,8 @@ std::vector<Operand> operands_of(const RouteCase& c) {
           {probs.square().sum(-1), Role::kWide, false}};
 }
 
-std::optional<ops::VisibleHistory> history_of(const RouteCase& c, const at::Tensor& buffer, const at::Tensor& squares) {
+std::optional<ops::VisibleHistory> history_of(const RouteCase& c, const at::Tensor& buffer,
+                                              const at::Tensor& squares) {
   if (c.visible == 0) return std::nullopt;
   const int64_t first = first_visible(c), end = first + c.visible;
   return ops::VisibleHistory{.probs = buffer.slice(1, first * c.experts, end * c.experts),
@@ -55,7 +58,8 @@ Function route(const RouteCase& c) {
 }
 
 // The paper's equations; `detach`: rho carries no gradient.
-ops::RouteOutput paper(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& h, bool scale, bool detach) {
+ops::RouteOutput paper(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& h,
+                       bool scale, bool detach) {
   const auto z_o = at::mm(x, w.slice(1, 0, x.size(1)).t());
   const auto rms = [](const at::Tensor& t) { return t.square().mean(1).sqrt(); };
   const auto zero = at::zeros({x.size(0)}, x.options());
@@ -67,7 +71,8 @@ ops::RouteOutput paper(const at::Tensor& x, const at::Tensor& w, const std::opti
     z_r = at::mm(*h * rho.unsqueeze(1), w.slice(1, x.size(1)).t());
   }
   const auto z = z_o + z_r;
-  const auto stats = at::stack({rms(x), rms_h, rho, at::var(z_o, 1, false), at::var(z_r, 1, false)}, 1).detach();
+  const auto stats =
+      at::stack({rms(x), rms_h, rho, at::var(z_o, 1, false), at::var(z_r, 1, false)}, 1).detach();
   return {z, z.softmax(1), stats};
 }
 
@@ -78,7 +83,8 @@ Function expected(const RouteCase& c) {
   };
 }
 
-const std::vector<Tolerance> kOutputs(7, kFp32);  // fp32 in bf16 runs too: products of bf16 numbers are exact there
+const std::vector<Tolerance> kOutputs(
+    7, kFp32);  // fp32 in bf16 runs too: products of bf16 numbers are exact there
 
 using RouteTest = DeviceTest;
 HERO_ON_DEVICES(RouteTest);
@@ -100,7 +106,9 @@ TEST_P(RouteTest, ValuesAndGradientsThroughHistory) {
       return flat(paper(in[0], in[1], at::cat({in[2], in[3]}, 1), scale, false));
     };
     check(list, want,
-          {{normal({9, 32}, 1)}, {normal({16, 64}, 2, 0.1), Role::kWeight}, {normal({9, 16}, 3).softmax(1).to(at::kBFloat16).to(at::kDouble)},
+          {{normal({9, 32}, 1)},
+           {normal({16, 64}, 2, 0.1), Role::kWeight},
+           {normal({9, 16}, 3).softmax(1).to(at::kBFloat16).to(at::kDouble)},
            {normal({9, 16}, 4).softmax(1).to(at::kBFloat16).to(at::kDouble)}},
           kOutputs, {kRoundedOnce, kFp32, kRoundedOnce, kRoundedOnce});
   }
@@ -111,11 +119,14 @@ TEST(Route, GradientsThroughHistoryAgreeWithDifferences) {
       [](const std::vector<at::Tensor>& in) {
         return flat(ops::route_through(in[0], in[1], {in[2], in[3]}, kDepth, kEps, true));
       },
-      {{normal({3, 4}, 1)}, {normal({3, 10}, 2), Role::kWeight}, {normal({3, 3}, 3).softmax(1)}, {normal({3, 3}, 4).softmax(1)}});
+      {{normal({3, 4}, 1)},
+       {normal({3, 10}, 2), Role::kWeight},
+       {normal({3, 3}, 3).softmax(1)},
+       {normal({3, 3}, 4).softmax(1)}});
 }
 
-// The gradient that flows through rho is left out, so differences are taken in W alone, where there is none, and in x of a
-// router that sees nothing.
+// The gradient that flows through rho is left out, so differences are taken in W alone, where there is none,
+// and in x of a router that sees nothing.
 TEST(Route, GradientsAgreeWithDifferences) {
   const RouteCase seeing{3, 4, 3, 2, 4}, blind{3, 4, 3};
   auto operands = operands_of(seeing);
@@ -147,7 +158,8 @@ TEST(Route, WritesItsSlotAndNothingElse) {
       const auto out = ops::route(x, w, history_of(c, buffer, squares), slot);
       const int64_t own = (c.slots - 1) * c.experts;
       EXPECT_TRUE(same(buffer.slice(1, own), out.probs.to(type)));
-      EXPECT_TRUE(close(squares.select(1, c.slots - 1), buffer.slice(1, own).to(at::kDouble).square().sum(1), kFp32));
+      EXPECT_TRUE(
+          close(squares.select(1, c.slots - 1), buffer.slice(1, own).to(at::kDouble).square().sum(1), kFp32));
       EXPECT_TRUE(same(buffer.slice(1, 0, own), before.slice(1, 0, own)));
       EXPECT_TRUE(same(squares.slice(1, 0, c.slots - 1), squares_before.slice(1, 0, c.slots - 1)));
       EXPECT_EQ(std::pair(buffer._version(), squares._version()), versions);
@@ -170,16 +182,20 @@ TEST(Route, WritesItsSlotAndNothingElse) {
 // Later layers write into the buffer of which earlier ones keep views for their backward passes.
 TEST(Route, LayersShareABuffer) {
   const int64_t layers = 4, e = 16, d = 32, t = 9;
-  auto buffer = at::zeros({t, (layers - 1) * e}, at::kBFloat16), squares = at::zeros({t, layers - 1}, at::kFloat);
+  auto buffer = at::zeros({t, (layers - 1) * e}, at::kBFloat16),
+       squares = at::zeros({t, layers - 1}, at::kFloat);
   buffer.set_requires_grad(false);
   auto x = normal({t, d}, 1).to(at::kBFloat16).set_requires_grad(true);
   auto h = x;
   at::Tensor sum = at::zeros({});
   for (int64_t l = 0; l < layers; ++l) {
     const auto w = normal({e, d + l * e}, 10 + l, 0.2).to(at::kBFloat16).set_requires_grad(true);
-    const auto history =
-        l ? std::optional(ops::VisibleHistory{buffer.slice(1, 0, l * e), squares.slice(1, 0, l), kDepth, kEps, true}) : std::nullopt;
-    const auto slot = l + 1 < layers ? ops::HistorySlot{buffer.slice(1, l * e, (l + 1) * e), squares.select(1, l)} : ops::HistorySlot{};
+    const auto history = l ? std::optional(ops::VisibleHistory{buffer.slice(1, 0, l * e),
+                                                               squares.slice(1, 0, l), kDepth, kEps, true})
+                           : std::nullopt;
+    const auto slot = l + 1 < layers
+                          ? ops::HistorySlot{buffer.slice(1, l * e, (l + 1) * e), squares.select(1, l)}
+                          : ops::HistorySlot{};
     sum = sum + ops::route(h, w, history, slot).logits.square().sum();
     h = h * 0.9;
   }
@@ -193,9 +209,11 @@ TEST(Route, HistoryGetsNoGradient) {
   for (const auto type : {at::kBFloat16, at::kDouble}) {
     const RouteCase c{7, 32, 16, 2, 3};
     const auto operands = operands_of(c);
-    const auto x = operands[0].value.to(type).set_requires_grad(true), w = operands[1].value.to(type).set_requires_grad(true);
+    const auto x = operands[0].value.to(type).set_requires_grad(true),
+               w = operands[1].value.to(type).set_requires_grad(true);
     const auto buffer = operands[2].value.to(type).set_requires_grad(true);
-    const auto squares = operands[3].value.to(type == at::kDouble ? at::kDouble : at::kFloat).set_requires_grad(true);
+    const auto squares =
+        operands[3].value.to(type == at::kDouble ? at::kDouble : at::kFloat).set_requires_grad(true);
     const auto out = ops::route(x, w, history_of(c, buffer, squares), {});
     EXPECT_FALSE(out.stats.requires_grad());
     (out.logits.square().sum() + out.probs.square().sum()).backward();
@@ -226,7 +244,8 @@ TEST(Route, ZeroResidualWeightsGiveTheBaseline) {
 // Large logits leave a softmax of one and zeros, not of infinities.
 TEST(Route, StaysFiniteWithLargeLogits) {
   for (const auto type : {at::kBFloat16, at::kFloat}) {
-    const auto x = normal({9, 32}, 1, 100.0).to(type).set_requires_grad(true), w = normal({16, 32}, 2, 30.0).to(type);
+    const auto x = normal({9, 32}, 1, 100.0).to(type).set_requires_grad(true),
+               w = normal({16, 32}, 2, 30.0).to(type);
     const auto out = ops::route(x, w, std::nullopt, {});
     EXPECT_GT(out.logits.abs().max().item<double>(), 1e4);
     EXPECT_TRUE(close(out.probs, out.logits.to(at::kDouble).softmax(1), kFp32));
@@ -243,8 +262,9 @@ TEST(Route, ErrorsNameWhatWasExpected) {
             "route: weight must be [E, D+M*E] = [E, 48], got [16, 32]");
   EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 56}), ops::VisibleHistory{h, s}, {}); }),
             "route: history must be [T, M*E] with T = 4, E = 16, got [4, 24]");
-  EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 48}), ops::VisibleHistory{at::zeros({5, 16}), s}, {}); }),
-            "route: history must be [T, M*E] with T = 4, E = 16, got [5, 16]");
+  EXPECT_EQ(
+      error_of([&] { ops::route(x, at::zeros({16, 48}), ops::VisibleHistory{at::zeros({5, 16}), s}, {}); }),
+      "route: history must be [T, M*E] with T = 4, E = 16, got [5, 16]");
 }
 
 }  // namespace

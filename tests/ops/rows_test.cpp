@@ -8,7 +8,9 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<at::Tensor> rms_norm(const std::vector<at::Tensor>& in) { return {ops::rms_norm(in[0], in[1], kEps)}; }
+std::vector<at::Tensor> rms_norm(const std::vector<at::Tensor>& in) {
+  return {ops::rms_norm(in[0], in[1], kEps)};
+}
 std::vector<at::Tensor> expected_rms_norm(const std::vector<at::Tensor>& in) {
   return {in[0] / at::sqrt(in[0].square().mean(-1, true) + kEps) * in[1]};
 }
@@ -32,10 +34,12 @@ TEST_P(RmsNormTest, ValuesAndGradients) {
     check(rms_norm, expected_rms_norm, rms_norm_operands(c), {kRoundedOnce}, {kRoundedOnce, kFp32});
   }
   const auto view = [](const auto& f) {
-    return [&f](const std::vector<at::Tensor>& in) { return f({in[0].transpose(0, 1).slice(-1, 8, 56), in[1]}); };
+    return [&f](const std::vector<at::Tensor>& in) {
+      return f({in[0].transpose(0, 1).slice(-1, 8, 56), in[1]});
+    };
   };
-  check(view(rms_norm), view(expected_rms_norm), {{normal({3, 7, 80}, 1)}, {normal({48}, 2), Role::kWeight}}, {kRoundedOnce},
-        {kRoundedOnce, kFp32});
+  check(view(rms_norm), view(expected_rms_norm), {{normal({3, 7, 80}, 1)}, {normal({48}, 2), Role::kWeight}},
+        {kRoundedOnce}, {kRoundedOnce, kFp32});
 }
 
 TEST(RmsNorm, GradientsAgreeWithDifferences) { check_differences(rms_norm, rms_norm_operands({4, 6})); }
@@ -43,7 +47,8 @@ TEST(RmsNorm, GradientsAgreeWithDifferences) { check_differences(rms_norm, rms_n
 TEST(RmsNorm, RepeatsBitForBitOnAnyThreads) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     check_repeatable(rms_norm, rms_norm_operands({300, 48}), type);
-    check_repeatable(rms_norm, rms_norm_operands({1200, 4100}), type);  // enough strips that their sum is split too
+    check_repeatable(rms_norm, rms_norm_operands({1200, 4100}),
+                     type);  // enough strips that their sum is split too
   }
 }
 
@@ -80,7 +85,8 @@ TEST(Swiglu, RepeatsBitForBitOnAnyThreads) {
 }
 
 TEST(Swiglu, ErrorsNameWhatWasExpected) {
-  EXPECT_EQ(error_of([] { ops::swiglu(at::zeros({4, 33})); }), "swiglu: the last dimension must be 2F, got [4, 33]");
+  EXPECT_EQ(error_of([] { ops::swiglu(at::zeros({4, 33})); }),
+            "swiglu: the last dimension must be 2F, got [4, 33]");
 }
 
 using RopeTest = DeviceTest;
@@ -90,7 +96,8 @@ HERO_ON_DEVICES(RopeTest);
 at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
   const int64_t half = x.size(-1) / 2;
   const auto pairs = interleave ? x.unflatten(-1, {half, 2}) : x.unflatten(-1, {2, half}).transpose(-1, -2);
-  const auto y = at::view_as_real(at::view_as_complex(pairs.contiguous()) * at::complex(cos, sin).unsqueeze(1));
+  const auto y =
+      at::view_as_real(at::view_as_complex(pairs.contiguous()) * at::complex(cos, sin).unsqueeze(1));
   return interleave ? y.flatten(-2) : y.transpose(-1, -2).flatten(-2);
 }
 
@@ -98,15 +105,15 @@ TEST_P(RopeTest, ValuesAndGradients) {
   for (const auto& c : kRopeCases) {
     if (c.timed && type() != at::kBFloat16) continue;
     for (const bool interleave : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width
-                                        << (interleave ? " interleaved" : ""));
+      SCOPED_TRACE(::testing::Message() << "B " << c.batch << " S " << c.positions << " H " << c.heads
+                                        << " R " << c.width << (interleave ? " interleaved" : ""));
       const std::vector<Operand> operands = {{normal({c.batch, c.positions, c.heads, c.width + 2}, 1)},
                                              {normal({c.positions, c.width / 2}, 2), Role::kWide, false},
                                              {normal({c.positions, c.width / 2}, 3), Role::kWide, false}};
       const auto view = [](const at::Tensor& x) { return x.slice(-1, 2); };
       check([&](const auto& in) { return std::vector{ops::rope(view(in[0]), in[1], in[2], interleave)}; },
-            [&](const auto& in) { return std::vector{turned(view(in[0]), in[1], in[2], interleave)}; }, operands,
-            {{1.01 * kBf16Rounding, 1e-5}}, {kRoundedOnce});
+            [&](const auto& in) { return std::vector{turned(view(in[0]), in[1], in[2], interleave)}; },
+            operands, {{1.01 * kBf16Rounding, 1e-5}}, {kRoundedOnce});
     }
   }
 }
@@ -122,14 +129,16 @@ TEST(Rope, TurnsBackToWhereItWas) {
 
 TEST(Rope, RepeatsBitForBitOnAnyThreads) {
   check_repeatable([](const auto& in) { return std::vector{ops::rope(in[0], in[1], in[2], false)}; },
-                   {{normal({2, 130, 3, 32}, 1)}, {normal({130, 16}, 2), Role::kWide, false},
+                   {{normal({2, 130, 3, 32}, 1)},
+                    {normal({130, 16}, 2), Role::kWide, false},
                     {normal({130, 16}, 3), Role::kWide, false}},
                    at::kBFloat16);
 }
 
 TEST(Rope, ErrorsNameWhatWasExpected) {
   const auto x = at::zeros({1, 4, 2, 8});
-  EXPECT_EQ(error_of([&] { ops::rope(at::zeros({4, 8}), x, x, true); }), "rope: x must be [B, S, H, R] with R even, got [4, 8]");
+  EXPECT_EQ(error_of([&] { ops::rope(at::zeros({4, 8}), x, x, true); }),
+            "rope: x must be [B, S, H, R] with R even, got [4, 8]");
   EXPECT_EQ(error_of([&] { ops::rope(x, at::zeros({4, 8}), at::zeros({4, 8}), true); }),
             "rope: cos and sin must be [S, R/2] = [4, 4], got [4, 8]");
 }
@@ -146,24 +155,30 @@ TEST_P(EmbeddingTest, ValuesAndGradients) {
     const auto one_hot = [&](const std::vector<at::Tensor>& in) {
       return std::vector{at::mm(at::one_hot(in[0], c.vocabulary).to(at::kDouble), in[1])};
     };
-    check([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; }, one_hot, operands, {{0, 0}}, {kFp32});
+    check([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; }, one_hot, operands,
+          {{0, 0}}, {kFp32});
   }
 }
 
 TEST(Embedding, RepeatsBitForBitOnAnyThreads) {
   check_repeatable([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
-                   {{integers(0, 7, {500}, 1), Role::kFixed}, {normal({9, 33}, 2), Role::kWeight}}, at::kBFloat16);
+                   {{integers(0, 7, {500}, 1), Role::kFixed}, {normal({9, 33}, 2), Role::kWeight}},
+                   at::kBFloat16);
 }
 
 TEST(Embedding, RowsThatNoTokenNamesGetExactlyZero) {
-  const auto result = run([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
-                          {{at::tensor({1, 3, 3}, at::kLong), Role::kFixed}, {normal({5, 16}, 2), Role::kWeight}}, at::kBFloat16);
-  EXPECT_TRUE(same(result.gradients[0].index_select(0, at::tensor({0, 2, 4}, at::kLong)), at::zeros({3, 16})));
+  const auto result = run(
+      [](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
+      {{at::tensor({1, 3, 3}, at::kLong), Role::kFixed}, {normal({5, 16}, 2), Role::kWeight}}, at::kBFloat16);
+  EXPECT_TRUE(
+      same(result.gradients[0].index_select(0, at::tensor({0, 2, 4}, at::kLong)), at::zeros({3, 16})));
 }
 
 TEST(Embedding, ErrorsNameWhatWasExpected) {
-  EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kInt), at::zeros({4, 2})); }), "embedding: ids must be int64, got Int");
-  EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kLong), at::zeros({4})); }), "embedding: w must be [V, D], got [4]");
+  EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kInt), at::zeros({4, 2})); }),
+            "embedding: ids must be int64, got Int");
+  EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kLong), at::zeros({4})); }),
+            "embedding: w must be [V, D], got [4]");
   EXPECT_THROW(ops::embedding(at::full({1}, 4, at::kLong), at::zeros({4, 2})), c10::Error);
   EXPECT_THROW(ops::embedding(at::full({1}, -1, at::kLong), at::zeros({4, 2})), c10::Error);
 }

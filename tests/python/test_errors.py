@@ -384,13 +384,11 @@ def test_command_line(tmp_path: Path, words: list[str], part: str) -> None:
     assert result.stdout == "" and not list(tmp_path.iterdir())
 
 
-@pytest.mark.xfail(strict=True, reason="the parser asks for a subcommand and does not say what it found")
 @pytest.mark.parametrize("words", [["frob"], ["data", "frob"]])
 def test_unknown_subcommands_are_named(words: list[str]) -> None:
     refused(hero(*words), "frob")
 
 
-@pytest.mark.xfail(strict=True, reason="the parser adds a second line that points to --help")
 @pytest.mark.parametrize("words", [[], ["train"], ["eval", "x", "--data", "y", "--batch", "0"]])
 def test_command_line_in_one_line(words: list[str]) -> None:
     refused(hero(*words))

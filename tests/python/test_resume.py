@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import resource
@@ -360,3 +361,13 @@ def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, r
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"hero: cannot save checkpoint {folder}: ")
     assert reason in last and last.endswith("earlier checkpoints are intact")
+
+
+def test_a_folder_is_one_process_s(data: Path, tmp_path: Path) -> None:
+    """While one process trains in a folder, another that opens it is refused; afterwards it may."""
+    run = tmp_path / "run"
+    run.mkdir()
+    with open(run / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(hero(*training(run, data, {})), "another process trains in this folder")
+    ran(*training(run, data, {"train.steps": 2}))

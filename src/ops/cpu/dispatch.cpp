@@ -57,7 +57,8 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
 
 // One token: y = sum_k w_k x[row_k]; w null: 1.
 template <typename T, typename W>
-HERO_INLINE void sum_body(const T* x, const W* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* sum, T* y) {
+HERO_INLINE void sum_body(const T* x, const W* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* sum,
+                          T* y) {
   for (int64_t c = 0; c < d; ++c) sum[c] = 0;
   for (int64_t j = 0; j < k; ++j) {
     if (row[j] < 0) continue;
@@ -79,12 +80,13 @@ HERO_INLINE acc_t<T> combine_backward_body(const T* dy, const T* y, acc_t<T> w, 
   return dot;
 }
 
-#define HERO_DISPATCH(T)                                                                                               \
-  HERO_SIMD void sum(const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* s, T* y) {     \
-    sum_body(x, w, row, k, d, s, y);                                                                                   \
-  }                                                                                                                    \
-  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {                     \
-    return combine_backward_body(dy, y, w, d, dx);                                                                     \
+#define HERO_DISPATCH(T)                                                                                   \
+  HERO_SIMD void sum(const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* s, \
+                     T* y) {                                                                               \
+    sum_body(x, w, row, k, d, s, y);                                                                       \
+  }                                                                                                        \
+  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {         \
+    return combine_backward_body(dy, y, w, d, dx);                                                         \
   }
 HERO_DISPATCH(bf16)
 HERO_DISPATCH(float)
@@ -99,16 +101,16 @@ at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weigh
   cpu::parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
     std::vector<acc_t<T>> s(d);
     for (int64_t t = i * kStrip; t < std::min(tokens, (i + 1) * kStrip); ++t) {
-      sum(x.const_data_ptr<T>(), w ? w + t * k : nullptr, row.const_data_ptr<int64_t>() + t * k, k, d, s.data(),
-          y.data_ptr<T>() + t * d);
+      sum(x.const_data_ptr<T>(), w ? w + t * k : nullptr, row.const_data_ptr<int64_t>() + t * k, k, d,
+          s.data(), y.data_ptr<T>() + t * d);
     }
   });
   return y;
 }
 
 template <typename T>
-std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& weights,
-                                                          const at::Tensor& row) {
+std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, const at::Tensor& y,
+                                                          const at::Tensor& weights, const at::Tensor& row) {
   const int64_t tokens = row.size(0), k = row.size(1), d = y.size(1);
   auto dx = at::empty({y.size(0), d}, y.options());
   auto dweights = at::zeros({tokens, k}, weights.options());
@@ -118,8 +120,8 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, 
   cpu::parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
     for (int64_t a = i * kStrip * k; a < std::min(tokens, (i + 1) * kStrip) * k; ++a) {
       if (index[a] < 0) continue;
-      dw[a] = combine_backward_row(dy.const_data_ptr<T>() + a / k * d, y.const_data_ptr<T>() + index[a] * d, w[a], d,
-                                   dx.data_ptr<T>() + index[a] * d);
+      dw[a] = combine_backward_row(dy.const_data_ptr<T>() + a / k * d, y.const_data_ptr<T>() + index[a] * d,
+                                   w[a], d, dx.data_ptr<T>() + index[a] * d);
     }
   });
   return {dx, dweights};
@@ -136,8 +138,9 @@ at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weight
   return sum_rows_plain(x, weights, row);
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& weights,
-                                                    const at::Tensor& row, const at::Tensor& token) {
+std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const at::Tensor& y,
+                                                    const at::Tensor& weights, const at::Tensor& row,
+                                                    const at::Tensor& token) {
   const auto wide = y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   if (y.is_contiguous() && weights.scalar_type() == wide) {
     if (y.scalar_type() == at::kBFloat16) return combine_backward_typed<bf16>(dy, y, weights, row);

@@ -28,7 +28,8 @@ bool suits_gemm(int64_t a, int64_t b, int64_t c) {
 }
 
 // Two neighbouring rows of b become the two halves of one 32-bit word.
-HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width, int64_t ld, uint32_t* out) {
+HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width,
+                                      int64_t ld, uint32_t* out) {
   for (int64_t r = 0; r < k; r += 2) {
     const uint16_t* low = b + r * ld;
     uint32_t* row = out + r / 2 * width;
@@ -44,7 +45,8 @@ HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_va
 }
 
 // b stored as [n, k]: neighbouring pairs are already together, the words are transposed in tiles of 16 x 16.
-HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld, uint32_t* out) {
+HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld,
+                                      uint32_t* out) {
   for (int64_t r0 = 0; r0 < k / 2; r0 += 16) {
     const int64_t rows = k / 2 - r0 < 16 ? k / 2 - r0 : 16;
     for (int64_t c0 = 0; c0 < width; c0 += 16) {
@@ -59,7 +61,8 @@ HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t widt
   }
 }
 
-void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld, bool transposed, int64_t p, bf16* packed) {
+void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld, bool transposed, int64_t p,
+                bf16* packed) {
   const int64_t width = panel_width(n, p);
   auto* out = reinterpret_cast<uint32_t*>(packed + p * kPanel * k);
   const auto* in = reinterpret_cast<const uint16_t*>(b);
@@ -74,15 +77,16 @@ void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16
   parallel_tasks(panels(n), [&](int64_t p) { pack_panel(b, k, k, n, ld, transposed, p, packed); });
 }
 
-void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p, float* c,
-                int64_t ldc, bool accumulate) {
+void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p,
+                float* c, int64_t ldc, bool accumulate) {
   const int64_t width = panel_width(n, p);
   blas::brgemm(m, width, k, lda, width, ldc, accumulate, a, packed + p * kPanel * k, c, /*is_vnni=*/true);
 }
 
-void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c, int64_t ldc,
-          bool accumulate) {
-  for (int64_t p = 0; p < panels(n); ++p) gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanel, ldc, accumulate);
+void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c,
+          int64_t ldc, bool accumulate) {
+  for (int64_t p = 0; p < panels(n); ++p)
+    gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanel, ldc, accumulate);
 }
 
 HERO_SIMD static void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc) {
@@ -91,7 +95,8 @@ HERO_SIMD static void round_rows(const float* in, int64_t m, int64_t width, bf16
   }
 }
 
-void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c, int64_t ldc) {
+void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c,
+               int64_t ldc) {
   alignas(64) float tile[kRows * kPanel];
   for (int64_t r = 0; r < m; r += kRows) {
     const int64_t rows = std::min(kRows, m - r);
@@ -103,8 +108,8 @@ void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, cons
   }
 }
 
-HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, uint16_t* out,
-                                   int64_t ld_out) {
+HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,
+                                   int64_t padded, uint16_t* out, int64_t ld_out) {
   for (int64_t c0 = 0; c0 < cols; c0 += 16) {
     const int64_t width = cols - c0 < 16 ? cols - c0 : 16;
     for (int64_t r0 = 0; r0 < padded; r0 += 16) {
@@ -118,12 +123,14 @@ HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t col
   }
 }
 
-void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out, int64_t ld_out) {
-  transpose_16(reinterpret_cast<const uint16_t*>(in), rows, cols, ld_in, padded, reinterpret_cast<uint16_t*>(out), ld_out);
+void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out,
+               int64_t ld_out) {
+  transpose_16(reinterpret_cast<const uint16_t*>(in), rows, cols, ld_in, padded,
+               reinterpret_cast<uint16_t*>(out), ld_out);
 }
 
-void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n, int64_t k, float* dw,
-                     int64_t ld, bool accumulate) {
+void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n,
+                     int64_t k, float* dw, int64_t ld, bool accumulate) {
   if (rows == 0 && !accumulate) {
     for (int64_t r = 0; r < n; ++r) std::fill_n(dw + r * ld, k, 0.0f);
   }

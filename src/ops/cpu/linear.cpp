@@ -9,7 +9,9 @@
 namespace hero::ops {
 namespace {
 
-bool fused(const at::Tensor& a, int64_t k, int64_t n) { return a.scalar_type() == at::kBFloat16 && cpu::suits_gemm(k, n); }
+bool fused(const at::Tensor& a, int64_t k, int64_t n) {
+  return a.scalar_type() == at::kBFloat16 && cpu::suits_gemm(k, n);
+}
 
 // c [T, n] = a [T, k] * b, b packed once and shared by all threads.
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed) {
@@ -34,14 +36,16 @@ at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
 }
 
 at::Tensor backward_input(const at::Tensor& dy, const at::Tensor& w) {
-  return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false) : linear_backward_input_plain(dy, w);
+  return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false)
+                                          : linear_backward_input_plain(dy, w);
 }
 
 at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
   const int64_t n = dy.size(1), k = x.size(1);
   if (!fused(dy, n, k)) return linear_backward_weight_plain(dy, x);
   auto dw = at::empty({n, k}, dy.options().dtype(at::kFloat));
-  cpu::weight_gradient(dy.data_ptr<cpu::bf16>(), n, x.data_ptr<cpu::bf16>(), k, dy.size(0), n, k, dw.data_ptr<float>(), k);
+  cpu::weight_gradient(dy.data_ptr<cpu::bf16>(), n, x.data_ptr<cpu::bf16>(), k, dy.size(0), n, k,
+                       dw.data_ptr<float>(), k);
   return dw;
 }
 

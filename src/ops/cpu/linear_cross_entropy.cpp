@@ -1,4 +1,5 @@
-// bf16 form on brgemm blocks: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one chunk.
+// bf16 form on brgemm blocks: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one
+// chunk.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -19,7 +20,8 @@ using cpu::bf16;
 
 constexpr int64_t kChunk = 512;
 
-// -log softmax(z)[target] of one row; its gradient softmax(z) - onehot(target) into dz where that is not null.
+// -log softmax(z)[target] of one row; its gradient softmax(z) - onehot(target) into dz where that is not
+// null.
 HERO_SIMD float row_loss(const float* z, int64_t v, int64_t target, bf16* dz) {
   float highest = z[0];
   for (int64_t i = 1; i < v; ++i) highest = z[i] > highest ? z[i] : highest;
@@ -34,9 +36,11 @@ HERO_SIMD float row_loss(const float* z, int64_t v, int64_t target, bf16* dz) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
-                                                                    const at::Tensor& targets, bool gradients) {
+                                                                    const at::Tensor& targets,
+                                                                    bool gradients) {
   const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0);
-  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(d, v)) return linear_cross_entropy_plain(x, w, targets, gradients);
+  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(d, v))
+    return linear_cross_entropy_plain(x, w, targets, gradients);
   const auto weight = w.contiguous(), target_T = targets.contiguous();
   const auto* in = x.const_data_ptr<bf16>();
   const auto* target = target_T.const_data_ptr<int64_t>();
@@ -65,10 +69,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
           std::fill_n(grad + r * v, v, bf16(0.0f));
         }
       }
-      if (gradients) cpu::gemm_bf16(rows, d, v, grad, v, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
+      if (gradients)
+        cpu::gemm_bf16(rows, d, v, grad, v, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
     });
     if (gradients) {
-      cpu::weight_gradient(dz.get(), v, in + t * d, d, count, v, d, dw.data_ptr<float>(), d, /*accumulate=*/true);
+      cpu::weight_gradient(dz.get(), v, in + t * d, d, count, v, d, dw.data_ptr<float>(), d,
+                           /*accumulate=*/true);
     }
   }
   double loss = 0;

@@ -1,5 +1,5 @@
-// RMSNorm in two passes over a row that stays in the first cache; the weight's gradient is summed per strip of rows and
-// the strips in order, so it does not depend on the threads.
+// RMSNorm in two passes over a row that stays in the first cache; the weight's gradient is summed per strip
+// of rows and the strips in order, so it does not depend on the threads.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -13,11 +13,12 @@
 namespace hero::ops {
 namespace {
 
-using cpu::bf16;
 using cpu::acc_t;
+using cpu::bf16;
 
 template <typename T>
-HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows, int64_t d, T* y, acc_t<T>* rstd) {
+HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows, int64_t d, T* y,
+                              acc_t<T>* rstd) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* in = x + r * d;
     acc_t<T> sum = 0;
@@ -29,8 +30,8 @@ HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows
 }
 
 template <typename T>
-HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t rows, int64_t d, T* dx,
-                               acc_t<T>* dw) {
+HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t rows,
+                               int64_t d, T* dx, acc_t<T>* dw) {
   for (int64_t r = 0; r < rows; ++r) {
     const T *g = dy + r * d, *in = x + r * d;
     const acc_t<T> s = rstd[r];
@@ -45,13 +46,14 @@ HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<
   }
 }
 
-#define HERO_RMS_NORM(T)                                                                                                  \
-  HERO_SIMD void forward_rows(const T* x, const T* w, acc_t<T> eps, int64_t n, int64_t d, T* y, acc_t<T>* rstd) {         \
-    forward_body(x, w, eps, n, d, y, rstd);                                                                               \
-  }                                                                                                                       \
-  HERO_SIMD void backward_rows(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t n, int64_t d, T* dx,    \
-                               acc_t<T>* dw) {                                                                            \
-    backward_body(dy, x, w, rstd, n, d, dx, dw);                                                                          \
+#define HERO_RMS_NORM(T)                                                                             \
+  HERO_SIMD void forward_rows(const T* x, const T* w, acc_t<T> eps, int64_t n, int64_t d, T* y,      \
+                              acc_t<T>* rstd) {                                                      \
+    forward_body(x, w, eps, n, d, y, rstd);                                                          \
+  }                                                                                                  \
+  HERO_SIMD void backward_rows(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t n, \
+                               int64_t d, T* dx, acc_t<T>* dw) {                                     \
+    backward_body(dy, x, w, rstd, n, d, dx, dw);                                                     \
   }
 HERO_RMS_NORM(bf16)
 HERO_RMS_NORM(float)
@@ -70,14 +72,15 @@ std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::
   auto* s = rstd.template data_ptr<acc_t<T>>();
   cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip;
-    forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d, out + r * d, s + r);
+    forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d, out + r * d,
+                 s + r);
   });
   return {y, rstd};
 }
 
 template <typename T>
-std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                                  const at::Tensor& rstd) {
+std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at::Tensor& x,
+                                                  const at::Tensor& w, const at::Tensor& rstd) {
   const int64_t rows = x.size(0), d = x.size(1), strips = (rows + kStrip - 1) / kStrip;
   auto dx = at::empty_like(x);
   auto dw = at::zeros({strips, d}, rstd.options());
@@ -87,7 +90,8 @@ std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at
   auto* sums = dw.template data_ptr<acc_t<T>>();
   cpu::parallel_tasks(strips, [&](int64_t i) {
     const int64_t r = i * kStrip;
-    backward_rows(g + r * d, in + r * d, weight, s + r, std::min(kStrip, rows - r), d, out + r * d, sums + i * d);
+    backward_rows(g + r * d, in + r * d, weight, s + r, std::min(kStrip, rows - r), d, out + r * d,
+                  sums + i * d);
   });
   return {dx, dw.sum(0)};
 }
@@ -95,10 +99,14 @@ std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
   const auto in = x.contiguous();
   switch (x.scalar_type()) {
-    case at::kBFloat16: return forward_typed<bf16>(in, w, eps);
-    case at::kFloat: return forward_typed<float>(in, w, eps);
-    case at::kDouble: return forward_typed<double>(in, w, eps);
-    default: return rms_norm_forward_plain(x, w, eps);
+    case at::kBFloat16:
+      return forward_typed<bf16>(in, w, eps);
+    case at::kFloat:
+      return forward_typed<float>(in, w, eps);
+    case at::kDouble:
+      return forward_typed<double>(in, w, eps);
+    default:
+      return rms_norm_forward_plain(x, w, eps);
   }
 }
 
@@ -106,10 +114,14 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
                                             const at::Tensor& rstd) {
   const auto in = x.contiguous();
   switch (x.scalar_type()) {
-    case at::kBFloat16: return backward_typed<bf16>(dy, in, w, rstd);
-    case at::kFloat: return backward_typed<float>(dy, in, w, rstd);
-    case at::kDouble: return backward_typed<double>(dy, in, w, rstd);
-    default: return rms_norm_backward_plain(dy, x, w, rstd);
+    case at::kBFloat16:
+      return backward_typed<bf16>(dy, in, w, rstd);
+    case at::kFloat:
+      return backward_typed<float>(dy, in, w, rstd);
+    case at::kDouble:
+      return backward_typed<double>(dy, in, w, rstd);
+    default:
+      return rms_norm_backward_plain(dy, x, w, rstd);
   }
 }
 

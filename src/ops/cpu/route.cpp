@@ -1,5 +1,5 @@
-// bf16 router on brgemm blocks: both products of a block of rows stay in cache, and one pass over the block makes rho,
-// the sum of the products, softmax, the history slot with its sum of squares, and the statistics.
+// bf16 router on brgemm blocks: both products of a block of rows stay in cache, and one pass over the block
+// makes rho, the sum of the products, softmax, the history slot with its sum of squares, and the statistics.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -88,15 +88,17 @@ bool fused(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Ten
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w,
                                                        const std::optional<at::Tensor>& history,
-                                                       const std::optional<at::Tensor>& sumsq, double depth_factor, double eps,
-                                                       bool scale, const std::optional<at::Tensor>& slot,
+                                                       const std::optional<at::Tensor>& sumsq,
+                                                       double depth_factor, double eps, bool scale,
+                                                       const std::optional<at::Tensor>& slot,
                                                        const std::optional<at::Tensor>& slot_sumsq) {
   if (!fused(x, w, history, slot)) {
     return route_forward_plain(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
   }
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
   const auto wide = x.options().dtype(at::kFloat);
-  auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide), stats = at::empty({rows, 5}, wide);
+  auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
+       stats = at::empty({rows, 5}, wide);
   std::vector<bf16> packed(e * (d + seen));
   const auto* weight = w.const_data_ptr<bf16>();
   cpu::pack(weight, d, e, w.stride(0), true, packed.data());
@@ -108,12 +110,22 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
     std::vector<float> residual(seen ? count * e : 0);
     float* z = logits.data_ptr<float>() + r * e;
     cpu::gemm(count, e, d, in + r * d, d, packed.data(), z, e);
-    if (seen) cpu::gemm(count, e, seen, h + r * history->stride(0), history->stride(0), packed.data() + e * d, residual.data(), e);
-    const Rows block{.x = in + r * d, .d = d, .logits = z, .residual = seen ? residual.data() : nullptr,
+    if (seen)
+      cpu::gemm(count, e, seen, h + r * history->stride(0), history->stride(0), packed.data() + e * d,
+                residual.data(), e);
+    const Rows block{.x = in + r * d,
+                     .d = d,
+                     .logits = z,
+                     .residual = seen ? residual.data() : nullptr,
                      .sumsq = seen ? sumsq->const_data_ptr<float>() + r * sumsq->stride(0) : nullptr,
-                     .ld_sumsq = seen ? sumsq->stride(0) : 0, .visible = seen / e, .experts = e,
-                     .depth_factor = static_cast<float>(depth_factor), .eps = static_cast<float>(eps), .scale = scale,
-                     .probs = probs.data_ptr<float>() + r * e, .stats = stats.data_ptr<float>() + r * 5,
+                     .ld_sumsq = seen ? sumsq->stride(0) : 0,
+                     .visible = seen / e,
+                     .experts = e,
+                     .depth_factor = static_cast<float>(depth_factor),
+                     .eps = static_cast<float>(eps),
+                     .scale = scale,
+                     .probs = probs.data_ptr<float>() + r * e,
+                     .stats = stats.data_ptr<float>() + r * 5,
                      .slot = slot ? slot->data_ptr<bf16>() + r * slot->stride(0) : nullptr,
                      .ld_slot = slot ? slot->stride(0) : 0,
                      .slot_sumsq = slot ? slot_sumsq->data_ptr<float>() + r * slot_sumsq->stride(0) : nullptr,
@@ -124,8 +136,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
 }
 
 // dz in bf16, plain and scaled by rho.
-HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const float* probs, const float* stats, int64_t rows,
-                              int64_t e, bf16* dz, bf16* scaled) {
+HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const float* probs,
+                              const float* stats, int64_t rows, int64_t e, bf16* dz, bf16* scaled) {
   for (int64_t r = 0; r < rows; ++r) {
     const float *dl = dlogits + r * e, *dp = dprobs + r * e, *p = probs + r * e;
     const float rho = stats[r * 5 + 2];
@@ -138,10 +150,12 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs,
-                                            const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dlogits, const at::Tensor& dprobs,
+                                            const at::Tensor& probs, const at::Tensor& x, const at::Tensor& w,
+                                            const std::optional<at::Tensor>& history,
                                             const at::Tensor& stats) {
-  if (!fused(x, w, history, std::nullopt)) return route_backward_plain(dlogits, dprobs, probs, x, w, history, stats);
+  if (!fused(x, w, history, std::nullopt))
+    return route_backward_plain(dlogits, dprobs, probs, x, w, history, stats);
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
   auto dx = at::empty_like(x), dw = at::empty({e, d + seen}, probs.options());
   std::vector<bf16> dz(rows * e), scaled(seen ? rows * e : 0), packed(e * d);
@@ -149,8 +163,8 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dlogits, const at:
   cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
     const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
-                   probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * 5, count, e, dz.data() + r * e,
-                   seen ? scaled.data() + r * e : nullptr);
+                   probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * 5, count, e,
+                   dz.data() + r * e, seen ? scaled.data() + r * e : nullptr);
     cpu::gemm_bf16(count, d, e, dz.data() + r * e, e, packed.data(), dx.data_ptr<bf16>() + r * d, d);
   });
   cpu::weight_gradient(dz.data(), e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);

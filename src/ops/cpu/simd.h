@@ -1,6 +1,6 @@
 #pragma once
-// Scalar building blocks written so that g++ turns loops over them into vector code, and the attribute that compiles a
-// loop for several instruction sets and picks one when the program starts.
+// Scalar building blocks written so that g++ turns loops over them into vector code, and the attribute that
+// compiles a loop for several instruction sets and picks one when the program starts.
 #include <c10/util/BFloat16.h>
 
 #include <bit>
@@ -37,7 +37,8 @@ HERO_INLINE void store(double& out, double v) { out = v; }
 HERO_INLINE float exp_fast(float x) {
   const float clamped = std::fmax(std::fmin(x, 88.0f), -87.0f);
   const float n = __builtin_rintf(clamped * 1.44269504088896341f);
-  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point lost.
+  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point
+  // lost.
   float r = __builtin_fmaf(n, -0.693359375f, clamped);
   r = __builtin_fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;

@@ -22,12 +22,14 @@ HERO_SIMD void swiglu_rows(const bf16* gate_up, int64_t rows, int64_t f, bf16* h
   }
 }
 
-HERO_SIMD void swiglu_backward_rows(const float* dh, const bf16* gate_up, int64_t rows, int64_t f, bf16* d_gate_up, bf16* h) {
+HERO_SIMD void swiglu_backward_rows(const float* dh, const bf16* gate_up, int64_t rows, int64_t f,
+                                    bf16* d_gate_up, bf16* h) {
   for (int64_t r = 0; r < rows; ++r) {
     const bf16 *g = gate_up + r * 2 * f, *u = g + f;
     bf16 *dg = d_gate_up + r * 2 * f, *du = dg + f;
     for (int64_t i = 0; i < f; ++i) {
-      const float gate = load(g[i]), up = load(u[i]), s = 1.0f / (1.0f + exp_fast(-gate)), silu = gate * s, d = dh[r * f + i];
+      const float gate = load(g[i]), up = load(u[i]), s = 1.0f / (1.0f + exp_fast(-gate)), silu = gate * s,
+                  d = dh[r * f + i];
       store(dg[i], d * up * (s + silu * (1.0f - s)));
       store(du[i], d * silu);
     }
@@ -59,7 +61,8 @@ at::Tensor forward(const at::Tensor& gate_up) {
   auto h = at::empty(shape, in.options());
   cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip;
-    cpu::swiglu_rows(in.const_data_ptr<cpu::bf16>() + r * 2 * f, std::min(kStrip, rows - r), f, h.data_ptr<cpu::bf16>() + r * f, f);
+    cpu::swiglu_rows(in.const_data_ptr<cpu::bf16>() + r * 2 * f, std::min(kStrip, rows - r), f,
+                     h.data_ptr<cpu::bf16>() + r * f, f);
   });
   return h;
 }

@@ -10,6 +10,7 @@ namespace hero::cpu {
 void swiglu_rows(const bf16* gate_up, int64_t rows, int64_t f, bf16* h, int64_t ld_h);
 
 /// d_gate_up [rows, 2f] from dh [rows, f]; writes h too where it is not null.
-void swiglu_backward_rows(const float* dh, const bf16* gate_up, int64_t rows, int64_t f, bf16* d_gate_up, bf16* h);
+void swiglu_backward_rows(const float* dh, const bf16* gate_up, int64_t rows, int64_t f, bf16* d_gate_up,
+                          bf16* h);
 
 }  // namespace hero::cpu

@@ -39,7 +39,8 @@ TEST(Simd, ExpFastAtTheEnds) {
 TEST(Simd, StoreRoundsAsLibTorchDoes) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values = {0.0f, -0.0f, inf, -inf, 3.4e38f, 1e-40f, 1.00390625f, 1.01171875f};
-  for (uint32_t bits = 0x3f800000u; bits < 0x3f840000u; bits += 37) values.push_back(std::bit_cast<float>(bits));
+  for (uint32_t bits = 0x3f800000u; bits < 0x3f840000u; bits += 37)
+    values.push_back(std::bit_cast<float>(bits));
   for (const float v : values) {
     c10::BFloat16 got;
     cpu::store(got, v);

@@ -1,5 +1,5 @@
-// Whether loops of ours run on as many threads as LibTorch was told to use. Without OpenMP in a target at::parallel_for
-// silently runs one chunk there.
+// Whether loops of ours run on as many threads as LibTorch was told to use. Without OpenMP in a target
+// at::parallel_for silently runs one chunk there.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -24,7 +24,8 @@ class Meeting {
       const std::lock_guard lock(mutex_);
       ids_.insert(omp_get_thread_num());
     }
-    for (int i = 0; i < 5000 && ids().size() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 5000 && ids().size() < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::set<int> ids() {
     const std::lock_guard lock(mutex_);
@@ -64,7 +65,11 @@ TEST_F(Threads, ParallelTasksRunEachOnce) {
 }
 
 TEST_F(Threads, WhatATaskThrowsReachesTheCaller) {
-  EXPECT_THROW(cpu::parallel_tasks(10, [](int64_t i) { if (i == 7) throw std::runtime_error("seven"); }), std::runtime_error);
+  EXPECT_THROW(cpu::parallel_tasks(10,
+                                   [](int64_t i) {
+                                     if (i == 7) throw std::runtime_error("seven");
+                                   }),
+               std::runtime_error);
 }
 
 }  // namespace
