@@ -107,12 +107,23 @@ struct Route : torch::autograd::Function<Route> {
 
 RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::optional<VisibleHistory>& history,
                   const HistorySlot& slot) {
-  const int64_t seen = history ? history->probs.size(1) : 0;
-  TORCH_CHECK(x_TD.dim() == 2 && w.dim() == 2 && w.size(1) == x_TD.size(1) + seen,
-              "route: weight must be [E, D+M*E] = [E, ", x_TD.size(1) + seen, "], got ", w.sizes());
-  TORCH_CHECK(!history || (seen % w.size(0) == 0 && history->probs.size(0) == x_TD.size(0)),
-              "route: history must be [T, M*E] with T = ", x_TD.size(0), ", E = ", w.size(0), ", got ",
+  TORCH_CHECK(x_TD.dim() == 2 && w.dim() == 2, "route: x must be [T, D] and weight [E, D+M*E], got ",
+              x_TD.sizes(), " and ", w.sizes());
+  TORCH_CHECK(x_TD.scalar_type() == w.scalar_type(), "route: x is ", x_TD.scalar_type(), ", weight is ",
+              w.scalar_type());
+  const int64_t tokens = x_TD.size(0), e = w.size(0), seen = history ? history->probs.size(1) : 0;
+  TORCH_CHECK(w.size(1) == x_TD.size(1) + seen, "route: weight must be [E, D+M*E] = [", e, ", ",
+              x_TD.size(1) + seen, "], got ", w.sizes());
+  TORCH_CHECK(!history || (seen > 0 && seen % e == 0 && history->probs.size(0) == tokens),
+              "route: history must be [T, M*E] with T = ", tokens, ", E = ", e, ", got ",
               history ? history->probs.sizes() : at::IntArrayRef());
+  TORCH_CHECK(!history || history->sumsq.sizes() == at::IntArrayRef({tokens, seen / e}),
+              "route: sumsq must be [T, M] = [", tokens, ", ", seen / e, "], got ",
+              history ? history->sumsq.sizes() : at::IntArrayRef());
+  TORCH_CHECK(!slot.probs.defined() || (slot.probs.sizes() == at::IntArrayRef({tokens, e}) &&
+                                        slot.sumsq.sizes() == at::IntArrayRef({tokens})),
+              "route: a slot must be [T, E] = [", tokens, ", ", e, "] with sums [T], got ",
+              slot.probs.defined() ? slot.probs.sizes() : at::IntArrayRef());
   auto out = Route::apply(x_TD.contiguous(), w, history.value_or(VisibleHistory{}), slot);
   return {out[0], out[1], out[2]};
 }

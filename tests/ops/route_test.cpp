@@ -257,14 +257,21 @@ TEST(Route, StaysFiniteWithLargeLogits) {
 TEST(Route, ErrorsNameWhatWasExpected) {
   const auto x = at::zeros({4, 32}), w = at::zeros({16, 32}), h = at::zeros({4, 24}), s = at::zeros({4, 1});
   EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 48}), std::nullopt, {}); }),
-            "route: weight must be [E, D+M*E] = [E, 32], got [16, 48]");
+            "route: weight must be [E, D+M*E] = [16, 32], got [16, 48]");
   EXPECT_EQ(error_of([&] { ops::route(x, w, ops::VisibleHistory{at::zeros({4, 16}), s}, {}); }),
-            "route: weight must be [E, D+M*E] = [E, 48], got [16, 32]");
+            "route: weight must be [E, D+M*E] = [16, 48], got [16, 32]");
   EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 56}), ops::VisibleHistory{h, s}, {}); }),
             "route: history must be [T, M*E] with T = 4, E = 16, got [4, 24]");
   EXPECT_EQ(
       error_of([&] { ops::route(x, at::zeros({16, 48}), ops::VisibleHistory{at::zeros({5, 16}), s}, {}); }),
       "route: history must be [T, M*E] with T = 4, E = 16, got [5, 16]");
+  const ops::VisibleHistory unsummed{at::zeros({4, 16}), at::zeros({4, 2})};
+  EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 48}), unsummed, {}); }),
+            "route: sumsq must be [T, M] = [4, 1], got [4, 2]");
+  EXPECT_EQ(error_of([&] { ops::route(x, w, std::nullopt, {at::zeros({4, 8}), at::zeros({4})}); }),
+            "route: a slot must be [T, E] = [4, 16] with sums [T], got [4, 8]");
+  EXPECT_EQ(error_of([&] { ops::route(x, w.to(at::kDouble), std::nullopt, {}); }),
+            "route: x is Float, weight is Double");
 }
 
 }  // namespace
