@@ -32,6 +32,9 @@ std::string AdamW::non_finite_gradient() const {
 
 void AdamW::step(int64_t step, double lr, double gradient_scale) {
   at::NoGradGuard no_grad;
+  // The kernel divides each gradient by an fp32 number as it reads it; fp64 gradients are scaled before.
+  std::optional<at::Tensor> divisor;
+  if (gradient_scale != 1.0) divisor = at::full({}, 1.0 / gradient_scale, at::TensorOptions(at::kFloat));
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> values, gradients, first, second, steps;
     auto& all = parameters_->all();
@@ -45,10 +48,11 @@ void AdamW::step(int64_t step, double lr, double gradient_scale) {
       steps.push_back(at::full({}, static_cast<double>(step), at::TensorOptions(at::kFloat)));
     }
     if (values.empty()) continue;
-    if (gradient_scale != 1.0) at::_foreach_mul_(gradients, gradient_scale);
+    const bool wide = values[0].scalar_type() == at::kDouble;
+    if (wide && divisor) at::_foreach_mul_(gradients, gradient_scale);
     at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1,
                       config_.beta2, decay ? config_.weight_decay : 0.0, config_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, wide ? std::nullopt : divisor);
   }
   for (auto& p : parameters_->all()) p.leaf.mutable_grad() = at::Tensor();
   parameters_->publish();

@@ -108,17 +108,33 @@ void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, cons
   }
 }
 
+using Eight = uint16_t __attribute__((vector_size(16)));
+
+// 8 x 8 numbers: each round interleaves rows that lie 4 apart, three rounds transpose.
+HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
+  Eight a[8], b[8];
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Eight));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      b[2 * i] = __builtin_shuffle(a[i], a[i + 4], Eight{0, 8, 1, 9, 2, 10, 3, 11});
+      b[2 * i + 1] = __builtin_shuffle(a[i], a[i + 4], Eight{4, 12, 5, 13, 6, 14, 7, 15});
+    }
+    for (int i = 0; i < 8; ++i) a[i] = b[i];
+  }
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Eight));
+}
+
 HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,
                                    int64_t padded, uint16_t* out, int64_t ld_out) {
-  for (int64_t c0 = 0; c0 < cols; c0 += 16) {
-    const int64_t width = cols - c0 < 16 ? cols - c0 : 16;
-    for (int64_t r0 = 0; r0 < padded; r0 += 16) {
-      const int64_t height = padded - r0 < 16 ? padded - r0 : 16;
-      for (int64_t c = 0; c < width; ++c) {
-        for (int64_t r = 0; r < height; ++r) {
-          out[(c0 + c) * ld_out + r0 + r] = r0 + r < rows ? in[(r0 + r) * ld_in + c0 + c] : 0;
-        }
-      }
+  const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
+  for (int64_t c = 0; c < whole_cols; c += 8) {
+    for (int64_t r = 0; r < whole_rows; r += 8) {
+      transpose_8x8(in + r * ld_in + c, ld_in, out + c * ld_out + r, ld_out);
+    }
+  }
+  for (int64_t c = 0; c < cols; ++c) {
+    for (int64_t r = c < whole_cols ? whole_rows : 0; r < padded; ++r) {
+      out[c * ld_out + r] = r < rows ? in[r * ld_in + c] : 0;
     }
   }
 }
