@@ -91,7 +91,7 @@ def main() -> None:
         "|---|---|---|---|",
         *rows,
         "",
-        f"HERO takes {100 * statistics.median(overhead):+.1f}% of the baseline's step time "
+        f"HERO changes the baseline's step time by {100 * statistics.median(overhead):+.1f}% "
         f"({100 * min(overhead):+.1f}% to {100 * max(overhead):+.1f}%).",
         "",
     ])
