@@ -26,7 +26,7 @@ at::Tensor ParameterPart::of(const at::Tensor& whole) const {
 
 Parameters::Parameters(at::ScalarType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
-at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape,
+at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& shape,
                            std::vector<ParameterPart> parts, bool decay,
                            std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
@@ -52,12 +52,12 @@ at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape,
   return all_.back().leaf;
 }
 
-at::Tensor Parameters::add(const std::string& name, std::vector<int64_t> shape, const Init& init, bool decay,
-                           std::optional<at::ScalarType> dtype) {
+at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& shape, const Init& init,
+                           bool decay, std::optional<at::ScalarType> dtype) {
   return add(name, shape, {ParameterPart{.name = name, .shape = shape, .init = init}}, decay, dtype);
 }
 
-at::Tensor Parameters::add_buffer(const std::string& name, std::vector<int64_t> shape) {
+at::Tensor Parameters::add_buffer(const std::string& name, const std::vector<int64_t>& shape) {
   return buffers_.emplace(name, at::zeros(shape, at::TensorOptions(at::kFloat))).first->second;
 }
 

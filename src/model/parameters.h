@@ -45,13 +45,13 @@ class Parameters {
 
   /// Adds a parameter of this shape, made of parts that follow each other in memory, and returns its leaf.
   /// `dtype` overrides the leaves' type.
-  at::Tensor add(const std::string& name, std::vector<int64_t> shape, std::vector<ParameterPart> parts,
+  at::Tensor add(const std::string& name, const std::vector<int64_t>& shape, std::vector<ParameterPart> parts,
                  bool decay, std::optional<at::ScalarType> dtype = {});
   /// A parameter that is one part of its own name.
-  at::Tensor add(const std::string& name, std::vector<int64_t> shape, const Init& init, bool decay,
+  at::Tensor add(const std::string& name, const std::vector<int64_t>& shape, const Init& init, bool decay,
                  std::optional<at::ScalarType> dtype = {});
   /// A tensor that is saved with the weights and has no gradient (balance biases). fp32.
-  at::Tensor add_buffer(const std::string& name, std::vector<int64_t> shape);
+  at::Tensor add_buffer(const std::string& name, const std::vector<int64_t>& shape);
 
   std::vector<Parameter>& all() { return all_; }
   const std::vector<Parameter>& all() const { return all_; }

@@ -116,8 +116,8 @@ HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out,
   for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Eight));
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 4; ++i) {
-      b[2 * i] = __builtin_shuffle(a[i], a[i + 4], Eight{0, 8, 1, 9, 2, 10, 3, 11});
-      b[2 * i + 1] = __builtin_shuffle(a[i], a[i + 4], Eight{4, 12, 5, 13, 6, 14, 7, 15});
+      b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
     for (int i = 0; i < 8; ++i) a[i] = b[i];
   }
