@@ -5,12 +5,12 @@
 #include <torch/version.h>
 
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoint/model_config.h"
 #include "config/error.h"
+#include "data/file_io.h"
 
 namespace hero {
 namespace {
@@ -46,16 +46,10 @@ void read_into(const ShardedReader& reader, const fs::path& dir, const std::stri
   std::memcpy(target.data_ptr(), found->data, target.nbytes());
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw UserError(path.string() + ": cannot be read, expected a file of a checkpoint");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 json read_state(const fs::path& dir) {
   const auto path = dir / "state.json";
   try {
-    return json::parse(read_file(path));
+    return json::parse(read_file(path.string()));
   } catch (const json::exception& e) {
     throw UserError(path.string() + ": not the state of a checkpoint: " + e.what());
   }
@@ -147,7 +141,7 @@ RunInputs load_inputs(const fs::path& dir) {
   } catch (const json::exception& e) {
     throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
   }
-  if (fs::exists(dir / "tokenizer.model")) inputs.tokenizer = read_file(dir / "tokenizer.model");
+  if (fs::exists(dir / "tokenizer.model")) inputs.tokenizer = read_file((dir / "tokenizer.model").string());
   return inputs;
 }
 

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "checkpoint/durable_file.h"
 #include "config/error.h"
+#include "data/file_io.h"
 #include "data/tokenizer.h"
 
 namespace hero {
@@ -127,8 +127,7 @@ Run open_run(const TrainOptions& options) {
   fs::create_directories(options.run, failed);
   if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
   if (!started) run.lock = RunLock(options.run);
-  write_durable(options.run / "config.toml.tmp", dump(config));
-  rename_durable(options.run / "config.toml.tmp", options.run / "config.toml");
+  write_file((options.run / "config.toml").string(), dump(config));
   return run;
 }
 

@@ -37,7 +37,8 @@ class Trainer {
         model_(run_.config),
         optimizer_(model_.parameters(), run_.config.optim),
         log_(folder),
-        rate_(gemm_rate(train_dtype(run_.config))) {
+        machine_share_per_token_(training_flops_per_token(run_.config) /
+                                 gemm_rate(train_dtype(run_.config))) {
     state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts());
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
     log_.cut_to(state_.step);
@@ -115,7 +116,7 @@ class Trainer {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     record.milliseconds = seconds * 1e3;
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
-    record.mfu = record.tokens_per_second * training_flops_per_token(c) / rate_;
+    record.mfu = record.tokens_per_second * machine_share_per_token_;
     const bool last = record.step == c.train.steps;
     log_.write(record, layers,
                last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
@@ -154,7 +155,7 @@ class Trainer {
   Transformer model_;
   AdamW optimizer_;
   RunLog log_;
-  double rate_;
+  double machine_share_per_token_;  // seconds that a token would take at the measured GEMM rate
   TrainingState state_;
   int64_t saved_ = -1;
 };
