@@ -11,9 +11,10 @@ die() { say "error: $*" >&2; exit 1; }
 packages=(
   g++ make ccache pkg-config                       # compiler, cached
   python3 python3-venv                             # .venv: LibTorch, CMake and Ninja come as wheels
+  python3-dev                                      # torch.compile builds against Python.h
   libcli11-dev                                     # command line
   libtomlplusplus-dev nlohmann-json3-dev           # configuration, metadata
-  libsentencepiece-dev                             # tokenizer
+  libsentencepiece-dev libpcre2-dev libicu-dev     # tokenizers
   libssl-dev                                       # libcrypto: hashes of checkpoint files
   zlib1g-dev libzstd-dev                           # compressed corpora
   libgtest-dev libbenchmark-dev                    # tests, benchmarks
@@ -54,7 +55,7 @@ install_python() {
   fi
   rm -f "$stamp"
   say "Python packages from requirements.txt (LibTorch is several GB; this takes minutes)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --use-pep517 -r requirements.txt
   echo "$wanted" >"$stamp"
   changed=1
 }
