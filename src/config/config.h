@@ -121,7 +121,7 @@ struct Config {
 /// `base` (defaults), then each TOML file in order, then `--section.key=value` flags. UserError names file,
 /// line and key.
 Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags,
-                   const Config& base = {});
+                   const Config& base = Config());
 
 /// Sets one key from its text ("router.window", "3"). `where` begins the message of a UserError.
 void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value);

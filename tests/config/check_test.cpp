@@ -36,7 +36,7 @@ TEST(Check, BoundsOfSingleValues) {
   EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = -1; }),
             "router.capacity_factor: found -1.0, expected a finite number of at least 0");
   EXPECT_EQ(qwen3([](Config& c) { c.router.balance = "expert"; }),
-            "router.balance: found \"expert\", expected one of none, micro_batch, sequence, global");
+            "router.balance: found \"expert\", expected one of none, micro_batch, sequence, global, pooled");
 }
 
 TEST(Check, Experts) {

@@ -204,6 +204,7 @@ TEST_F(ConfigFiles, DumpReadsBackEqual) {
           if constexpr (std::is_same_v<Type, bool>) *value = !*value;
           if constexpr (std::is_same_v<Type, std::string>)
             *value = field.choices[*value == field.choices[0] ? 1 : 0];
+          if constexpr (std::is_same_v<Type, std::vector<int64_t>>) *value = {n, n + 1};
         },
         field.value);
   }
