@@ -91,7 +91,8 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
   contents.texts["state.json"] = saved.dump(1) + "\n";
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
-  if (!inputs.tokenizer.empty()) contents.texts["tokenizer.model"] = inputs.tokenizer;
+  if (!inputs.tokenizer.empty()) contents.texts[Tokenizer::file_name(inputs.tokenizer)] = inputs.tokenizer;
+  for (const auto& [name, text] : inputs.tokenizer_companions) contents.texts[name] = text;
   return contents;
 }
 
@@ -141,7 +142,11 @@ RunInputs load_inputs(const fs::path& dir) {
   } catch (const json::exception& e) {
     throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
   }
-  if (fs::exists(dir / "tokenizer.model")) inputs.tokenizer = read_file((dir / "tokenizer.model").string());
+  if (Tokenizer::in_folder(dir)) {
+    const Tokenizer tokenizer(dir.string());
+    inputs.tokenizer = tokenizer.model();
+    inputs.tokenizer_companions = tokenizer.companions();
+  }
   return inputs;
 }
 

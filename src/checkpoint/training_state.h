@@ -1,6 +1,7 @@
 #pragma once
 // What a checkpoint holds beyond files: weights, moments, and where training stands.
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "checkpoint/checkpoint.h"
@@ -22,7 +23,8 @@ struct TrainingState {
 /// What a run was started with and must not change under it.
 struct RunInputs {
   std::vector<std::string> data;  ///< the --data arguments
-  std::string tokenizer;          ///< bytes of the SentencePiece model, empty without one
+  std::string tokenizer;          ///< bytes of the tokenizer file, empty without one
+  std::map<std::string, std::string> tokenizer_companions;  ///< Tokenizer::companions
   int64_t eos = -1;
 };
 
