@@ -11,6 +11,7 @@
 #include "checkpoint/model_config.h"
 #include "config/error.h"
 #include "data/file_io.h"
+#include "data/tokenizer_export.h"
 
 namespace hero {
 namespace {
@@ -91,8 +92,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
   contents.texts["state.json"] = saved.dump(1) + "\n";
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
-  if (!inputs.tokenizer.empty()) contents.texts[Tokenizer::file_name(inputs.tokenizer)] = inputs.tokenizer;
-  for (const auto& [name, text] : inputs.tokenizer_companions) contents.texts[name] = text;
+  for (const auto& [name, text] : inputs.tokenizer_files) contents.texts[name] = text;
   return contents;
 }
 
@@ -145,7 +145,7 @@ RunInputs load_inputs(const fs::path& dir) {
   if (Tokenizer::in_folder(dir)) {
     const Tokenizer tokenizer(dir.string());
     inputs.tokenizer = tokenizer.model();
-    inputs.tokenizer_companions = tokenizer.companions();
+    inputs.tokenizer_files = tokenizer_files(tokenizer);
   }
   return inputs;
 }

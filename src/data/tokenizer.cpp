@@ -36,7 +36,8 @@ std::string file_of(const std::string& path) {
   if (!fs::is_directory(path)) return path;
   const std::string file = file_within(path);
   if (file.empty())
-    throw UserError(path + ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
+    throw UserError(path +
+                    ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
   return file;
 }
 

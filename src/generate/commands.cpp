@@ -93,7 +93,8 @@ void add_generate_command(CLI::App& hero) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", s.seed, "of the draws")->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder, where the model folder holds none");
+  command->add_option("--tokenizer", options->tokenizer,
+                      "tokenizer file or folder, where the model folder holds none");
   command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
   command->callback([options] { run_generate(*options); });
 }

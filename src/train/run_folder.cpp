@@ -9,7 +9,7 @@
 
 #include "config/error.h"
 #include "data/file_io.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_export.h"
 
 namespace hero {
 namespace {
@@ -116,7 +116,7 @@ Run open_run(const TrainOptions& options) {
     if (const auto& beside = run.stream->token_files()) {
       const Tokenizer tokenizer(beside->tokenizer);
       run.inputs.tokenizer = tokenizer.model();
-      run.inputs.tokenizer_companions = tokenizer.companions();
+      run.inputs.tokenizer_files = tokenizer_files(tokenizer);
       run.inputs.eos = beside->eos_id;
     }
   } else if (const auto& beside = run.stream->token_files(); beside && !run.inputs.tokenizer.empty()) {
