@@ -9,6 +9,7 @@
 
 #include "config/error.h"
 #include "data/file_io.h"
+#include "data/tokenizer_export.h"
 #include "folder/load.h"
 #include "folder/model_config.h"
 
@@ -65,7 +66,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
   contents.texts.merge(modelling_code(model.config()));
-  if (!inputs.tokenizer.empty()) contents.texts["tokenizer.model"] = inputs.tokenizer;
+  for (const auto& [name, text] : inputs.tokenizer_files) contents.texts[name] = text;
   return contents;
 }
 
@@ -100,7 +101,11 @@ RunInputs load_inputs(const fs::path& dir) {
   } catch (const json::exception& e) {
     throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
   }
-  if (fs::exists(dir / "tokenizer.model")) inputs.tokenizer = read_file((dir / "tokenizer.model").string());
+  if (Tokenizer::in_folder(dir)) {
+    const Tokenizer tokenizer(dir.string());
+    inputs.tokenizer = tokenizer.model();
+    inputs.tokenizer_files = tokenizer_files(tokenizer);
+  }
   return inputs;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What a checkpoint holds beyond files: weights, moments, and where training stands.
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "checkpoint/checkpoint.h"
@@ -21,8 +22,9 @@ struct TrainingState {
 
 /// What a run was started with and must not change under it.
 struct RunInputs {
-  std::vector<std::string> data;  ///< the --data arguments
-  std::string tokenizer;          ///< bytes of the SentencePiece model, empty without one
+  std::vector<std::string> data;                       ///< the --data arguments
+  std::string tokenizer;                               ///< bytes of the tokenizer file, empty without one
+  std::map<std::string, std::string> tokenizer_files;  ///< for a model folder: see tokenizer_export.h
   int64_t eos = -1;
 };
 

@@ -140,14 +140,16 @@ void add_data_commands(CLI::App& hero) {
 
   auto* const encode = data->add_subcommand(
       "tokenize",
-      "Turn text into token files: PREFIX-train and PREFIX-valid (.bin, .idx), PREFIX.model, PREFIX.json");
+      "Turn text into token files: PREFIX-train and PREFIX-valid (.bin, .idx), PREFIX.json, "
+      "and the tokenizer as PREFIX.model or PREFIX.tokenizer.json");
   const auto options = std::make_shared<TokenizeOptions>();
   add_corpus_options(*encode, options->corpus, options->workers);
   encode
       ->add_option("--tokenizer", options->tokenizer,
-                   "A SentencePiece model, as hero data tokenizer writes it")
+                   "A SentencePiece model, as hero data tokenizer writes it, a tokenizer.json of Hugging "
+                   "Face's with byte-level BPE, or a folder with one of them")
       ->required()
-      ->type_name("FILE");
+      ->type_name("PATH");
   encode->add_option("--out", options->out, "What the names of the written files begin with")
       ->required()
       ->type_name("PREFIX");

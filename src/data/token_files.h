@@ -1,5 +1,5 @@
-// What hero data tokenize leaves beside its token files: OUT.json (counts, vocabulary) and OUT.model (the
-// tokenizer), so that training finds both. Corpora prepared elsewhere have neither.
+// What hero data tokenize leaves beside its token files: OUT.json (counts, vocabulary) and OUT.model or
+// OUT.tokenizer.json (the tokenizer), so that training finds both. Corpora prepared elsewhere have neither.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@ struct SplitCounts {
 };
 
 struct TokenFiles {
-  std::string tokenizer;  // the path of OUT.model
+  std::string tokenizer;  // the path of OUT.model or OUT.tokenizer.json
   std::string tokenizer_sha256;
   int64_t vocab_size = 0;
   int64_t eos_id = 0;                         // ends every document

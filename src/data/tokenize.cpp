@@ -107,7 +107,10 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   const Tokenizer tokenizer(options.tokenizer);
   if (tokenizer.eos_id() < 0) {
     throw UserError(options.tokenizer +
-                    ": has no end-of-sequence piece (eos_id -1), expected one to end documents with");
+                    ": has no end-of-sequence piece (eos_id -1), expected one to end documents with" +
+                    (tokenizer.file_name() == std::string("tokenizer.json")
+                         ? " (eos_token of a tokenizer_config.json beside it)"
+                         : ""));
   }
   Corpus corpus(options.corpus);
   make_parent_folder(options.out);
@@ -156,11 +159,10 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
     throw UserError(describe(options.corpus) + ": no text found, expected text to tokenize");
   std::filesystem::remove(options.out + ".json");  // an older one never stands beside newer tokens
   result.files.splits = splitter.finish();
-  result.files.tokenizer = options.out + ".model";
+  result.files.tokenizer = write_tokenizer(options.out, tokenizer);
   result.files.tokenizer_sha256 = tokenizer.hash();
   result.files.vocab_size = tokenizer.vocab_size();
   result.files.eos_id = tokenizer.eos_id();
-  write_file(result.files.tokenizer, tokenizer.model());
   write_token_files(options.out, result.files);
   return result;
 }

@@ -1,67 +1,82 @@
 #include "data/tokenizer.h"
 
-#include <sentencepiece_processor.h>
+#include <filesystem>
 
 #include "config/error.h"
+#include "data/bpe_tokenizer.h"
+#include "data/end_token.h"
 #include "data/file_io.h"
+#include "data/sentencepiece_tokenizer.h"
 #include "data/sha256.h"
-#include "data/utf8.h"
 
 namespace hero {
 
+namespace fs = std::filesystem;
+
 namespace {
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kLongestWord = 1 << 16;              // longer ones are cut between characters
-constexpr std::size_t kLongestCached = 48;
-constexpr std::size_t kCachedWords = 1 << 20;
+constexpr std::string_view kJsonName = "tokenizer.json";
+constexpr const char* kCompanions[] = {"tokenizer_config.json", "chat_template.jinja"};
 
-std::size_t byte_pair(char left, char right) {
-  return static_cast<std::size_t>(static_cast<unsigned char>(left)) << 8 | static_cast<unsigned char>(right);
+// A SentencePiece model begins with the byte of its first field.
+bool is_json(std::string_view bytes) {
+  const auto begin = bytes.find_first_not_of(" \t\r\n");
+  return begin != bytes.npos && bytes[begin] == '{';
 }
 
-std::string with_spaces(const std::string& piece) {
-  std::string text;
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    const bool space = std::string_view(piece).substr(i, 3) == kSpaceSymbol;
-    text += space ? ' ' : piece[i];
-    if (space) i += 2;
+// The tokenizer file of a folder, or "".
+std::string file_within(const fs::path& folder) {
+  for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
+    if (fs::is_regular_file(folder / name)) return (folder / name).string();
   }
-  return text;
+  return "";
+}
+
+std::string file_of(const std::string& path) {
+  if (!fs::is_directory(path)) return path;
+  const std::string file = file_within(path);
+  if (file.empty())
+    throw UserError(path +
+                    ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
+  return file;
+}
+
+// By their names, from beside PREFIXtokenizer.json.
+std::map<std::string, std::string> companions_of(const std::string& path) {
+  std::map<std::string, std::string> companions;
+  if (!path.ends_with(kJsonName)) return companions;
+  const std::string prefix = path.substr(0, path.size() - kJsonName.size());
+  for (const char* const name : kCompanions) {
+    if (fs::is_regular_file(prefix + name)) companions[name] = read_file(prefix + name);
+  }
+  return companions;
 }
 
 }  // namespace
 
-Tokenizer::Tokenizer(const std::string& path) : Tokenizer(read_file(path), path) {}
-
-Tokenizer::Tokenizer(std::string model, const std::string& name)
-    : model_(std::move(model)), pieces_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  // An empty message parses as a model without pieces, on which SentencePiece would abort.
-  if (model_.empty() || !pieces_->LoadFromSerializedProto(model_).ok() || pieces_->GetPieceSize() == 0) {
-    throw UserError(name + ": no SentencePiece model found in its " + std::to_string(model_.size()) +
-                    " bytes, expected one written by hero data tokenizer or SentencePiece");
-  }
-  vocab_size_ = pieces_->GetPieceSize();
-  eos_id_ = pieces_->eos_id();
-  inspect();
+Tokenizer::Tokenizer(const std::string& path) {
+  const std::string file = file_of(path);
+  model_ = read_file(file);
+  if (is_json(model_)) companions_ = companions_of(file);
+  open(file, file);
 }
 
+Tokenizer::Tokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+  open("", name);
+}
+
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-void Tokenizer::inspect() {
-  for (const char* const name : {"<0xE2>", "<0x96>", "<0x81>"}) {
-    const int id = pieces_->PieceToId(name);
-    if (pieces_->IsByte(id)) space_symbol_.push_back(id);
+void Tokenizer::open(const std::string& path, const std::string& name) {
+  if (is_json(model_)) {
+    auto bpe = std::make_unique<const BpeTokenizer>(model_, name);
+    eos_id_ = end_token(*bpe, companions_, path);
+    backend_ = std::move(bpe);
+  } else {
+    backend_ = std::make_unique<const SentencePieceTokenizer>(model_, name);
+    eos_id_ = backend_->eos_id();
   }
-  for (int id = 0; id < vocab_size_; ++id) {
-    if (pieces_->IsByte(id) || pieces_->IsControl(id) || pieces_->IsUnknown(id)) continue;
-    const std::string piece = with_spaces(pieces_->IdToPiece(id));
-    for (std::size_t i = 1; i < piece.size(); ++i) joined_.set(byte_pair(piece[i - 1], piece[i]));
-  }
-  const std::string probe = "  a  b\t\n\n \xEF\xAC\x81\xC2\xA0\r\n\x01\xF0\x9F\xA6\x86 ";
-  std::vector<int32_t> ids;
-  encode_plain(probe, ids);
-  lossless_ = space_symbol_.size() == 3 && decode(ids) == probe;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -72,78 +87,52 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, Cache& cache) const {
-  if (!lossless_) return encode_plain(text, ids);
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::string_view word = first_word(text.substr(begin));
-    begin += word.size();
-    if (word.size() > kLongestCached) {
-      encode_word(word, ids);
-      continue;
-    }
-    const auto known = cache.words_.find(word);
-    if (known != cache.words_.end()) {
-      const auto from = cache.ids_.begin() + known->second.begin;
-      ids.insert(ids.end(), from, from + known->second.count);
-      continue;
-    }
-    if (cache.words_.size() >= kCachedWords) {
-      cache.words_.clear();
-      cache.ids_.clear();
-    }
-    const std::size_t before = ids.size();
-    encode_word(word, ids);
-    cache.words_.emplace(word, Cache::Slice{static_cast<uint32_t>(cache.ids_.size()),
-                                            static_cast<uint32_t>(ids.size() - before)});
-    cache.ids_.insert(cache.ids_.end(), ids.begin() + before, ids.end());
-  }
-}
-
-std::string_view Tokenizer::first_word(std::string_view text) const {
-  const std::size_t limit = utf8_floor(text, kLongestWord);
-  for (std::size_t i = 1; i < limit; ++i) {
-    const bool inside_character = (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
-    if (!inside_character && !joined_[byte_pair(text[i - 1], text[i])]) return text.substr(0, i);
-  }
-  return text.substr(0, limit);
-}
-
-void Tokenizer::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
-  for (;;) {
-    const std::size_t at = word.find(kSpaceSymbol);
-    if (at != 0) encode_plain(word.substr(0, at), ids);
-    if (at == word.npos) return;
-    ids.insert(ids.end(), space_symbol_.begin(), space_symbol_.end());
-    word.remove_prefix(at + kSpaceSymbol.size());
-    if (word.empty()) return;
-  }
-}
-
-void Tokenizer::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
-  std::vector<int> found;
-  const auto status = pieces_->Encode(text, &found);
-  if (!status.ok()) throw RunError(std::string("tokenizer: encoding failed: ") + status.error_message());
-  ids.insert(ids.end(), found.begin(), found.end());
+  backend_->encode(text, ids, cache);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) check_id(id);
-  std::string text;
-  const auto status = pieces_->Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-  if (!status.ok()) throw RunError(std::string("tokenizer: decoding failed: ") + status.error_message());
-  return text;
+  return backend_->decode(ids);
 }
+
+int64_t Tokenizer::vocab_size() const { return backend_->vocab_size(); }
 
 std::string Tokenizer::piece(int32_t id) const {
   check_id(id);
-  return pieces_->IdToPiece(id);
+  return backend_->piece(id);
 }
 
+bool Tokenizer::lossless() const { return backend_->lossless(); }
+
 void Tokenizer::check_id(int32_t id) const {
-  if (id >= 0 && id < vocab_size_) return;
+  if (id >= 0 && id < vocab_size()) return;
   throw UserError("token id " + std::to_string(id) +
-                  " is outside the tokenizer's vocabulary, expected 0 to " + std::to_string(vocab_size_ - 1));
+                  " is outside the tokenizer's vocabulary, expected 0 to " +
+                  std::to_string(vocab_size() - 1));
 }
 
 std::string Tokenizer::hash() const { return sha256(model_); }
+
+const char* Tokenizer::file_name(std::string_view model) {
+  return is_json(model) ? kJsonName.data() : "tokenizer.model";
+}
+
+bool Tokenizer::in_folder(const std::string& path) { return !file_within(path).empty(); }
+
+std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
+  const bool json = tokenizer.file_name() == kJsonName;
+  for (const char* const name : kCompanions) {
+    const std::string path = out + "." + name;
+    const auto companion = tokenizer.companions().find(name);
+    if (companion != tokenizer.companions().end()) {
+      write_file(path, companion->second);
+    } else if (json) {
+      fs::remove(path);  // another tokenizer's
+    }
+  }
+  const std::string path = out + (json ? ".tokenizer.json" : ".model");
+  write_file(path, tokenizer.model());
+  return path;
+}
 
 }  // namespace hero

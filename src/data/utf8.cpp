@@ -26,6 +26,16 @@ std::size_t character_length(const unsigned char* p, std::size_t n) {
   return 4;
 }
 
+// The bytes at p that begin a well-formed character without ending it; at least 1.
+std::size_t begun_length(const unsigned char* p, std::size_t n) {
+  const unsigned char a = p[0];
+  if (n < 2 || a < 0xC2 || a > 0xF4) return 1;
+  const unsigned char least = a == 0xE0 ? 0xA0 : a == 0xF0 ? 0x90 : 0x80;
+  const unsigned char most = a == 0xED ? 0x9F : a == 0xF4 ? 0x8F : 0xBF;
+  if (p[1] < least || p[1] > most) return 1;
+  return a >= 0xF0 && n > 2 && continuation(p[2]) ? 3 : 2;
+}
+
 }  // namespace
 
 std::size_t find_invalid_utf8(std::string_view text) {
@@ -41,6 +51,17 @@ std::size_t find_invalid_utf8(std::string_view text) {
     i += length;
   }
   return std::string_view::npos;
+}
+
+std::string to_valid_utf8(std::string bytes) {
+  std::string valid;
+  std::string_view rest = bytes;
+  for (std::size_t bad; (bad = find_invalid_utf8(rest)) != rest.npos;) {
+    valid.append(rest.substr(0, bad)).append("\xEF\xBF\xBD");
+    rest.remove_prefix(bad);
+    rest.remove_prefix(begun_length(reinterpret_cast<const unsigned char*>(rest.data()), rest.size()));
+  }
+  return valid.empty() ? bytes : valid.append(rest);
 }
 
 std::size_t utf8_floor(std::string_view text, std::size_t n) {

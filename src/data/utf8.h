@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace hero {
@@ -10,5 +11,9 @@ std::size_t find_invalid_utf8(std::string_view text);
 
 /// The largest n' <= n such that text[0, n') ends between two characters of valid UTF-8.
 std::size_t utf8_floor(std::string_view text, std::size_t n);
+
+/// The bytes as valid UTF-8: every maximal part of a character that ends early, and every other byte that
+/// begins none, becomes one U+FFFD (Unicode 15, section 3.9).
+std::string to_valid_utf8(std::string bytes);
 
 }  // namespace hero

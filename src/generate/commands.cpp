@@ -45,8 +45,7 @@ void run_generate(GenerateOptions options) {
   }
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder);
-  const std::string pieces =
-      options.tokenizer.empty() ? (folder / "tokenizer.model").string() : options.tokenizer;
+  const std::string pieces = options.tokenizer.empty() ? folder.string() : options.tokenizer;
   const Tokenizer tokenizer(pieces);
   if (tokenizer.vocab_size() > model->config().model.vocab_size) {
     throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) +
@@ -95,7 +94,8 @@ void add_generate_command(CLI::App& hero) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", s.seed, "of the draws")->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model, where the folder holds none");
+  command->add_option("--tokenizer", options->tokenizer,
+                      "tokenizer file or folder, where the model folder holds none");
   command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
   command->callback([options] { run_generate(*options); });
 }

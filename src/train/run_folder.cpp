@@ -10,7 +10,7 @@
 
 #include "config/error.h"
 #include "data/file_io.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_export.h"
 #include "folder/load.h"
 #include "folder/resolve.h"
 
@@ -167,13 +167,15 @@ Run open_run(const TrainOptions& options) {
                                              config.model.vocab_size, files ? files->eos_id : -1);
   if (run.checkpoint.empty()) {
     if (const auto& beside = run.stream->token_files()) {
-      run.inputs.tokenizer = Tokenizer(beside->tokenizer).model();
+      const Tokenizer tokenizer(beside->tokenizer);
+      run.inputs.tokenizer = tokenizer.model();
+      run.inputs.tokenizer_files = tokenizer_files(tokenizer);
       run.inputs.eos = beside->eos_id;
     }
   } else if (const auto& beside = run.stream->token_files(); beside && !run.inputs.tokenizer.empty()) {
     if (Tokenizer(beside->tokenizer).model() != run.inputs.tokenizer) {
       throw UserError(beside->tokenizer + ": another tokenizer than the run's (" +
-                      (run.checkpoint / "tokenizer.model").string() + ")");
+                      (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
   std::error_code failed;

@@ -119,14 +119,16 @@ TEST_F(TokenizerTest, RefusesFilesThatAreNoModel) {
   const Folder folder;
   EXPECT_EQ(user_error([&] { Tokenizer(folder / "none.model"); }),
             (folder / "none.model") + ": no such file");
-  EXPECT_EQ(user_error([&] { Tokenizer(folder.path()); }),
-            folder.path() + ": found a folder, expected a file");
+  EXPECT_EQ(
+      user_error([&] { Tokenizer(folder.path()); }),
+      folder.path() + ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
   for (const std::string& bytes :
        std::vector<std::string>{"", "hello", std::string(1000, '\0'), model_.substr(0, 5000)}) {
     const auto path = folder.write("wrong.model", bytes);
     EXPECT_EQ(user_error([&] { Tokenizer{path}; }),
               path + ": no SentencePiece model found in its " + std::to_string(bytes.size()) +
-                  " bytes, expected one written by hero data tokenizer or SentencePiece");
+                  " bytes, expected one written by hero data tokenizer or SentencePiece, or a Hugging Face "
+                  "tokenizer.json");
   }
 }
 

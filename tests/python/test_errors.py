@@ -155,7 +155,7 @@ def test_healthy_token_files(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ran(*training(run, tmp_path / "tokens", {"model.vocab_size": 500, "train.steps": 2}))
     assert len(metrics(run)) == 2
-    refused(hero("generate", run, "--prompt", "a"), str(checkpoint(run, 2) / "tokenizer.model"))
+    refused(hero("generate", run, "--prompt", "a"), f"{checkpoint(run, 2)}: found a folder without tokenizer.model")
 
 
 def test_token_beyond_the_vocabulary(tmp_path: Path) -> None:
@@ -239,7 +239,8 @@ def test_folder_without_text(data: Path, tmp_path: Path) -> None:
 def test_tokenizer_file(data: Path, corpus: Path, tmp_path: Path) -> None:
     words = ["data", "tokenize", "--input", corpus, "--out", tmp_path / "out", "--tokenizer"]
     refused(hero(*words, tmp_path / "none.model"), f"{tmp_path / 'none.model'}: no such file")
-    refused(hero(*words, f"{data}.json"), f"{data}.json: no SentencePiece model")
+    refused(hero(*words, f"{data}.json"), f"{data}.json: model: not found")
+    refused(hero(*words, tmp_path), f"{tmp_path}: found a folder without tokenizer.model and tokenizer.json")
 
 
 @pytest.mark.parametrize(

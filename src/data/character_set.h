@@ -1,0 +1,29 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hero {
+
+/// A set of characters by their Unicode properties, as ICU writes them ("[:White_Space:]").
+class CharacterSet {
+ public:
+  explicit CharacterSet(const std::string& pattern);
+  CharacterSet(CharacterSet&&) noexcept;
+  ~CharacterSet();
+
+  /// The length of the longest prefix of `text` (valid UTF-8) within the set, or outside it.
+  std::size_t prefix(std::string_view text, bool within = true) const;
+  /// The length of the longest suffix of `text` within the set.
+  std::size_t suffix(std::string_view text) const;
+  /// The [begin, end) of every single character within the set, appended.
+  void find(std::string_view text, std::vector<std::pair<std::size_t, std::size_t>>& matches) const;
+
+ private:
+  struct Set;
+  std::unique_ptr<const Set> set_;
+};
+
+}  // namespace hero

@@ -1,0 +1,258 @@
+"""Hugging Face tokenizer.json files: our ids are those of `tokenizers`; AutoTokenizer loads what we write."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import sysconfig
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from program import checkpoint, hero, ran, training
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+# The patterns of the models' own files.
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+DEEPSEEK = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+]
+END = "<|endoftext|>"
+
+
+def split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def bpe(ignore_merges: bool = False) -> Tokenizer:
+    made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def gpt2() -> Tokenizer:
+    made = bpe()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def qwen3() -> Tokenizer:
+    made = bpe()
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = split(QWEN)
+    return made
+
+
+def llama3() -> Tokenizer:
+    made = bpe(ignore_merges=True)
+    made.pre_tokenizer = split(LLAMA3)
+    return made
+
+
+def deepseek_v3() -> Tokenizer:
+    made = bpe()
+    made.normalizer = normalizers.Sequence([])
+    made.pre_tokenizer = split(*DEEPSEEK)
+    return made
+
+
+def everything_else() -> Tokenizer:
+    """What the others leave out: prefix space, digits, punctuation, behaviours, kinds of added tokens."""
+    made = bpe()
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.Split("--", "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"[.;]"), "merged_with_previous"),
+            pre_tokenizers.Split(Regex(r"\w+"), "contiguous", invert=True),
+            pre_tokenizers.Split(Regex(r"\bx\b|q"), "removed"),
+            pre_tokenizers.Punctuation("contiguous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=True),
+        ]
+    )
+    return made
+
+
+KINDS = {kind.__name__: kind for kind in (gpt2, qwen3, llama3, deepseek_v3, everything_else)}
+ADDED = [
+    AddedToken("<think>", normalized=False),
+    AddedToken("<think>!", normalized=False),
+    AddedToken("<left>", lstrip=True, normalized=False),
+    AddedToken("<right>", rstrip=True, normalized=False),
+    AddedToken("alone", single_word=True, normalized=False),
+    AddedToken("ÅNGström", normalized=True),
+    AddedToken("  ", normalized=False),
+]
+
+SCRIPTS = [
+    (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x980), (0xE00, 0xE80),
+    (0x1100, 0x1200), (0x2000, 0x2070), (0x2190, 0x2300), (0x3040, 0x3100), (0x4E00, 0x9FA6), (0x9FA6, 0xA000),
+    (0xAC00, 0xD7A4), (0xF900, 0xFB07), (0xFE00, 0xFE10), (0xFF00, 0xFFF0), (0x1D400, 0x1D800), (0x1F300, 0x1F700),
+]  # fmt: skip
+WHOLE = [
+    "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "e\u0301\u0323", "\u1100\u1161\u11a8", "İ", "ſ", "'ſ", "I'LL", "we'Re", "\u0085", "\u180e",
+    "\u2028", "\u3000", "\ufeff", "\ufffd", "\r\n", "\n\n", "\t\t", "    ", "\x00", "\x1c", "½", "²", "\u0661\u0662", "1234567",
+    "--", ".;", " x ", "don't", "ﬁ", "Ａ", "龦", "▁", END, "<think>", "<think>!", " <left> ", " <right> ", "alone", " alone ",
+    "ÅNGström", "A\u030angström", "</s>", "<unk>", "<0x41>", "\u00ad", "Ġ",
+]  # fmt: skip
+
+
+def known(c: int) -> bool:
+    """Python 3.11 and PCRE2 10.42 have the characters of Unicode 14, what came later may be split otherwise."""
+    return unicodedata.category(chr(c)) not in ("Cn", "Cs")
+
+
+def mixed_text(draw: random.Random) -> str:
+    parts = []
+    for _ in range(draw.randrange(1, 200)):
+        kind, length = draw.randrange(4), draw.randrange(1, 8)
+        if kind == 0:
+            parts.append(draw.choice(WHOLE))
+        elif kind == 1:
+            parts.append(draw.choice(" \n\t\r \u00a0") * length)
+        else:
+            low, high = draw.choice(SCRIPTS)
+            parts += [chr(c) for c in (draw.randrange(low, high) for _ in range(length)) if known(c)]
+    return "".join(parts) or "-"
+
+
+def random_text(draw: random.Random) -> str:
+    points = (draw.randrange(draw.choice((0x80, 0x3000, 0x110000))) for _ in range(draw.randrange(1, 60)))
+    return "".join(chr(c) for c in points if known(c)) or "-"
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[str]:
+    """About 2.6 MB: sources of the standard library, mixed scripts and whitespace, and random characters."""
+    draw, sources = random.Random(7), []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        sources.append(path.read_text(encoding="utf-8"))
+        if sum(map(len, sources)) > 1_600_000:
+            break
+    mixed = [mixed_text(draw) for _ in range(700)]
+    return sources + mixed + [random_text(draw) for _ in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The path of a tokenizer.json of a kind, trained once."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+
+    def train(kind: str) -> Path:
+        path = folder / kind / "tokenizer.json"
+        if not path.exists():
+            made = KINDS[kind]()
+            trainer = trainers.BpeTrainer(
+                vocab_size=2000,
+                special_tokens=[END],
+                initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                show_progress=False,
+            )
+            made.train_from_iterator(documents[::7], trainer)
+            made.add_tokens(ADDED)
+            path.parent.mkdir()
+            made.save(str(path))
+        return path
+
+    return train
+
+
+def token_documents(prefix: Path) -> list[list[int]]:
+    """The documents of Megatron token files with one sequence a document."""
+    index = prefix.with_name(prefix.name + ".idx").read_bytes()
+    dtype = {4: "<i4", 8: "<u2"}[index[17]]
+    lengths = np.frombuffer(index, "<i4", struct.unpack_from("<q", index, 18)[0], 34)
+    tokens = np.fromfile(prefix.with_name(prefix.name + ".bin"), dtype)
+    return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+def our_ids(tokenizer: Path, documents: list[str], folder: Path) -> list[list[int]]:
+    lines = folder / "documents.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    ran("data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
+        "--valid-fraction", 0)  # fmt: skip
+    return [ids[:-1] for ids in token_documents(folder / "out-train")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_those_of_tokenizers(
+    kind: str, documents: list[str], trained: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = trained(kind)
+    theirs = Tokenizer.from_file(str(path))
+    ours = our_ids(path, documents, tmp_path)
+    assert sum(len(text.encode()) for text in documents) > 2_200_000
+    assert len(ours) == len(documents)
+    expected = theirs.encode_batch(documents, add_special_tokens=False)
+    for text, found, encoding in zip(documents, ours, expected, strict=True):
+        assert found == encoding.ids, text[:200]
+
+
+def test_large_vocabularies_and_end_tokens(tmp_path: Path) -> None:
+    """More than 65,500 ids need four bytes each; ids may have holes; the configuration names the end."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate(letters)} | {"ab": 70000, "<end>": 70001}
+    made = Tokenizer(models.BPE(vocab, [("a", "b")]))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(["<end>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    documents = ["abba ab", "b<end>a"]
+    refused = hero("data", "tokenize", "--input", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out")
+    assert refused.returncode == 2 and "eos_token of a tokenizer_config.json" in refused.stderr
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}, "chat_template": "x"}')
+    assert our_ids(tmp_path, documents, tmp_path) == [made.encode(text).ids for text in documents]
+    files = json.loads((tmp_path / "out.json").read_text())
+    assert (files["vocab_size"], files["eos_id"]) == (70002, 70001)
+    assert files["tokenizer"] == "out.tokenizer.json"
+    assert (tmp_path / "out.tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    assert (tmp_path / "out.tokenizer_config.json").read_bytes() == (tmp_path / "tokenizer_config.json").read_bytes()
+    assert (tmp_path / "out-train.idx").read_bytes()[17] == 4  # i32
+
+
+def saved_run(data: Path, run: Path) -> Path:
+    ran(*training(run, data, {"train.steps": 2}))
+    return checkpoint(run, 2)
+
+
+def test_checkpoints_hold_the_tokenizer(trained: Callable[[str], Path], corpus: Path, tmp_path: Path) -> None:
+    path = trained("qwen3")
+    ran("data", "tokenize", "--input", corpus, "--tokenizer", path.parent, "--out", tmp_path / "data")
+    saved = saved_run(tmp_path / "data", tmp_path / "run")
+    assert (saved / "tokenizer.json").read_bytes() == path.read_bytes()
+    loaded = AutoTokenizer.from_pretrained(saved)
+    text = "def f(x):\n\treturn [x] * 2026  # 的 ÅNGström<think>"
+    assert loaded.encode(text, add_special_tokens=False) == Tokenizer.from_file(str(path)).encode(text).ids
+    assert loaded.eos_token == END
+    assert ran("generate", tmp_path / "run", "--prompt", "def", "--max-tokens", 4).stdout.startswith("def")
+    ran("train", "--run", tmp_path / "run", "--resume", "--train.steps=3")
+    assert (checkpoint(tmp_path / "run", 3) / "tokenizer.json").read_bytes() == path.read_bytes()
+
+
+def test_sentencepiece_as_tokenizer_json(
+    documents: list[str], data: Path, corpus: Path, tmp_path: Path
+) -> None:
+    saved = saved_run(data, tmp_path / "run")
+    assert (saved / "tokenizer.model").read_bytes() == Path(f"{data}.model").read_bytes()
+    loaded = AutoTokenizer.from_pretrained(saved)
+    draw = random.Random(3)
+    runs = ["".join(draw.choice(" \n\t▁a1.") * draw.randrange(1, 40) for _ in range(12)) for _ in range(300)]
+    texts = [text for text in documents[-3700:] if len(text) < 5000] + runs + documents[:5]
+    ours = our_ids(Path(f"{data}.model"), texts, tmp_path)
+    for text, ids in zip(texts, ours, strict=True):
+        assert loaded.encode(text, add_special_tokens=False) == ids, text[:200]
+        assert loaded.encode(text) == ids
+        assert loaded.decode(ids) == text
+    assert (loaded.eos_token, loaded.eos_token_id) == ("</s>", 1)
+    assert loaded.decode([1]) == "</s>" and loaded.decode([1], skip_special_tokens=True) == ""
