@@ -87,7 +87,7 @@ class Task:
             if not line.strip(b" \t\r\n"):
                 continue
             try:
-                record = _parse(line)
+                record = _parse(line.removesuffix(b"\n"))
             except _Broken as error:
                 if not self._skip_invalid:
                     raise DataError(
