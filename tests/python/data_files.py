@@ -105,7 +105,7 @@ def token_files(prefix: Path) -> dict[str, bytes]:
     """The bytes of all token files at a prefix, the sidecar without the prefix's own name."""
     found = {ending: Path(f"{prefix}{ending}") for ending in ENDINGS}
     files = {ending: path.read_bytes() for ending, path in found.items() if path.exists()}
-    files[".json"] = files[".json"].replace(prefix.name.encode(), b"OUT")
+    files[".json"] = files[".json"].replace(f'"{prefix.name}.'.encode(), b'"OUT.')
     return files
 
 
