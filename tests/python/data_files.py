@@ -1,4 +1,5 @@
-"""Small corpora in every format, tokenizers for them, and reading token files back, for the tests of hero_moe.data."""
+"""Small corpora in every format, tokenizers for them, and reading token files back, for the tests of
+hero_moe.data."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from hero_moe.data import TokenizeOptions, TokenizerFile, load_tokenizer
 
-WORDS = "router history expert def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(" ")
+WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(" ")
 ENDINGS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")
 
 
@@ -41,8 +42,8 @@ def zstd(data: bytes) -> bytes:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, group: int = 50, stream: bool = False) -> Path:
-    """Writes rows in the format that the name's ending says; `group` rows a row group or record batch; Arrow files
-    in the file format, or the one of streams."""
+    """Writes rows in the format that the name's ending says; `group` rows a row group or record batch; Arrow
+    files in the file format, or the one of streams."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name
     if name.endswith((".jsonl", ".json")):
@@ -71,7 +72,8 @@ def train_pieces(folder: Path) -> Path:
 
 
 def train_bpe(folder: Path, *, chat_template: str | None = None) -> Path:
-    """A folder with a byte-level tokenizer.json whose documents end with <|endoftext|>, and its configuration."""
+    """A folder with a byte-level tokenizer.json whose documents end with <|endoftext|>, and its
+    configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,10 +97,14 @@ def train_bpe(folder: Path, *, chat_template: str | None = None) -> Path:
     return folder
 
 
-def options(tokenizer: Path | TokenizerFile, inputs: Sequence[Path], out: Path, **more: Any) -> TokenizeOptions:
+def options(
+    tokenizer: Path | TokenizerFile, inputs: Sequence[Path], out: Path, **more: Any
+) -> TokenizeOptions:
     """Options for `tokenize` on one worker."""
     file = tokenizer if isinstance(tokenizer, TokenizerFile) else load_tokenizer(str(tokenizer))
-    return TokenizeOptions(**{"inputs": list(map(str, inputs)), "out": str(out), "tokenizer": file, "workers": 1, **more})
+    return TokenizeOptions(
+        **{"inputs": list(map(str, inputs)), "out": str(out), "tokenizer": file, "workers": 1, **more}
+    )
 
 
 def token_files(prefix: Path) -> dict[str, bytes]:

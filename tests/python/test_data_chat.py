@@ -30,7 +30,7 @@ CHAT = [
     {"role": "assistant", "content": "<b>ok</b>", "extra": {"k": ["é"]}},
 ]
 # What templates in the wild do: loop controls, namespaces, filters, generation blocks, tests for tools.
-WILD = """
+WILD ="""
 {%- set ns = namespace(turns=0) %}
 {%- if tools %}{{ raise_exception('no tools') }}{% endif %}
 {%- for message in messages %}
@@ -40,7 +40,8 @@ WILD = """
         {% generation %}{{ message['content'].strip() + eos_token }}{% endgeneration %}
 
     {% else %}
-        {{- bos_token if bos_token is defined else '' }}[{{ ns.turns }}] {{ message.content | tojson(indent=1) }}
+        {{- bos_token if bos_token is defined else '' }}[{{ ns.turns }}]
+        {{ message.content | tojson(indent=1) }}
     {% endif %}
     {%- if message.extra is defined %}{{ message.extra | tojson }}{{ strftime_now('%Y') | length }}{% endif %}
     {%- if ns.turns > 3 %}{% break %}{% endif %}
@@ -69,7 +70,9 @@ def test_templates_render_as_in_transformers(folder: Path, name: str, special: d
 
 def test_built_in_templates_literally() -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    rendered = {name: compile_template(source)(chat, {"bos_token": "<s>"}) for name, source in BUILT_IN.items()}
+    rendered = {
+        name: compile_template(source)(chat, {"bos_token": "<s>"}) for name, source in BUILT_IN.items()
+    }
     assert rendered == {
         "chatml": "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n",
         "llama3": "<s><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
@@ -97,7 +100,9 @@ def test_where_templates_come_from(tmp_path: Path, folder: Path) -> None:
         find_template("chatm", None)
 
 
-def chat_documents(tmp_path: Path, tokenizer: TokenizerFile, template: str, name: str = "c.jsonl") -> list[list[int]]:
+def chat_documents(tmp_path: Path, tokenizer: TokenizerFile, template: str, name: str = "c.jsonl") -> list[
+    list[int]
+]:
     rows: list[dict[str, Any]] = [{"m": [{k: v for k, v in m.items() if k != "extra"} for m in CHAT]}] * 3
     path = write_rows(tmp_path / name, rows)
     records = RecordFormat(messages="m", chat_template=template, special_tokens=tokenizer.special_tokens)
@@ -136,6 +141,8 @@ def test_control_pieces_in_conversations_and_documents(tmp_path: Path) -> None:
 def test_text_that_looks_like_a_special_token(folder: Path) -> None:
     """tokenizer.json: its id everywhere, as `Tokenizer.encode` does."""
     tokenizer = load_tokenizer(str(folder))
-    assert tokenizer.eos_id == json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["<|endoftext|>"]
+    assert tokenizer.eos_id == json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"][
+        "<|endoftext|>"
+    ]
     (ids,) = make_encoder(tokenizer).encode(["a<|endoftext|>b"], conversation=False)
     assert ids[1] == tokenizer.eos_id and len(ids) == 3

@@ -1,4 +1,5 @@
-"""hero_moe.data mix: configs/data/paper-mix.toml over small copies of its six corpora, and what mixes refuse."""
+"""hero_moe.data mix: configs/data/paper-mix.toml over small copies of its six corpora, and what mixes
+refuse."""
 
 from __future__ import annotations
 
@@ -48,10 +49,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "MAP-CC").mkdir()
     (root / "MAP-CC" / "README.md").write_text("---\nlicense: cc-by-nc-nd-4.0\n---\n# MAP-CC\n")
     for name, begin in (("zh_baike", 0), ("zh_cc", 6)):
-        data = gzip.compress(json_lines([{"id": i, "text": text("map-cc", i)} for i in range(begin, begin + 6)]))
+        data = gzip.compress(
+            json_lines([{"id": i, "text": text("map-cc", i)} for i in range(begin, begin + 6)])
+        )
         (root / "MAP-CC" / f"{name}.jsonl.gz.part01").write_bytes(data[:70])
         (root / "MAP-CC" / f"{name}.jsonl.gz.part02").write_bytes(data[70:])
-    chat = [{"prompt": text("ultrachat", i), "prompt_id": "f0", "messages": _turns("ultrachat", i)} for i in range(12)]
+    chat = [
+        {
+            "prompt": text("ultrachat", i), "prompt_id": "f0", "messages": _turns("ultrachat", i)
+        } for i in range(12)
+    ]
     for split in ("train_sft", "test_sft", "train_gen"):
         write_rows(root / "ultrachat_200k" / "data" / f"{split}-00000-of-00001-a3ec.parquet", chat)
     (root / "ultrachat_200k" / "README.md").write_text(
@@ -72,7 +79,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(root / "finemath" / "finemath-4plus" / "train-00000-of-00064.parquet", math)
     write_rows(root / "finemath" / "finemath-3plus" / "train-00000-of-00128.parquet", math)
     mega = [
-        {"text": text("megamath", i), "timestamp": datetime(2024, 5, 1), "url": "u", "math_score": 0.9} for i in range(12)
+        {
+            "text": text("megamath", i), "timestamp": datetime(2024, 5, 1), "url": "u", "math_score": 0.9
+        } for i in range(12)
     ]
     write_rows(root / "MegaMath" / "megamath-web-pro" / "000_00000.parquet", mega, group=5)
     write_rows(root / "MegaMath" / "megamath-code" / "00000.parquet", [{"file_info": {"path": "a"}}])
@@ -86,7 +95,9 @@ def _turns(name: str, number: int) -> list[dict[str, str]]:
 
 def test_the_paper_mix(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = root / "pieces.model", tmp_path / "out"
-    words = ["mix", str(MIX), "--root", str(root), "--tokenizer", str(model), "--out", str(out), "--workers", "1"]
+    words = [
+        "mix", str(MIX), "--root", str(root), "--tokenizer", str(model), "--out", str(out), "--workers", "1"
+    ]
     assert main(words) == 0
     printed = capsys.readouterr().out
     encoder = make_encoder(tokenizer := load_tokenizer(str(model)))
@@ -120,7 +131,16 @@ def test_the_paper_mix(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_only_some_of_them(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["mix", str(MIX), "--root", str(root), "--tokenizer", str(root / "pieces.model"), "--out", str(tmp_path)]
+    words = [
+        "mix",
+        str(MIX),
+        "--root",
+        str(root),
+        "--tokenizer",
+        str(root / "pieces.model"),
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*words, "--workers", "1", "--only", "tulu", "finemath", "--chat-template", "chatml"]) == 0
     assert (tmp_path / "blend.txt").read_text() == f"0.015:{tmp_path}/tulu 0.08:{tmp_path}/finemath\n"
     assert "<|im_start|>user" in ran("data", "info", tmp_path / "tulu").stdout
@@ -138,7 +158,10 @@ GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (GOOD + 'wieght = 2\n', r"mix.toml: corpus.a.wieght: unknown key, expected one of dataset, path, weight"),
+        (
+            GOOD + 'wieght = 2\n',
+            r"mix.toml: corpus.a.wieght: unknown key, expected one of dataset, path, weight",
+        ),
         ("seed = 3\n" + GOOD, r"mix.toml: seed: unknown key"),
         ("", r"mix.toml: found no corpus"),
         ("[corpus\n", r"mix.toml: broken TOML"),

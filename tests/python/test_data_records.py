@@ -31,7 +31,11 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
         ({"template": "{q}{a}"}, {"q": "", "a": "2"}, "2"),
         (
             {"messages": "m", **PLAIN},
-            {"m": [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yes", "name": None}]},
+            {
+                "m": [
+                    {"role": "user", "content": " hi "}, {"role": "assistant", "content": "yes", "name": None}
+                ]
+            },
             "User: hi\n\nAssistant: yes",
         ),
         (
@@ -57,7 +61,12 @@ def test_records_as_text(reading: dict[str, Any], record: dict[str, Any], text: 
         ({"text_key": "text"}, {"text": ""}, "empty", "empty"),
         ({"template": "{a}{b}"}, {"a": "x"}, "missing", 'no field "b"'),
         ({"template": "{a}-{b}"}, {"a": "", "b": ""}, "empty", "all fields are empty"),
-        ({"messages": "m", **PLAIN}, {"m": "x"}, "wrong", 'field "m" is a string, expected a list of messages'),
+        (
+            {"messages": "m", **PLAIN},
+            {"m": "x"},
+            "wrong",
+            'field "m" is a string, expected a list of messages',
+        ),
         ({"messages": "m", **PLAIN}, {"m": []}, "empty", "no message"),
         ({"messages": "m", **PLAIN}, {"m": [{"role": "user"}]}, "wrong", "message 0 of"),
         ({"messages": "m", **PLAIN}, {"m": ["hi"]}, "wrong", "message 0 of"),
@@ -70,7 +79,9 @@ def test_records_as_text(reading: dict[str, Any], record: dict[str, Any], text: 
         ),
     ],
 )
-def test_records_without_text(reading: dict[str, Any], record: dict[str, Any], kind: str, message: str) -> None:
+def test_records_without_text(
+    reading: dict[str, Any], record: dict[str, Any], kind: str, message: str
+) -> None:
     with pytest.raises(Unusable, match=message) as caught:
         RecordFormat(**reading).text(record)
     assert caught.value.kind == kind
@@ -101,12 +112,18 @@ def test_ways_of_reading_that_are_refused(reading: dict[str, Any], message: str)
         ({"text_key": "text"}, {"body": "a", "id": 1}, 'no column "text", found body, id'),
         ({"text_key": "meta.text"}, {"meta": {"body": "a"}}, 'no column "text" in "meta", found body'),
         ({"text_key": "id"}, {"id": 1}, 'column "id" is int64, expected a string'),
-        ({"messages": "m", **PLAIN}, {"m": [{"who": "a", "what": "b"}]}, 'column "m" is list<.*, expected a list of role'),
+        (
+            {"messages": "m", **PLAIN},
+            {"m": [{"who": "a", "what": "b"}]},
+            'column "m" is list<.*, expected a list of role',
+        ),
         ({"messages": "m", **PLAIN}, {"m": "x"}, 'column "m" is string, expected a list of role and content'),
     ],
 )
 def test_columns_that_are_refused(
-    tmp_path: Path, pieces: TokenizerFile, name: str, reading: dict[str, Any], row: dict[str, Any], message: str
+    tmp_path: Path, pieces: TokenizerFile, name: str, reading: dict[str, Any], row: dict[
+        str, Any
+    ], message: str
 ) -> None:
     path = write_rows(tmp_path / name, [row])
     with pytest.raises(DataError, match=f"{name}: {message}"):

@@ -128,11 +128,15 @@ def test_numbered_parts_of_one_file(tmp_path: Path) -> None:
 
 
 def test_hub_folder_with_configurations(tmp_path: Path) -> None:
-    for name in ("big/train-00000-of-00002", "big/train-00001-of-00002", "big/test-00000-of-00001", "small/x-1"):
+    for name in (
+        "big/train-00000-of-00002", "big/train-00001-of-00002", "big/test-00000-of-00001", "small/x-1"
+    ):
         write_rows(tmp_path / f"{name}.parquet", ROWS[:3])
     (tmp_path / "README.md").write_text(
-        "---\nlicense: odc-by\nconfigs:\n- config_name: big\n  data_files:\n  - split: train\n    path: big/train-*\n"
-        "  - split: test\n    path: [big/test-*]\n- config_name: small\n  data_files: small/*.parquet\n---\n# Card\n"
+        "---\nlicense: odc-by\nconfigs:\n- config_name: big\n  data_files:\n"
+        "  - split: train\n    path: big/train-*\n"
+        "  - split: test\n    path: [big/test-*]\n- config_name: small\n"
+        "  data_files: small/*.parquet\n---\n# Card\n"
     )
 
     def names(**more: Any) -> list[str]:
@@ -166,7 +170,9 @@ def test_splits_by_file_names(tmp_path: Path) -> None:
     assert [Path(s.path).name for s in find_sources([other])] == ["a.jsonl", "b.jsonl"]
     assert len(find_sources([other], split="validation")) == 1
     assert len(find_sources([other], split="all")) == 3
-    assert [Path(s.path).name for s in find_sources([str(other / "train" / "*.jsonl")])] == ["a.jsonl", "b.jsonl"]
+    assert [Path(s.path).name for s in find_sources([str(other / "train" / "*.jsonl")])] == [
+        "a.jsonl", "b.jsonl"
+    ]
 
 
 def test_save_to_disk_folders(tmp_path: Path) -> None:
@@ -191,9 +197,17 @@ def test_save_to_disk_folders(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 but no more than that", "a.parquet: damaged or unreadable"),
         ("a.arrow", b"ARROW1 but no more than that", "a.arrow: damaged or unreadable"),
         ("b.arrow", b"no Arrow at all", "b.arrow: damaged or unreadable"),
-        ("a.json", b'[{"text": "x"}]', "a.json: line 1, byte 0: found a JSON array, expected one object a line"),
+        (
+            "a.json",
+            b'[{"text": "x"}]',
+            "a.json: line 1, byte 0: found a JSON array, expected one object a line",
+        ),
         ("e.jsonl", b"", "e.jsonl: empty file"),
-        ("e.txt", b"text", r'e.txt: unknown extension ".txt", expected .parquet.*hero data tokenize reads .txt'),
+        (
+            "e.txt",
+            b"text",
+            r'e.txt: unknown extension ".txt", expected .parquet.*hero data tokenize reads .txt',
+        ),
         ("e.bin", b"text", 'e.bin: unknown extension ".bin"'),
     ],
 )

@@ -1,4 +1,5 @@
-"""hero_moe.data tokenize: the bytes of `hero data tokenize`, from any number of workers, and after any death."""
+"""hero_moe.data tokenize: the bytes of `hero data tokenize`, from any number of workers, and after any
+death."""
 
 from __future__ import annotations
 
@@ -48,7 +49,12 @@ def whole(folder: Path, pieces: TokenizerFile) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "flags", [("--valid-fraction", "0.1"), ("--valid-fraction", "0"), ("--valid-fraction", "1e-9", "--seed", "5"), ()]
+    "flags", [
+        ("--valid-fraction", "0.1"),
+        ("--valid-fraction", "0"),
+        ("--valid-fraction", "1e-9", "--seed", "5"),
+        (),
+    ]
 )
 def test_the_bytes_of_hero_data_tokenize(tmp_path: Path, folder: Path, flags: tuple[str, ...]) -> None:
     words = ("--input", folder / "c.jsonl", "--tokenizer", folder / "pieces.model", "--workers", 1, *flags)
@@ -72,8 +78,10 @@ def test_the_bytes_depend_on_no_format_worker_or_batch(
     write_rows(tmp_path / "in" / "b.arrow", rows[150:300])
     write_rows(tmp_path / "in" / "c.jsonl.gz", rows[300:])
     subprocess.run(
-        [*COMMAND, "--input", tmp_path / "in", "--tokenizer", folder / "pieces.model", "--out", tmp_path / "o",
-         "--valid", "0.1", "--workers", "2", "--batch-rows", "40", "--batch-bytes", "900", "--commit-bytes", "5000"],
+        [*COMMAND, "--input", tmp_path / "in", "--tokenizer", folder / "pieces.model", "--out",
+         tmp_path / "o",
+         "--valid", "0.1", "--workers", "2", "--batch-rows", "40", "--batch-bytes", "900",
+         "--commit-bytes", "5000"],
         env=ENVIRONMENT | {"PYTHONPATH": str(ROOT / "python")}, check=True, timeout=300,
     )  # fmt: skip
     assert token_files(tmp_path / "o") == whole
@@ -87,7 +95,9 @@ def test_tokenizer_json_and_wide_tokens(tmp_path: Path, folder: Path) -> None:
     expected = [[*reference.encode(text, add_special_tokens=False).ids, end] for text in TEXTS if text]
     assert documents(tmp_path / "o-train") == expected
     sidecar = json.loads((tmp_path / "o.json").read_text())
-    assert sidecar["tokenizer"] == "o.tokenizer.json" and sidecar["vocab_size"] == reference.get_vocab_size() and sidecar["eos_id"] == end
+    assert sidecar["tokenizer"] == "o.tokenizer.json" and sidecar[
+        "vocab_size"
+    ] == reference.get_vocab_size() and sidecar["eos_id"] == end
     assert (tmp_path / "o.tokenizer.json").read_bytes() == (bpe / "tokenizer.json").read_bytes()
 
     file = load_tokenizer(str(bpe / "tokenizer.json"))
@@ -176,7 +186,9 @@ def test_killed_at_every_step_of_the_end(tmp_path: Path, folder: Path, pieces: T
         calls += 1
         tokenize(options(pieces, [folder / "c.jsonl"], tmp_path / "o"), restart=True)
         lived = dying(lambda: tokenize(begun, restart=True), calls)
-        if lived or json.loads(Path(tmp_path / "o.position.json").read_text())["options"]["valid_fraction"] == 0.2:
+        if lived or json.loads(Path(tmp_path / "o.position.json").read_text())["options"][
+            "valid_fraction"
+        ] == 0.2:
             tokenize(begun)
             assert token_files(tmp_path / "o") == token_files(tmp_path / "whole")
     assert calls > 15
@@ -226,7 +238,17 @@ def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     ]:
         with pytest.raises(DataError, match=f"o.position.json: {message}.*--restart begins anew"):
             tokenize(options(pieces, [path], tmp_path / "o", **change))
-    code = main(["tokenize", "--input", str(path), "--tokenizer", str(tmp_path / "none"), "--out", str(tmp_path / "o")])
+    code = main(
+        [
+            "tokenize",
+            "--input",
+            str(path),
+            "--tokenizer",
+            str(tmp_path / "none"),
+            "--out",
+            str(tmp_path / "o"),
+        ]
+    )
     assert code == 2
     write_rows(path, [{"text": "other"}] * 500)
     with pytest.raises(DataError, match=r"the source .*a.jsonl of \d+ bytes has changed"):
@@ -236,7 +258,9 @@ def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     with pytest.raises(DataError, match="began with 1 source files, found 2"):
         tokenize(options(pieces, [path, write_rows(tmp_path / "b.jsonl", [{"text": "b"}])], tmp_path / "o"))
     os.truncate(tmp_path / "o-train.bin.tmp", 3)
-    with pytest.raises(DataError, match=r"o-train.bin.tmp: found less than the \d+ bytes that were committed"):
+    with pytest.raises(
+        DataError, match=r"o-train.bin.tmp: found less than the \d+ bytes that were committed"
+    ):
         tokenize(begun)
     result = tokenize(begun, restart=True)
     assert not result.was_complete and tokenize(begun).was_complete
@@ -263,7 +287,10 @@ def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFil
         (["--input", "c.jsonl", "--out", "o", "--tokenizer", "none"], "none: cannot be read (No such file"),
         (["--input", "c.jsonl", "--out", "o", "--tokenizer", "c.jsonl"], "c.jsonl: no tokenizer.json"),
         (["--input", "none", "--out", "o", "--tokenizer", "pieces.model"], "none: no such file or folder"),
-        (["--valid", "1", "--input", "c.jsonl", "--out", "o", "--tokenizer", "pieces.model"], "--valid-fraction 1.0"),
+        (
+            ["--valid", "1", "--input", "c.jsonl", "--out", "o", "--tokenizer", "pieces.model"],
+            "--valid-fraction 1.0",
+        ),
         (
             ["--chat-template", "plain", "--input", "c.jsonl", "--out", "o", "--tokenizer", "pieces.model"],
             "--chat-template: found no conversation",
@@ -275,7 +302,9 @@ def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFil
     ],
 )
 def test_commands_that_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[
+        str
+    ], message: str
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(["tokenize", *words]) == 2

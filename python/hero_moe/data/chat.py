@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hero_moe.data.errors import DataError
 
-# Each ends every message with the token that its family ends turns with; llama3 and deepseek begin with bos_token.
+# Each ends messages with the token that its family ends turns with; llama3 and deepseek begin with bos_token.
 BUILT_IN = {
     "chatml": (
         "{%- for message in messages -%}\n"
@@ -48,7 +48,8 @@ BUILT_IN = {
     ),
     "plain": (
         "{%- for message in messages -%}\n"
-        "{{ ('\\n\\n' if not loop.first else '') ~ message.role | capitalize ~ ': ' ~ message.content | trim }}\n"
+        "{{ '\\n\\n' if not loop.first else '' }}\n"
+        "{{- message.role | capitalize ~ ': ' ~ message.content | trim }}\n"
         "{%- endfor -%}"
     ),
 }
@@ -65,8 +66,8 @@ class _Generation(Extension):
 
 
 def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]:
-    """A function (messages, special tokens by name) -> text. Raises `DataError` for a template that is no Jinja;
-    the function raises `jinja2.TemplateError` where the template refuses its messages."""
+    """A function (messages, special tokens by name) -> text. Raises `DataError` for a template that is no
+    Jinja; the function raises `jinja2.TemplateError` where the template refuses its messages."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -87,24 +88,32 @@ def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapp
 
 
 def find_template(name: str, of_tokenizer: str | None) -> str:
-    """The source of a template by what `--chat-template` may say: a built-in name, "tokenizer" (its own template,
-    given here), a file, or the template itself (anything with a `{`)."""
+    """The source of a template by what `--chat-template` may say: a built-in name, "tokenizer" (its own
+    template, given here), a file, or the template itself (anything with a `{`)."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     if name == "tokenizer":
         if of_tokenizer is None:
-            raise DataError("--chat-template tokenizer: the tokenizer has no chat_template in its tokenizer_config.json")
+            raise DataError(
+                "--chat-template tokenizer: the tokenizer has no chat_template in its tokenizer_config.json"
+            )
         return of_tokenizer
     if "{" in name:
         return name
     if not os.path.isfile(name):
-        raise DataError(f"--chat-template {name}: no such file, expected one, or {', '.join(BUILT_IN)}, tokenizer")
+        raise DataError(
+            f"--chat-template {name}: no such file, expected one, or {', '.join(BUILT_IN)}, tokenizer"
+        )
     with open(name, encoding="utf-8") as file:
         return file.read()
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys

@@ -1,10 +1,9 @@
 """Text to token ids, without an end-of-document id.
 
-Ids are those of `hero data tokenize`. So text that looks like a special token is treated as there: a `tokenizer.json`
-makes it the token's id in documents and conversations alike (the `tokenizers` library does that everywhere), while
-SentencePiece leaves the text of its control pieces alone in documents. Only in conversations, where a chat template
-wrote them, control pieces become their ids.
-"""
+Ids are those of `hero data tokenize`. So text that looks like a special token is treated as there: a
+`tokenizer.json` makes it the token's id in documents and conversations alike (the `tokenizers` library does
+that everywhere), while SentencePiece leaves the text of its control pieces alone in documents. Only in
+conversations, where a chat template wrote them, control pieces become their ids."""
 
 from __future__ import annotations
 
@@ -33,7 +32,9 @@ class JsonEncoder:
 
     def encode(self, texts: Sequence[str], *, conversation: bool) -> list[list[int]]:
         """The ids of each text; special tokens in the texts become their ids either way."""
-        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [
+            found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
 
     def unknown_tokens(self, rendered: Sequence[str]) -> list[str]:
         """Those of the given special tokens that the vocabulary lacks."""
@@ -48,10 +49,14 @@ class PieceEncoder:
         size = self._pieces.get_piece_size()
         control = {self._pieces.id_to_piece(i): i for i in range(size) if self._pieces.is_control(i)}
         self._control = control
-        self._control_text = re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True)))) if control else None
+        self._control_text = re.compile(
+            "|".join(map(re.escape, sorted(control, key=len, reverse=True)))
+        ) if control else None
         names = [self._pieces.piece_to_id(name) for name in ("<0xE2>", "<0x96>", "<0x81>")]
         self._space_symbol = [number for number in names if self._pieces.is_byte(number)]
-        self._lossless = len(self._space_symbol) == 3 and self._pieces.decode(self._pieces.encode(PROBE)) == PROBE
+        self._lossless = len(self._space_symbol) == 3 and self._pieces.decode(
+            self._pieces.encode(PROBE)
+        ) == PROBE
         self._joined: np.ndarray | None = None
 
     def encode(self, texts: Sequence[str], *, conversation: bool) -> list[list[int]]:
@@ -111,7 +116,9 @@ class PieceEncoder:
         """By two bytes: whether they stand side by side in some piece, [256, 256]."""
         joined = np.zeros((256, 256), bool)
         for number in range(self._pieces.get_piece_size()):
-            if self._pieces.is_byte(number) or self._pieces.is_control(number) or self._pieces.is_unknown(number):
+            if self._pieces.is_byte(number) or self._pieces.is_control(number) or self._pieces.is_unknown(
+                number
+            ):
                 continue
             piece = self._pieces.id_to_piece(number).replace(SPACE_SYMBOL, " ").encode()
             for pair in pairwise(piece):

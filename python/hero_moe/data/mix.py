@@ -85,8 +85,8 @@ def _corpus(file: str, name: str, table: Any) -> Corpus:
 
 
 def _records(corpus: Corpus, chat_template: str, options: TokenizeOptions | None) -> RecordFormat:
-    """How to read a corpus. Without options the mix is only checked: a template of the tokenizer or in a file is
-    replaced by the plain one."""
+    """How to read a corpus. Without options the mix is only checked: a template of the tokenizer or in a file
+    is replaced by the plain one."""
     if not {"messages", "prompt"} & corpus.reading.keys():
         return RecordFormat(**corpus.reading)
     if options is None:
@@ -109,9 +109,8 @@ def tokenize_mix(
 ) -> dict[str, TokenizeResult]:
     """Makes token files OUT/NAME of every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
 
-    `options` gives all that the corpora have in common; `chat_template` replaces every corpus's own. Finished corpora
-    are not made again, an unfinished one goes on.
-    """
+    `options` gives all that the corpora have in common; `chat_template` replaces every corpus's own. Finished
+    corpora are not made again, an unfinished one goes on."""
     missing = [
         f"{corpus.name} ({path}{', ' + corpus.dataset if corpus.dataset else ''})"
         for corpus in corpora

@@ -1,8 +1,7 @@
 """PREFIX.position.json: how far a run of `tokenize` has come, and what it was asked to do.
 
-Replaced atomically after every commit of the token files; going on from it gives the bytes of a run that never
-stopped. It stays when all is done, so that the same command again finds nothing to do.
-"""
+Replaced atomically after every commit of the token files; going on from it gives the bytes of a run that
+never stopped. It stays when all is done, so that the same command again finds nothing to do."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ LEFT_OUT = ("missing", "wrong", "empty", "invalid")
 
 @dataclass
 class Position:
-    """`options`: all that decides the bytes; `stage` is "reading", "ended" (the token files are whole but carry their
-    temporary names) or "complete"; `in_source`: of the current source, records so far, those without the field, and what the first of these is like;
-    `writer`: what `TokenWriter.commit` returned."""
+    """`options`: all that decides the bytes; `stage` is "reading", "ended" (the token files are whole but
+    carry their temporary names) or "complete"; `in_source`: of the current source, records so far, those
+    without the field, and what the first of these is like; `writer`: what `TokenWriter.commit` returned."""
 
     options: dict[str, Any]
     sources: list[list[Any]]  # [path, bytes] of every part
@@ -38,18 +37,22 @@ class Position:
     writer: dict[str, Any] | None = None
 
     def save(self, path: str) -> None:
-        text = json.dumps({"format": FORMAT, **asdict(self), "place": list(self.place)}, ensure_ascii=False, indent=1)
+        text = json.dumps(
+            {"format": FORMAT, **asdict(self), "place": list(self.place)}, ensure_ascii=False, indent=1
+        )
         write_atomically(path, text.encode() + b"\n")
 
 
 def source_list(sources: Sequence[Source]) -> list[list[Any]]:
     """The files by absolute path, with their sizes."""
-    return [[os.path.abspath(part), size] for source in sources for part, size in zip(source.parts, source.sizes)]
+    return [
+        [os.path.abspath(part), size] for source in sources for part, size in zip(source.parts, source.sizes)
+    ]
 
 
 def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Source]) -> Position | None:
-    """The position in a file, None where there is none. Raises `DataError` for a broken file, and for one of other
-    options or sources."""
+    """The position in a file, None where there is none. Raises `DataError` for a broken file, and for one of
+    other options or sources."""
     if not os.path.isfile(path):
         return None
     try:
@@ -70,7 +73,8 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
     for was, now in zip(position.sources, now_sources):
         if was != now:
             raise DataError(
-                f"{path}: the source {was[0]} of {was[1]} bytes has changed, found {now[0]} of {now[1]} bytes {again}"
+                f"{path}: the source {was[0]} of {was[1]} bytes has changed, "
+                f"found {now[0]} of {now[1]} bytes {again}"
             )
     if len(position.sources) != len(now_sources):
         raise DataError(

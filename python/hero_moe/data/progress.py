@@ -1,4 +1,5 @@
-"""How far a long command has come, on stderr: one line drawn over again on a terminal, else a line now and then."""
+"""How far a long command has come, on stderr: one line drawn over again on a terminal, else a line now and
+then."""
 
 from __future__ import annotations
 

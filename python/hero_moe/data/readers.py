@@ -1,8 +1,8 @@
 """Reading sources as a stream of raw batches, from any place that was reached before.
 
-Memory is bounded by a batch: rows of the wanted columns of one row group (Parquet) or record batch (Arrow), or about
-a megabyte of lines (JSON). A batch travels to its worker as bytes: an Arrow IPC stream, or the lines as they are.
-"""
+Memory is bounded by a batch: rows of the wanted columns of one row group (Parquet) or record batch (Arrow),
+or about a megabyte of lines (JSON). A batch travels to its worker as bytes: an Arrow IPC stream, or the lines
+as they are."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from hero_moe.data.sources import Source
 class Place(NamedTuple):
     """Where to go on inside a source.
 
-    `unit` is the row group or record batch (0 for JSON), `offset` the rows done in it (JSON: bytes of uncompressed
-    text), `record` the rows or lines done since the source began.
-    """
+    `unit` is the row group or record batch (0 for JSON), `offset` the rows done in it (JSON: bytes of
+    uncompressed text), `record` the rows or lines done since the source began."""
 
     unit: int = 0
     offset: int = 0
@@ -53,28 +52,34 @@ def read_batches(
     rows: int = 256,
     size: int = 1 << 20,
 ) -> Iterator[RawBatch]:
-    """The batches of `sources` from `place` in source number `source` on; each source ends with an empty batch.
+    """The batches of `sources` from `place` in source number `source` on; each source ends with an empty
+    batch.
 
-    `rows` bounds a batch of rows, `size` is about the bytes of a batch of lines. Raises `DataError` for damaged files
-    and for columns that a file lacks or that have another type.
-    """
+    `rows` bounds a batch of rows, `size` is about the bytes of a batch of lines. Raises `DataError` for
+    damaged files and for columns that a file lacks or that have another type."""
     readers = {"parquet": _parquet, "arrow": _arrow, "json": _json}
     for number in range(source, len(sources)):
         this = sources[number]
         end = place
         try:
-            for batch in readers[this.format](number, this, records, place, size if this.format == "json" else rows):
+            for batch in readers[this.format](
+                number, this, records, place, size if this.format == "json" else rows
+            ):
                 end = batch.end
                 yield batch
         except (pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
-            raise DataError(f"{this.path}: damaged or unreadable after record {end.record}: {what}") from error
+            raise DataError(
+                f"{this.path}: damaged or unreadable after record {end.record}: {what}"
+            ) from error
         kind = "json" if this.format == "json" else "arrow"
         yield RawBatch(number, this.path, kind, b"", end, end, this.size)
         place = Place()
 
 
-def _parquet(number: int, source: Source, records: RecordFormat, place: Place, rows: int) -> Iterator[RawBatch]:
+def _parquet(number: int, source: Source, records: RecordFormat, place: Place, rows: int) -> Iterator[
+    RawBatch
+]:
     with pq.ParquetFile(source.path, buffer_size=1 << 20) as file:
         columns = records.columns(file.schema_arrow, source.path)
         total = max(1, file.metadata.num_rows)
@@ -108,8 +113,11 @@ def _arrow(number: int, source: Source, records: RecordFormat, place: Place, row
             done += batch.num_rows
 
 
-def _record_batches(file: pa.MemoryMappedFile, source: Source, first: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The record batches from number `first` on, of either IPC format, and the bytes of the file done with each."""
+def _record_batches(file: pa.MemoryMappedFile, source: Source, first: int) -> Iterator[
+    tuple[pa.RecordBatch, int]
+]:
+    """The record batches from number `first` on, of either IPC format, and the bytes of the file done with
+    each."""
     if bytes(file.read(6)) == b"ARROW1":
         reader = pa.ipc.open_file(file)
         for unit in range(first, reader.num_record_batches):

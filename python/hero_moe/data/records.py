@@ -1,8 +1,7 @@
 """Records to text: a field, fields joined by a template, or a conversation.
 
-A field is a column or key; `a.b` reaches into structs (a column that is itself called "a.b" comes first). Records
-without usable text raise `Unusable`, which says why; who reads them counts or refuses them.
-"""
+A field is a column or key; `a.b` reaches into structs (a column that is itself called "a.b" comes first).
+Records without usable text raise `Unusable`, which says why; who reads them counts or refuses them."""
 
 from __future__ import annotations
 
@@ -18,12 +17,18 @@ import pyarrow as pa
 from hero_moe.data.chat import compile_template
 from hero_moe.data.errors import DataError
 
-ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "observation": "tool"}
+ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "observation": "tool",
+}
 
 
 class Unusable(Exception):
-    """A record without text. `kind`: "missing" (no such field, or null), "wrong" (another type, or refused by the
-    chat template), "empty"."""
+    """A record without text. `kind`: "missing" (no such field, or null), "wrong" (another type, or refused by
+    the chat template), "empty"."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
@@ -32,12 +37,12 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """How a record becomes text: exactly one of `text_key`, `template`, `messages`, and `prompt` with `response`.
+    """How a record becomes text: exactly one of `text_key`, `template`, `messages`, and `prompt` with
+    `response`.
 
-    `template` names fields in braces ("{problem}\\n\\n{solution}"). `messages` is a list of {role, content} or
-    {from, value}. `chat_template` is the source of a Jinja template for `messages` and for pairs;
-    `special_tokens` are its variables (bos_token, eos_token, ...).
-    """
+    `template` names fields in braces ("{problem}\\n\\n{solution}"). `messages` is a list of {role, content}
+    or {from, value}. `chat_template` is the source of a Jinja template for `messages` and for pairs;
+    `special_tokens` are its variables (bos_token, eos_token, ...)."""
 
     text_key: str | None = None
     template: str | None = None
@@ -50,10 +55,13 @@ class RecordFormat:
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.response is None):
             raise DataError("--prompt and --response: found only one of them, expected both")
-        ways = [way for way in ("text_key", "template", "messages", "prompt") if getattr(self, way) is not None]
+        ways = [
+            way for way in ("text_key", "template", "messages", "prompt") if getattr(self, way) is not None
+        ]
         if len(ways) != 1:
             raise DataError(
-                f"found {len(ways)} ways to read records, expected one of --text-key, --template, --messages, --prompt"
+                f"found {len(ways)} ways to read records, "
+                "expected one of --text-key, --template, --messages, --prompt"
             )
         if self.conversation and self.chat_template is None:
             raise DataError("conversations need a chat template")
@@ -75,7 +83,9 @@ class RecordFormat:
                     raise ValueError("expected {field} only")
                 pieces.append((text, name))
         except ValueError as error:
-            raise DataError(f"--template {self.template!r}: {error}; a brace itself is {{{{ or }}}}") from error
+            raise DataError(
+                f"--template {self.template!r}: {error}; a brace itself is {{{{ or }}}}"
+            ) from error
         if not any(name for _, name in pieces):
             raise DataError(f"--template {self.template!r}: names no field, expected some in braces")
         return pieces
@@ -84,16 +94,20 @@ class RecordFormat:
     def _fields(self) -> list[str]:
         if self.template is not None:
             return [name for _, name in self._pieces if name is not None]
-        return [name for name in (self.text_key, self.messages, self.prompt, self.response) if name is not None]
+        return [
+            name for name in (self.text_key, self.messages, self.prompt, self.response) if name is not None
+        ]
 
     @cached_property
     def _render(self) -> Any:
         return compile_template(self.chat_template or "")
 
     def columns(self, schema: pa.Schema, path: str) -> list[str]:
-        """The columns to read of a file with this schema; parts of structs as dotted paths. Raises `DataError` where
-        one is missing or can hold no text."""
-        return [_column(schema, name, path, self.messages is not None) for name in dict.fromkeys(self._fields)]
+        """The columns to read of a file with this schema; parts of structs as dotted paths. Raises
+        `DataError` where one is missing or can hold no text."""
+        return [
+            _column(schema, name, path, self.messages is not None) for name in dict.fromkeys(self._fields)
+        ]
 
     def text(self, record: Mapping[str, Any]) -> str:
         """The text of a record. Raises `Unusable`."""
@@ -118,7 +132,9 @@ class RecordFormat:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise Unusable("wrong", "the text holds half of a surrogate pair, expected Unicode text") from error
+            raise Unusable(
+                "wrong", "the text holds half of a surrogate pair, expected Unicode text"
+            ) from error
         return text
 
     def _conversation(self, messages: list[dict[str, Any]]) -> str:
@@ -141,9 +157,12 @@ def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
         kind = kind.value_type
     if messages:
         item = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
-        keys = {item.field(i).name for i in range(item.num_fields)} if item and pa.types.is_struct(item) else set()
+        struct = item is not None and pa.types.is_struct(item)
+        keys = {item.field(i).name for i in range(item.num_fields)} if struct else set()
         if not keys >= {"role", "content"} and not keys >= {"from", "value"} and not pa.types.is_null(kind):
-            raise DataError(f'{path}: column "{name}" is {kind}, expected a list of role and content, or from and value')
+            raise DataError(
+                f'{path}: column "{name}" is {kind}, expected a list of role and content, or from and value'
+            )
     elif not _is_text(kind):
         raise DataError(f'{path}: column "{name}" is {kind}, expected a string')
     return ".".join(parts)
@@ -165,7 +184,9 @@ def _value(record: Mapping[str, Any], name: str) -> Any:
             value = value.get(part) if isinstance(value, Mapping) else None
     if value is None:
         found = ", ".join(f'"{key}"' for key in record) or "no field"
-        raise Unusable("missing", f'field "{name}" is null' if name in record else f'no field "{name}", found {found}')
+        raise Unusable(
+            "missing", f'field "{name}" is null' if name in record else f'no field "{name}", found {found}'
+        )
     return value
 
 
@@ -188,7 +209,8 @@ def _messages(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping):
             raise Unusable("wrong", f"{at} is {_kind(message)}, expected role and content")
         message = {key: part for key, part in message.items() if part is not None}
-        role, content = message.pop("role", message.pop("from", None)), message.pop("content", message.pop("value", None))
+        role = message.pop("role", message.pop("from", None))
+        content = message.pop("content", message.pop("value", None))
         if not isinstance(role, str) or not isinstance(content, str):
             raise Unusable("wrong", f"{at} has no role and content (or from and value) that are strings")
         messages.append({"role": ROLES.get(role, role), "content": content, **message})
@@ -196,5 +218,12 @@ def _messages(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), type(value).__name__)

@@ -1,9 +1,9 @@
 """Which files to read: paths, globs and folders as data sets come.
 
-A folder may be what `datasets.save_to_disk` wrote (`state.json`, `dataset_dict.json`), the copy of a data set of the
-Hugging Face hub (`README.md` with `configs:` in its YAML head, files such as `data/train-00000-of-00012.parquet`, a
-folder for each configuration), or any folder of data files, which are taken in the order of their paths.
-"""
+A folder may be what `datasets.save_to_disk` wrote (`state.json`, `dataset_dict.json`), the copy of a data set
+of the Hugging Face hub (`README.md` with `configs:` in its YAML head, files such as
+`data/train-00000-of-00012.parquet`, a folder for each configuration), or any folder of data files, which are
+taken in the order of their paths."""
 
 from __future__ import annotations
 
@@ -65,12 +65,13 @@ class Source:
         return sum(self.sizes)
 
 
-def find_sources(inputs: Iterable[str | Path], *, config: str | None = None, split: str = "train") -> list[Source]:
+def find_sources(inputs: Iterable[str | Path], *, config: str | None = None, split: str = "train") -> list[
+    Source
+]:
     """The sources behind paths, globs and folders, in a fixed order.
 
-    `config` names a configuration of a data set, `split` the split to read of folders that tell their splits apart
-    ("all": every file). Raises `DataError` for what is missing, empty, or of an unknown kind.
-    """
+    `config` names a configuration of a data set, `split` the split to read of folders that tell their splits
+    apart ("all": every file). Raises `DataError` for what is missing, empty, or of an unknown kind."""
     found: list[Source] = []
     for given in map(str, inputs):
         if os.path.isdir(given):
@@ -113,7 +114,9 @@ def _group(paths: list[str]) -> list[Source]:
     parts: dict[str, list[tuple[int, str]]] = {}
     for path in paths:
         part = PART.match(path)
-        parts.setdefault(part["name"] if part else path, []).append((int(part["number"]) if part else 0, path))
+        parts.setdefault(part["name"] if part else path, []).append(
+            (int(part["number"]) if part else 0, path)
+        )
     sources = []
     for name, members in parts.items():
         known = file_format(os.path.basename(members[0][1]))
@@ -142,7 +145,9 @@ def _in_folder(folder: str, config: str | None, split: str) -> list[str]:
             raise DataError(f'{dictionary}: no list "splits", expected what save_to_disk writes')
         wanted = splits if split == "all" else [split]
         if missing := [name for name in wanted if name not in splits]:
-            raise DataError(f'{folder}: no split "{missing[0]}", found {_listed(splits)} (--split names another)')
+            raise DataError(
+                f'{folder}: no split "{missing[0]}", found {_listed(splits)} (--split names another)'
+            )
         return [path for name in wanted for path in _in_folder(os.path.join(folder, name), None, "all")]
     state = os.path.join(folder, "state.json")
     if os.path.isfile(state) and isinstance(_json(state).get("_data_files"), list):
@@ -172,14 +177,17 @@ def _listed_files(folder: str, split: str) -> list[str]:
     told = sorted({name for name in splits.values() if name})
     if split != "all" and told:
         if split not in told:
-            raise DataError(f'{folder}: no files of split "{split}", found {_listed(told)} (--split names another)')
+            raise DataError(
+                f'{folder}: no files of split "{split}", found {_listed(told)} (--split names another)'
+            )
         inside = [path for path in inside if splits[path] == split]
     return [os.path.join(folder, path) for path in inside]
 
 
 def split_of(path: str) -> str | None:
-    """The split that a path inside a data set's folder tells: `data/NAME-00000-of-00012.parquet`, or a usual name
-    (train, validation, test, ...) as a word of the file's or a folder's name; the file's name counts first."""
+    """The split that a path inside a data set's folder tells: `data/NAME-00000-of-00012.parquet`, or a usual
+    name (train, validation, test, ...) as a word of the file's or a folder's name; the file's name counts
+    first."""
     shard = SHARD.search(path.replace(os.sep, "/"))
     if shard:
         return SPLIT_WORDS.get(shard["split"], shard["split"])
@@ -207,7 +215,11 @@ def _configurations(readme: str) -> list[dict[str, Any]]:
     except yaml.YAMLError as error:
         raise DataError(f"{readme}: broken YAML head ({str(error).splitlines()[0]})") from error
     entries = card.get("configs") if isinstance(card, dict) else None
-    return [entry for entry in entries or [] if isinstance(entry, dict) and ("data_files" in entry or "data_dir" in entry)]
+    return [
+        entry for entry in entries or [] if isinstance(entry, dict) and (
+            "data_files" in entry or "data_dir" in entry
+        )
+    ]
 
 
 def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, split: str) -> list[str]:
@@ -215,9 +227,13 @@ def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, 
     names = [str(entry.get("config_name", "default")) for entry in entries]
     if config is None:
         usual = [name for name, entry in zip(names, entries, strict=True) if entry.get("default") is True]
-        config = usual[0] if usual else "default" if "default" in names else names[0] if len(names) == 1 else None
+        config = usual[0] if usual else "default" if "default" in names else names[0] if len(
+            names
+        ) == 1 else None
         if config is None:
-            raise DataError(f"{readme}: found configurations {_listed(names)}, expected --config to choose one")
+            raise DataError(
+                f"{readme}: found configurations {_listed(names)}, expected --config to choose one"
+            )
     if config not in names:
         raise DataError(f'{readme}: no configuration "{config}", found {_listed(names)}')
     entry = entries[names.index(config)]
@@ -227,14 +243,16 @@ def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, 
     patterns = _patterns(entry["data_files"], readme)
     if split != "all" and split not in patterns:
         raise DataError(
-            f'{readme}: configuration "{config}" has no split "{split}", found {_listed(patterns)} (--split names another)'
+            f'{readme}: configuration "{config}" has no split "{split}", found {_listed(patterns)} '
+            "(--split names another)"
         )
     wanted = [p for name, group in patterns.items() if split in ("all", name) for p in group]
     return _named(base, wanted, readme)
 
 
 def _patterns(data_files: Any, readme: str) -> dict[str, list[str]]:
-    """Split -> globs; `data_files` in any of its forms: a glob, globs, {split: globs}, [{split, path: globs}]."""
+    """Split -> globs; `data_files` in any of its forms: a glob, globs, {split: globs}, [{split, path:
+    globs}]."""
 
     def globs(value: Any) -> list[str]:
         values = value if isinstance(value, list) else [value]

@@ -1,9 +1,9 @@
-"""Megatron token files written as a stream that can stop and go on: PREFIX-train and PREFIX-valid, .bin and .idx.
+"""Megatron token files written as a stream that can stop and go on: PREFIX-train and PREFIX-valid, .bin and
+.idx.
 
 Same bytes as `hero data tokenize` writes. While it goes on there are PREFIX-SPLIT.bin.tmp with the tokens and
-PREFIX-SPLIT.len.tmp with an int32 length a document; `commit` brings both to the disk and returns what `TokenWriter`
-needs to go on from there, whatever was written after it.
-"""
+PREFIX-SPLIT.len.tmp with an int32 length a document; `commit` brings both to the disk and returns what
+`TokenWriter` needs to go on from there, whatever was written after it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class _Split:
         for ending, size in ((".bin.tmp", tokens * width), (".len.tmp", documents * 4)):
             path = prefix + ending
             if again and (not os.path.isfile(path) or os.path.getsize(path) < size):
-                raise DataError(f"{path}: found less than the {size} bytes that were committed (--restart begins anew)")
+                raise DataError(
+                    f"{path}: found less than the {size} bytes that were committed (--restart begins anew)"
+                )
             file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(size)
@@ -77,20 +79,21 @@ class _Split:
 class TokenWriter:
     """Gives each document to its split, as `hero data tokenize` does.
 
-    A document is for validation when a hash of seed and document number falls below the fraction; the first document
-    always trains; while none fell below, the one with the smallest hash is held back, and becomes the validation set
-    if it stays that way.
-    """
+    A document is for validation when a hash of seed and document number falls below the fraction; the first
+    document always trains; while none fell below, the one with the smallest hash is held back, and becomes
+    the validation set if it stays that way."""
 
     def __init__(
         self, out: str, dtype: str, fraction: float, seed: int, state: Mapping[str, Any] | None = None
     ) -> None:
-        """Begins anew, or goes on from what `commit` returned. Raises `DataError` when the files do not hold what was
-        committed, or when another process writes them."""
+        """Begins anew, or goes on from what `commit` returned. Raises `DataError` when the files do not hold
+        what was committed, or when another process writes them."""
         self._out, self._dtype, self._width = out, np.dtype(dtype), np.dtype(dtype).itemsize
         self._fraction, self._seed = fraction, seed
         self.documents = state["documents"] if state else 0
-        self.splits: dict[str, dict[str, int]] = {k: dict(v) for k, v in state["splits"].items()} if state else {}
+        self.splits: dict[str, dict[str, int]] = {
+            k: dict(v) for k, v in state["splits"].items()
+        } if state else {}
         self._held: tuple[float, bytes, int] | None = None  # hash, tokens, bytes of text
         if state and state["held"]:
             self._held = (state["held"][0], base64.b64decode(state["held"][1]), state["held"][2])
@@ -137,7 +140,9 @@ class TokenWriter:
     def _to(self, split: str, tokens: bytes, text_bytes: int) -> None:
         length = len(tokens) // self._width
         if length >= 1 << 31:
-            raise DataError(f"{self._out}-{split}.idx: a document has {length} tokens, expected fewer than 2^31: split it")
+            raise DataError(
+                f"{self._out}-{split}.idx: a document has {length} tokens, expected fewer than 2^31: split it"
+            )
         counts = self.splits.setdefault(split, {"documents": 0, "tokens": 0, "bytes": 0})
         if split not in self._files:
             self._open(split, again=False)
@@ -157,7 +162,9 @@ class TokenWriter:
         held = None
         if self._held:
             held = [self._held[0], base64.b64encode(self._held[1]).decode(), self._held[2]]
-        return {"documents": self.documents, "splits": {k: dict(v) for k, v in self.splits.items()}, "held": held}
+        return {
+            "documents": self.documents, "splits": {k: dict(v) for k, v in self.splits.items()}, "held": held
+        }
 
     def end(self) -> dict[str, Any]:
         """The last commit: the document held back becomes the validation set."""
@@ -170,8 +177,8 @@ class TokenWriter:
 
 
 def publish(out: str, dtype: str, splits: Mapping[str, Mapping[str, int]]) -> None:
-    """Gives the ended files of `splits` their names and writes their indices. May be run again after being cut off
-    anywhere."""
+    """Gives the ended files of `splits` their names and writes their indices. May be run again after being
+    cut off anywhere."""
     for split in SPLITS:
         prefix = f"{out}-{split}"
         if split not in splits:

@@ -27,11 +27,11 @@ SURE = 10_000  # records without the field, and none with it: it is not there
 class TokenizeOptions:
     """What `tokenize` reads, how, and what it writes.
 
-    `out` is the prefix of what is written, `valid_fraction` the part of the documents kept for validation, in [0, 1),
-    chosen by `seed`; `workers` processes (0: one a core). `strict` makes records without text errors, `skip_invalid`
-    leaves broken lines out. `commit_bytes` of text lie between two commits; `batch_rows` rows or about `batch_bytes`
-    of lines are read at once. The bytes written depend on neither workers nor batches nor commits.
-    """
+    `out` is the prefix of what is written, `valid_fraction` the part of the documents kept for validation, in
+    [0, 1), chosen by `seed`; `workers` processes (0: one a core). `strict` makes records without text errors,
+    `skip_invalid` leaves broken lines out. `commit_bytes` of text lie between two commits; `batch_rows` rows
+    or about `batch_bytes` of lines are read at once. The bytes written depend on neither workers nor batches
+    nor commits."""
 
     inputs: Sequence[str]
     out: str
@@ -51,8 +51,8 @@ class TokenizeOptions:
 
 @dataclass(frozen=True)
 class TokenizeResult:
-    """Counts of documents, tokens and bytes by split; `records` read and, by kind, those left out; whether nothing
-    was left to do."""
+    """Counts of documents, tokens and bytes by split; `records` read and, by kind, those left out; whether
+    nothing was left to do."""
 
     splits: dict[str, dict[str, int]]
     records: int
@@ -66,12 +66,11 @@ def position_path(out: str) -> str:
 
 
 def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = False) -> TokenizeResult:
-    """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data tokenize`
-    does, bit for bit for the same text.
+    """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
+    tokenize` does, bit for bit for the same text.
 
-    Goes on from OUT.position.json where there is one (`resume`: there must be; `restart`: begins anew). Memory is a
-    few batches a worker. Raises `DataError` for wrong input.
-    """
+    Goes on from OUT.position.json where there is one (`resume`: there must be; `restart`: begins anew).
+    Memory is a few batches a worker. Raises `DataError` for wrong input."""
     if not 0 <= options.valid_fraction < 1:
         raise DataError(f"--valid-fraction {options.valid_fraction}: expected 0 or more and less than 1")
     if not 0 <= options.seed < 1 << 64:

@@ -58,8 +58,8 @@ class TokenizerFile:
 
 
 def load_tokenizer(path: str) -> TokenizerFile:
-    """The tokenizer at a path, a file or a folder. Raises `DataError` for anything else, and for a vocabulary that
-    has no token to end documents with."""
+    """The tokenizer at a path, a file or a folder. Raises `DataError` for anything else, and for a vocabulary
+    that has no token to end documents with."""
     if os.path.isdir(path):
         file = os.path.join(path, "tokenizer.json")
         found = _from_json(file, _read(file)) if os.path.isfile(file) else _from_transformers(path)
@@ -93,7 +93,9 @@ def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
     except RuntimeError:
         pieces = None
     if pieces is None or pieces.get_piece_size() == 0:
-        raise DataError(f"{path}: neither a SentencePiece model nor a tokenizer.json in its {len(data)} bytes")
+        raise DataError(
+            f"{path}: neither a SentencePiece model nor a tokenizer.json in its {len(data)} bytes"
+        )
     ids = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id(), "unk_token": pieces.unk_id()}
     special = {name: pieces.id_to_piece(number) for name, number in ids.items() if number >= 0}
     return TokenizerFile("sentencepiece", data, pieces.get_piece_size(), pieces.eos_id(), special)
@@ -113,7 +115,9 @@ def _from_json(path: str, data: bytes) -> TokenizerFile:
     special = {
         name: token
         for name, value in config.items()
-        if name.endswith("_token") and isinstance(token := value.get("content") if isinstance(value, dict) else value, str)
+        if name.endswith("_token") and isinstance(
+            token := value.get("content") if isinstance(value, dict) else value, str
+        )
     }
     return TokenizerFile(
         "tokenizers",
@@ -156,7 +160,8 @@ def _from_transformers(folder: str) -> TokenizerFile:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise DataError(
-            f"{folder}: found {type(tokenizer).__name__}, a tokenizer in Python, expected one with a tokenizer.json"
+            f"{folder}: found {type(tokenizer).__name__}, a tokenizer in Python, "
+            "expected one with a tokenizer.json"
         )
     vocabulary = backend.get_vocab(with_added_tokens=True)
     end = tokenizer.eos_token_id

@@ -1,4 +1,5 @@
-"""What worker processes do: a raw batch of records becomes tokens. Results come back in the order of the batches."""
+"""What worker processes do: a raw batch of records becomes tokens. Results come back in the order of the
+batches."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ IN_FLIGHT = 4  # batches a worker, done or not
 
 @dataclass
 class Encoded:
-    """The documents of a batch: their tokens one after another as they lie on the disk, tokens and bytes of UTF-8
-    text of each [documents]; how many records there were, and by kind those without text."""
+    """The documents of a batch: their tokens one after another as they lie on the disk, tokens and bytes of
+    UTF-8 text of each [documents]; how many records there were, and by kind those without text."""
 
     tokens: bytes = b""
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -51,7 +52,8 @@ class Task:
         self._strict, self._skip_invalid = strict, skip_invalid
 
     def __call__(self, batch: RawBatch) -> Encoded:
-        """Raises `DataError` for broken lines unless `skip_invalid`, and for records without text if `strict`."""
+        """Raises `DataError` for broken lines unless `skip_invalid`, and for records without text if
+        `strict`."""
         result, texts = Encoded(), []
         for place, record in self._parsed(batch, result):
             result.records += 1
@@ -73,7 +75,9 @@ class Task:
                 document.append(self._eos)
         result.lengths = np.array([len(document) for document in ids], np.int64)
         result.text_bytes = np.array([len(text.encode()) for text in texts], np.int64)
-        result.tokens = np.fromiter(chain.from_iterable(ids), self._dtype, int(result.lengths.sum())).tobytes()
+        result.tokens = np.fromiter(
+            chain.from_iterable(ids), self._dtype, int(result.lengths.sum())
+        ).tobytes()
         return result
 
     def _parsed(self, batch: RawBatch, result: Encoded) -> Iterator[tuple[str, Any]]:
@@ -91,7 +95,8 @@ class Task:
             except _Broken as error:
                 if not self._skip_invalid:
                     raise DataError(
-                        f"{batch.path}: line {number}, byte {at + error.at}: {error} (--skip-invalid leaves such lines out)"
+                        f"{batch.path}: line {number}, byte {at + error.at}: {error} "
+                        "(--skip-invalid leaves such lines out)"
                     ) from error
                 result.records += 1
                 result.left_out["invalid"] = result.left_out.get("invalid", 0) + 1
@@ -112,7 +117,9 @@ def _parse(line: bytes) -> Any:
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        raise _Broken(error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text") from error
+        raise _Broken(
+            error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
+        ) from error
     try:
         return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -154,8 +161,9 @@ def encoded_batches(
     strict: bool,
     skip_invalid: bool,
 ) -> Iterator[tuple[RawBatch, Encoded]]:
-    """Each batch with its documents, in order. One worker is this process; more are processes of their own, with a
-    bounded number of batches under way. The first error in the order of the batches is raised, after all before it."""
+    """Each batch with its documents, in order. One worker is this process; more are processes of their own,
+    with a bounded number of batches under way. The first error in the order of the batches is raised, after
+    all before it."""
     options = {"strict": strict, "skip_invalid": skip_invalid}
     if workers <= 1:
         task = Task(records, tokenizer, **options)
@@ -167,7 +175,9 @@ def encoded_batches(
     try:
         yield from _in_order(batches, lambda batch: pool.submit(_work, batch), IN_FLIGHT * workers)
     except BrokenProcessPool as error:
-        raise RuntimeError("a worker process died (out of memory?); the same command again goes on") from error
+        raise RuntimeError(
+            "a worker process died (out of memory?); the same command again goes on"
+        ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
