@@ -1,0 +1,124 @@
+"""Conversations as text: chat templates in Jinja, rendered as `transformers` renders them.
+
+Templates run in an immutable sandbox with `raise_exception`, `strftime_now`, the filter `tojson`, `break` and
+`continue`, and `{% generation %}` blocks (whose contents are kept).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from hero_moe.data.errors import DataError
+
+# Each ends messages with the token that its family ends turns with; llama3 and deepseek begin with bos_token.
+BUILT_IN = {
+    "chatml": (
+        "{%- for message in messages -%}\n"
+        "{{ '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}\n"
+        "{%- endfor -%}"
+    ),
+    "llama3": (
+        "{{ bos_token | default('', true) }}\n"
+        "{%- for message in messages -%}\n"
+        "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' }}\n"
+        "{{- message.content | trim ~ '<|eot_id|>' }}\n"
+        "{%- endfor -%}"
+    ),
+    "deepseek": (
+        "{{ bos_token | default('', true) }}\n"
+        "{%- for message in messages -%}\n"
+        "{%- if message.role == 'system' -%}\n"
+        "{{ ('\\n\\n' if not loop.first else '') ~ message.content }}\n"
+        "{%- elif message.role == 'user' -%}\n"
+        "{{ '<｜User｜>' ~ message.content }}\n"
+        "{%- elif message.role == 'assistant' -%}\n"
+        "{{ '<｜Assistant｜>' ~ message.content ~ '<｜end▁of▁sentence｜>' }}\n"
+        "{%- else -%}\n"
+        "{{ raise_exception('the deepseek template has no role ' ~ message.role) }}\n"
+        "{%- endif -%}\n"
+        "{%- endfor -%}"
+    ),
+    "plain": (
+        "{%- for message in messages -%}\n"
+        "{{ '\\n\\n' if not loop.first else '' }}\n"
+        "{{- message.role | capitalize ~ ': ' ~ message.content | trim }}\n"
+        "{%- endfor -%}"
+    ),
+}
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote; here it is text like the rest."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]:
+    """A function (messages, special tokens by name) -> text. Raises `DataError` for a template that is no
+    Jinja; the function raises `jinja2.TemplateError` where the template refuses its messages."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        template = environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise DataError(f"chat template: line {error.lineno}: {error.message}, expected Jinja") from error
+
+    def render(messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> str:
+        return template.render(
+            messages=messages, tools=[], documents=None, add_generation_prompt=False, **special_tokens
+        )
+
+    return render
+
+
+def find_template(name: str, of_tokenizer: str | None) -> str:
+    """The source of a template by what `--chat-template` may say: a built-in name, "tokenizer" (its own
+    template, given here), a file, or the template itself (anything with a `{`)."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name == "tokenizer":
+        if of_tokenizer is None:
+            raise DataError(
+                "--chat-template tokenizer: the tokenizer has no chat_template in its tokenizer_config.json"
+            )
+        return of_tokenizer
+    if "{" in name:
+        return name
+    if not os.path.isfile(name):
+        raise DataError(
+            f"--chat-template {name}: no such file, expected one, or {', '.join(BUILT_IN)}, tokenizer"
+        )
+    with open(name, encoding="utf-8") as file:
+        return file.read()
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

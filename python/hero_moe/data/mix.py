@@ -1,0 +1,143 @@
+"""Mixes: a TOML file that names corpora, how to read each, and its weight in the blend.
+
+    [corpus.NAME]
+    dataset = "owner/name"      # where it is published; for the reader
+    path = "folder"             # under --root; or a list of paths and globs
+    weight = 0.25
+    text_key = "text"           # or template, messages, prompt and response, chat_template; config, split
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hero_moe.data.chat import find_template
+from hero_moe.data.errors import DataError
+from hero_moe.data.records import RecordFormat
+from hero_moe.data.token_writer import write_atomically
+from hero_moe.data.tokenization import TokenizeOptions, TokenizeResult, report, tokenize
+
+WAYS = ("text_key", "template", "messages", "prompt", "response")
+KEYS = ("dataset", "path", "weight", *WAYS, "chat_template", "config", "split")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One corpus of a mix; `reading` holds the keys of `RecordFormat` that the file gives."""
+
+    name: str
+    dataset: str
+    paths: tuple[str, ...]
+    weight: float
+    reading: dict[str, str]
+    chat_template: str = "plain"
+    config: str | None = None
+    split: str = "train"
+
+
+def load_mix(path: str) -> list[Corpus]:
+    """The corpora of a mix file. Raises `DataError` naming the file and the key."""
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path}: broken TOML ({error})") from error
+    for key in content:
+        if key != "corpus":
+            raise DataError(f"{path}: {key}: unknown key, expected [corpus.NAME] tables")
+    tables = content.get("corpus")
+    if not isinstance(tables, dict) or not tables:
+        raise DataError(f"{path}: found no corpus, expected [corpus.NAME] tables")
+    return [_corpus(path, name, table) for name, table in tables.items()]
+
+
+def _corpus(file: str, name: str, table: Any) -> Corpus:
+    where = f"{file}: corpus.{name}"
+    if not isinstance(table, dict):
+        raise DataError(f"{where}: found {table!r}, expected a table")
+    for key, value in table.items():
+        if key not in KEYS:
+            raise DataError(f"{where}.{key}: unknown key, expected one of {', '.join(KEYS)}")
+        if key not in ("path", "weight") and not isinstance(value, str):
+            raise DataError(f"{where}.{key}: found {value!r}, expected a string")
+    paths = table.get("path")
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
+        raise DataError(f"{where}.path: found {table.get('path')!r}, expected a path or a list of paths")
+    weight = table.get("weight")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+        raise DataError(f"{where}.weight: found {weight!r}, expected a number above 0")
+    reading = {key: table[key] for key in WAYS if key in table} or {"text_key": "text"}
+    rest = {key: table[key] for key in ("chat_template", "config", "split") if key in table}
+    corpus = Corpus(name, table.get("dataset", ""), tuple(paths), float(weight), reading, **rest)
+    try:
+        _records(corpus, corpus.chat_template, options=None)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    return corpus
+
+
+def _records(corpus: Corpus, chat_template: str, options: TokenizeOptions | None) -> RecordFormat:
+    """How to read a corpus. Without options the mix is only checked: a template of the tokenizer or in a file
+    is replaced by the plain one."""
+    if not {"messages", "prompt"} & corpus.reading.keys():
+        return RecordFormat(**corpus.reading)
+    if options is None:
+        return RecordFormat(**corpus.reading, chat_template=find_template("plain", None))
+    template = find_template(chat_template, options.tokenizer.chat_template)
+    return RecordFormat(
+        **corpus.reading, chat_template=template, special_tokens=options.tokenizer.special_tokens
+    )
+
+
+def tokenize_mix(
+    corpora: Sequence[Corpus],
+    root: str,
+    out: str,
+    options: TokenizeOptions,
+    *,
+    chat_template: str | None = None,
+    restart: bool = False,
+    tell: Callable[[str], None] = print,
+) -> dict[str, TokenizeResult]:
+    """Makes token files OUT/NAME of every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
+
+    `options` gives all that the corpora have in common; `chat_template` replaces every corpus's own. Finished
+    corpora are not made again, an unfinished one goes on."""
+    missing = [
+        f"{corpus.name} ({path}{', ' + corpus.dataset if corpus.dataset else ''})"
+        for corpus in corpora
+        for path in corpus.paths
+        if not any(c in path for c in "*?[") and not os.path.exists(os.path.join(root, path))
+    ]
+    if missing:
+        raise DataError(f"{root}: found no {'; no '.join(missing)} in it (--only NAME ... takes the others)")
+    results = {}
+    for corpus in corpora:
+        prefix = os.path.join(out, corpus.name)
+        try:
+            results[corpus.name] = tokenize(
+                replace(
+                    options,
+                    inputs=[os.path.join(root, path) for path in corpus.paths],
+                    out=prefix,
+                    records=_records(corpus, chat_template or corpus.chat_template, options),
+                    config=corpus.config,
+                    split=corpus.split,
+                ),
+                restart=restart,
+            )
+        except DataError as error:
+            raise DataError(f"{corpus.name}: {error}") from error
+        report(prefix, results[corpus.name], tell)
+    blend = " ".join(shlex.quote(f"{corpus.weight:g}:{os.path.join(out, corpus.name)}") for corpus in corpora)
+    write_atomically(os.path.join(out, "blend.txt"), (blend + "\n").encode())
+    tell(f"hero train --data {blend}")
+    return results

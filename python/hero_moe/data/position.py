@@ -1,0 +1,88 @@
+"""PREFIX.position.json: how far a run of `tokenize` has come, and what it was asked to do.
+
+Replaced atomically after every commit of the token files; going on from it gives the bytes of a run that
+never stopped. It stays when all is done, so that the same command again finds nothing to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hero_moe.data.errors import DataError
+from hero_moe.data.readers import Place
+from hero_moe.data.sources import Source
+from hero_moe.data.token_writer import write_atomically
+
+FORMAT = "hero data position 1"
+LEFT_OUT = ("missing", "wrong", "empty", "invalid")
+
+
+@dataclass
+class Position:
+    """`options`: all that decides the bytes; `stage` is "reading", "ended" (the token files are whole but
+    carry their temporary names) or "complete"; `in_source`: of the current source, records so far, those
+    without the field, and what the first of these is like; `writer`: what `TokenWriter.commit` returned."""
+
+    options: dict[str, Any]
+    sources: list[list[Any]]  # [path, bytes] of every part
+    stage: str = "reading"
+    source: int = 0
+    place: Place = Place()
+    records: int = 0
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEFT_OUT, 0))
+    in_source: list[Any] = field(default_factory=lambda: [0, 0, ""])
+    writer: dict[str, Any] | None = None
+
+    def save(self, path: str) -> None:
+        text = json.dumps(
+            {"format": FORMAT, **asdict(self), "place": list(self.place)}, ensure_ascii=False, indent=1
+        )
+        write_atomically(path, text.encode() + b"\n")
+
+
+def source_list(sources: Sequence[Source]) -> list[list[Any]]:
+    """The files by absolute path, with their sizes."""
+    return [
+        [os.path.abspath(part), size] for source in sources for part, size in zip(source.parts, source.sizes)
+    ]
+
+
+def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Source]) -> Position | None:
+    """The position in a file, None where there is none. Raises `DataError` for a broken file, and for one of
+    other options or sources."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            saved = json.load(file)
+        if saved.pop("format", None) != FORMAT:
+            raise ValueError(f'expected "format": "{FORMAT}"')
+        position = Position(**saved)
+        position.place = Place(*position.place)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: broken ({error}) (--restart begins anew)") from error
+    again = "(the same options go on; --restart begins anew)"
+    for name in sorted({*position.options, *options}):
+        was, now = position.options.get(name), options.get(name)
+        if was != now:
+            raise DataError(f"{path}: {name} was {_short(was)} when it began, found {_short(now)} {again}")
+    now_sources = source_list(sources)
+    for was, now in zip(position.sources, now_sources):
+        if was != now:
+            raise DataError(
+                f"{path}: the source {was[0]} of {was[1]} bytes has changed, "
+                f"found {now[0]} of {now[1]} bytes {again}"
+            )
+    if len(position.sources) != len(now_sources):
+        raise DataError(
+            f"{path}: began with {len(position.sources)} source files, found {len(now_sources)} {again}"
+        )
+    return position
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,261 @@
+"""Data as it comes to token files: the whole way, from anywhere it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hero_moe.data.errors import DataError
+from hero_moe.data.position import LEFT_OUT, Position, load_position, source_list
+from hero_moe.data.progress import Progress
+from hero_moe.data.readers import Place, RawBatch, read_batches
+from hero_moe.data.records import RecordFormat
+from hero_moe.data.sources import Source, find_sources
+from hero_moe.data.token_writer import TokenWriter, clean, publish, write_atomically
+from hero_moe.data.tokenizer_file import TokenizerFile
+from hero_moe.data.workers import Encoded, encoded_batches
+
+SURE = 10_000  # records without the field, and none with it: it is not there
+
+
+@dataclass(frozen=True)
+class TokenizeOptions:
+    """What `tokenize` reads, how, and what it writes.
+
+    `out` is the prefix of what is written, `valid_fraction` the part of the documents kept for validation, in
+    [0, 1), chosen by `seed`; `workers` processes (0: one a core). `strict` makes records without text errors,
+    `skip_invalid` leaves broken lines out. `commit_bytes` of text lie between two commits; `batch_rows` rows
+    or about `batch_bytes` of lines are read at once. The bytes written depend on neither workers nor batches
+    nor commits."""
+
+    inputs: Sequence[str]
+    out: str
+    tokenizer: TokenizerFile
+    records: RecordFormat = field(default_factory=lambda: RecordFormat(text_key="text"))
+    config: str | None = None
+    split: str = "train"
+    valid_fraction: float = 0.01
+    seed: int = 1234
+    workers: int = 0
+    strict: bool = False
+    skip_invalid: bool = False
+    batch_rows: int = 256
+    batch_bytes: int = 1 << 20
+    commit_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class TokenizeResult:
+    """Counts of documents, tokens and bytes by split; `records` read and, by kind, those left out; whether
+    nothing was left to do."""
+
+    splits: dict[str, dict[str, int]]
+    records: int
+    left_out: dict[str, int]
+    was_complete: bool = False
+
+
+def position_path(out: str) -> str:
+    """The position file of token files."""
+    return out + ".position.json"
+
+
+def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = False) -> TokenizeResult:
+    """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
+    tokenize` does, bit for bit for the same text.
+
+    Goes on from OUT.position.json where there is one (`resume`: there must be; `restart`: begins anew).
+    Memory is a few batches a worker. Raises `DataError` for wrong input."""
+    if not 0 <= options.valid_fraction < 1:
+        raise DataError(f"--valid-fraction {options.valid_fraction}: expected 0 or more and less than 1")
+    if not 0 <= options.seed < 1 << 64:
+        raise DataError(f"--seed {options.seed}: expected 0 to 2^64 - 1")
+    sources = find_sources(options.inputs, config=options.config, split=options.split)
+    path = position_path(options.out)
+    os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
+    asked = _asked(options)
+    position = None if restart else load_position(path, asked, sources)
+    if position is None and resume:
+        raise DataError(f"{path}: no such file, expected one to go on from")
+    if position and position.stage == "complete" and _whole(options, position):
+        clean(options.out)
+        return _result(position, was_complete=True)
+    if position is None or position.stage == "complete":
+        position = Position(asked, source_list(sources))
+    if position.stage == "reading":
+        _read(options, sources, position)
+    _finish(options, position)
+    return _result(position)
+
+
+def _asked(options: TokenizeOptions) -> dict[str, Any]:
+    """Everything that decides the bytes written, for the position file."""
+    records = {name: value for name, value in asdict(options.records).items() if value}
+    if "chat_template" in records:
+        records["chat_template"] = hashlib.sha256(records["chat_template"].encode()).hexdigest()
+    return {
+        **records,
+        "tokenizer": options.tokenizer.sha256,
+        "eos_id": options.tokenizer.eos_id,
+        "valid_fraction": options.valid_fraction,
+        "seed": options.seed,
+        "strict": options.strict,
+        "skip_invalid": options.skip_invalid,
+    }
+
+
+def _read(options: TokenizeOptions, sources: list[Source], position: Position) -> None:
+    """From the position to the end of the sources; leaves the position at "ended"."""
+    path = position_path(options.out)
+    writer = TokenWriter(
+        options.out, options.tokenizer.token_dtype, options.valid_fraction, options.seed, position.writer
+    )
+    before = [sum(source.size for source in sources[:number]) for number in range(len(sources) + 1)]
+    first_bytes = sum(counts["bytes"] for counts in writer.splits.values())
+    progress = Progress(f"tokenizing {os.path.basename(options.out)}", before[-1], before[position.source])
+    text_bytes = committed = first_bytes
+    try:
+        position.writer = writer.commit()
+        position.save(path)
+        batches = read_batches(
+            sources,
+            options.records,
+            source=position.source,
+            place=position.place,
+            rows=options.batch_rows,
+            size=options.batch_bytes,
+        )
+        workers = options.workers or len(os.sched_getaffinity(0))
+        encoded = encoded_batches(
+            batches,
+            workers,
+            asdict(options.records),
+            options.tokenizer,
+            strict=options.strict,
+            skip_invalid=options.skip_invalid,
+        )
+        for batch, documents in encoded:
+            _write(writer, documents)
+            _advance(position, batch, documents)
+            text_bytes += int(documents.text_bytes.sum())
+            if text_bytes - committed >= options.commit_bytes:
+                committed = text_bytes
+                position.writer = writer.commit()
+                position.save(path)
+            progress.update(
+                before[batch.source] + batch.consumed,
+                writer.documents,
+                text_bytes,
+                writer.tokens,
+                text_bytes - first_bytes,
+            )
+        if writer.documents == 0:
+            raise DataError(f"{_described(options.inputs)}: no text found, expected text to tokenize")
+        position.writer = writer.end()
+        position.stage = "ended"
+        position.save(path)
+    finally:
+        progress.close()
+        writer.close()
+
+
+def _write(writer: TokenWriter, documents: Encoded) -> None:
+    if not len(documents.lengths):
+        return
+    width = len(documents.tokens) // int(documents.lengths.sum())
+    at = 0
+    for length, size in zip(documents.lengths.tolist(), documents.text_bytes.tolist()):
+        writer.add(documents.tokens[at : at + length * width], size)
+        at += length * width
+
+
+def _advance(position: Position, batch: RawBatch, documents: Encoded) -> None:
+    """Counts a batch. Raises `DataError` when a file turns out to have no such field at all."""
+    missing = documents.left_out.get("missing", 0)
+    position.records += documents.records
+    for kind, count in documents.left_out.items():
+        position.left_out[kind] += count
+    records, lacking, example = position.in_source
+    records, lacking, example = records + documents.records, lacking + missing, example or documents.missing
+    ended = not batch.payload
+    if records and records == lacking and (ended or records >= SURE):
+        raise DataError(f"{example} (in none of {'its' if ended else 'the first'} {records} records)")
+    position.in_source = [records, lacking, example]
+    position.source, position.place = batch.source, batch.end
+    if ended:
+        position.source, position.place, position.in_source = batch.source + 1, Place(), [0, 0, ""]
+
+
+def _finish(options: TokenizeOptions, position: Position) -> None:
+    """Names, indices, tokenizer and counts; may be cut off anywhere and run again."""
+    assert position.writer is not None
+    out, tokenizer, splits = options.out, options.tokenizer, position.writer["splits"]
+    if os.path.exists(out + ".json"):  # an older one never stands beside newer tokens
+        os.remove(out + ".json")
+    publish(out, tokenizer.token_dtype, splits)
+    write_atomically(out + tokenizer.ending, tokenizer.data)
+    write_atomically(out + ".json", _token_files(options, splits).encode())
+    position.stage = "complete"
+    position.save(position_path(out))
+    clean(out)
+
+
+def _token_files(options: TokenizeOptions, splits: dict[str, dict[str, int]]) -> str:
+    """OUT.json, in the words of src/data/token_files.cpp."""
+    tokenizer = options.tokenizer
+    value = {
+        "format": "hero token files 1",
+        "tokenizer": os.path.basename(options.out) + tokenizer.ending,
+        "tokenizer_sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "eos_id": tokenizer.eos_id,
+        "splits": {split: splits[split] for split in sorted(splits)},
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _whole(options: TokenizeOptions, position: Position) -> bool:
+    """Whether the files of a complete position are all there."""
+    assert position.writer is not None
+    width = int(options.tokenizer.token_dtype[-1])
+    sizes = {f"{options.out}-{k}.bin": v["tokens"] * width for k, v in position.writer["splits"].items()}
+    others = [f"{options.out}-{k}.idx" for k in position.writer["splits"]]
+    others += [options.out + ".json", options.out + options.tokenizer.ending]
+    return all(os.path.isfile(p) and os.path.getsize(p) == size for p, size in sizes.items()) and all(
+        map(os.path.isfile, others)
+    )
+
+
+def _result(position: Position, *, was_complete: bool = False) -> TokenizeResult:
+    assert position.writer is not None
+    return TokenizeResult(position.writer["splits"], position.records, position.left_out, was_complete)
+
+
+def _described(inputs: Sequence[str]) -> str:
+    return str(inputs[0]) + (f" and {len(inputs) - 1} more" if len(inputs) > 1 else "")
+
+
+def report(out: str, result: TokenizeResult, tell: Callable[[str], None] = print) -> None:
+    """Prints the counts; what was left out goes to stderr."""
+    words = {
+        "missing": "without the field",
+        "wrong": "of another type or refused by the chat template",
+        "empty": "without text",
+        "invalid": "that are no UTF-8 or no JSON",
+    }
+    for kind in LEFT_OUT:
+        if result.left_out.get(kind):
+            print(f"left out {result.left_out[kind]} records {words[kind]}", file=sys.stderr)
+    if result.was_complete:
+        tell(f"{out}: already complete, nothing to do (--restart begins anew)")
+    for split in sorted(result.splits):
+        counts = result.splits[split]
+        tell(
+            f"{out}-{split}: {counts['documents']} documents, {counts['tokens']} tokens, "
+            f"{counts['bytes'] / counts['tokens']:.2f} bytes a token"
+        )

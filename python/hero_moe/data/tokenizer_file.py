@@ -1,0 +1,186 @@
+"""Tokenizers as files: which kind one is, what ends a document, what its folder says beside it.
+
+- `tokenizer.json` files (or a folder that holds one): the `tokenizers` library.
+- SentencePiece models, ours or others': the `sentencepiece` library; ids as `hero data tokenize` makes them.
+- any other folder: `transformers.AutoTokenizer`, as long as it gives a tokenizer of the `tokenizers` library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hero_moe.data.errors import DataError
+
+# What ends documents where no configuration says so; the first that the vocabulary holds.
+USUAL_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<｜end▁of▁sentence｜>",
+    "<|end▁of▁sentence|>",
+    "</s>",
+    "<|im_end|>",
+)
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A tokenizer as bytes that any process can load.
+
+    `kind` is "sentencepiece" or "tokenizers"; `vocab_size` the greatest id plus one; `eos_id` ends documents;
+    `special_tokens` are the variables of chat templates (bos_token, eos_token, ...).
+    """
+
+    kind: str
+    data: bytes = field(repr=False)
+    vocab_size: int
+    eos_id: int
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str | None = None
+
+    @property
+    def ending(self) -> str:
+        """The ending of its copy beside token files."""
+        return ".model" if self.kind == "sentencepiece" else ".tokenizer.json"
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def token_dtype(self) -> str:
+        """numpy's name of the type of tokens on the disk: uint16 where Megatron chooses it, else int32."""
+        return "<u2" if self.vocab_size < 65500 else "<i4"
+
+
+def load_tokenizer(path: str) -> TokenizerFile:
+    """The tokenizer at a path, a file or a folder. Raises `DataError` for anything else, and for a vocabulary
+    that has no token to end documents with."""
+    if os.path.isdir(path):
+        file = os.path.join(path, "tokenizer.json")
+        found = _from_json(file, _read(file)) if os.path.isfile(file) else _from_transformers(path)
+    else:
+        data = _read(path)
+        if data.lstrip()[:1] == b"{":
+            found = _from_json(path, data)
+        else:
+            found = _from_sentencepiece(path, data)
+    if found.eos_id < 0:
+        raise DataError(
+            f"{path}: found no end-of-sequence token, expected one to end documents with "
+            "(eos_token in a tokenizer_config.json beside it)"
+        )
+    return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
+    import sentencepiece
+
+    try:
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=data) if data else None
+    except RuntimeError:
+        pieces = None
+    if pieces is None or pieces.get_piece_size() == 0:
+        raise DataError(
+            f"{path}: neither a SentencePiece model nor a tokenizer.json in its {len(data)} bytes"
+        )
+    ids = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id(), "unk_token": pieces.unk_id()}
+    special = {name: pieces.id_to_piece(number) for name, number in ids.items() if number >= 0}
+    return TokenizerFile("sentencepiece", data, pieces.get_piece_size(), pieces.eos_id(), special)
+
+
+def _from_json(path: str, data: bytes) -> TokenizerFile:
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library raises Exception itself
+        what = " ".join(str(error).split())
+        raise DataError(f"{path}: no tokenizer.json that the tokenizers library loads ({what})") from error
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    folder = os.path.dirname(path)
+    config = _object(os.path.join(folder, "tokenizer_config.json"))
+    special = {
+        name: token
+        for name, value in config.items()
+        if name.endswith("_token") and isinstance(
+            token := value.get("content") if isinstance(value, dict) else value, str
+        )
+    }
+    return TokenizerFile(
+        "tokenizers",
+        data,
+        max(vocabulary.values(), default=-1) + 1,
+        _eos_id(vocabulary, special.get("eos_token"), folder),
+        special,
+        _chat_template(folder, config),
+    )
+
+
+def _eos_id(vocabulary: Mapping[str, int], token: str | None, folder: str) -> int:
+    if token in vocabulary:
+        return vocabulary[token]
+    for name in ("generation_config.json", "config.json"):
+        number = _object(os.path.join(folder, name)).get("eos_token_id")
+        number = number[0] if isinstance(number, list) and number else number
+        if isinstance(number, int) and number in vocabulary.values():
+            return number
+    return next((vocabulary[usual] for usual in USUAL_ENDS if usual in vocabulary), -1)
+
+
+def _chat_template(folder: str, config: Mapping[str, Any]) -> str | None:
+    file = os.path.join(folder, "chat_template.jinja")
+    if os.path.isfile(file):
+        return _read(file).decode()
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    return template
+
+
+def _from_transformers(folder: str) -> TokenizerFile:
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever a tokenizer's own code raises
+        raise DataError(f"{folder}: AutoTokenizer cannot load it ({' '.join(str(error).split())})") from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise DataError(
+            f"{folder}: found {type(tokenizer).__name__}, a tokenizer in Python, "
+            "expected one with a tokenizer.json"
+        )
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    end = tokenizer.eos_token_id
+    template = tokenizer.chat_template
+    return TokenizerFile(
+        "tokenizers",
+        backend.to_str().encode(),
+        max(vocabulary.values(), default=-1) + 1,
+        -1 if end is None else end,
+        {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
+        template.get("default") if isinstance(template, dict) else template,
+    )
+
+
+def _object(path: str) -> dict[str, Any]:
+    if not os.path.isfile(path):
+        return {}
+    try:
+        value = json.loads(_read(path))
+    except ValueError as error:
+        raise DataError(f"{path}: broken JSON ({error})") from error
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,205 @@
+"""What worker processes do: a raw batch of records becomes tokens. Results come back in the order of the
+batches."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from itertools import chain
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hero_moe.data.encoders import make_encoder
+from hero_moe.data.errors import DataError
+from hero_moe.data.readers import RawBatch, arrow_rows
+from hero_moe.data.records import RecordFormat, Unusable
+from hero_moe.data.tokenizer_file import TokenizerFile
+
+IN_FLIGHT = 4  # batches a worker, done or not
+
+
+@dataclass
+class Encoded:
+    """The documents of a batch: their tokens one after another as they lie on the disk, tokens and bytes of
+    UTF-8 text of each [documents]; how many records there were, and by kind those without text."""
+
+    tokens: bytes = b""
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    text_bytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    records: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    missing: str = ""  # what the first record without the field looks like, with its place
+
+
+class Task:
+    """Everything that turns a batch into tokens; one in each process."""
+
+    def __init__(
+        self, records: dict[str, Any], tokenizer: TokenizerFile, *, strict: bool, skip_invalid: bool
+    ) -> None:
+        self._records, self._eos = RecordFormat(**records), tokenizer.eos_id
+        self._encoder, self._dtype = make_encoder(tokenizer), tokenizer.token_dtype
+        self._strict, self._skip_invalid = strict, skip_invalid
+
+    def __call__(self, batch: RawBatch) -> Encoded:
+        """Raises `DataError` for broken lines unless `skip_invalid`, and for records without text if
+        `strict`."""
+        result, texts = Encoded(), []
+        for place, record in self._parsed(batch, result):
+            result.records += 1
+            try:
+                if not isinstance(record, dict):
+                    raise Unusable("wrong", f"found {type(record).__name__}, expected an object")
+                texts.append(self._records.text(record))
+            except Unusable as problem:
+                where = f"{batch.path}: {place}: {problem}"
+                if self._strict:
+                    raise DataError(where) from problem
+                if problem.kind == "missing" and not result.missing:
+                    result.missing = where
+                result.left_out[problem.kind] = result.left_out.get(problem.kind, 0) + 1
+        conversation = self._records.conversation
+        ids = self._encoder.encode(texts, conversation=conversation) if texts else []
+        for document in ids:
+            if not conversation or document[-1:] != [self._eos]:  # some chat templates end with it
+                document.append(self._eos)
+        result.lengths = np.array([len(document) for document in ids], np.int64)
+        result.text_bytes = np.array([len(text.encode()) for text in texts], np.int64)
+        result.tokens = np.fromiter(
+            chain.from_iterable(ids), self._dtype, int(result.lengths.sum())
+        ).tobytes()
+        return result
+
+    def _parsed(self, batch: RawBatch, result: Encoded) -> Iterator[tuple[str, Any]]:
+        if batch.format == "arrow":
+            for number, row in enumerate(arrow_rows(batch.payload), batch.begin.record + 1):
+                yield f"row {number}", row
+            return
+        offset = batch.begin.offset
+        for number, line in enumerate(io.BytesIO(batch.payload), batch.begin.record + 1):
+            at, offset = offset, offset + len(line)
+            if not line.strip(b" \t\r\n"):
+                continue
+            try:
+                record = _parse(line.removesuffix(b"\n"))
+            except _Broken as error:
+                if not self._skip_invalid:
+                    raise DataError(
+                        f"{batch.path}: line {number}, byte {at + error.at}: {error} "
+                        "(--skip-invalid leaves such lines out)"
+                    ) from error
+                result.records += 1
+                result.left_out["invalid"] = result.left_out.get("invalid", 0) + 1
+                continue
+            yield f"line {number}, byte {at}", record
+
+
+class _Broken(Exception):
+    def __init__(self, at: int, what: str) -> None:
+        super().__init__(what)
+        self.at = at
+
+
+def _parse(line: bytes) -> Any:
+    """The JSON value of a line. Raises `_Broken` with the byte in the line."""
+    if (nul := line.find(b"\0")) >= 0:
+        raise _Broken(nul, "NUL byte, expected UTF-8 text")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise _Broken(
+            error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
+        ) from error
+    try:
+        return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise _Broken(len(text[: error.pos].encode()), "broken JSON, expected one object a line") from error
+    except (ValueError, RecursionError) as error:
+        raise _Broken(0, f"broken JSON ({error}), expected one object a line") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"found {name}")
+
+
+_task: Task | None = None
+
+
+def _start(make: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """In a new worker: the parent alone hears Ctrl-C, and the worker ends with it."""
+    global _task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(
+            target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True
+        ).start()
+    _task = Task(*make, **options)
+
+
+def _work(batch: RawBatch) -> Encoded:
+    assert _task is not None
+    return _task(batch)
+
+
+def encoded_batches(
+    batches: Iterator[RawBatch],
+    workers: int,
+    records: dict[str, Any],
+    tokenizer: TokenizerFile,
+    *,
+    strict: bool,
+    skip_invalid: bool,
+) -> Iterator[tuple[RawBatch, Encoded]]:
+    """Each batch with its documents, in order. One worker is this process; more are processes of their own,
+    with a bounded number of batches under way. The first error in the order of the batches is raised, after
+    all before it."""
+    options = {"strict": strict, "skip_invalid": skip_invalid}
+    if workers <= 1:
+        task = Task(records, tokenizer, **options)
+        for batch in batches:
+            yield batch, task(batch) if batch.payload else Encoded()
+        return
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, ((records, tokenizer), options))
+    try:
+        yield from _in_order(batches, lambda batch: pool.submit(_work, batch), IN_FLIGHT * workers)
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker process died (out of memory?); the same command again goes on"
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(
+    batches: Iterator[RawBatch], submit: Callable[[RawBatch], Future[Encoded]], most: int
+) -> Iterator[tuple[RawBatch, Encoded]]:
+    under_way: deque[tuple[RawBatch, Future[Encoded] | None]] = deque()
+    failure: Exception | None = None
+    more = True
+    while more or under_way:
+        while more and len(under_way) < most:
+            try:
+                batch = next(batches, None)
+            except Exception as error:  # told after the batches before it
+                failure, batch = error, None
+            if batch is None:
+                more = False
+                break
+            under_way.append((batch, submit(batch) if batch.payload else None))
+        if under_way:
+            batch, future = under_way.popleft()
+            yield batch, future.result() if future else Encoded()
+    if failure:
+        raise failure

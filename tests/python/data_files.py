@@ -1,0 +1,125 @@
+"""Small corpora in every format, tokenizers for them, and reading token files back, for the tests of
+hero_moe.data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from program import ran
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from hero_moe.data import TokenizeOptions, TokenizerFile, load_tokenizer
+
+WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(" ")
+ENDINGS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")
+
+
+def some_texts(count: int, seed: int = 1) -> list[str]:
+    """Texts of mixed scripts, some of them empty."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(0, 40))) for _ in range(count)]
+
+
+def json_lines(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Rows as JSON lines, every other one in ASCII."""
+    return b"".join(json.dumps(row, ensure_ascii=i % 2 == 0).encode() + b"\n" for i, row in enumerate(rows))
+
+
+def zstd(data: bytes) -> bytes:
+    """A zstd frame."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, group: int = 50, stream: bool = False) -> Path:
+    """Writes rows in the format that the name's ending says; `group` rows a row group or record batch; Arrow
+    files in the file format, or the one of streams."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.name
+    if name.endswith((".jsonl", ".json")):
+        path.write_bytes(json_lines(rows))
+    elif name.endswith(".gz"):
+        path.write_bytes(gzip.compress(json_lines(rows)))
+    elif name.endswith((".zst", ".zstd")):
+        path.write_bytes(zstd(json_lines(rows)))
+    elif name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=group)
+    else:
+        table = pa.Table.from_pylist(list(rows))
+        make = pa.ipc.new_stream if stream else pa.ipc.new_file
+        with make(str(path), table.schema) as out:
+            for batch in table.to_batches(group):
+                out.write_batch(batch)
+    return path
+
+
+def train_pieces(folder: Path) -> Path:
+    """A SentencePiece model of the program's own, 340 pieces."""
+    corpus = write_rows(folder / "pieces.jsonl", [{"text": text} for text in some_texts(300, seed=7)])
+    model = folder / "pieces.model"
+    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 330, "--out", model, "--workers", 1)
+    return model
+
+
+def train_bpe(folder: Path, *, chat_template: str | None = None) -> Path:
+    """A folder with a byte-level tokenizer.json whose documents end with <|endoftext|>, and its
+    configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(some_texts(300, seed=7), trainer)
+    tokenizer.add_tokens([AddedToken("<tool>", special=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": {"content": "<|endoftext|>", "__type": "AddedToken"},
+        "pad_token": "<|endoftext|>",
+        **({"chat_template": chat_template} if chat_template else {}),
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def options(
+    tokenizer: Path | TokenizerFile, inputs: Sequence[Path], out: Path, **more: Any
+) -> TokenizeOptions:
+    """Options for `tokenize` on one worker."""
+    file = tokenizer if isinstance(tokenizer, TokenizerFile) else load_tokenizer(str(tokenizer))
+    return TokenizeOptions(
+        **{"inputs": list(map(str, inputs)), "out": str(out), "tokenizer": file, "workers": 1, **more}
+    )
+
+
+def token_files(prefix: Path) -> dict[str, bytes]:
+    """The bytes of all token files at a prefix, the sidecar without the prefix's own name."""
+    found = {ending: Path(f"{prefix}{ending}") for ending in ENDINGS}
+    files = {ending: path.read_bytes() for ending, path in found.items() if path.exists()}
+    files[".json"] = files[".json"].replace(f'"{prefix.name}.'.encode(), b'"OUT.')
+    return files
+
+
+def documents(prefix: Path) -> list[list[int]]:
+    """The documents of one split, by the lengths of its index."""
+    index = Path(f"{prefix}.idx").read_bytes()
+    count = int(np.frombuffer(index, "<u8", 1, 18)[0])
+    lengths = np.frombuffer(index, "<i4", count, 34)
+    tokens = np.frombuffer(Path(f"{prefix}.bin").read_bytes(), "<u2" if index[17] == 8 else "<i4")
+    assert len(tokens) == lengths.sum()
+    return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
