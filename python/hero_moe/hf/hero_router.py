@@ -1,0 +1,131 @@
+"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Eq. of Z^(l) and rho).
+
+Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers are numbered from 1; dense layers do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.utils.generic import maybe_autocast
+
+
+class RoutingHistory(dict[int, Tensor]):
+    """Probabilities [T, E] by MoE layer number, of one forward call.
+
+    A layer that gradient checkpointing replays writes the same values under its number again.
+    """
+
+
+@dataclass(frozen=True)
+class HeroRouterSettings:
+    """The object `hero_router` of a model's config.json."""
+
+    window: int | None = None
+    scale: bool = True
+    eps: float = 1e-6
+    detach: bool = True
+    history: str = "stage"
+    stages: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, config: Any, moe_layers: int) -> HeroRouterSettings | None:
+        """The settings of a transformers configuration, None for a baseline. Raises ValueError for what they may not be."""
+        given = getattr(config, "hero_router", None)
+        if given is None:
+            return None
+        known = {field.name for field in fields(cls)}
+        if not isinstance(given, dict) or not given.keys() <= known:
+            raise ValueError(f"hero_router: found {given!r}, expected an object with the keys {sorted(known)}")
+        settings = cls(**{"stages": [0] * moe_layers} | given)
+        settings.check(moe_layers)
+        return settings
+
+    def check(self, moe_layers: int) -> None:
+        """Raises ValueError, naming the key, for a value out of its range."""
+
+        def expect(good: bool, key: str, expected: str) -> None:
+            if not good:
+                raise ValueError(f"hero_router.{key}: found {getattr(self, key)!r}, expected {expected}")
+
+        def whole(value: Any) -> bool:
+            return isinstance(value, int) and not isinstance(value, bool)
+
+        window, stages = self.window, self.stages
+        expect(window is None or (whole(window) and window >= 1), "window", "null or a whole number of at least 1")
+        expect(isinstance(self.scale, bool), "scale", "true or false")
+        expect(isinstance(self.detach, bool), "detach", "true or false")
+        expect(isinstance(self.eps, (int, float)) and self.eps >= 0, "eps", "a number that is not negative")
+        expect(self.history in ("stage", "global"), "history", '"stage" or "global"')
+        whole_list = isinstance(stages, (list, tuple)) and all(map(whole, stages))
+        expect(whole_list and len(stages) == moe_layers, "stages", f"a stage for each of the {moe_layers} MoE layers")
+
+    def visible(self, layer: int) -> list[int]:
+        """S(l): the preceding MoE layers whose routing layer `layer` sees, oldest first."""
+        stage = self.stages[layer - 1]
+        seen = [j for j in range(1, layer) if self.history == "global" or self.stages[j - 1] == stage]
+        return seen if self.window is None else seen[-self.window :]
+
+
+class HistoryReader:
+    """One layer's view of the history. `settings` None: a baseline's router, which sees nothing."""
+
+    def __init__(self, settings: HeroRouterSettings | None, layer: int) -> None:
+        self.settings = settings
+        self.layer = layer
+        self.visible = settings.visible(layer) if settings else []
+
+    def bound(self, hidden_size: int, experts: int) -> float:
+        """b of the initial weights U(-b, b): 1 / sqrt(D + (l - 1) E)."""
+        return 1 / math.sqrt(hidden_size + (self.layer - 1) * experts)
+
+    def logits(self, x: Tensor, weight: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
+        """Z = x W_O^T + (rho H) W_R^T and softmax(Z), both [T, E] in fp32 (fp64 for an fp64 model).
+
+        x [T, D]; weight [E, D + M*E]. Stores the probabilities, in the type of x, as this layer's part of the history.
+        """
+        wide = torch.promote_types(x.dtype, torch.float32)
+        d = x.shape[-1]
+        with maybe_autocast(x.device.type, enabled=False):
+            weight, inputs = weight.to(wide), x.to(wide)
+            logits = F.linear(inputs, weight[:, :d])
+            if self.settings and self.visible:
+                seen = torch.cat([history[j].to(x.device, wide) for j in self.visible], -1)
+                if self.settings.scale:
+                    seen = self.rho(inputs, seen) * seen
+                logits = logits + F.linear(seen, weight[:, d:])
+            probs = logits.softmax(-1)
+        if self.settings:
+            history[self.layer] = (probs.detach() if self.settings.detach else probs).to(x.dtype)
+        return logits, probs
+
+    def rho(self, x: Tensor, seen: Tensor) -> Tensor:
+        """RMS(x) / (RMS(H) + eps) * sqrt((l - 1) / M) [T, 1]; x [T, D], seen [T, M*E]."""
+        if self.settings.detach:
+            x = x.detach()
+        ratio = rms(x) / (rms(seen) + self.settings.eps)
+        return ratio * math.sqrt((self.layer - 1) / len(self.visible))
+
+
+def rms(rows: Tensor) -> Tensor:
+    """Root mean square over the last dimension, kept as 1."""
+    return rows.square().mean(-1, keepdim=True).sqrt()
+
+
+def use_native_conversion(model_class: type, model_type: str) -> None:
+    """Experts of `model_class` are fused at loading and split at saving, as transformers does for `model_type`.
+
+    It does so for its own classes; for classes that come with a model folder only where their names are registered.
+    """
+    mapping = get_checkpoint_conversion_mapping(model_type)
+    register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)

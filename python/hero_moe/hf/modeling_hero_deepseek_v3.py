@@ -1,0 +1,124 @@
+"""DeepSeek-V3 whose routers read the routing history, with sigmoid or softmax scores: transformers' model with another
+router. Without `hero_router` in the configuration it is a baseline, for `"scoring_func": "softmax"`, which
+transformers' own class does not know.
+
+The history belongs to one forward call: the model makes it, the layers pass it on as an argument.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, DeepseekV3Model
+from transformers import initialization as init
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+    DeepseekV3DecoderLayer,
+    DeepseekV3MoE,
+    DeepseekV3TopkRouter,
+)
+
+from .hero_router import HeroRouterSettings, HistoryReader, RoutingHistory, use_native_conversion
+
+
+class HeroDeepseekV3TopkRouter(DeepseekV3TopkRouter):
+    """Router of MoE layer `layer` (from 1); weight [E, D + M*E]."""
+
+    def __init__(self, config: DeepseekV3Config, layer: int) -> None:
+        super().__init__(config)
+        self.scoring_func = getattr(config, "scoring_func", "sigmoid")
+        if self.scoring_func not in ("sigmoid", "softmax"):
+            raise ValueError(f'scoring_func: found {self.scoring_func!r}, expected "sigmoid" or "softmax"')
+        layers = config.num_hidden_layers - config.first_k_dense_replace
+        self.reader = HistoryReader(HeroRouterSettings.of(config, layers), layer)
+        width = self.hidden_dim + len(self.reader.visible) * self.num_experts
+        self.weight = nn.Parameter(torch.zeros(self.num_experts, width))
+
+    def forward(self, hidden_states: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [T, E], weights [T, K] and ids [T, K] of the chosen experts."""
+        logits, probs = self.reader.logits(hidden_states, self.weight, history)
+        scores = logits.sigmoid() if self.scoring_func == "sigmoid" else probs
+        ids = self.best_groups(scores + self.e_score_correction_bias).topk(self.top_k, -1, sorted=False).indices
+        weights = scores.gather(1, ids)
+        if self.norm_topk_prob:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return logits, weights * self.routed_scaling_factor, ids
+
+    def best_groups(self, scores: Tensor) -> Tensor:
+        """Scores [T, E], -inf outside the `topk_group` groups whose two best scores have the greatest sums."""
+        if self.num_group == 1:
+            return scores
+        grouped = scores.unflatten(-1, (self.num_group, -1))
+        best = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1)
+        kept = best.topk(self.topk_group, -1, sorted=False).indices
+        outside = torch.ones_like(best, dtype=torch.bool).scatter(-1, kept, False)
+        return grouped.masked_fill(outside.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+class HeroDeepseekV3MoE(DeepseekV3MoE):
+    def __init__(self, config: DeepseekV3Config, layer: int) -> None:
+        super().__init__(config)
+        self.gate = HeroDeepseekV3TopkRouter(config, layer)
+
+    def forward(self, hidden_states: Tensor, history: RoutingHistory) -> Tensor:
+        rows = hidden_states.flatten(0, -2)
+        _, weights, ids = self.gate(rows, history)
+        return self.experts(rows, ids, weights).view_as(hidden_states) + self.shared_experts(hidden_states)
+
+
+class HeroDeepseekV3DecoderLayer(DeepseekV3DecoderLayer):
+    def __init__(self, config: DeepseekV3Config, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        if layer_idx >= config.first_k_dense_replace:
+            self.mlp = HeroDeepseekV3MoE(config, layer_idx - config.first_k_dense_replace + 1)
+
+    def forward(self, hidden_states: Tensor, *, routing_history: RoutingHistory, **kwargs: Any) -> Tensor:
+        attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+        hidden_states = hidden_states + attended
+        inner = self.post_attention_layernorm(hidden_states)
+        sparse = isinstance(self.mlp, HeroDeepseekV3MoE)
+        return hidden_states + (self.mlp(inner, routing_history) if sparse else self.mlp(inner))
+
+
+class HeroDeepseekV3Model(DeepseekV3Model):
+    _no_split_modules = ["HeroDeepseekV3DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values", "routing_history"]
+
+    def __init__(self, config: DeepseekV3Config) -> None:
+        super().__init__(config)
+        del self.layers
+        self.layers = nn.ModuleList(
+            HeroDeepseekV3DecoderLayer(config, i) for i in range(config.num_hidden_layers)
+        )
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, HeroDeepseekV3TopkRouter) and module.reader.settings:
+            bound = module.reader.bound(module.hidden_dim, module.num_experts)
+            init.uniform_(module.weight, -bound, bound)
+            init.zeros_(module.e_score_correction_bias)
+        else:
+            super()._init_weights(module)
+
+    @wraps(DeepseekV3Model.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, routing_history=RoutingHistory(), **kwargs)
+
+
+class HeroDeepseekV3ForCausalLM(DeepseekV3ForCausalLM):
+    _no_split_modules = HeroDeepseekV3Model._no_split_modules
+    _skip_keys_device_placement = HeroDeepseekV3Model._skip_keys_device_placement
+
+    def __init__(self, config: DeepseekV3Config) -> None:
+        super().__init__(config)
+        del self.model
+        self.model = HeroDeepseekV3Model(config)
+        self.post_init()
+
+
+HeroDeepseekV3Model.register_for_auto_class("AutoModel")
+HeroDeepseekV3ForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+use_native_conversion(HeroDeepseekV3Model, "deepseek_v3")
+use_native_conversion(HeroDeepseekV3ForCausalLM, "deepseek_v3")

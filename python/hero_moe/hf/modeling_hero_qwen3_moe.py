@@ -1,0 +1,115 @@
+"""Qwen3-MoE whose routers read the routing history: transformers' model with another router.
+
+The history belongs to one forward call: the model makes it, the layers pass it on as an argument.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3MoeModel
+from transformers import initialization as init
+from transformers.models.qwen3_moe.modeling_qwen3_moe import (
+    Qwen3MoeDecoderLayer,
+    Qwen3MoeSparseMoeBlock,
+    Qwen3MoeTopKRouter,
+)
+
+from .hero_router import HeroRouterSettings, HistoryReader, RoutingHistory, use_native_conversion
+
+
+def moe_layers(config: Qwen3MoeConfig) -> list[int]:
+    """Indices, from 0, of the layers that have experts."""
+    return [
+        i
+        for i in range(config.num_hidden_layers)
+        if i not in config.mlp_only_layers and (i + 1) % config.decoder_sparse_step == 0
+    ]
+
+
+class HeroQwen3MoeTopKRouter(Qwen3MoeTopKRouter):
+    """Router of MoE layer `layer` (from 1); weight [E, D + M*E]."""
+
+    def __init__(self, config: Qwen3MoeConfig, layer: int) -> None:
+        super().__init__(config)
+        self.reader = HistoryReader(HeroRouterSettings.of(config, len(moe_layers(config))), layer)
+        width = self.hidden_dim + len(self.reader.visible) * self.num_experts
+        self.weight = nn.Parameter(torch.zeros(self.num_experts, width))
+
+    def forward(self, hidden_states: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [T, E], weights [T, K] and ids [T, K] of the chosen experts."""
+        logits, probs = self.reader.logits(hidden_states, self.weight, history)
+        weights, ids = probs.topk(self.top_k, -1)
+        if self.norm_topk_prob:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights, ids
+
+
+class HeroQwen3MoeSparseMoeBlock(Qwen3MoeSparseMoeBlock):
+    def __init__(self, config: Qwen3MoeConfig, layer: int) -> None:
+        super().__init__(config)
+        self.gate = HeroQwen3MoeTopKRouter(config, layer)
+
+    def forward(self, hidden_states: Tensor, history: RoutingHistory) -> Tensor:
+        rows = hidden_states.flatten(0, -2)
+        _, weights, ids = self.gate(rows, history)
+        return self.experts(rows, ids, weights).view_as(hidden_states)
+
+
+class HeroQwen3MoeDecoderLayer(Qwen3MoeDecoderLayer):
+    def __init__(self, config: Qwen3MoeConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        sparse = moe_layers(config)
+        if layer_idx in sparse:
+            self.mlp = HeroQwen3MoeSparseMoeBlock(config, sparse.index(layer_idx) + 1)
+
+    def forward(self, hidden_states: Tensor, *, routing_history: RoutingHistory, **kwargs: Any) -> Tensor:
+        attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+        hidden_states = hidden_states + attended
+        inner = self.post_attention_layernorm(hidden_states)
+        sparse = isinstance(self.mlp, HeroQwen3MoeSparseMoeBlock)
+        return hidden_states + (self.mlp(inner, routing_history) if sparse else self.mlp(inner))
+
+
+class HeroQwen3MoeModel(Qwen3MoeModel):
+    _no_split_modules = ["HeroQwen3MoeDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values", "routing_history"]
+
+    def __init__(self, config: Qwen3MoeConfig) -> None:
+        super().__init__(config)
+        del self.layers
+        self.layers = nn.ModuleList(
+            HeroQwen3MoeDecoderLayer(config, i) for i in range(config.num_hidden_layers)
+        )
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, HeroQwen3MoeTopKRouter) and module.reader.settings:
+            bound = module.reader.bound(module.hidden_dim, module.num_experts)
+            init.uniform_(module.weight, -bound, bound)
+        else:
+            super()._init_weights(module)
+
+    @wraps(Qwen3MoeModel.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, routing_history=RoutingHistory(), **kwargs)
+
+
+class HeroQwen3MoeForCausalLM(Qwen3MoeForCausalLM):
+    _no_split_modules = HeroQwen3MoeModel._no_split_modules
+    _skip_keys_device_placement = HeroQwen3MoeModel._skip_keys_device_placement
+
+    def __init__(self, config: Qwen3MoeConfig) -> None:
+        super().__init__(config)
+        del self.model
+        self.model = HeroQwen3MoeModel(config)
+        self.post_init()
+
+
+HeroQwen3MoeModel.register_for_auto_class("AutoModel")
+HeroQwen3MoeForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+use_native_conversion(HeroQwen3MoeModel, "qwen3_moe")
+use_native_conversion(HeroQwen3MoeForCausalLM, "qwen3_moe")
