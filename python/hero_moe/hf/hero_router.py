@@ -1,6 +1,6 @@
-"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Eq. of Z^(l) and rho).
+"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Z^(l) and rho).
 
-Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers are numbered from 1, without the dense.
+Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers count from 1, dense layers do not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RoutingHistory:
     """Probabilities [T, E] by MoE layer number, of one forward call.
 
     A layer that gradient checkpointing replays writes the same values under its number again. This is no
-    mapping: hooks that move arguments between devices would copy it, and what a layer stores in a copy is lost.
+    mapping: hooks that move arguments between devices would copy it, and what a layer stores would be lost.
     """
 
     def __init__(self) -> None:
@@ -136,9 +136,8 @@ def rms(rows: Tensor) -> Tensor:
 
 
 def use_native_conversion(model_class: type, model_type: str) -> None:
-    """Experts of `model_class` are fused in loading and split in saving, as transformers does for `model_type`.
-
-    It does so for its own classes; for those that come with a model folder, only if their names are registered.
+    """Experts of `model_class` are fused in loading and split in saving, as transformers does for its own
+    classes of `model_type`. For classes that come with a model folder, it does if their names are registered.
     """
     mapping = get_checkpoint_conversion_mapping(model_type)
     register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
