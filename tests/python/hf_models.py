@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import DeepseekV3Config, PreTrainedConfig, PreTrainedModel, Qwen3MoeConfig
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -56,6 +66,16 @@ QWEN3_VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3-tied": {"tie_word_embeddings": True},
     "qwen3-yarn": {"rope_parameters": YARN},
     "qwen3-balance": {"output_router_logits": True, "router_aux_loss_coef": 0.05},
+    "qwen3-hero": {"num_hidden_layers": 4, "hero_router": {"eps": 1e-3}},
+    "qwen3-hero-global": {
+        "num_hidden_layers": 4,
+        "hero_router": {"window": 2, "history": "global", "stages": [0, 0, 1, 1]},
+    },
+    "qwen3-hero-balance": {
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.05,
+        "hero_router": {"detach": False, "scale": False},
+    },
 }
 DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
     "deepseek": {},
@@ -67,6 +87,13 @@ DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
     "deepseek-yarn": {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
     "deepseek-yarn-plain": {"rope_parameters": YARN, "tie_word_embeddings": True},
     "deepseek-values": {"v_head_dim": 20, "qk_rope_head_dim": 8},
+    "deepseek-softmax": {"scoring_func": "softmax", "n_group": 2},
+    "deepseek-hero": {"num_hidden_layers": 5, "hero_router": {"stages": [0, 0, 1, 1], "detach": False}},
+    "deepseek-hero-softmax": {
+        "num_hidden_layers": 4,
+        "scoring_func": "softmax",
+        "hero_router": {"window": 1},
+    },
 }
 VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS
 
@@ -76,6 +103,14 @@ def configuration(name: str, **more: Any) -> PreTrainedConfig:
     if name in QWEN3_VARIANTS:
         return Qwen3MoeConfig(**QWEN3 | QWEN3_VARIANTS[name] | more)
     return DeepseekV3Config(**DEEPSEEK | DEEPSEEK_VARIANTS[name] | more)
+
+
+def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """transformers' own class, or ours where its own does not know what the configuration asks for."""
+    deepseek = config.model_type == "deepseek_v3"
+    if getattr(config, "hero_router", None) or getattr(config, "scoring_func", "sigmoid") == "softmax":
+        return HeroDeepseekV3ForCausalLM if deepseek else HeroQwen3MoeForCausalLM
+    return DeepseekV3ForCausalLM if deepseek else Qwen3MoeForCausalLM
 
 
 def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:

@@ -62,11 +62,14 @@ class HeroDeepseekV3MoE(DeepseekV3MoE):
     def __init__(self, config: DeepseekV3Config, layer: int) -> None:
         super().__init__(config)
         self.gate = HeroDeepseekV3TopkRouter(config, layer)
+        if config.n_shared_experts == 0:
+            self.shared_experts = None
 
     def forward(self, hidden_states: Tensor, history: RoutingHistory) -> Tensor:
         rows = hidden_states.flatten(0, -2)
         _, weights, ids = self.gate(rows, history)
-        return self.experts(rows, ids, weights).view_as(hidden_states) + self.shared_experts(hidden_states)
+        chosen = self.experts(rows, ids, weights).view_as(hidden_states)
+        return chosen + self.shared_experts(hidden_states) if self.shared_experts else chosen
 
 
 class HeroDeepseekV3DecoderLayer(DeepseekV3DecoderLayer):
