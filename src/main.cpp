@@ -6,7 +6,9 @@
 #include "config/error.h"
 #include "data/commands.h"
 #include "eval/commands.h"
+#include "export/commands.h"
 #include "generate/commands.h"
+#include "inspect/commands.h"
 #include "train/commands.h"
 
 namespace {
@@ -38,6 +40,8 @@ int main(int argc, char** argv) {
   hero::add_train_commands(hero, status);
   hero::add_eval_command(hero);
   hero::add_generate_command(hero);
+  hero::add_export_command(hero);
+  hero::add_inspect_commands(hero);
   try {
     hero.parse(argc, argv);
     return status;

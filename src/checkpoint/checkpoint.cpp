@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <set>
 
-#include "checkpoint/durable_file.h"
 #include "checkpoint/manifest.h"
 #include "config/error.h"
+#include "folder/durable_file.h"
 
 namespace fs = std::filesystem;
 
@@ -24,19 +22,6 @@ constexpr std::string_view kUnfinished = ".tmp", kReplaced = ".old", kDeleted = 
 
 fs::path with_suffix(const fs::path& folder, std::string_view suffix) {
   return folder.string() + std::string(suffix);
-}
-
-std::string folder_name(int64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%08lld", static_cast<long long>(step));
-  return text;
-}
-
-std::optional<int64_t> step_of(const std::string& name) {
-  const size_t prefix = std::string_view("step-").size();
-  int64_t step = 0;
-  if (name.size() > prefix) std::from_chars(name.data() + prefix, name.data() + name.size(), step);
-  return step >= 0 && folder_name(step) == name ? std::optional(step) : std::nullopt;
 }
 
 void copy_into(const fs::path& source, const fs::path& target) {
@@ -95,16 +80,11 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(doomed);
 }
 
-bool holds_model(const fs::path& dir) {
-  return fs::exists(dir / "config.json") &&
-         (fs::exists(dir / "model.safetensors") || fs::exists(dir / "model.safetensors.index.json"));
-}
-
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointContents& contents, int keep,
                          size_t max_shard_bytes) {
-  const fs::path parent = run / "checkpoints", folder = parent / folder_name(step);
+  const fs::path parent = run / "checkpoints", folder = parent / checkpoint_name(step);
   const fs::path unfinished = with_suffix(folder, kUnfinished);
   const std::string failed = "cannot save checkpoint " + folder.string() + ": ";
   try {
@@ -124,7 +104,8 @@ fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointCont
     fs::remove_all(unfinished);
     fs::remove_all(with_suffix(folder, kReplaced));
     std::vector<fs::path> done = list_checkpoints(run);
-    std::erase_if(done, [&](const fs::path& other) { return *step_of(other.filename().string()) > step; });
+    std::erase_if(done,
+                  [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) > step; });
     const size_t kept = keep > 0 ? static_cast<size_t>(keep) : done.size();
     for (size_t i = 0; i + kept < done.size(); ++i) remove_checkpoint(done[i]);
   } catch (const std::exception& error) {
@@ -134,27 +115,13 @@ fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointCont
   return folder;
 }
 
-std::vector<fs::path> list_checkpoints(const fs::path& run) {
-  std::vector<std::pair<int64_t, fs::path>> found;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints", missing)) {
-    const auto step = step_of(entry.path().filename().string());
-    if (step && entry.is_directory()) found.emplace_back(*step, entry.path());
-  }
-  std::ranges::sort(found);
-  std::vector<fs::path> folders;
-  folders.reserve(found.size());
-  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
-  return folders;
-}
-
 void clean_leftovers(const fs::path& run) {
   std::vector<fs::path> leftovers;
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", missing)) {
     const std::string suffix = entry.path().extension().string();
     const bool ours = suffix == kUnfinished || suffix == kReplaced || suffix == kDeleted;
-    if (ours && step_of(entry.path().stem().string())) leftovers.push_back(entry.path());
+    if (ours && checkpoint_step(entry.path().stem().string())) leftovers.push_back(entry.path());
   }
   try {
     for (const fs::path& leftover : leftovers) {
@@ -175,37 +142,15 @@ void verify_checkpoint(const fs::path& checkpoint) {
   if (!damage) return;
   std::string advice;
   const fs::path folder = fs::weakly_canonical(checkpoint), parent = folder.parent_path();
-  const auto step = step_of(folder.filename().string());
+  const auto step = checkpoint_step(folder.filename().string());
   if (step && parent.filename() == "checkpoints") {
     std::vector<fs::path> others = list_checkpoints(parent.parent_path());
-    std::erase_if(others,
-                  [&](const fs::path& other) { return *step_of(other.filename().string()) >= *step; });
+    std::erase_if(
+        others, [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) >= *step; });
     while (!others.empty() && find_damage(others.back())) others.pop_back();
     if (!others.empty()) advice = "; the newest intact checkpoint before it is " + others.back().string();
   }
   throw UserError(*damage + advice);
-}
-
-fs::path resolve_model_dir(const fs::path& dir) {
-  std::error_code error;
-  if (!fs::is_directory(dir, error)) {
-    throw UserError(dir.string() + ": found " + (fs::exists(dir, error) ? "a file" : "nothing") +
-                    ", expected a run folder, a checkpoint or a model folder");
-  }
-  if (holds_model(dir)) return dir;
-  const std::vector<fs::path> checkpoints = list_checkpoints(dir);
-  if (fs::is_directory(dir / "checkpoints") && checkpoints.empty()) {
-    throw UserError((dir / "checkpoints").string() + ": found no finished checkpoint, expected step-%08d");
-  }
-  if (checkpoints.empty()) {
-    throw UserError(dir.string() + ": found neither config.json with model.safetensors (or its index) nor " +
-                    "checkpoints/, expected a run folder, a checkpoint or a model folder");
-  }
-  if (!holds_model(checkpoints.back())) {
-    throw UserError(checkpoints.back().string() +
-                    ": found no config.json with model.safetensors (or its index), expected a checkpoint");
-  }
-  return checkpoints.back();
 }
 
 }  // namespace hero

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "folder/resolve.h"
+#include "folder/safetensors.h"
 
 namespace hero {
 
@@ -30,9 +31,6 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t 
                                       const CheckpointContents& contents, int keep,
                                       size_t max_shard_bytes = size_t{4} << 30);
 
-/// Every finished checkpoint of a run, ascending by step; none if there is no such folder.
-std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
-
 /// Removes what killed processes left unfinished. Call it before a run goes on, never beside a running one.
 void clean_leftovers(const std::filesystem::path& run);
 
@@ -40,9 +38,5 @@ void clean_leftovers(const std::filesystem::path& run);
 /// altered file, with found and expected, and the newest intact checkpoint before this one, if any, to resume
 /// from.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
-
-/// What the command line's DIR means: a run folder (its latest checkpoint), a checkpoint, or a model folder
-/// -> the folder that holds config.json and model.safetensors or its index. UserError otherwise.
-std::filesystem::path resolve_model_dir(const std::filesystem::path& dir);
 
 }  // namespace hero

@@ -6,45 +6,17 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "checkpoint/model_config.h"
 #include "config/error.h"
 #include "data/file_io.h"
+#include "folder/load.h"
+#include "folder/model_config.h"
 
 namespace hero {
 namespace {
 
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-std::string dtype_name(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? "F64" : "F32"; }
-
-TensorView view_of(const std::string& name, const at::Tensor& t) {
-  return {.name = name, .dtype = dtype_name(t), .shape = t.sizes().vec(), .data = t.const_data_ptr()};
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-// Copies a tensor of the file into its place.
-void read_into(const ShardedReader& reader, const fs::path& dir, const std::string& name,
-               const at::Tensor& target) {
-  const TensorView* found = reader.find(name);
-  const std::string expected = dtype_name(target) + " " + shape_text(target.sizes().vec());
-  if (!found)
-    throw UserError(dir.string() + ": no tensor " + name + ", expected " + expected +
-                    ": a checkpoint of another model");
-  if (found->shape != target.sizes().vec() || found->dtype != dtype_name(target)) {
-    throw UserError(dir.string() + ": tensor " + name + " is " + found->dtype + " " +
-                    shape_text(found->shape) + ", expected " + expected + ": a checkpoint of another model");
-  }
-  TORCH_INTERNAL_ASSERT(target.is_contiguous());
-  std::memcpy(target.data_ptr(), found->data, target.nbytes());
-}
 
 json read_state(const fs::path& dir) {
   const auto path = dir / "state.json";
@@ -60,6 +32,7 @@ std::vector<std::pair<std::string, at::Tensor>> moments(const Transformer& model
   std::vector<std::pair<std::string, at::Tensor>> named;
   const auto& all = model.parameters().all();
   for (size_t i = 0; i < all.size(); ++i) {
+    if (!optimizer.exp_avg()[i].defined()) continue;
     for (const auto& part : all[i].parts) {
       named.emplace_back("exp_avg." + part.name, part.of(optimizer.exp_avg()[i]));
       named.emplace_back("exp_avg_sq." + part.name, part.of(optimizer.exp_avg_sq()[i]));
@@ -74,9 +47,9 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
                                        const RunInputs& inputs) {
   CheckpointContents contents;
   for (const auto& [name, tensor] : model.parameters().disk_tensors())
-    contents.model.push_back(view_of(name, tensor));
+    contents.model.push_back(tensor_view(name, tensor));
   for (const auto& [name, tensor] : moments(model, optimizer))
-    contents.optimizer.push_back(view_of(name, tensor));
+    contents.optimizer.push_back(tensor_view(name, tensor));
   const auto shares = state.balance.shares_LE.contiguous();
   const auto* values = shares.const_data_ptr<double>();
   const json saved = {{"step", state.step},
@@ -91,30 +64,16 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
   contents.texts["state.json"] = saved.dump(1) + "\n";
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
+  contents.texts.merge(modelling_code(model.config()));
   if (!inputs.tokenizer.empty()) contents.texts["tokenizer.model"] = inputs.tokenizer;
   return contents;
-}
-
-void load_weights(const fs::path& dir, Transformer& model) {
-  const ShardedReader reader(dir, "model");
-  std::set<std::string> known;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors()) {
-    read_into(reader, dir, name, tensor);
-    known.insert(name);
-  }
-  for (const auto& name : reader.names()) {
-    if (!known.count(name))
-      throw UserError(dir.string() + ": tensor " + name +
-                      " has no place in this model: a checkpoint of another model");
-  }
-  model.parameters().publish();
 }
 
 TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW& optimizer) {
   const auto saved = read_state(dir);
   load_weights(dir, model);
   const ShardedReader reader(dir, "optimizer");
-  for (const auto& [name, tensor] : moments(model, optimizer)) read_into(reader, dir, name, tensor);
+  for (const auto& [name, tensor] : moments(model, optimizer)) read_into(reader, dir.string(), name, tensor);
   TrainingState state;
   try {
     state = {saved.at("step"), saved.at("tokens"), saved.at("samples"),
@@ -143,22 +102,6 @@ RunInputs load_inputs(const fs::path& dir) {
   }
   if (fs::exists(dir / "tokenizer.model")) inputs.tokenizer = read_file((dir / "tokenizer.model").string());
   return inputs;
-}
-
-Config load_model_config(const fs::path& dir) {
-  const auto path = dir / "config.toml";
-  if (!fs::exists(path))
-    throw UserError(path.string() + ": no such file, expected the configuration of a checkpoint");
-  auto config = load_config({path.string()}, {});
-  check(config);
-  return config;
-}
-
-std::unique_ptr<Transformer> load_model(const fs::path& dir) {
-  const auto folder = resolve_model_dir(dir);
-  auto model = std::make_unique<Transformer>(load_model_config(folder));
-  load_weights(folder, *model);
-  return model;
 }
 
 }  // namespace hero

@@ -32,21 +32,10 @@ struct RunInputs {
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
                                        const RunInputs& inputs);
 
-/// Reads weights from a checkpoint or model folder into the model and publishes them. UserError where a
-/// tensor is missing, has another shape or type, or where the folder holds tensors that the model lacks: a
-/// checkpoint of another model.
-void load_weights(const std::filesystem::path& dir, Transformer& model);
-
 /// Reads moments and state, after verify_checkpoint. UserError as above.
 TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model, AdamW& optimizer);
 
 /// The inputs recorded in a checkpoint.
 RunInputs load_inputs(const std::filesystem::path& dir);
-
-/// The configuration in a checkpoint's config.toml, with its vocabulary. UserError where there is none.
-Config load_model_config(const std::filesystem::path& dir);
-
-/// A checkpoint's model, ready to evaluate. DIR as resolve_model_dir takes it.
-std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir);
 
 }  // namespace hero

@@ -46,6 +46,11 @@ void check_qwen3(const Config& config) {
 void check_deepseek(const ModelConfig& m) {
   require(m.qk_rope_head_dim % 2 == 0, "model.qk_rope_head_dim", m.qk_rope_head_dim,
           "an even number: rotary dimensions come in pairs");
+  const std::string why = "; only model.model_type = \"qwen3_moe\" has ";
+  require(m.decoder_sparse_step == 1, "model.decoder_sparse_step", m.decoder_sparse_step,
+          "1" + why + "a step of MoE layers");
+  require(m.mlp_only_layers.empty(), "model.mlp_only_layers", m.mlp_only_layers,
+          "[]" + why + "dense layers by number");
 }
 
 void check_experts(const ModelConfig& m) {
@@ -69,13 +74,32 @@ void check_experts(const ModelConfig& m) {
 void check_router(const Config& config) {
   const RouterConfig& r = config.router;
   const int64_t layers = moe_layers(config.model);
+  require(layers > 0, "model.decoder_sparse_step", config.model.decoder_sparse_step,
+          "at least one MoE layer among model.num_hidden_layers = " +
+              std::to_string(config.model.num_hidden_layers));
   require(r.stages <= layers, "router.stages", r.stages,
           "at most the " + std::to_string(layers) + " MoE layers");
+  if (!r.stage_sizes.empty()) {
+    stage_of_layers(layers, r);
+    const auto given = static_cast<int64_t>(r.stage_sizes.size());
+    require(r.stages == given, "router.stages", r.stages,
+            std::to_string(given) + ", the length of " + named("router.stage_sizes", r.stage_sizes));
+  }
   require(r.coupling_loss == 0 || layers >= 2, "router.coupling_loss", r.coupling_loss,
           "0: with one MoE layer there are no adjacent layers");
   require(r.detach || !config.train.recompute, "router.detach", r.detach,
           "true: gradient through the history is not supported with " +
               named("train.recompute", config.train.recompute));
+}
+
+void check_layers_and_positions(const ModelConfig& m) {
+  for (const int64_t i : m.mlp_only_layers) {
+    require(i < m.num_hidden_layers, "model.mlp_only_layers", m.mlp_only_layers,
+            "numbers below " + named("model.num_hidden_layers", m.num_hidden_layers));
+  }
+  const RopeScaling& y = m.rope_scaling;
+  require(y.beta_slow <= y.beta_fast, "model.rope_scaling.beta_slow", y.beta_slow,
+          "at most " + named("model.rope_scaling.beta_fast", y.beta_fast));
 }
 
 void check_training(const Config& config) {
@@ -100,6 +124,7 @@ void check(const Config& config) {
     check_deepseek(config.model);
   }
   check_experts(config.model);
+  check_layers_and_positions(config.model);
   check_router(config);
   check_training(config);
 }

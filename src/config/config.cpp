@@ -23,6 +23,22 @@ const Field& known(const std::vector<Field>& list, const std::string& place, con
   return *field;
 }
 
+// "[0, 3]" or "0,3" as a list; anything else stays text.
+Scalar integers(const std::string& text) {
+  std::string inner = text.starts_with("[") && text.ends_with("]") ? text.substr(1, text.size() - 2) : text;
+  std::erase(inner, ' ');
+  std::vector<int64_t> list;
+  for (size_t begin = 0; begin < inner.size();) {
+    const size_t end = std::min(inner.find(',', begin), inner.size());
+    int64_t value = 0;
+    const auto result = std::from_chars(inner.data() + begin, inner.data() + end, value);
+    if (result.ec != std::errc() || result.ptr != inner.data() + end || end + 1 == inner.size()) return text;
+    list.push_back(value);
+    begin = end + 1;
+  }
+  return list;
+}
+
 // The text of a flag has no type of its own: it is read as the field's. What cannot be read stays a string,
 // which only a field of that type takes.
 Scalar parse(const Field& field, const std::string& text) {
@@ -34,6 +50,7 @@ Scalar parse(const Field& field, const std::string& text) {
   };
   if (std::holds_alternative<int64_t*>(field.value)) return number(int64_t{0});
   if (std::holds_alternative<double*>(field.value)) return number(0.0);
+  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return integers(text);
   if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
     return text == "true";
   return text;
@@ -82,8 +99,9 @@ std::string padded(std::string text, size_t width) {
 
 }  // namespace
 
-Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags) {
-  Config config;
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags,
+                   const Config& base) {
+  Config config = base;
   for (const std::string& file : files) load_file(config, file);
   for (const std::string& flag : flags) set_flag(config, flag);
   return config;

@@ -8,6 +8,19 @@
 
 namespace hero {
 
+/// YaRN (arXiv 2309.00071) as transformers and DeepSeek-V3 configure it.
+struct RopeScaling {
+  std::string type = "default";  ///< or "yarn"
+  double factor = 1.0;           ///< longest sequence over the original one
+  int64_t original_max_position_embeddings = 4096;
+  double beta_fast = 32.0;  ///< turns over the original length above which a frequency stays
+  double beta_slow = 1.0;   ///< and below which it is divided by `factor`
+  double mscale = 0.0;
+  double mscale_all_dim = 0.0;    ///< also scales the attention's logits (deepseek_v3)
+  double attention_factor = 0.0;  ///< times cosine and sine; 0: from factor, mscale and mscale_all_dim
+  bool truncate = true;           ///< bounds of the ramp are whole dimensions
+};
+
 /// Architecture; names as in Hugging Face configurations (`model_type` "qwen3_moe" or "deepseek_v3").
 struct ModelConfig {
   std::string model_type = "qwen3_moe";
@@ -23,12 +36,15 @@ struct ModelConfig {
   int64_t qk_rope_head_dim = 16;
   int64_t v_head_dim = 32;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   bool rope_interleave = true;  ///< deepseek_v3: rotary pairs lie side by side; qwen3_moe always uses halves
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   int64_t max_position_embeddings = 4096;
-  int64_t intermediate_size = 640;  ///< of the dense layers
-  int64_t first_k_dense_replace = 0;
+  int64_t intermediate_size = 640;       ///< of the dense layers
+  int64_t first_k_dense_replace = 0;     ///< deepseek_v3
+  int64_t decoder_sparse_step = 1;       ///< qwen3_moe: every so many layers one is a MoE layer
+  std::vector<int64_t> mlp_only_layers;  ///< qwen3_moe: decoder layers, from 0, that are dense nevertheless
   int64_t num_experts = 32;
   int64_t num_experts_per_tok = 4;
   int64_t moe_intermediate_size = 160;
@@ -44,16 +60,17 @@ struct ModelConfig {
 
 /// The router, its history, and how its load is balanced.
 struct RouterConfig {
-  std::string kind = "baseline";  ///< or "hero"
-  int64_t window = 0;             ///< last k visible layers; 0: all
-  bool scale = true;              ///< rho of Eq. (rou); false: 1
-  int64_t stages = 1;             ///< parts into which the MoE layers are split; history stays within one
+  std::string kind = "baseline";     ///< or "hero"
+  int64_t window = 0;                ///< last k visible layers; 0: all
+  bool scale = true;                 ///< rho of Eq. (rou); false: 1
+  int64_t stages = 1;                ///< parts into which the MoE layers are split; history stays within one
+  std::vector<int64_t> stage_sizes;  ///< MoE layers of every stage; empty: as equal as possible
   double eps = 1e-6;
   std::string init = "uniform";         ///< "zero": W_R starts at 0
   bool detach = true;                   ///< false lets gradient through history and rho
   std::string history = "stage";        ///< or "global"
   std::string dtype = "train";          ///< "fp32" lifts the router's operands and history
-  std::string balance = "micro_batch";  ///< "none", "micro_batch", "sequence", "global"
+  std::string balance = "micro_batch";  ///< "none", "micro_batch", "sequence", "global", "pooled"
   double balance_loss = 1e-3;
   double z_loss = 0.0;
   double coupling_loss = 0.0;         ///< R_cp of arXiv 2602.14159
@@ -72,8 +89,9 @@ struct TrainConfig {
   int64_t global_batch = 4;
   std::string dtype = "bf16";  ///< "fp32", "fp64"
   bool recompute = false;
-  int64_t threads = 0;         ///< 0: all cores
-  int64_t routing_every = 50;  ///< steps between snapshots of every expert's share in routing.jsonl
+  std::string trainable = "all";  ///< or "routers": everything else stays as it is
+  int64_t threads = 0;            ///< 0: all cores
+  int64_t routing_every = 50;     ///< steps between snapshots of every expert's share in routing.jsonl
 };
 
 struct OptimConfig {
@@ -100,9 +118,10 @@ struct Config {
   CheckpointConfig checkpoint;
 };
 
-/// Defaults, then each TOML file in order, then `--section.key=value` flags. UserError names file, line and
-/// key.
-Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags);
+/// `base` (defaults), then each TOML file in order, then `--section.key=value` flags. UserError names file,
+/// line and key.
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags,
+                   const Config& base = {});
 
 /// Sets one key from its text ("router.window", "3"). `where` begins the message of a UserError.
 void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value);
@@ -121,16 +140,20 @@ std::string field_help();
 /// Keys whose values differ between two configurations, as "key: a -> b".
 std::vector<std::string> differences(const Config& a, const Config& b);
 
-/// Pipeline stage of each MoE layer (index l-1), `stages` parts as equal as possible, the first ones larger.
-/// UserError when a stage would be empty.
-std::vector<int64_t> stage_of_layers(int64_t moe_layers, int64_t stages);
+/// Pipeline stage of each MoE layer (index l-1): parts of `router.stage_sizes`, or `router.stages` parts as
+/// equal as possible, the first ones larger. UserError when a stage would be empty or the sizes do not add
+/// up.
+std::vector<int64_t> stage_of_layers(int64_t moe_layers, const RouterConfig& router);
 
 /// S(l): the MoE layers before l (one-based) whose routing l sees, oldest first, under stages, window and
 /// scope. `router.kind` is not asked: a baseline has the same S(l) and does not look.
 std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage_of,
                                     const RouterConfig& router);
 
-/// Number of MoE layers (hidden layers minus the dense first ones).
-inline int64_t moe_layers(const ModelConfig& m) { return m.num_hidden_layers - m.first_k_dense_replace; }
+/// For each decoder layer its number l among the MoE layers, from 1; 0 for a dense one.
+std::vector<int64_t> moe_numbers(const ModelConfig& model);
+
+/// Number of MoE layers.
+int64_t moe_layers(const ModelConfig& model);
 
 }  // namespace hero

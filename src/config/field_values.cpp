@@ -114,6 +114,13 @@ bool assign(const Field& field, const Scalar& value) {
                           *to = *from;
                           return true;
                         },
+                        [&](std::vector<int64_t>* to) {
+                          const auto* from = std::get_if<std::vector<int64_t>>(&value);
+                          const auto fits = [&](int64_t v) { return within(field, static_cast<double>(v)); };
+                          if (!from || !std::ranges::all_of(*from, fits)) return false;
+                          *to = *from;
+                          return true;
+                        },
                     },
                     field.value);
 }
@@ -127,18 +134,26 @@ std::string literal(const Scalar& value) {
                         },
                         [](bool v) { return std::string(v ? "true" : "false"); },
                         [](const std::string& v) { return "\"" + v + "\""; },
+                        [](const std::vector<int64_t>& v) {
+                          std::vector<std::string> words;
+                          for (const int64_t i : v) words.push_back(std::to_string(i));
+                          return "[" + joined(words, ", ") + "]";
+                        },
                     },
                     value);
 }
 
 std::string type_name(const Field& field) {
-  static const char* const names[] = {"integer", "float", "bool", "string"};
+  static const char* const names[] = {"integer", "float", "bool", "string", "integers"};
   return names[field.value.index()];
 }
 
 std::string expected(const Field& field) {
   if (!field.choices.empty()) return "one of " + joined(field.choices, ", ");
   if (std::holds_alternative<bool*>(field.value)) return "true or false";
+  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) {
+    return "a list like [0, 3] of integers from " + whole(field.min) + " to " + whole(field.max);
+  }
   if (std::holds_alternative<int64_t*>(field.value)) {
     return "an integer from " + whole(field.min) + " to " + whole(field.max);
   }
@@ -151,6 +166,7 @@ std::string expected(const Field& field) {
 std::string bounds(const Field& field) {
   if (!field.choices.empty()) return joined(field.choices, "|");
   if (std::holds_alternative<bool*>(field.value)) return "true|false";
+  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return "each >= " + whole(field.min);
   std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);
   if (field.below_max) text += ", < " + shortest(field.max);
   return text;

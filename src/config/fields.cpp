@@ -9,6 +9,7 @@ namespace {
 // Sizes end at 2^31 - 1, so that a product of two fits 64 bits; the seed below 2^53, which every JSON reader
 // keeps exact.
 constexpr double kIntegerLimit = 2147483647;
+constexpr double kLayerLimit = 65535;
 constexpr double kSeedLimit = 9007199254740991;
 
 Field integer(std::string key, int64_t* value, double min, std::string help, double max = kIntegerLimit) {
@@ -28,6 +29,10 @@ Field fraction(std::string key, double* value, std::string help) {
       .key = std::move(key), .value = value, .help = std::move(help), .min = 0, .max = 1, .below_max = true};
 }
 
+Field integers(std::string key, std::vector<int64_t>* value, double min, std::string help) {
+  return {.key = std::move(key), .value = value, .help = std::move(help), .min = min, .max = kIntegerLimit};
+}
+
 Field flag(std::string key, bool* value, std::string help) {
   return {.key = std::move(key), .value = value, .help = std::move(help)};
 }
@@ -45,6 +50,7 @@ Field also(Field field, std::vector<std::string> aliases) {
 
 std::vector<Field> fields(Config& config) {
   ModelConfig& m = config.model;
+  RopeScaling& y = m.rope_scaling;
   RouterConfig& r = config.router;
   TrainConfig& t = config.train;
   OptimConfig& o = config.optim;
@@ -54,7 +60,8 @@ std::vector<Field> fields(Config& config) {
              "architecture: grouped-query (qwen3_moe) or latent attention (deepseek_v3)"),
       integer("model.vocab_size", &m.vocab_size, 0, "0: that of the tokenizer beside the data"),
       integer("model.hidden_size", &m.hidden_size, 1, "width D of the residual stream"),
-      integer("model.num_hidden_layers", &m.num_hidden_layers, 1, "transformer layers, dense and MoE"),
+      integer("model.num_hidden_layers", &m.num_hidden_layers, 1, "transformer layers, dense and MoE",
+              kLayerLimit),
       integer("model.num_attention_heads", &m.num_attention_heads, 1, "query heads"),
       integer("model.num_key_value_heads", &m.num_key_value_heads, 1, "key/value heads (qwen3_moe)"),
       integer("model.head_dim", &m.head_dim, 1, "size of a head (qwen3_moe)"),
@@ -65,6 +72,19 @@ std::vector<Field> fields(Config& config) {
       integer("model.qk_rope_head_dim", &m.qk_rope_head_dim, 1, "rotary query/key part (deepseek_v3)"),
       integer("model.v_head_dim", &m.v_head_dim, 1, "value size of a head (deepseek_v3)"),
       positive("model.rope_theta", &m.rope_theta, "base of the rotary frequencies"),
+      choice("model.rope_scaling.type", &y.type, {"default", "yarn"},
+             "longer contexts by YaRN (arXiv 2309.00071)"),
+      positive("model.rope_scaling.factor", &y.factor, "longest sequence over the original one"),
+      integer("model.rope_scaling.original_max_position_embeddings", &y.original_max_position_embeddings, 1,
+              "longest sequence before YaRN"),
+      positive("model.rope_scaling.beta_fast", &y.beta_fast, "turns from which a frequency stays"),
+      positive("model.rope_scaling.beta_slow", &y.beta_slow, "turns up to which it is divided by factor"),
+      number("model.rope_scaling.mscale", &y.mscale, "of cosine and sine; 0: 1"),
+      number("model.rope_scaling.mscale_all_dim", &y.mscale_all_dim,
+             "of the attention's logits (deepseek_v3); 0: none"),
+      number("model.rope_scaling.attention_factor", &y.attention_factor,
+             "of cosine and sine, given outright; 0: from factor and mscale"),
+      flag("model.rope_scaling.truncate", &y.truncate, "the ramp begins and ends at whole dimensions"),
       flag("model.rope_interleave", &m.rope_interleave, "rotary pairs lie side by side (deepseek_v3)"),
       number("model.rms_norm_eps", &m.rms_norm_eps, "added to the mean square"),
       flag("model.tie_word_embeddings", &m.tie_word_embeddings, "the output head is the embedding"),
@@ -73,6 +93,10 @@ std::vector<Field> fields(Config& config) {
       integer("model.intermediate_size", &m.intermediate_size, 1, "hidden size of the dense layers"),
       integer("model.first_k_dense_replace", &m.first_k_dense_replace, 0,
               "leading dense layers (deepseek_v3)"),
+      integer("model.decoder_sparse_step", &m.decoder_sparse_step, 1,
+              "one layer in so many is a MoE layer (qwen3_moe)"),
+      integers("model.mlp_only_layers", &m.mlp_only_layers, 0,
+               "decoder layers, from 0, that are dense (qwen3_moe)"),
       also(integer("model.num_experts", &m.num_experts, 1, "routed experts E of a layer"),
            {"model.n_routed_experts", "model.num_local_experts"}),
       integer("model.num_experts_per_tok", &m.num_experts_per_tok, 1, "routed experts K of a token"),
@@ -93,6 +117,8 @@ std::vector<Field> fields(Config& config) {
       integer("router.window", &r.window, 0, "last k visible layers; 0: all"),
       flag("router.scale", &r.scale, "rho keeps the scale of the logits; false: rho = 1"),
       integer("router.stages", &r.stages, 1, "parts of the stack of MoE layers; history stays within one"),
+      integers("router.stage_sizes", &r.stage_sizes, 1,
+               "MoE layers of every stage; []: router.stages equal parts"),
       number("router.eps", &r.eps, "added to RMS(H) in rho"),
       choice("router.init", &r.init, {"uniform", "zero"},
              "history weights W_R at the start; zero: a baseline's logits"),
@@ -100,8 +126,8 @@ std::vector<Field> fields(Config& config) {
       choice("router.history", &r.history, {"stage", "global"},
              "visible layers: of the same stage, or all before"),
       choice("router.dtype", &r.dtype, {"train", "fp32"}, "operands and history; train: as train.dtype"),
-      choice("router.balance", &r.balance, {"none", "micro_batch", "sequence", "global"},
-             "tokens over which the balance loss counts"),
+      choice("router.balance", &r.balance, {"none", "micro_batch", "sequence", "global", "pooled"},
+             "tokens over which the balance loss counts; pooled: of all layers, as transformers"),
       number("router.balance_loss", &r.balance_loss, "factor of the balance loss"),
       number("router.z_loss", &r.z_loss, "factor of the z-loss of the router's logits"),
       number("router.coupling_loss", &r.coupling_loss, "factor of R_cp (arXiv 2602.14159)"),
@@ -121,6 +147,8 @@ std::vector<Field> fields(Config& config) {
       choice("train.dtype", &t.dtype, {"bf16", "fp32", "fp64"},
              "activations and working weights; fp64: for tests"),
       flag("train.recompute", &t.recompute, "layers run again in the backward pass, to save memory"),
+      choice("train.trainable", &t.trainable, {"all", "routers"},
+             "weights that learn; routers: all others stay as they are"),
       integer("train.threads", &t.threads, 0, "CPU threads; 0: all cores"),
       integer("train.routing_every", &t.routing_every, 1,
               "steps between the experts' shares in routing.jsonl"),

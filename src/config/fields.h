@@ -12,13 +12,13 @@
 namespace hero {
 
 /// A value on its way into or out of a field.
-using Scalar = std::variant<int64_t, double, bool, std::string>;
+using Scalar = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;
 
-/// One knob. `value` points into the Config that fields() was given. Numbers have a `min`, integers also a
-/// `max`, strings their `choices`.
+/// One knob. `value` points into the Config that fields() was given. Numbers have a `min`, integers and
+/// lists of them also a `max`, strings their `choices`.
 struct Field {
   std::string key;  ///< "router.window"
-  std::variant<int64_t*, double*, bool*, std::string*> value;
+  std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*> value;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -50,7 +50,7 @@ bool assign(const Field& field, const Scalar& value);
 /// The value as a TOML literal; a float reads back equal and never looks like an integer.
 std::string literal(const Scalar& value);
 
-/// "integer", "float", "bool" or "string".
+/// "integer", "float", "bool", "string" or "integers".
 std::string type_name(const Field& field);
 
 /// What the field takes, for messages: "an integer from 0 to 2147483647", "one of baseline, hero".

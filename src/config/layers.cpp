@@ -1,10 +1,43 @@
 // Which MoE layers share a stage, and whose routing a layer sees.
+#include <algorithm>
+
 #include "config/config.h"
 #include "config/error.h"
 
 namespace hero {
 
-std::vector<int64_t> stage_of_layers(int64_t moe_layers, int64_t stages) {
+std::vector<int64_t> moe_numbers(const ModelConfig& model) {
+  std::vector<int64_t> numbers;
+  int64_t l = 0;
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i) {
+    const bool dense = i < model.first_k_dense_replace || (i + 1) % model.decoder_sparse_step != 0 ||
+                       std::ranges::find(model.mlp_only_layers, i) != model.mlp_only_layers.end();
+    numbers.push_back(dense ? 0 : ++l);
+  }
+  return numbers;
+}
+
+int64_t moe_layers(const ModelConfig& model) {
+  return std::ranges::count_if(moe_numbers(model), [](int64_t l) { return l > 0; });
+}
+
+std::vector<int64_t> stage_of_layers(int64_t moe_layers, const RouterConfig& router) {
+  const auto& sizes = router.stage_sizes;
+  if (!sizes.empty()) {
+    std::vector<int64_t> out;
+    for (size_t stage = 0; stage < sizes.size(); ++stage) {
+      out.insert(out.end(), static_cast<size_t>(std::max<int64_t>(sizes[stage], 0)),
+                 static_cast<int64_t>(stage));
+    }
+    const bool whole = std::ranges::all_of(sizes, [](int64_t size) { return size > 0; });
+    if (!whole || static_cast<int64_t>(out.size()) != moe_layers) {
+      throw UserError("router.stage_sizes: found sizes that add up to " + std::to_string(out.size()) +
+                      ", expected at least 1 each and together the " + std::to_string(moe_layers) +
+                      " MoE layers");
+    }
+    return out;
+  }
+  const int64_t stages = router.stages;
   if (stages < 1 || stages > moe_layers) {
     throw UserError("router.stages: found " + std::to_string(stages) +
                     ", expected at least 1 and at most the " + std::to_string(moe_layers) + " MoE layers");

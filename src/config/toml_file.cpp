@@ -35,6 +35,12 @@ TomlEntry entry(const std::string& key, const toml::node& node) {
     out.value = boolean->get();
   } else if (const auto* text = node.as_string()) {
     out.value = text->get();
+  } else if (const auto* list = node.as_array()) {
+    std::vector<int64_t> values;
+    for (const auto& element : *list) {
+      if (const auto* integer = element.as_integer()) values.push_back(integer->get());
+    }
+    if (values.size() == list->size()) out.value = std::move(values);
   }
   if (node.is_array()) {
     out.shown = "an array";

@@ -10,7 +10,7 @@
 
 namespace hero {
 
-/// One key of a file. `value` is empty for what no knob can hold (tables, arrays, dates).
+/// One key of a file. `value` is empty for what no knob can hold (tables, mixed arrays, dates).
 struct TomlEntry {
   std::string key;  ///< "router.window"
   int64_t line = 0;

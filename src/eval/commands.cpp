@@ -4,10 +4,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/training_state.h"
 #include "config/error.h"
 #include "data/step_progress.h"
 #include "eval/evaluate.h"
+#include "folder/load.h"
+#include "folder/resolve.h"
 
 namespace hero {
 namespace {

@@ -2,10 +2,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "checkpoint/training_state.h"
 #include "config/error.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "folder/load.h"
+#include "folder/resolve.h"
 #include "generate/sampler.h"
 
 namespace hero {

@@ -22,6 +22,13 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
   return (shares * mean).sum() * (static_cast<double>(experts) / static_cast<double>(groups));
 }
 
+at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
+                               const std::vector<at::Tensor>& ids_TK) {
+  const auto scores = at::cat(scores_TE, 0);
+  const auto ids = at::cat(ids_TK, 0);
+  return balance_loss(scores, ids, "micro_batch", /*sequence=*/1, {}) * static_cast<double>(ids.size(1));
+}
+
 at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
 
 at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
@@ -40,23 +47,39 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
   return pairs ? -sum / static_cast<double>(pairs) : at::Tensor();
 }
 
+namespace {
+
+// Scores that add up to 1 for every token.
+at::Tensor normalised_scores(const Routing& routing, const ModelConfig& model) {
+  const auto scores = routing_scores(routing.logits, routing.probs, model);
+  return model.scoring_func == "sigmoid" ? scores / scores.sum(1, true) : scores;
+}
+
+}  // namespace
+
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(output.routings.size());
   Losses losses;
-  const auto tokens = static_cast<double>(targets_T.size(0));
+  const auto tokens = static_cast<double>(targets_T.ge(0).sum().item<int64_t>());
   losses.total = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T) / tokens;
   losses.lm = losses.total.item<double>();
   const auto add = [&](const at::Tensor& term, double coefficient) {
     losses.total = losses.total + term * coefficient;
   };
+  const bool balanced = router.balance != "none" && router.balance_loss > 0,
+             pooled = router.balance == "pooled";
+  std::vector<at::Tensor> all_scores, all_ids;
   for (const auto& r : output.routings) {
-    if (router.balance != "none" && router.balance_loss > 0) {
-      auto scores = routing_scores(r.logits, r.probs, config.model);
-      if (config.model.scoring_func == "sigmoid") scores = scores / scores.sum(1, true);
-      const auto term = balance_loss(scores, r.ids, router.balance, sequence, balance.shares_LE[r.layer - 1]);
+    if (balanced) {
+      all_scores.push_back(normalised_scores(r, config.model));
+      all_ids.push_back(r.ids);
+    }
+    if (balanced && !pooled) {
+      const auto term =
+          balance_loss(all_scores.back(), r.ids, router.balance, sequence, balance.shares_LE[r.layer - 1]);
       losses.balance += term.item<double>() / layers;
       add(term, router.balance_loss);
     }
@@ -65,6 +88,11 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
       losses.z += term.item<double>() / layers;
       add(term, router.z_loss);
     }
+  }
+  if (balanced && pooled) {
+    const auto term = pooled_balance_loss(all_scores, all_ids);
+    losses.balance = term.item<double>();
+    add(term, router.balance_loss);
   }
   if (router.coupling_loss > 0) {
     const auto term =

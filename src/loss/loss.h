@@ -16,13 +16,13 @@ struct BalanceState {
 struct Losses {
   at::Tensor total;     ///< scalar: what is minimised
   double lm = 0;        ///< mean cross-entropy per token, nats
-  double balance = 0;   ///< mean over layers of E * sum_e f_e P_e, before its coefficient
+  double balance = 0;   ///< mean over layers of E * sum_e f_e P_e (pooled: of all), before its coefficient
   double z = 0;         ///< mean over layers and tokens of logsumexp(Z)^2, before its coefficient
   double coupling = 0;  ///< R_cp, before its coefficient
 };
 
-/// Loss of one micro-batch. targets int64 [T]; sequences of `sequence` tokens follow one another in T.
-/// Balance and z terms are summed over layers in `total`, as each layer's own loss.
+/// Loss of one micro-batch. targets int64 [T], -1 ignored; sequences of `sequence` tokens follow one another
+/// in T. Balance and z terms are summed over layers in `total`, as each layer's own loss.
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance);
 
@@ -31,6 +31,11 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
 /// by itself ("sequence"), or as given ("global").
 at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
                         int64_t sequence, const at::Tensor& global_shares_E);
+
+/// transformers' form: the tokens of all layers are one batch, and the shares sum to K:
+/// E * sum_e f_e P_e with f and P over L*T rows.
+at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
+                               const std::vector<at::Tensor>& ids_TK);
 
 /// Mean over tokens of logsumexp(Z)^2 (ST-MoE, Eq. 5).
 at::Tensor z_loss(const at::Tensor& logits_TE);

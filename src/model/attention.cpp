@@ -99,8 +99,8 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   const auto k =
       at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, keys, h, rope})}, 3).transpose(1, 2);
   const auto v = kv.slice(3, nope).transpose(1, 2);
-  return ops::linear(join_heads(ops::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(nope + rope)))),
-                     out_);
+  const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
+  return ops::linear(join_heads(ops::attention(q, k, v, scale)), out_);
 }
 
 }  // namespace hero

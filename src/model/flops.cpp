@@ -25,7 +25,7 @@ double training_flops_per_token(const Config& config) {
   const int64_t moe_count = moe_layers(m);
   const double weights =
       static_cast<double>(m.num_hidden_layers) * attention + static_cast<double>(moe_count) * moe +
-      static_cast<double>(m.first_k_dense_replace) * dense + d * static_cast<double>(m.vocab_size);
+      static_cast<double>(m.num_hidden_layers - moe_count) * dense + d * static_cast<double>(m.vocab_size);
   const HistoryLayout layout(moe_count, m.num_experts, config.router);
   double history = 0;
   for (int64_t l = 1; l <= moe_count; ++l) history += static_cast<double>(layout.visible(l).size()) * e * e;

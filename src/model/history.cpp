@@ -9,12 +9,12 @@ namespace hero {
 
 HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
     : experts_(experts),
-      stage_of_(stage_of_layers(layers, router.stages)),
+      stage_of_(stage_of_layers(layers, router)),
       visible_(layers),
       group_(layers, 0),
       index_(layers, 0) {
   const bool hero = router.kind == "hero";
-  const int64_t groups = router.history == "global" ? 1 : router.stages;
+  const int64_t groups = router.history == "global" ? 1 : stage_of_.back() + 1;
   std::vector<int64_t> members(groups, 0);
   for (int64_t l = 1; l <= layers; ++l) {
     if (hero) visible_[l - 1] = visible_layers(l, stage_of_, router);

@@ -2,18 +2,67 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <numbers>
+
 #include "ops/ops.h"
 
 namespace hero {
 
-RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta,
+namespace {
+
+double magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+// The dimension pair that turns `turns` times over the original length.
+double pair_of_turns(double turns, int64_t dims, double theta, const RopeScaling& yarn) {
+  const auto length = static_cast<double>(yarn.original_max_position_embeddings);
+  return static_cast<double>(dims) * std::log(length / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(theta));
+}
+
+// Frequencies of few turns are divided by `factor`, those of many turns stay, with a ramp between
+// (arXiv 2309.00071, section 3.2; bounds as in transformers).
+at::Tensor stretched(const at::Tensor& inverse, int64_t dims, double theta, const RopeScaling& yarn) {
+  double low = pair_of_turns(yarn.beta_fast, dims, theta, yarn),
+         high = pair_of_turns(yarn.beta_slow, dims, theta, yarn);
+  if (yarn.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dims - 1));
+  if (low == high) high += 0.001;
+  const auto ramp = ((at::arange(inverse.size(0), inverse.options()) - low) / (high - low)).clamp(0, 1);
+  return inverse / yarn.factor * ramp + inverse * (1 - ramp);
+}
+
+double amplitude(const RopeScaling& yarn) {
+  if (yarn.attention_factor > 0) return yarn.attention_factor;
+  if (yarn.mscale > 0 && yarn.mscale_all_dim > 0)
+    return magnitude(yarn.factor, yarn.mscale) / magnitude(yarn.factor, yarn.mscale_all_dim);
+  return magnitude(yarn.factor, 1.0);
+}
+
+}  // namespace
+
+double yarn_logit_scale(const RopeScaling& scaling) {
+  if (scaling.type != "yarn" || scaling.mscale_all_dim == 0) return 1.0;
+  const double m = magnitude(scaling.factor, scaling.mscale_all_dim);
+  return m * m;
+}
+
+RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, const ModelConfig& model,
                          at::ScalarType dtype) {
+  const double theta = model.rope_theta;
   const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const auto options = at::TensorOptions(type);
   const auto exponent = at::arange(0, rotary_dims, 2, options) / static_cast<double>(rotary_dims);
-  const auto inverse = at::pow(at::full({}, theta, options), exponent).reciprocal();
+  auto inverse = at::pow(at::full({}, theta, options), exponent).reciprocal();
+  const bool yarn = model.rope_scaling.type == "yarn";
+  if (yarn) inverse = stretched(inverse, rotary_dims, theta, model.rope_scaling);
   const auto angle = at::outer(at::arange(first, first + count, options), inverse);
-  return {angle.cos(), angle.sin()};
+  if (!yarn) return {angle.cos(), angle.sin()};
+  const double a = amplitude(model.rope_scaling);
+  return {angle.cos() * a, angle.sin() * a};
 }
 
 void LayerCache::append(const at::Tensor& a, const at::Tensor& b, int64_t dim) {

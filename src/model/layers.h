@@ -1,16 +1,22 @@
 #pragma once
 // What the two attention forms and the feed-forward layers share: rotary tables, cached keys and values.
+#include "config/config.h"
 #include "model/parameters.h"
 
 namespace hero {
 
-/// cos and sin [S, R/2] of positions first..first+count-1; angle = position / theta^(2i/R). fp32 angles, as
-/// in the reference implementations, fp64 in fp64 runs.
+/// cos and sin [S, R/2] of positions first..first+count-1; angle = position / theta^(2i/R), slowed down and
+/// scaled where model.rope_scaling asks for YaRN. fp32 angles, as in the reference implementations, fp64 in
+/// fp64 runs.
 struct RotaryTable {
   at::Tensor cos, sin;
 };
-RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, double theta,
+RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, const ModelConfig& model,
                          at::ScalarType dtype);
+
+/// What YaRN multiplies latent attention's logits by (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1
+/// without YaRN.
+double yarn_logit_scale(const RopeScaling& scaling);
 
 /// What one attention layer keeps of earlier positions while text is generated: keys and values [B, Hkv, S,
 /// .] (GQA) or the normalised latent [B, S, kv_lora_rank] and the rotated shared key [B, S, R] (MLA).

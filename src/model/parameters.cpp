@@ -70,6 +70,10 @@ std::vector<std::pair<std::string, at::Tensor>> Parameters::disk_tensors() const
   return tensors;
 }
 
+void Parameters::freeze_unless(const std::function<bool(const std::string& name)>& learns) {
+  for (auto& p : all_) p.leaf.set_requires_grad(learns(p.name));
+}
+
 void Parameters::publish() {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> leaves, values;

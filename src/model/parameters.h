@@ -33,7 +33,7 @@ struct ParameterPart {
 struct Parameter {
   std::string name;    ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
   at::Tensor values;   ///< fp32 or fp64, no gradient
-  at::Tensor leaf;     ///< what operators read; requires a gradient
+  at::Tensor leaf;     ///< what operators read; requires a gradient unless frozen
   bool decay = false;  ///< takes weight decay: matrices do, norm weights do not
   std::vector<ParameterPart> parts;
 };
@@ -59,6 +59,9 @@ class Parameters {
 
   /// Every part's name on disk with its view of the values, and the buffers.
   std::vector<std::pair<std::string, at::Tensor>> disk_tensors() const;
+
+  /// Parameters whose names do not satisfy `learns` take no gradient from now on.
+  void freeze_unless(const std::function<bool(const std::string& name)>& learns);
 
   /// Copies the values into leaves of another type; call after the values changed.
   void publish();

@@ -50,33 +50,38 @@ Transformer::Transformer(const Config& config)
   const auto init = normal_init(model.initializer_range);
   embedding_ = parameters_.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, init,
                                /*decay=*/true);
-  for (int64_t i = 0; i < model.num_hidden_layers; ++i) {
-    const int64_t l = i < model.first_k_dense_replace ? 0 : i - model.first_k_dense_replace + 1;
-    layers_.emplace_back(parameters_, i, l, config_, layout_);
-  }
+  const auto numbers = moe_numbers(model);
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i)
+    layers_.emplace_back(parameters_, i, numbers[i], config_, layout_);
   norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
   head_ = model.tie_word_embeddings
               ? embedding_
               : parameters_.add("lm_head.weight", {model.vocab_size, model.hidden_size}, init, true);
+  if (config_.train.trainable == "routers") {
+    parameters_.freeze_unless([](const std::string& name) { return name.ends_with(".mlp.gate.weight"); });
+  }
 }
 
 Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Position& position,
-                                         bool recompute, KeyValueCache* cache) const {
+                                         bool recompute, KeyValueCache* cache,
+                                         std::vector<at::Tensor>* states) const {
   const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1), past = cache ? cache->length : 0;
   const auto& model = config_.model;
   const int64_t rotary_dims = model.model_type == "deepseek_v3" ? model.qk_rope_head_dim : model.head_dim;
-  const auto rotary = rotary_table(past, length, rotary_dims, model.rope_theta, train_dtype(config_));
+  const auto rotary = rotary_table(past, length, rotary_dims, model, train_dtype(config_));
   const auto history = std::make_shared<RoutingHistory>(layout_, batch * length, router_dtype(config_),
                                                         !config_.router.detach);
   if (cache) cache->layers.resize(layers_.size());
 
   Output output;
   auto x = ops::embedding(tokens_BS, embedding_);
+  if (states) states->push_back(x);
   for (size_t i = 0; i < layers_.size(); ++i) {
     auto* layer_cache = cache ? &cache->layers[i] : nullptr;
     auto out = recompute ? recomputed(layers_[i], x, rotary, history, position)
                          : layers_[i](x, rotary, *history, position, layer_cache);
     x = out.x;
+    if (states) states->push_back(x);
     if (out.routing) output.routings.push_back(std::move(*out.routing));
   }
   if (cache) cache->length += length;

@@ -47,9 +47,9 @@ class Transformer {
   };
   /// tokens int64 [B, S], each in [0, V). With `cache`, the tokens follow the positions it holds, and it
   /// grows. `recompute`: keep only each layer's input and replay the layer in the backward pass; gradients
-  /// are bit-equal.
+  /// are bit-equal. `states` receives the embedding and every layer's output, each [B, S, D].
   Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
-                 KeyValueCache* cache = nullptr) const;
+                 KeyValueCache* cache = nullptr, std::vector<at::Tensor>* states = nullptr) const;
 
   /// Logits [B, S, V] in fp32 (fp64); for evaluation and generation.
   at::Tensor logits(const at::Tensor& hidden_TD, int64_t batch) const;

@@ -9,8 +9,9 @@ namespace hero {
 
 AdamW::AdamW(Parameters& parameters, const OptimConfig& config) : parameters_(&parameters), config_(config) {
   for (const auto& p : parameters.all()) {
-    exp_avg_.push_back(at::zeros_like(p.values));
-    exp_avg_sq_.push_back(at::zeros_like(p.values));
+    const bool learns = p.leaf.requires_grad();
+    exp_avg_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
+    exp_avg_sq_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
   }
 }
 

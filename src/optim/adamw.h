@@ -20,7 +20,7 @@ class AdamW {
   /// leaves and clears the gradients. `step` counts from 1 (bias correction).
   void step(int64_t step, double lr, double gradient_scale);
 
-  /// Moments shaped like the parameters, in their order.
+  /// Moments shaped like the parameters, in their order; undefined for frozen ones.
   std::vector<at::Tensor>& exp_avg() { return exp_avg_; }
   std::vector<at::Tensor>& exp_avg_sq() { return exp_avg_sq_; }
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "checkpoint/durable_file.h"
 #include "config/error.h"
+#include "folder/durable_file.h"
 
 namespace hero {
 

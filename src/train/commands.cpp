@@ -46,6 +46,9 @@ void add_train_commands(CLI::App& hero, int& status) {
   train_command->add_option("--run", options->run, "folder of the run")->required();
   train_command->add_flag("--resume", options->resume,
                           "go on after the run's latest checkpoint, or start if there is none");
+  train_command->add_option("--init-from", options->init_from,
+                            "run, checkpoint or model folder: its model and weights begin the run; with "
+                            "--router.kind=hero a baseline's routers gain a history");
   train_command->allow_extras();
   train_command->footer("Configuration keys, given as --key=value:\n" + field_help());
   train_command->callback([options, train_command, &status] {

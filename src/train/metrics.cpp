@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/durable_file.h"
 #include "config/error.h"
+#include "folder/durable_file.h"
 
 namespace hero {
 namespace {

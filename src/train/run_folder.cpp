@@ -4,12 +4,15 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "config/error.h"
 #include "data/file_io.h"
 #include "data/tokenizer.h"
+#include "folder/load.h"
+#include "folder/resolve.h"
 
 namespace hero {
 namespace {
@@ -30,13 +33,58 @@ bool may_change(const std::string& difference) {
   return false;
 }
 
+bool any_prefix(const std::string& text, std::initializer_list<const char*> prefixes) {
+  return std::ranges::any_of(prefixes, [&](const char* prefix) { return text.starts_with(prefix); });
+}
+
+// What a run begins with before files and flags: defaults, or the model in --init-from.
+Config base_config(const TrainOptions& options) {
+  Config base;
+  if (options.init_from.empty()) return base;
+  const auto folder = load_model_config(resolve_model_dir(options.init_from));
+  base.model = folder.model;
+  const auto& r = folder.router;
+  if (r.kind == "hero") {
+    base.router.kind = r.kind;
+    base.router.window = r.window;
+    base.router.scale = r.scale;
+    base.router.stages = r.stages;
+    base.router.stage_sizes = r.stage_sizes;
+    base.router.eps = r.eps;
+    base.router.detach = r.detach;
+    base.router.history = r.history;
+  }
+  base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
+  return base;
+}
+
+// Weights mean something only in the model they come from: files and flags may add a history, stretch
+// positions and choose how to train.
+void check_init(const TrainOptions& options, const Config& config) {
+  const auto folder = resolve_model_dir(options.init_from);
+  const auto from = load_model_config(folder);
+  const bool hero = from.router.kind == "hero";
+  for (const auto& difference : differences(from, config)) {
+    const bool structure =
+        any_prefix(difference, {"model."}) ||
+        (hero &&
+         any_prefix(difference, {"router.kind:", "router.window:", "router.scale:", "router.stages:",
+                                 "router.stage_sizes:", "router.eps:", "router.detach:", "router.history:"}));
+    if (structure && !any_prefix(difference, {"model.rope_scaling.", "model.max_position_embeddings:",
+                                              "model.initializer_range:", "model.norm_topk_eps:"})) {
+      throw UserError(options.init_from.string() + ": its weights belong to another model (" + difference +
+                      "), expected no such difference");
+    }
+  }
+}
+
 // The configuration of a resumed run: its own, with what the command line may change.
 Config resumed_config(const TrainOptions& options) {
   const auto path = options.run / "config.toml";
   const auto own = load_config({path.string()}, {});
   auto files = options.config_files;
   if (files.empty()) files.push_back(path.string());
-  auto asked = load_config(files, options.flags);
+  auto asked = load_config(files, options.flags, base_config(options));
   if (asked.model.vocab_size == 0) asked.model.vocab_size = own.model.vocab_size;
   std::vector<std::string> refused;
   for (const auto& difference : differences(own, asked)) {
@@ -79,7 +127,8 @@ Run open_run(const TrainOptions& options) {
     const auto checkpoints = list_checkpoints(options.run);
     if (!checkpoints.empty()) run.checkpoint = checkpoints.back();
   }
-  run.config = started ? resumed_config(options) : load_config(options.config_files, options.flags);
+  run.config = started ? resumed_config(options)
+                       : load_config(options.config_files, options.flags, base_config(options));
   auto& config = run.config;
   if (!run.checkpoint.empty()) {
     verify_checkpoint(run.checkpoint);
@@ -109,6 +158,10 @@ Run open_run(const TrainOptions& options) {
     config.model.vocab_size = (files->vocab_size + 63) / 64 * 64;
   }
   check(config);
+  if (run.checkpoint.empty() && !options.init_from.empty()) {
+    check_init(options, config);
+    run.init_from = resolve_model_dir(options.init_from);
+  }
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
                                              static_cast<uint64_t>(config.train.seed),
                                              config.model.vocab_size, files ? files->eos_id : -1);

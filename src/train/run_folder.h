@@ -31,6 +31,7 @@ struct Run {
   RunInputs inputs;
   std::unique_ptr<TokenStream> stream;
   std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
+  std::filesystem::path init_from;   ///< model folder whose weights begin the run; empty: initialised
 };
 
 /// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its

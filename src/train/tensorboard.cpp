@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/durable_file.h"
 #include "config/error.h"
+#include "folder/durable_file.h"
 
 namespace hero {
 namespace {

@@ -13,6 +13,7 @@ struct TrainOptions {
   std::vector<std::string> data;                 ///< PREFIX or WEIGHT:PREFIX
   std::filesystem::path run;
   bool resume = false;
+  std::filesystem::path init_from;  ///< run, checkpoint or model folder whose weights a new run starts with
 };
 
 /// Trains until config.train.steps, a signal or a failure. Returns the exit status: 0 when all steps are

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/temporary_folder.h"
+#include "folder/temporary_folder.h"
 
 namespace hero::test {
 

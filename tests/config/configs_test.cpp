@@ -41,7 +41,7 @@ int64_t parameters(const Config& config) {
       attention + 2 * D + E * D + 3 * D * m.moe_intermediate_size * (E + m.n_shared_experts);
   int64_t total = m.num_hidden_layers * layer + 2 * m.vocab_size * D + D;
   if (config.router.kind == "hero") {
-    const std::vector<int64_t> stages = stage_of_layers(moe_layers(m), config.router.stages);
+    const std::vector<int64_t> stages = stage_of_layers(moe_layers(m), config.router);
     for (int64_t l = 1; l <= moe_layers(m); ++l) {
       total += E * E * static_cast<int64_t>(visible_layers(l, stages, config.router).size());
     }

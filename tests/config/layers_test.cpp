@@ -15,19 +15,46 @@ RouterConfig router(int64_t window, const std::string& history = "stage") {
   return out;
 }
 
+RouterConfig stages(int64_t count, const Layers& sizes = {}) {
+  RouterConfig out;
+  out.stages = count;
+  out.stage_sizes = sizes;
+  return out;
+}
+
 TEST(StageOfLayers, FirstStagesAreLarger) {
-  EXPECT_EQ(stage_of_layers(6, 1), (Layers{0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(stage_of_layers(6, 2), (Layers{0, 0, 0, 1, 1, 1}));
-  EXPECT_EQ(stage_of_layers(7, 3), (Layers{0, 0, 0, 1, 1, 2, 2}));
-  EXPECT_EQ(stage_of_layers(8, 3), (Layers{0, 0, 0, 1, 1, 1, 2, 2}));
-  EXPECT_EQ(stage_of_layers(3, 3), (Layers{0, 1, 2}));
+  EXPECT_EQ(stage_of_layers(6, stages(1)), (Layers{0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(stage_of_layers(6, stages(2)), (Layers{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(stage_of_layers(7, stages(3)), (Layers{0, 0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(stage_of_layers(8, stages(3)), (Layers{0, 0, 0, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(stage_of_layers(3, stages(3)), (Layers{0, 1, 2}));
 }
 
 TEST(StageOfLayers, RefusesEmptyStages) {
-  EXPECT_EQ(failure([] { stage_of_layers(3, 4); }),
+  EXPECT_EQ(failure([] { stage_of_layers(3, stages(4)); }),
             "router.stages: found 4, expected at least 1 and at most the 3 MoE layers");
-  EXPECT_EQ(failure([] { stage_of_layers(3, 0); }),
+  EXPECT_EQ(failure([] { stage_of_layers(3, stages(0)); }),
             "router.stages: found 0, expected at least 1 and at most the 3 MoE layers");
+}
+
+TEST(StageOfLayers, GivenSizes) {
+  EXPECT_EQ(stage_of_layers(5, stages(2, {1, 4})), (Layers{0, 1, 1, 1, 1}));
+  EXPECT_EQ(failure([] { stage_of_layers(5, stages(2, {1, 3})); }),
+            "router.stage_sizes: found sizes that add up to 4, expected at least 1 each and together the 5 "
+            "MoE layers");
+  EXPECT_EQ(failure([] { stage_of_layers(5, stages(2, {0, 5})); }),
+            "router.stage_sizes: found sizes that add up to 5, expected at least 1 each and together the 5 "
+            "MoE layers");
+}
+
+TEST(MoeNumbers, DenseLayersDoNotCount) {
+  ModelConfig model;
+  model.num_hidden_layers = 6;
+  model.decoder_sparse_step = 2;
+  EXPECT_EQ(moe_numbers(model), (Layers{0, 1, 0, 2, 0, 3}));
+  model.mlp_only_layers = {3};
+  EXPECT_EQ(moe_numbers(model), (Layers{0, 1, 0, 0, 0, 2}));
+  EXPECT_EQ(moe_layers(model), 2);
 }
 
 TEST(VisibleLayers, StageLocal) {

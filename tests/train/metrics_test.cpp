@@ -10,8 +10,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/temporary_folder.h"
 #include "config/error.h"
+#include "folder/temporary_folder.h"
 
 namespace hero {
 namespace {

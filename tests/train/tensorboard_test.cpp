@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "checkpoint/temporary_folder.h"
 #include "config/error.h"
+#include "folder/temporary_folder.h"
 
 namespace hero {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/durable_file.h"
+#include "folder/durable_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

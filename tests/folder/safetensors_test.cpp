@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors.h"
+#include "folder/safetensors.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/temporary_folder.h"
 #include "config/error.h"
+#include "folder/temporary_folder.h"
 
 namespace hero {
 namespace {

@@ -13,8 +13,8 @@
 #include <set>
 #include <sstream>
 
-#include "checkpoint/safetensors.h"
 #include "config/error.h"
+#include "folder/safetensors.h"
 
 namespace hero {
 namespace {

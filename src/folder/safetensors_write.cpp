@@ -5,9 +5,9 @@
 #include <numeric>
 #include <set>
 
-#include "checkpoint/durable_file.h"
-#include "checkpoint/safetensors.h"
 #include "config/error.h"
+#include "folder/durable_file.h"
+#include "folder/safetensors.h"
 
 namespace hero {
 namespace {

@@ -1,0 +1,34 @@
+#pragma once
+// Model folders into models: checkpoints, what transformers saved, what `hero export` wrote.
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "folder/safetensors.h"
+#include "model/transformer.h"
+
+namespace hero {
+
+/// The configuration of a model folder: a checkpoint's config.toml, else what config.json says. UserError
+/// where there is neither, and as read_model_config.
+Config load_model_config(const std::filesystem::path& dir);
+
+/// Reads weights into the model and publishes them; half-precision and double values are converted. UserError
+/// where a tensor is missing, has another shape or no floating type, or where the folder holds tensors that
+/// the model lacks: the weights of another model. `new_history`: a router may come without history weights
+/// W_R (a baseline's [E, D]); W_O is read and W_R stays as it was initialised.
+void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
+
+/// A folder's model, ready to use. DIR as resolve_model_dir takes it. `dtype`: "bf16", "fp32" or "fp64"
+/// instead of the folder's own train.dtype.
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "");
+
+/// Copies a tensor of a file into its place, converted to the place's type. `where` begins the message of a
+/// UserError: no such tensor, another shape, no floating type.
+void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
+               const at::Tensor& target);
+
+/// A view of a tensor as a file holds it. It must be contiguous and outlive the view.
+TensorView tensor_view(const std::string& name, const at::Tensor& tensor);
+
+}  // namespace hero

@@ -1,0 +1,121 @@
+#include "inspect/commands.h"
+
+#include <CLI/CLI.hpp>
+
+#include "config/error.h"
+#include "data/tokenizer.h"
+#include "folder/load.h"
+#include "folder/resolve.h"
+#include "inspect/activations.h"
+#include "inspect/logits.h"
+#include "inspect/token_lists.h"
+
+namespace hero {
+namespace {
+
+struct LogitsOptions {
+  std::string dir, tokens, out, dtype = "fp32";
+  bool routing = false, gradients = false;
+};
+
+void run_logits(const LogitsOptions& options) {
+  const auto model = load_model(options.dir, options.dtype);
+  const auto tokens = read_token_lists(options.tokens, model->config().model);
+  auto tensors = model_logits(*model, tokens, options.routing);
+  if (options.gradients) {
+    for (auto& tensor : model_gradients(*model, tokens)) tensors.push_back(std::move(tensor));
+  }
+  write_tensors(options.out, tensors);
+}
+
+struct DiffOptions {
+  std::string a, b, text, tokens, dtype = "fp32";
+  double tolerance = 1e-5;
+};
+
+std::vector<int64_t> diff_tokens(const DiffOptions& options, const Transformer& a) {
+  if (!options.tokens.empty()) return read_token_lists(options.tokens, a.config().model)[0];
+  const auto path = resolve_model_dir(options.a) / "tokenizer.model";
+  if (!std::filesystem::exists(path)) {
+    throw UserError(path.string() + ": no such file, expected a tokenizer for --text; --tokens takes ids");
+  }
+  const auto ids = Tokenizer(path.string()).encode(options.text);
+  if (ids.empty()) throw UserError("--text: found no tokens, expected some text");
+  return {ids.begin(), ids.end()};
+}
+
+void run_diff(const DiffOptions& options) {
+  const auto a = load_model(options.a, options.dtype), b = load_model(options.b, options.dtype);
+  for (const auto& difference : differences(a->config(), b->config()))
+    std::printf("%s\n", difference.c_str());
+  const auto tokens = diff_tokens(options, *a);
+  const int64_t vocabulary = std::min(a->config().model.vocab_size, b->config().model.vocab_size);
+  for (const int64_t id : tokens) {
+    if (id >= vocabulary)
+      throw UserError("token " + std::to_string(id) + ": expected ids below " + std::to_string(vocabulary) +
+                      ", the smaller vocabulary");
+  }
+  const auto of_a = activations(*a, tokens), of_b = activations(*b, tokens);
+  std::printf("%-20s %14s\n", "place", "difference");
+  std::string parted;
+  for (size_t i = 0; i < of_a.size() && i < of_b.size() && of_a[i].place == of_b[i].place; ++i) {
+    const double difference = relative_difference(of_a[i].values, of_b[i].values);
+    if (parted.empty() && difference > options.tolerance) parted = of_a[i].place;
+    std::printf("%-20s %14.3g%s\n", of_a[i].place.c_str(), difference,
+                parted == of_a[i].place ? "  <- the first beyond the tolerance" : "");
+  }
+  if (!parted.empty()) {
+    std::printf("they part at: %s\n", parted.c_str());
+  } else if (of_a.size() != of_b.size()) {
+    std::printf("equal as far as both have the same layers: %zu and %zu places\n", of_a.size(), of_b.size());
+  } else {
+    std::printf("equal within %g of each place's greatest value\n", options.tolerance);
+  }
+}
+
+CLI::Option* add_dtype(CLI::App* command, std::string& dtype) {
+  return command->add_option("--dtype", dtype, "type of the computation")
+      ->check(CLI::IsMember({"fp32", "fp64", "bf16"}))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_inspect_commands(CLI::App& hero) {
+  auto logits = std::make_shared<LogitsOptions>();
+  auto* logits_command = hero.add_subcommand("logits", "Logits, routing and gradients for given tokens");
+  logits_command
+      ->add_option("dir", logits->dir, "run folder (its latest checkpoint), checkpoint or model folder")
+      ->required();
+  logits_command->add_option("--tokens", logits->tokens, "JSON file: a list of lists of token ids")
+      ->required();
+  logits_command->add_option("--out", logits->out, "safetensors file to write: logits.{n} [S, V]")
+      ->required();
+  logits_command->add_flag("--routing", logits->routing,
+                           "also router_logits.{n}.{l}, topk_ids.{n}.{l}, topk_weights.{n}.{l}, l from 1");
+  logits_command->add_flag("--gradients", logits->gradients,
+                           "also loss, lm_loss, balance_loss and grad.NAME of all lists as one batch");
+  add_dtype(logits_command, logits->dtype);
+  logits_command->callback([logits] { run_logits(*logits); });
+
+  auto diff = std::make_shared<DiffOptions>();
+  auto* diff_command =
+      hero.add_subcommand("diff", "Where two models part: configurations, then layer by layer");
+  diff_command->add_option("a", diff->a, "run folder, checkpoint or model folder")->required();
+  diff_command->add_option("b", diff->b, "the other")->required();
+  auto* text =
+      diff_command->add_option("--text", diff->text, "text to run both on, by the first one's tokenizer");
+  auto* tokens =
+      diff_command->add_option("--tokens", diff->tokens, "JSON file of token ids instead (its first list)");
+  text->excludes(tokens);
+  diff_command->add_option("--tolerance", diff->tolerance, "of |a - b| over the greatest |a|")
+      ->capture_default_str();
+  add_dtype(diff_command, diff->dtype);
+  diff_command->callback([diff] {
+    if (diff->text.empty() && diff->tokens.empty())
+      throw UserError("hero diff: found neither --text nor --tokens, expected one of them");
+    run_diff(*diff);
+  });
+}
+
+}  // namespace hero

@@ -1,0 +1,27 @@
+#pragma once
+// What a model computes for given tokens, as a safetensors file: for comparing implementations.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/transformer.h"
+
+namespace hero {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// For every list n: logits.{n} [S, V] fp32 (fp64 in fp64); with `routing` also, for every MoE layer l from
+/// 1, router_logits.{n}.{l} [S, E], topk_ids.{n}.{l} [S, K] int64, topk_weights.{n}.{l} [S, K].
+NamedTensors model_logits(const Transformer& model, const std::vector<std::vector<int64_t>>& tokens,
+                          bool routing);
+
+/// The lists, all of one length S, as one batch: `lm_loss`, the mean cross-entropy of each list's next
+/// tokens; `balance_loss` before its coefficient; `loss`, both as the model's configuration adds them; and
+/// grad.NAME of `loss` for every weight under its name on disk. UserError where the lengths differ or are
+/// below 2.
+NamedTensors model_gradients(const Transformer& model, const std::vector<std::vector<int64_t>>& tokens);
+
+void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors);
+
+}  // namespace hero
