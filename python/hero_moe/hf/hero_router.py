@@ -1,6 +1,6 @@
-"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Eq. of Z^(l) and rho).
+"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Z^(l) and rho).
 
-Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers are numbered from 1; dense layers do not count.
+Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers count from 1, dense layers do not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from transformers.conversion_mapping import (
 from transformers.utils.generic import maybe_autocast
 
 
-class RoutingHistory(dict[int, Tensor]):
+class RoutingHistory:
     """Probabilities [T, E] by MoE layer number, of one forward call.
 
-    A layer that gradient checkpointing replays writes the same values under its number again.
+    A layer that gradient checkpointing replays writes the same values under its number again. This is no
+    mapping: hooks that move arguments between devices would copy it, and what a layer stores would be lost.
     """
+
+    def __init__(self) -> None:
+        self.probs: dict[int, Tensor] = {}
+        self.with_grad = torch.is_grad_enabled()
 
 
 @dataclass(frozen=True)
@@ -40,13 +45,16 @@ class HeroRouterSettings:
 
     @classmethod
     def of(cls, config: Any, moe_layers: int) -> HeroRouterSettings | None:
-        """The settings of a transformers configuration, None for a baseline. Raises ValueError for what they may not be."""
+        """The settings in a transformers configuration, None for a baseline.
+
+        Raises ValueError, naming the key, for unknown keys and for values that they may not have.
+        """
         given = getattr(config, "hero_router", None)
         if given is None:
             return None
         known = {field.name for field in fields(cls)}
         if not isinstance(given, dict) or not given.keys() <= known:
-            raise ValueError(f"hero_router: found {given!r}, expected an object with the keys {sorted(known)}")
+            raise ValueError(f"hero_router: found {given!r}, expected an object with keys of {sorted(known)}")
         settings = cls(**{"stages": [0] * moe_layers} | given)
         settings.check(moe_layers)
         return settings
@@ -62,13 +70,15 @@ class HeroRouterSettings:
             return isinstance(value, int) and not isinstance(value, bool)
 
         window, stages = self.window, self.stages
-        expect(window is None or (whole(window) and window >= 1), "window", "null or a whole number of at least 1")
+        positive = whole(window) and window >= 1
+        expect(window is None or positive, "window", "null or a whole number of at least 1")
         expect(isinstance(self.scale, bool), "scale", "true or false")
         expect(isinstance(self.detach, bool), "detach", "true or false")
         expect(isinstance(self.eps, (int, float)) and self.eps >= 0, "eps", "a number that is not negative")
         expect(self.history in ("stage", "global"), "history", '"stage" or "global"')
-        whole_list = isinstance(stages, (list, tuple)) and all(map(whole, stages))
-        expect(whole_list and len(stages) == moe_layers, "stages", f"a stage for each of the {moe_layers} MoE layers")
+        listed = isinstance(stages, (list, tuple)) and all(map(whole, stages))
+        wanted = f"a whole number for each of the {moe_layers} MoE layers"
+        expect(listed and len(stages) == moe_layers, "stages", wanted)
 
     def visible(self, layer: int) -> list[int]:
         """S(l): the preceding MoE layers whose routing layer `layer` sees, oldest first."""
@@ -92,7 +102,8 @@ class HistoryReader:
     def logits(self, x: Tensor, weight: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
         """Z = x W_O^T + (rho H) W_R^T and softmax(Z), both [T, E] in fp32 (fp64 for an fp64 model).
 
-        x [T, D]; weight [E, D + M*E]. Stores the probabilities, in the type of x, as this layer's part of the history.
+        x [T, D]; weight [E, D + M*E]. Stores the probabilities, in the type of x, as this layer's part of the
+        history.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         d = x.shape[-1]
@@ -100,13 +111,15 @@ class HistoryReader:
             weight, inputs = weight.to(wide), x.to(wide)
             logits = F.linear(inputs, weight[:, :d])
             if self.settings and self.visible:
-                seen = torch.cat([history[j].to(x.device, wide) for j in self.visible], -1)
+                seen = torch.cat([history.probs[j].to(x.device, wide) for j in self.visible], -1)
                 if self.settings.scale:
                     seen = self.rho(inputs, seen) * seen
                 logits = logits + F.linear(seen, weight[:, d:])
             probs = logits.softmax(-1)
         if self.settings:
-            history[self.layer] = (probs.detach() if self.settings.detach else probs).to(x.dtype)
+            if not self.settings.detach and history.with_grad and not torch.is_grad_enabled():
+                raise ValueError("hero_router.detach: found false, expected true for reentrant checkpointing")
+            history.probs[self.layer] = (probs.detach() if self.settings.detach else probs).to(x.dtype)
         return logits, probs
 
     def rho(self, x: Tensor, seen: Tensor) -> Tensor:
@@ -123,9 +136,8 @@ def rms(rows: Tensor) -> Tensor:
 
 
 def use_native_conversion(model_class: type, model_type: str) -> None:
-    """Experts of `model_class` are fused at loading and split at saving, as transformers does for `model_type`.
-
-    It does so for its own classes; for classes that come with a model folder only where their names are registered.
+    """Experts of `model_class` are fused in loading and split in saving, as transformers does for its own
+    classes of `model_type`. For classes that come with a model folder, it does if their names are registered.
     """
     mapping = get_checkpoint_conversion_mapping(model_type)
     register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)

@@ -1,6 +1,6 @@
-"""DeepSeek-V3 whose routers read the routing history, with sigmoid or softmax scores: transformers' model with another
-router. Without `hero_router` in the configuration it is a baseline, for `"scoring_func": "softmax"`, which
-transformers' own class does not know.
+"""DeepSeek-V3 whose routers read the routing history, with sigmoid or softmax scores: transformers' model and
+another router. Without `hero_router` in the configuration it is a baseline: for `"scoring_func": "softmax"`,
+which transformers' own class does not know.
 
 The history belongs to one forward call: the model makes it, the layers pass it on as an argument.
 """
@@ -40,14 +40,15 @@ class HeroDeepseekV3TopkRouter(DeepseekV3TopkRouter):
         """Logits [T, E], weights [T, K] and ids [T, K] of the chosen experts."""
         logits, probs = self.reader.logits(hidden_states, self.weight, history)
         scores = logits.sigmoid() if self.scoring_func == "sigmoid" else probs
-        ids = self.best_groups(scores + self.e_score_correction_bias).topk(self.top_k, -1, sorted=False).indices
+        eligible = self.best_groups(scores + self.e_score_correction_bias)
+        ids = eligible.topk(self.top_k, -1, sorted=False).indices
         weights = scores.gather(1, ids)
         if self.norm_topk_prob:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return logits, weights * self.routed_scaling_factor, ids
 
     def best_groups(self, scores: Tensor) -> Tensor:
-        """Scores [T, E], -inf outside the `topk_group` groups whose two best scores have the greatest sums."""
+        """Scores [T, E], -inf outside the `topk_group` groups whose two best scores add up to the most."""
         if self.num_group == 1:
             return scores
         grouped = scores.unflatten(-1, (self.num_group, -1))
@@ -61,11 +62,14 @@ class HeroDeepseekV3MoE(DeepseekV3MoE):
     def __init__(self, config: DeepseekV3Config, layer: int) -> None:
         super().__init__(config)
         self.gate = HeroDeepseekV3TopkRouter(config, layer)
+        if config.n_shared_experts == 0:
+            self.shared_experts = None
 
     def forward(self, hidden_states: Tensor, history: RoutingHistory) -> Tensor:
         rows = hidden_states.flatten(0, -2)
         _, weights, ids = self.gate(rows, history)
-        return self.experts(rows, ids, weights).view_as(hidden_states) + self.shared_experts(hidden_states)
+        chosen = self.experts(rows, ids, weights).view_as(hidden_states)
+        return chosen + self.shared_experts(hidden_states) if self.shared_experts else chosen
 
 
 class HeroDeepseekV3DecoderLayer(DeepseekV3DecoderLayer):
@@ -84,7 +88,8 @@ class HeroDeepseekV3DecoderLayer(DeepseekV3DecoderLayer):
 
 class HeroDeepseekV3Model(DeepseekV3Model):
     _no_split_modules = ["HeroDeepseekV3DecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "routing_history"]
+    # transformers looks for the experts in the file of the class that it asks; they are in its own file.
+    _can_set_experts_implementation = DeepseekV3Model._can_set_experts_implementation
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)
@@ -109,7 +114,7 @@ class HeroDeepseekV3Model(DeepseekV3Model):
 
 class HeroDeepseekV3ForCausalLM(DeepseekV3ForCausalLM):
     _no_split_modules = HeroDeepseekV3Model._no_split_modules
-    _skip_keys_device_placement = HeroDeepseekV3Model._skip_keys_device_placement
+    _can_set_experts_implementation = DeepseekV3Model._can_set_experts_implementation
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)

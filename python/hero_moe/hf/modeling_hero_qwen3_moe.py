@@ -76,7 +76,8 @@ class HeroQwen3MoeDecoderLayer(Qwen3MoeDecoderLayer):
 
 class HeroQwen3MoeModel(Qwen3MoeModel):
     _no_split_modules = ["HeroQwen3MoeDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "routing_history"]
+    # transformers looks for the experts in the file of the class that it asks; they are in its own file.
+    _can_set_experts_implementation = Qwen3MoeModel._can_set_experts_implementation
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)
@@ -100,7 +101,7 @@ class HeroQwen3MoeModel(Qwen3MoeModel):
 
 class HeroQwen3MoeForCausalLM(Qwen3MoeForCausalLM):
     _no_split_modules = HeroQwen3MoeModel._no_split_modules
-    _skip_keys_device_placement = HeroQwen3MoeModel._skip_keys_device_placement
+    _can_set_experts_implementation = Qwen3MoeModel._can_set_experts_implementation
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)

@@ -1,0 +1,139 @@
+"""Small random models of transformers, in the configurations that its checkpoints vary in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "moe_intermediate_size": 16,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+QWEN3 = COMMON | {"num_key_value_heads": 2, "head_dim": 8, "num_experts": 8}
+DEEPSEEK = COMMON | {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.5,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "num_nextn_predict_layers": 0,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+# What each configuration has beside the family's.
+QWEN3_VARIANTS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen3-head-dim": {"head_dim": 16, "num_key_value_heads": 1},
+    "qwen3-sparse-step": {"num_hidden_layers": 4, "decoder_sparse_step": 2},
+    "qwen3-dense-layers": {"num_hidden_layers": 4, "mlp_only_layers": [0, 2], "num_key_value_heads": 4},
+    "qwen3-raw-weights": {"norm_topk_prob": False, "num_experts_per_tok": 3},
+    "qwen3-tied": {"tie_word_embeddings": True},
+    "qwen3-yarn": {"rope_parameters": YARN},
+    "qwen3-balance": {"output_router_logits": True, "router_aux_loss_coef": 0.05},
+    "qwen3-hero": {"num_hidden_layers": 4, "hero_router": {"eps": 1e-3}},
+    "qwen3-hero-global": {
+        "num_hidden_layers": 4,
+        "hero_router": {"window": 2, "history": "global", "stages": [0, 0, 1, 1]},
+    },
+    "qwen3-hero-balance": {
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.05,
+        "hero_router": {"detach": False, "scale": False},
+    },
+}
+DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
+    "deepseek": {},
+    "deepseek-no-rank": {"q_lora_rank": None, "n_shared_experts": 2, "first_k_dense_replace": 0},
+    "deepseek-groups": {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3},
+    "deepseek-raw-weights": {"norm_topk_prob": False, "n_shared_experts": 0, "routed_scaling_factor": 2.5},
+    "deepseek-dense-layers": {"first_k_dense_replace": 2},
+    "deepseek-halves": {"rope_interleave": False},
+    "deepseek-yarn": {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
+    "deepseek-yarn-plain": {"rope_parameters": YARN, "tie_word_embeddings": True},
+    "deepseek-values": {"v_head_dim": 20, "qk_rope_head_dim": 8},
+    "deepseek-softmax": {"scoring_func": "softmax", "n_group": 2},
+    "deepseek-hero": {"num_hidden_layers": 5, "hero_router": {"stages": [0, 0, 1, 1], "detach": False}},
+    "deepseek-hero-softmax": {
+        "num_hidden_layers": 4,
+        "scoring_func": "softmax",
+        "hero_router": {"window": 1},
+    },
+}
+VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS
+
+
+def configuration(name: str, **more: Any) -> PreTrainedConfig:
+    """The configuration of this name; `more` goes over it."""
+    if name in QWEN3_VARIANTS:
+        return Qwen3MoeConfig(**QWEN3 | QWEN3_VARIANTS[name] | more)
+    return DeepseekV3Config(**DEEPSEEK | DEEPSEEK_VARIANTS[name] | more)
+
+
+def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """transformers' own class, or ours where its own does not know what the configuration asks for."""
+    deepseek = config.model_type == "deepseek_v3"
+    if getattr(config, "hero_router", None) or getattr(config, "scoring_func", "sigmoid") == "softmax":
+        return HeroDeepseekV3ForCausalLM if deepseek else HeroQwen3MoeForCausalLM
+    return DeepseekV3ForCausalLM if deepseek else Qwen3MoeForCausalLM
+
+
+def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """A model in fp32 whose norms and biases are off their initial values, too."""
+    torch.manual_seed(0)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if "norm" in name:
+                tensor.add_(0.3 * torch.randn_like(tensor))
+            elif "bias" in name:
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    return model
+
+
+def random_ids(config: PreTrainedConfig, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+def keep_copied_code_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Where transformers puts the code of model folders that it opens; else in the user's cache."""
+    patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))

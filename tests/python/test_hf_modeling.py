@@ -1,0 +1,406 @@
+"""HERO models in transformers, against the equations and against transformers' own models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_models import configuration, keep_copied_code_in, random_ids, random_model, read_config
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    DeepseekV3ForCausalLM,
+    PreTrainedModel,
+    Qwen3MoeForCausalLM,
+)
+
+import hero_moe.hf
+from hero_moe.hf.hero_router import HeroRouterSettings, HistoryReader, RoutingHistory
+from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
+
+LAYERS, D, E = 5, 32, 8
+FAMILIES = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
+PLAIN = {"qwen3": Qwen3MoeForCausalLM, "deepseek": DeepseekV3ForCausalLM}
+STAGES = [0, 0, 0, 1, 1]
+HERO: dict[str, dict[str, Any]] = {
+    "all": {},
+    "last": {"window": 1},
+    "two": {"window": 2, "eps": 1e-3},
+    "stages": {"stages": STAGES, "window": None},
+    "global": {"stages": STAGES, "history": "global"},
+    "global-two": {"stages": STAGES, "history": "global", "window": 2},
+    "unscaled": {"stages": STAGES, "scale": False},
+    "deep": {"eps": 0.05, "detach": False},
+}
+VISIBLE = {
+    "all": [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+    "last": [[], [1], [2], [3], [4]],
+    "two": [[], [1], [1, 2], [2, 3], [3, 4]],
+    "stages": [[], [1], [1, 2], [], [4]],
+    "global": [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+    "global-two": [[], [1], [1, 2], [2, 3], [3, 4]],
+    "unscaled": [[], [1], [1, 2], [], [4]],
+    "deep": [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        keep_copied_code_in(tmp_path_factory.mktemp("modules"), patch)
+        yield
+
+
+def hero_model(family: str, hero: dict[str, Any] | None, **more: Any) -> PreTrainedModel:
+    """A random model of LAYERS MoE layers; the DeepSeek one has a dense layer before them."""
+    layers = LAYERS + (family == "deepseek")
+    more |= {} if hero is None else {"hero_router": hero}
+    return random_model(FAMILIES[family], configuration(family, num_hidden_layers=layers, **more))
+
+
+def in_fp64(model: PreTrainedModel) -> PreTrainedModel:
+    """The grouped matrix product of the experts knows no fp64."""
+    model.set_experts_implementation("eager")
+    return model.double()
+
+
+def gates(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+
+
+def routed(model: PreTrainedModel, ids: Tensor) -> tuple[list[Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
+    """Of each router, in one forward call: its input [T, D], and its logits, weights and ids."""
+    inputs, outputs = [], []
+
+    def keep(_: Any, args: tuple[Any, ...], out: tuple[Tensor, Tensor, Tensor]) -> None:
+        inputs.append(args[0].detach())
+        outputs.append(tuple(t.detach() for t in out))
+
+    hooks = [gate.register_forward_hook(keep) for gate in gates(model)]
+    with torch.no_grad():
+        model(ids)
+    for hook in hooks:
+        hook.remove()
+    return inputs, outputs
+
+
+def equation_logits(
+    inputs: list[Tensor],
+    weights: list[Tensor],
+    visible: list[list[int]],
+    eps: float = 1e-6,
+    scale: bool = True,
+) -> list[Tensor]:
+    """The paper's Z of every layer, token by token; the history is rounded to the type of the inputs."""
+    logits: list[Tensor] = []
+    for layer, (x, weight, seen) in enumerate(zip(inputs, weights, visible, strict=True), 1):
+        rows = []
+        for t, token in enumerate(x):
+            token, parts = token.double(), [token.double()]
+            history = [torch.softmax(logits[j - 1][t], 0).to(x.dtype).double() for j in seen]
+            if history:
+                h = torch.cat(history)
+                rho = (token.norm() / math.sqrt(D)) / (h.norm() / math.sqrt(len(h)) + eps)
+                parts.append(h * (rho * math.sqrt((layer - 1) / len(seen)) if scale else 1))
+            rows.append(weight.double() @ torch.cat(parts))
+        logits.append(torch.stack(rows))
+    return logits
+
+
+@pytest.mark.parametrize("variant", HERO)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_router_logits_follow_the_equations(family: str, variant: str) -> None:
+    model = in_fp64(hero_model(family, HERO[variant]))
+    inputs, outputs = routed(model, random_ids(model.config, (2, 7)))
+    weights = [gate.weight.detach() for gate in gates(model)]
+    assert [w.shape[1] for w in weights] == [D + len(seen) * E for seen in VISIBLE[variant]]
+    options = {k: v for k, v in HERO[variant].items() if k in ("eps", "scale")}
+    for (got, _, _), expected in zip(
+        outputs, equation_logits(inputs, weights, VISIBLE[variant], **options), strict=True
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_operands_and_fp32_logits(family: str) -> None:
+    model = hero_model(family, {}).bfloat16()
+    inputs, outputs = routed(model, random_ids(model.config, (2, 7)))
+    weights = [gate.weight.detach() for gate in gates(model)]
+    assert inputs[0].dtype == weights[0].dtype == torch.bfloat16
+    expected = equation_logits(inputs, weights, VISIBLE["all"])
+    for (got, _, _), logits in zip(outputs, expected, strict=True):
+        assert got.dtype == torch.float32
+        # The history's roundings may fall to either side: a step of bf16 of a probability, times rho and W.
+        torch.testing.assert_close(got.double(), logits, rtol=1e-5, atol=2e-3)
+
+
+def test_autocast_leaves_the_router_in_fp32() -> None:
+    model = hero_model("qwen3", {})
+    with torch.autocast("cpu", torch.bfloat16):
+        inputs, outputs = routed(model, random_ids(model.config, (2, 7)))
+    expected = equation_logits(inputs, [gate.weight.detach() for gate in gates(model)], VISIBLE["all"])
+    for (got, _, _), logits in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(got.double(), logits, rtol=1e-5, atol=1e-5)
+
+
+def chosen(scores: list[float], k: int, groups: int, kept: int) -> list[int]:
+    """The k best experts, in the `kept` groups whose two best scores have the greatest sums; ascending."""
+    size = len(scores) // groups
+    best = [sum(sorted(scores[g * size : (g + 1) * size])[-2:]) for g in range(groups)]
+    allowed = sorted(range(groups), key=lambda g: best[g])[-kept:]
+    eligible = [e for e in range(len(scores)) if e // size in allowed]
+    return sorted(sorted(eligible, key=lambda e: scores[e])[-k:])
+
+
+@pytest.mark.parametrize("hero", [None, {}], ids=["baseline", "hero"])
+@pytest.mark.parametrize("norm", [True, False], ids=["norm", "raw"])
+@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("scoring", ["sigmoid", "softmax"])
+def test_deepseek_choice(scoring: str, groups: int, norm: bool, hero: dict[str, Any] | None) -> None:
+    kept = max(groups // 2, 1)
+    options = {"scoring_func": scoring, "n_group": groups, "topk_group": kept, "norm_topk_prob": norm}
+    model = in_fp64(hero_model("deepseek", hero, **options))
+    _, outputs = routed(model, random_ids(model.config, (2, 7)))
+    for gate, (logits, weights, ids) in zip(gates(model), outputs, strict=True):
+        scores = logits.sigmoid() if scoring == "sigmoid" else logits.softmax(-1)
+        biased = scores + gate.e_score_correction_bias
+        for row, eligible, w, i in zip(scores, biased.tolist(), weights, ids, strict=True):
+            assert sorted(i.tolist()) == chosen(eligible, 2, groups, kept)
+            expected = row[i] / row[i].sum() if norm else row[i]
+            torch.testing.assert_close(w, 1.5 * expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-raw-weights", "qwen3-dense-layers", "qwen3-sparse-step",
+                                  "deepseek", "deepseek-groups", "deepseek-raw-weights"])  # fmt: skip
+def test_zero_history_weights_are_the_plain_model(name: str) -> None:
+    """Bit for bit, with padding and a gradient."""
+    family = name.partition("-")[0]
+    plain = random_model(PLAIN[family], configuration(name))
+    hero = FAMILIES[family](configuration(name, hero_router={})).eval()
+    state = {key: tensor for key, tensor in plain.state_dict().items() if tensor.numel()}
+    for key, tensor in hero.state_dict().items():
+        if tensor.shape != state[key].shape:
+            state[key] = torch.cat([state[key], torch.zeros(E, tensor.shape[1] - D)], 1)
+    hero.load_state_dict(state)
+    assert hero.config._experts_implementation == plain.config._experts_implementation
+    ids = random_ids(plain.config, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    got, expected = (m(ids, attention_mask=mask, labels=ids) for m in (hero, plain))
+    assert torch.equal(got.logits, expected.logits) and torch.equal(got.loss, expected.loss)
+    got.loss.backward()
+    expected.loss.backward()
+    gradients = dict(hero.named_parameters())
+    for key, parameter in plain.named_parameters():
+        if not parameter.numel():
+            continue
+        gradient = gradients[key].grad
+        difference = (gradient[:, :D] if "gate.weight" in key else gradient) - parameter.grad
+        assert difference.norm() <= 1e-5 * parameter.grad.norm(), key
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_initial_router_weights(family: str) -> None:
+    torch.manual_seed(0)
+    model = FAMILIES[family](configuration(family, num_hidden_layers=LAYERS + (family == "deepseek"),
+                                           hero_router={"window": 2}))  # fmt: skip
+    for layer, gate in enumerate(gates(model), 1):
+        bound = 1 / math.sqrt(D + (layer - 1) * E)
+        assert 0.97 * bound < gate.weight.abs().max() <= bound
+        assert gate.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_gradient_of_the_history(detach: bool) -> None:
+    """Detached: only W sees it. Not detached: the true gradient, by finite differences."""
+    settings = HeroRouterSettings(detach=detach, stages=[0, 0])
+    first, second = HistoryReader(settings, 1), HistoryReader(settings, 2)
+    torch.manual_seed(0)
+    x1, x2 = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    w1 = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    w2 = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+
+    def logits(x1: Tensor, x2: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        history = RoutingHistory()
+        first.logits(x1, w1, history)
+        return second.logits(x2, w2, history)[0]
+
+    if not detach:
+        assert torch.autograd.gradcheck(logits, (x1, x2, w1, w2))
+        return
+    assert torch.autograd.gradcheck(lambda w: logits(x1, x2, w1, w), (w2,))
+    upstream = torch.randn(3, 2, dtype=torch.float64)
+    got = torch.autograd.grad(logits(x1, x2, w1, w2), (x1, x2, w1), upstream, allow_unused=True)
+    to_x1, to_x2, to_w1 = got
+    assert to_x1 is None and to_w1 is None
+    torch.testing.assert_close(to_x2, upstream @ w2[:, :4].detach(), rtol=1e-12, atol=0)
+
+
+def gradients(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
+    """Of the language-model loss, in training mode; every parameter must have one."""
+    model.train().zero_grad()
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_reach_both_parts_of_every_router(family: str) -> None:
+    model = hero_model(family, {})
+    gradients(model, random_ids(model.config, (2, 9)))
+    for layer, gate in enumerate(gates(model), 1):
+        parts = gate.weight.grad.split([D, *[E] * (layer - 1)], 1)
+        assert all(part.norm() > 0 for part in parts)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_checkpointing(family: str, detach: bool, reentrant: bool) -> None:
+    model = hero_model(family, {"stages": STAGES, "history": "global", "window": 3, "detach": detach})
+    ids = random_ids(model.config, (2, 9))
+    expected = gradients(model, ids)
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant and not detach:
+        with pytest.raises(ValueError, match=r"hero_router\.detach: found false, expected true"):
+            gradients(model, ids)
+        return
+    got = gradients(model, ids)
+    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
+
+
+@pytest.mark.parametrize("hero", ["all", "global-two"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generation_with_and_without_cache(family: str, hero: str) -> None:
+    model = hero_model(family, HERO[hero])
+    ids = random_ids(model.config, (2, 6))
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    options["attention_mask"] = torch.ones_like(ids)
+    cached, whole = (model.generate(ids, use_cache=cache, **options) for cache in (True, False))
+    assert cached.shape == (2, 26) and torch.equal(cached, whole)
+    with torch.no_grad():
+        assert torch.equal(model(cached).logits.argmax(-1)[:, 5:-1], cached[:, 6:])
+        start = model(cached[:, :20], use_cache=True)
+        rest = model(cached[:, 20:], past_key_values=start.past_key_values).logits
+        torch.testing.assert_close(rest, model(cached).logits[:, 20:], rtol=1e-5, atol=1e-5)
+
+
+def test_balance_loss() -> None:
+    model = hero_model("qwen3", {}, router_aux_loss_coef=0.05)
+    ids = random_ids(model.config, (2, 9))
+    plain = model(ids, labels=ids)
+    out = model(ids, labels=ids, output_router_logits=True)
+    assert [tuple(z.shape) for z in out.router_logits] == [(18, E)] * LAYERS
+    probs = torch.cat(out.router_logits).softmax(-1)
+    shares = torch.bincount(probs.topk(2, -1).indices.flatten(), minlength=E) / len(probs)
+    torch.testing.assert_close(out.aux_loss, E * (shares * probs.mean(0)).sum(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(out.loss, plain.loss + 0.05 * out.aux_loss, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "hero"), [("qwen3", "global-two"), ("deepseek", "stages"), ("deepseek", None)]
+)
+def test_saved_models_open_again(family: str, hero: str | None, tmp_path: Path) -> None:
+    """Bit for bit, and once more from what the opened model saves in shards."""
+    more = {} if family == "qwen3" else {"scoring_func": "softmax"}
+    model = hero_model(family, hero and HERO[hero], tie_word_embeddings=hero == "stages", **more)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    model.save_pretrained(folders[0])
+    config = read_config(folders[0])
+    classes = config["auto_map"]
+    classes["AutoModel"] = classes["AutoModelForCausalLM"].replace("ForCausalLM", "Model")
+    (folders[0] / "config.json").write_text(json.dumps(config))
+    ids = random_ids(model.config, (2, 9))
+    for old, new in pairwise([*folders, None]):
+        opened = AutoModelForCausalLM.from_pretrained(old, trust_remote_code=True)
+        assert type(opened).__name__ == FAMILIES[family].__name__ and type(opened) is not FAMILIES[family]
+        state = opened.state_dict()
+        assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+        with torch.no_grad():
+            assert torch.equal(opened(ids).logits, model(ids).logits)
+        if new:
+            opened.save_pretrained(new, max_shard_size="20KB")
+    module = {"qwen3": "modeling_hero_qwen3_moe.py", "deepseek": "modeling_hero_deepseek_v3.py"}[family]
+    for folder in folders:
+        assert {p.name for p in folder.glob("*.py")} == {module, "hero_router.py"}
+        for file in folder.glob("*.py"):
+            assert file.read_bytes() == (Path(hero_moe.hf.__file__).parent / file.name).read_bytes()
+        names = {name for file in folder.glob("*.safetensors") for name in load_file(file)}
+        assert "model.layers.1.mlp.experts.7.down_proj.weight" in names
+        assert not any("gate_up_proj" in name for name in names)
+    assert len(list(folders[1].glob("model-*.safetensors"))) > 3
+    second = read_config(folders[1])
+    assert second == config | {"dtype": "float32"} and second.get("hero_router") == (hero and HERO[hero])
+    assert second["model_type"] == {"qwen3": "qwen3_moe", "deepseek": "deepseek_v3"}[family]
+    assert AutoConfig.from_pretrained(folders[1]).to_dict() == opened.config.to_dict()
+    base = AutoModel.from_pretrained(folders[1], trust_remote_code=True)
+    assert all(torch.equal(t, state["model." + name]) for name, t in base.state_dict().items())
+
+
+def test_without_the_code_a_hero_folder_is_refused(tmp_path: Path) -> None:
+    hero_model("qwen3", {}).save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_on_other_devices(family: str, tmp_path: Path) -> None:
+    """Layers that wait on disk: arguments then pass through hooks that move them."""
+    model = hero_model(family, {})
+    model.save_pretrained(tmp_path)
+    places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    places |= {f"model.layers.{i}": ("cpu", "disk")[i % 2] for i in range(model.config.num_hidden_layers)}
+    opened = AutoModelForCausalLM.from_pretrained(
+        tmp_path, trust_remote_code=True, device_map=places, offload_folder=tmp_path / "offload"
+    )
+    ids = random_ids(model.config, (2, 9))
+    with torch.no_grad():
+        assert torch.equal(opened(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_graph(family: str) -> None:
+    """`torch.compile` finds nothing that it must leave to Python."""
+    model = hero_model(family, {"window": 2})
+    model.set_experts_implementation("batched_mm")
+    ids = random_ids(model.config, (2, 9))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        got = torch.compile(model, backend="eager", fullgraph=True)(ids, use_cache=False).logits
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("hero", "message"),
+    [
+        ({"windows": 2}, "expected an object with keys of"),
+        ([], "expected an object with keys of"),
+        ({"window": 0}, "hero_router.window: found 0, expected null or a whole number of at least 1"),
+        ({"window": True}, "hero_router.window: found True"),
+        ({"scale": 1}, "hero_router.scale: found 1, expected true or false"),
+        ({"detach": None}, "hero_router.detach: found None, expected true or false"),
+        ({"eps": -1.0}, "hero_router.eps: found -1.0, expected a number that is not negative"),
+        ({"eps": "1"}, "hero_router.eps: found '1'"),
+        ({"history": "all"}, "hero_router.history: found 'all', expected \"stage\" or \"global\""),
+        ({"stages": [0, 0]}, "expected a whole number for each of the 5 MoE layers"),
+        ({"stages": 2}, "hero_router.stages: found 2"),
+    ],
+)
+def test_refused_settings(hero: Any, message: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        hero_model("qwen3", hero)
+    assert message in str(refusal.value)
+
+
+def test_refused_scores() -> None:
+    with pytest.raises(ValueError, match="scoring_func: found 'tanh', expected \"sigmoid\" or \"softmax\""):
+        hero_model("deepseek", None, scoring_func="tanh")

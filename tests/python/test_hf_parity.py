@@ -1,0 +1,305 @@
+"""Equal numbers from equal folders: transformers' models in the program, the program's in transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from hf_models import (
+    VARIANTS,
+    class_of,
+    configuration,
+    keep_copied_code_in,
+    random_ids,
+    random_model,
+    read_config,
+)
+from program import DEEPSEEK, checkpoint, ran, training
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+LOGITS = 2e-5  # greatest difference of fp32 logits, part of the greatest logit
+SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn configurations
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        keep_copied_code_in(tmp_path_factory.mktemp("modules"), patch)
+        yield
+
+
+def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
+    (work / "tokens.json").write_text(json.dumps(tokens))
+    ran("logits", model, "--tokens", work / "tokens.json", "--out", work / "out.safetensors", *words)
+    return load_file(work / "out.safetensors")
+
+
+def assert_close(got: Tensor, expected: Tensor, part: float = LOGITS) -> None:
+    """The greatest difference is at most `part` of the greatest value."""
+    assert got.dtype == torch.float32 and got.shape == expected.shape
+    assert (got - expected).abs().max() <= part * expected.abs().max()
+
+
+@dataclass
+class Case:
+    """A model of transformers, and what the program says about it."""
+
+    model: PreTrainedModel
+    folder: Path
+    ids: Tensor
+    said: dict[str, Tensor]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp(request.param)
+    config = configuration(request.param)
+    model = random_model(class_of(config), config)
+    model.save_pretrained(folder)
+    ids = random_ids(config, (SEQUENCES, LENGTH))
+    return Case(model, folder, ids, program_logits(folder, ids.tolist(), folder, "--routing", "--gradients"))
+
+
+@torch.no_grad()
+def test_logits(case: Case) -> None:
+    for n, expected in enumerate(case.model(case.ids).logits):
+        assert_close(case.said[f"logits.{n}"], expected)
+
+
+def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [T, E] that choose experts, -inf outside the chosen groups; the least lead [T] of a choice."""
+
+    def lead(scores: Tensor, k: int) -> Tensor:
+        best = scores.topk(min(k + 1, scores.shape[-1]), -1).values
+        return best[:, k - 1] - best[:, k] if best.shape[-1] > k else torch.full_like(best[:, 0], torch.inf)
+
+    if getattr(gate, "scoring_func", "sigmoid" if hasattr(gate, "num_group") else "softmax") == "softmax":
+        scores = logits.softmax(-1)
+    else:
+        scores = logits.sigmoid()
+    if not hasattr(gate, "num_group"):
+        return scores, lead(scores, gate.top_k)
+    scores = (scores + gate.e_score_correction_bias).unflatten(-1, (gate.num_group, -1))
+    groups = scores.topk(2, -1).values.sum(-1)
+    least = groups.topk(gate.topk_group, -1).values[:, -1:]
+    scores = scores.masked_fill((groups < least).unsqueeze(-1), -torch.inf).flatten(-2)
+    return scores, torch.minimum(lead(scores, gate.top_k), lead(groups, gate.topk_group))
+
+
+@torch.no_grad()
+def test_routing(case: Case) -> None:
+    outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+    gates = [layer.mlp.gate for layer in case.model.model.layers if hasattr(layer.mlp, "gate")]
+    hooks = [gate.register_forward_hook(lambda _, args, out: outputs.append(out)) for gate in gates]
+    case.model(case.ids)
+    for hook in hooks:
+        hook.remove()
+    for layer, (gate, (logits, weights, ids)) in enumerate(zip(gates, outputs, strict=True), 1):
+        keys = [f"{n}.{layer}" for n in range(SEQUENCES)]
+        assert_close(torch.cat([case.said[f"router_logits.{key}"] for key in keys]), logits)
+        got_ids = torch.cat([case.said[f"topk_ids.{key}"] for key in keys]).long()
+        got_weights = torch.cat([case.said[f"topk_weights.{key}"] for key in keys])
+        assert got_ids.shape == ids.shape and got_weights.dtype == torch.float32
+        _, lead = selection(gate, logits)
+        clear = lead > 1e-5
+        assert clear.float().mean() > 0.9
+        got = torch.zeros_like(logits).scatter(-1, got_ids, got_weights)
+        expected = torch.zeros_like(logits).scatter(-1, ids, weights)
+        assert torch.equal((got != 0)[clear], (expected != 0)[clear])
+        torch.testing.assert_close(got[clear], expected[clear], rtol=2e-5, atol=2e-6)
+    assert f"router_logits.0.{len(gates) + 1}" not in case.said
+
+
+def named_as_on_disk(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A parameter of transformers, or its gradient, in the parts and under the names that a folder has."""
+    experts, _, kind = name.rpartition(".")
+    if not experts.endswith("mlp.experts"):
+        return {name: tensor}
+    if kind == "down_proj":
+        return {f"{experts}.{e}.down_proj.weight": part for e, part in enumerate(tensor)}
+    halves = zip(("gate_proj", "up_proj"), tensor.chunk(2, 1), strict=True)
+    return {f"{experts}.{e}.{half}.weight": part for half, all_ in halves for e, part in enumerate(all_)}
+
+
+def not_empty(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without those of shared experts that a model has none of: transformers writes them, of size 0."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+
+
+def test_loss_and_gradients(case: Case) -> None:
+    case.model.zero_grad()
+    out = case.model(case.ids, labels=case.ids)
+    out.loss.backward()
+    assert case.said["loss"].item() == pytest.approx(out.loss.item(), rel=1e-6)
+    balance = 0.0
+    if case.model.config.model_type == "qwen3_moe" and case.model.config.output_router_logits:
+        balance = case.model.config.router_aux_loss_coef * out.aux_loss.item()
+        assert case.said["balance_loss"].item() == pytest.approx(out.aux_loss.item(), rel=1e-6)
+    assert case.said["lm_loss"].item() == pytest.approx(out.loss.item() - balance, rel=1e-6)
+    expected: dict[str, Tensor] = {}
+    for name, parameter in case.model.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        expected |= named_as_on_disk(name, gradient)
+    got = {key.removeprefix("grad."): t for key, t in case.said.items() if key.startswith("grad.")}
+    expected = not_empty(expected)
+    assert got.keys() == expected.keys()
+    assert [n for n, g in expected.items() if not (got[n] - g).norm() <= 1e-4 * g.norm()] == []
+
+
+def test_round_trip(case: Case, tmp_path: Path) -> None:
+    """transformers, program, transformers: the same tensors, the same model."""
+    ran("export", case.folder, tmp_path / "out")
+    before = not_empty(load_file(case.folder / "model.safetensors"))
+    after = not_empty(load_file(tmp_path / "out" / "model.safetensors"))
+    assert before.keys() == after.keys() and {t.dtype for t in after.values()} == {torch.float32}
+    assert [name for name, tensor in before.items() if not torch.equal(tensor, after[name])] == []
+    opened = opened_whole(tmp_path / "out")
+    with torch.no_grad():
+        assert torch.equal(opened(case.ids).logits, case.model(case.ids).logits)
+
+
+def opened_whole(folder: Path, **options: Any) -> PreTrainedModel:
+    """The folder as transformers opens it; nothing may be missing, unknown or of another shape."""
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True, **options
+    )
+    without = {"n_shared_experts": 0}.items() <= model.config.to_dict().items()
+    assert without or not report["missing_keys"]
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    return model.eval()
+
+
+def test_sequences_of_several_lengths(tmp_path: Path) -> None:
+    config = configuration("deepseek-hero")
+    model = random_model(class_of(config), config)
+    model.save_pretrained(tmp_path)
+    ids = random_ids(config, (1, 60))[0]
+    parts = [part for part in ids.split([1, 32, 27])]
+    said = program_logits(tmp_path, [part.tolist() for part in parts], tmp_path)
+    assert said.keys() == {"logits.0", "logits.1", "logits.2"}
+    with torch.no_grad():
+        for n, part in enumerate(parts):
+            assert_close(said[f"logits.{n}"], model(part[None]).logits[0])
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen3-window": {"router.kind": "hero", "router.window": 1},
+    "qwen3-global": {
+        "router.kind": "hero",
+        "router.window": 2,
+        "router.stages": 2,
+        "router.history": "global",
+    },
+    "qwen3-unscaled": {"router.kind": "hero", "router.scale": False, "model.tie_word_embeddings": True},
+    "deepseek": DEEPSEEK,
+    "deepseek-softmax": DEEPSEEK | {"model.scoring_func": "softmax"},
+    "deepseek-stages": DEEPSEEK | {"router.kind": "hero", "router.stages": 2, "model.n_group": 2},
+}
+MORE = {
+    "train.dtype": "fp32",
+    "optim.lr": 1e-2,
+    "model.initializer_range": 0.1,
+    "model.num_hidden_layers": 5,
+}
+
+
+@dataclass
+class Exported:
+    name: str
+    run: Path
+    folder: Path
+    pieces: Path
+    tokens: list[int]
+
+
+@pytest.fixture(scope="module", params=TRAINED)
+def exported(
+    request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    """A run of some steps with large weights and a high rate, and its model folder."""
+    work = tmp_path_factory.mktemp(request.param)
+    ran(*training(work / "run", data, MORE | TRAINED[request.param]))
+    ran("export", work / "run", work / "folder")
+    tokens = np.fromfile(f"{data}-valid.bin", "<u2", 48).tolist()
+    return Exported(request.param, work / "run", work / "folder", data.with_name("pieces.model"), tokens)
+
+
+@torch.no_grad()
+def test_export_opens(exported: Exported, tmp_path: Path) -> None:
+    config = read_config(exported.folder)
+    hero, deepseek = "router.kind" in TRAINED[exported.name], exported.name.startswith("deepseek")
+    own = hero or exported.name == "deepseek-softmax"
+    family = "DeepseekV3ForCausalLM" if deepseek else "Qwen3MoeForCausalLM"
+    assert config["architectures"] == [("Hero" if own else "") + family]
+    assert ("auto_map" in config) == own and ("hero_router" in config) == hero
+    module = "modeling_hero_deepseek_v3.py" if deepseek else "modeling_hero_qwen3_moe.py"
+    assert {p.name for p in exported.folder.glob("*.py")} == ({module, "hero_router.py"} if own else set())
+    model = opened_whole(exported.folder)
+    assert type(model).__name__ == config["architectures"][0] and model.dtype == torch.float32
+
+    said = program_logits(exported.run, [exported.tokens], tmp_path, "--routing")
+    again = program_logits(exported.folder, [exported.tokens], tmp_path, "--routing")
+    assert said.keys() == again.keys() and all(torch.equal(t, again[key]) for key, t in said.items())
+    ids = torch.tensor([exported.tokens])
+    out = model(ids, output_router_logits=True)
+    assert_close(said["logits.0"], out.logits[0])
+    for layer, logits in enumerate(out.router_logits, 1):
+        assert_close(said[f"router_logits.0.{layer}"], logits)
+
+
+def test_both_generate_the_same(exported: Exported) -> None:
+    model = opened_whole(exported.folder)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(exported.pieces))
+    prompt = "def index_1(node):\n\treturn "
+    ids = torch.tensor([pieces.encode(prompt)])
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": pieces.eos_id()}
+    whole = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)[0]
+    new = [i for i in whole[ids.shape[1] :].tolist() if i < pieces.vocab_size() and i != pieces.eos_id()]
+    assert len(new) > 4
+    words = ["--prompt", prompt, "--temperature", 0, "--max-tokens", 24, "--tokenizer", exported.pieces]
+    assert ran("generate", exported.folder, *words).stdout == prompt + pieces.decode(new) + "\n"
+
+
+def test_bf16_in_shards(exported: Exported, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    ran("export", exported.run, folder, "--dtype", "bf16", "--max-shard-size", "100KB")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = {file.name: load_file(file) for file in folder.glob("*.safetensors")}
+    assert {name: file for file, tensors in files.items() for name in tensors} == index["weight_map"]
+    sizes = [sum(t.nbytes for t in tensors.values()) for tensors in files.values()]
+    assert len(files) > 2 and max(sizes) <= 100_000 and index["metadata"]["total_size"] == sum(sizes)
+    tensors = {name: t for part in files.values() for name, t in part.items()}
+    exact = load_file(exported.folder / "model.safetensors")
+    assert tensors.keys() == exact.keys()
+    for name, tensor in tensors.items():
+        kept = "e_score_correction_bias" in name  # transformers keeps it in fp32
+        expected = exact[name] if kept else exact[name].bfloat16()
+        assert tensor.dtype == expected.dtype and torch.equal(tensor, expected), name
+    model = opened_whole(folder)
+    assert model.dtype == torch.bfloat16
+    ids = torch.tensor([exported.tokens])
+    said = program_logits(folder, [exported.tokens], tmp_path, "--dtype", "bf16")["logits.0"]
+    with torch.no_grad():
+        difference = said - model(ids).logits[0].float()
+    # Both compute in bf16, with roundings at other places: some thousandths of the logits' size.
+    assert difference.norm() <= 0.03 * said.norm()
+
+
+def test_checkpoint_is_a_folder_of_transformers(exported: Exported) -> None:
+    """A baseline's checkpoint opens as it is."""
+    if exported.name in ("qwen3", "deepseek"):
+        with torch.no_grad():
+            ids = torch.tensor([exported.tokens])
+            logits = [opened_whole(f)(ids).logits for f in (checkpoint(exported.run, 6), exported.folder)]
+        assert torch.equal(*logits)
