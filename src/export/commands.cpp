@@ -1,10 +1,12 @@
 #include "export/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "config/error.h"
 #include "data/file_io.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_export.h"
 #include "export/export.h"
 #include "folder/load.h"
 #include "folder/model_config.h"
@@ -18,9 +20,35 @@ struct Options {
   ExportOptions chosen;
 };
 
+namespace fs = std::filesystem;
+
+// The source's tokenizer files; made anew where a lone tokenizer.model stands there.
+std::map<std::string, std::string> tokenizer_texts(const fs::path& source, int64_t longest) {
+  std::map<std::string, std::string> texts;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"}) {
+    if (fs::exists(source / name)) texts[name] = read_file((source / name).string());
+  }
+  if (!texts.empty() && !texts.count("tokenizer_config.json"))
+    texts.merge(tokenizer_files(Tokenizer(source.string()), longest));
+  return texts;
+}
+
+// eos_token_id of the source's config.json, the first where it has several; -1 without one.
+int64_t end_token(const fs::path& source) {
+  if (!fs::exists(source / "config.json")) return -1;
+  const auto config = nlohmann::json::parse(read_file((source / "config.json").string()), nullptr, false);
+  auto id = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+  if (id.is_array() && !id.empty()) id = nlohmann::json(id[0]);
+  return id.is_number_integer() ? id.get<int64_t>() : -1;
+}
+
 void run_export(Options options) {
   const auto source = resolve_model_dir(options.dir);
   const auto model = load_model(source, "fp32");
+  options.chosen.texts = tokenizer_texts(source, model->config().model.max_position_embeddings);
+  options.chosen.eos = end_token(source);
   export_model(*model, options.folder, options.chosen);
   std::printf("%s: %s %s, opens with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
               model->config().router.kind == "hero" ? "HERO" : "baseline",

@@ -35,11 +35,7 @@ struct DiffOptions {
 
 std::vector<int64_t> diff_tokens(const DiffOptions& options, const Transformer& a) {
   if (!options.tokens.empty()) return read_token_lists(options.tokens, a.config().model)[0];
-  const auto path = resolve_model_dir(options.a) / "tokenizer.model";
-  if (!std::filesystem::exists(path)) {
-    throw UserError(path.string() + ": no such file, expected a tokenizer for --text; --tokens takes ids");
-  }
-  const auto ids = Tokenizer(path.string()).encode(options.text);
+  const auto ids = Tokenizer(resolve_model_dir(options.a).string()).encode(options.text);
   if (ids.empty()) throw UserError("--text: found no tokens, expected some text");
   return {ids.begin(), ids.end()};
 }
