@@ -112,13 +112,12 @@ def _from_json(path: str, data: bytes) -> TokenizerFile:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     folder = os.path.dirname(path)
     config = _object(os.path.join(folder, "tokenizer_config.json"))
-    special = {
-        name: token
+    tokens = {
+        name: value.get("content") if isinstance(value, dict) else value
         for name, value in config.items()
-        if name.endswith("_token") and isinstance(
-            token := value.get("content") if isinstance(value, dict) else value, str
-        )
+        if name.endswith("_token")
     }
+    special = {name: token for name, token in tokens.items() if isinstance(token, str)}
     return TokenizerFile(
         "tokenizers",
         data,
