@@ -99,7 +99,9 @@ def test_tokenizer_json_and_wide_tokens(tmp_path: Path, folder: Path) -> None:
     assert sidecar["vocab_size"] == reference.get_vocab_size()
     assert (tmp_path / "o.tokenizer.json").read_bytes() == (bpe / "tokenizer.json").read_bytes()
 
+    (bpe / "tokenizer_config.json").unlink()  # then the usual names of added tokens count
     file = load_tokenizer(str(bpe / "tokenizer.json"))
+    assert file.eos_id == end
     wide = TokenizerFile(file.kind, file.data, 70_000, file.eos_id)
     tokenize(options(wide, [folder / "c.jsonl"], tmp_path / "w", valid_fraction=0))
     assert documents(tmp_path / "w-train") == expected
