@@ -100,9 +100,9 @@ def test_where_templates_come_from(tmp_path: Path, folder: Path) -> None:
         find_template("chatm", None)
 
 
-def chat_documents(tmp_path: Path, tokenizer: TokenizerFile, template: str, name: str = "c.jsonl") -> list[
-    list[int]
-]:
+def chat_documents(
+    tmp_path: Path, tokenizer: TokenizerFile, template: str, name: str = "c.jsonl"
+) -> list[list[int]]:
     rows: list[dict[str, Any]] = [{"m": [{k: v for k, v in m.items() if k != "extra"} for m in CHAT]}] * 3
     path = write_rows(tmp_path / name, rows)
     records = RecordFormat(messages="m", chat_template=template, special_tokens=tokenizer.special_tokens)
@@ -141,8 +141,7 @@ def test_control_pieces_in_conversations_and_documents(tmp_path: Path) -> None:
 def test_text_that_looks_like_a_special_token(folder: Path) -> None:
     """tokenizer.json: its id everywhere, as `Tokenizer.encode` does."""
     tokenizer = load_tokenizer(str(folder))
-    assert tokenizer.eos_id == json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"][
-        "<|endoftext|>"
-    ]
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    assert tokenizer.eos_id == vocabulary["<|endoftext|>"]
     (ids,) = make_encoder(tokenizer).encode(["a<|endoftext|>b"], conversation=False)
     assert ids[1] == tokenizer.eos_id and len(ids) == 3

@@ -95,16 +95,18 @@ def test_tokenizer_json_and_wide_tokens(tmp_path: Path, folder: Path) -> None:
     expected = [[*reference.encode(text, add_special_tokens=False).ids, end] for text in TEXTS if text]
     assert documents(tmp_path / "o-train") == expected
     sidecar = json.loads((tmp_path / "o.json").read_text())
-    assert sidecar["tokenizer"] == "o.tokenizer.json" and sidecar[
-        "vocab_size"
-    ] == reference.get_vocab_size() and sidecar["eos_id"] == end
+    assert (sidecar["tokenizer"], sidecar["eos_id"]) == ("o.tokenizer.json", end)
+    assert sidecar["vocab_size"] == reference.get_vocab_size()
     assert (tmp_path / "o.tokenizer.json").read_bytes() == (bpe / "tokenizer.json").read_bytes()
 
+    (bpe / "tokenizer_config.json").unlink()  # then the usual names of added tokens count
     file = load_tokenizer(str(bpe / "tokenizer.json"))
+    assert file.eos_id == end
     wide = TokenizerFile(file.kind, file.data, 70_000, file.eos_id)
     tokenize(options(wide, [folder / "c.jsonl"], tmp_path / "w", valid_fraction=0))
     assert documents(tmp_path / "w-train") == expected
     assert Path(tmp_path / "w-train.bin").stat().st_size == 2 * Path(tmp_path / "o-train.bin").stat().st_size
+    (tmp_path / "w.tokenizer.json").unlink()  # of another vocabulary than the counts say
     assert "int32" in ran("data", "info", tmp_path / "w").stdout
 
 
@@ -266,6 +268,15 @@ def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     assert not result.was_complete and tokenize(begun).was_complete
     (tmp_path / "o-valid.idx").unlink()  # then it is made again
     assert not tokenize(begun).was_complete and (tmp_path / "o-valid.idx").exists()
+
+
+def test_token_files_inside_the_folder_of_their_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
+    write_rows(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    begun = options(pieces, [tmp_path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
+    assert not dying(lambda: tokenize(begun), 25)
+    assert not tokenize(begun).was_complete
+    assert tokenize(begun).was_complete
 
 
 def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFile) -> None:

@@ -49,14 +49,12 @@ class PieceEncoder:
         size = self._pieces.get_piece_size()
         control = {self._pieces.id_to_piece(i): i for i in range(size) if self._pieces.is_control(i)}
         self._control = control
-        self._control_text = re.compile(
-            "|".join(map(re.escape, sorted(control, key=len, reverse=True)))
-        ) if control else None
+        longest_first = "|".join(map(re.escape, sorted(control, key=len, reverse=True)))
+        self._control_text = re.compile(longest_first) if control else None
         names = [self._pieces.piece_to_id(name) for name in ("<0xE2>", "<0x96>", "<0x81>")]
         self._space_symbol = [number for number in names if self._pieces.is_byte(number)]
-        self._lossless = len(self._space_symbol) == 3 and self._pieces.decode(
-            self._pieces.encode(PROBE)
-        ) == PROBE
+        survives = self._pieces.decode(self._pieces.encode(PROBE)) == PROBE
+        self._lossless = len(self._space_symbol) == 3 and survives
         self._joined: np.ndarray | None = None
 
     def encode(self, texts: Sequence[str], *, conversation: bool) -> list[list[int]]:
@@ -115,10 +113,9 @@ class PieceEncoder:
     def _side_by_side(self) -> np.ndarray:
         """By two bytes: whether they stand side by side in some piece, [256, 256]."""
         joined = np.zeros((256, 256), bool)
+        not_text = (self._pieces.is_byte, self._pieces.is_control, self._pieces.is_unknown)
         for number in range(self._pieces.get_piece_size()):
-            if self._pieces.is_byte(number) or self._pieces.is_control(number) or self._pieces.is_unknown(
-                number
-            ):
+            if any(is_special(number) for is_special in not_text):
                 continue
             piece = self._pieces.id_to_piece(number).replace(SPACE_SYMBOL, " ").encode()
             for pair in pairwise(piece):

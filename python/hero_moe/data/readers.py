@@ -77,9 +77,9 @@ def read_batches(
         place = Place()
 
 
-def _parquet(number: int, source: Source, records: RecordFormat, place: Place, rows: int) -> Iterator[
-    RawBatch
-]:
+def _parquet(
+    number: int, source: Source, records: RecordFormat, place: Place, rows: int
+) -> Iterator[RawBatch]:
     with pq.ParquetFile(source.path, buffer_size=1 << 20) as file:
         columns = records.columns(file.schema_arrow, source.path)
         total = max(1, file.metadata.num_rows)
@@ -113,9 +113,9 @@ def _arrow(number: int, source: Source, records: RecordFormat, place: Place, row
             done += batch.num_rows
 
 
-def _record_batches(file: pa.MemoryMappedFile, source: Source, first: int) -> Iterator[
-    tuple[pa.RecordBatch, int]
-]:
+def _record_batches(
+    file: pa.MemoryMappedFile, source: Source, first: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The record batches from number `first` on, of either IPC format, and the bytes of the file done with
     each."""
     if bytes(file.read(6)) == b"ARROW1":

@@ -32,7 +32,9 @@ FORMATS = {
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 ACCEPTED = ".parquet, .arrow, .jsonl or .json, the last two also with .gz or .zst"
-METADATA = {"state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+# What lies beside data and is none: of data sets, of tokenizers and models.
+NO_DATA = ("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+NO_DATA += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
 # Names that stand for a split wherever they are a whole word of a path.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -65,9 +67,9 @@ class Source:
         return sum(self.sizes)
 
 
-def find_sources(inputs: Iterable[str | Path], *, config: str | None = None, split: str = "train") -> list[
-    Source
-]:
+def find_sources(
+    inputs: Iterable[str | Path], *, config: str | None = None, split: str = "train"
+) -> list[Source]:
     """The sources behind paths, globs and folders, in a fixed order.
 
     `config` names a configuration of a data set, `split` the split to read of folders that tell their splits
@@ -114,9 +116,8 @@ def _group(paths: list[str]) -> list[Source]:
     parts: dict[str, list[tuple[int, str]]] = {}
     for path in paths:
         part = PART.match(path)
-        parts.setdefault(part["name"] if part else path, []).append(
-            (int(part["number"]) if part else 0, path)
-        )
+        name, number = (part["name"], int(part["number"])) if part else (path, 0)
+        parts.setdefault(name, []).append((number, path))
     sources = []
     for name, members in parts.items():
         known = file_format(os.path.basename(members[0][1]))
@@ -168,9 +169,12 @@ def _listed_files(folder: str, split: str) -> list[str]:
         os.path.relpath(os.path.join(base, name), folder)
         for base, folders, names in os.walk(folder)
         for name in names
-        if file_format(name) and name not in METADATA and not name.startswith(("cache-", "."))
+        if file_format(name) and not name.startswith(("cache-", ".")) and not name.endswith(NO_DATA)
     ]
-    inside = sorted(path for path in inside if not any(part.startswith(".") for part in path.split(os.sep)))
+    hidden = [path for path in inside if any(part.startswith(".") for part in path.split(os.sep))]
+    inside = sorted(
+        path for path in inside if path not in hidden and not _is_ours(os.path.join(folder, path))
+    )
     if not inside:
         raise DataError(f"{folder}: no file to read in this folder, expected {ACCEPTED}")
     splits = {path: split_of(path) for path in inside}
@@ -182,6 +186,14 @@ def _listed_files(folder: str, split: str) -> list[str]:
             )
         inside = [path for path in inside if splits[path] == split]
     return [os.path.join(folder, path) for path in inside]
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file is what stands beside token files: PREFIX.json or PREFIX.position.json."""
+    if not path.endswith(".json"):
+        return False
+    with open(path, "rb") as file:
+        return b'"format": "hero ' in file.read(64)
 
 
 def split_of(path: str) -> str | None:
@@ -216,9 +228,9 @@ def _configurations(readme: str) -> list[dict[str, Any]]:
         raise DataError(f"{readme}: broken YAML head ({str(error).splitlines()[0]})") from error
     entries = card.get("configs") if isinstance(card, dict) else None
     return [
-        entry for entry in entries or [] if isinstance(entry, dict) and (
-            "data_files" in entry or "data_dir" in entry
-        )
+        entry
+        for entry in entries or []
+        if isinstance(entry, dict) and ("data_files" in entry or "data_dir" in entry)
     ]
 
 
@@ -227,9 +239,8 @@ def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, 
     names = [str(entry.get("config_name", "default")) for entry in entries]
     if config is None:
         usual = [name for name, entry in zip(names, entries, strict=True) if entry.get("default") is True]
-        config = usual[0] if usual else "default" if "default" in names else names[0] if len(
-            names
-        ) == 1 else None
+        usual += ["default"] if "default" in names else names if len(names) == 1 else []
+        config = usual[0] if usual else None
         if config is None:
             raise DataError(
                 f"{readme}: found configurations {_listed(names)}, expected --config to choose one"

@@ -91,9 +91,8 @@ class TokenWriter:
         self._out, self._dtype, self._width = out, np.dtype(dtype), np.dtype(dtype).itemsize
         self._fraction, self._seed = fraction, seed
         self.documents = state["documents"] if state else 0
-        self.splits: dict[str, dict[str, int]] = {
-            k: dict(v) for k, v in state["splits"].items()
-        } if state else {}
+        committed = state["splits"] if state else {}
+        self.splits: dict[str, dict[str, int]] = {name: dict(counts) for name, counts in committed.items()}
         self._held: tuple[float, bytes, int] | None = None  # hash, tokens, bytes of text
         if state and state["held"]:
             self._held = (state["held"][0], base64.b64decode(state["held"][1]), state["held"][2])
@@ -162,9 +161,8 @@ class TokenWriter:
         held = None
         if self._held:
             held = [self._held[0], base64.b64encode(self._held[1]).decode(), self._held[2]]
-        return {
-            "documents": self.documents, "splits": {k: dict(v) for k, v in self.splits.items()}, "held": held
-        }
+        splits = {name: dict(counts) for name, counts in self.splits.items()}
+        return {"documents": self.documents, "splits": splits, "held": held}
 
     def end(self) -> dict[str, Any]:
         """The last commit: the document held back becomes the validation set."""

@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import sentencepiece
+import tokenizers
+
 from hero_moe.data.errors import DataError
 
-# What ends documents where no configuration says so; the first that the vocabulary holds.
+# What ends documents where no configuration says so; the first that is an added token.
 USUAL_ENDS = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "<｜end▁of▁sentence｜>",
-    "<|end▁of▁sentence|>",
     "</s>",
     "<|im_end|>",
 )
@@ -86,8 +88,6 @@ def _read(path: str) -> bytes:
 
 
 def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
-    import sentencepiece
-
     try:
         pieces = sentencepiece.SentencePieceProcessor(model_proto=data) if data else None
     except RuntimeError:
@@ -102,8 +102,6 @@ def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
 
 
 def _from_json(path: str, data: bytes) -> TokenizerFile:
-    import tokenizers
-
     try:
         tokenizer = tokenizers.Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises Exception itself
@@ -112,24 +110,24 @@ def _from_json(path: str, data: bytes) -> TokenizerFile:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     folder = os.path.dirname(path)
     config = _object(os.path.join(folder, "tokenizer_config.json"))
-    special = {
-        name: token
+    tokens = {
+        name: value.get("content") if isinstance(value, dict) else value
         for name, value in config.items()
-        if name.endswith("_token") and isinstance(
-            token := value.get("content") if isinstance(value, dict) else value, str
-        )
+        if name.endswith("_token")
     }
+    special = {name: token for name, token in tokens.items() if isinstance(token, str)}
     return TokenizerFile(
         "tokenizers",
         data,
         max(vocabulary.values(), default=-1) + 1,
-        _eos_id(vocabulary, special.get("eos_token"), folder),
+        _eos_id(tokenizer, special.get("eos_token"), folder),
         special,
         _chat_template(folder, config),
     )
 
 
-def _eos_id(vocabulary: Mapping[str, int], token: str | None, folder: str) -> int:
+def _eos_id(tokenizer: tokenizers.Tokenizer, token: str | None, folder: str) -> int:
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if token in vocabulary:
         return vocabulary[token]
     for name in ("generation_config.json", "config.json"):
@@ -137,7 +135,8 @@ def _eos_id(vocabulary: Mapping[str, int], token: str | None, folder: str) -> in
         number = number[0] if isinstance(number, list) and number else number
         if isinstance(number, int) and number in vocabulary.values():
             return number
-    return next((vocabulary[usual] for usual in USUAL_ENDS if usual in vocabulary), -1)
+    added = {entry.content: number for number, entry in tokenizer.get_added_tokens_decoder().items()}
+    return next((added[usual] for usual in USUAL_ENDS if usual in added), -1)
 
 
 def _chat_template(folder: str, config: Mapping[str, Any]) -> str | None:
