@@ -3,6 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <limits>
+#include <new>
 #include <optional>
 
 #include "config/error.h"
@@ -11,6 +13,8 @@
 namespace hero {
 
 namespace {
+
+constexpr std::size_t kCompiledStack = 1 << 20;  // bytes; the interpreter takes over, with memory of the heap
 
 std::string message_of(int code) {
   PCRE2_UCHAR text[256] = {};
@@ -24,9 +28,10 @@ class Matcher {
   Matcher()
       : data_(pcre2_match_data_create(1, nullptr)),
         context_(pcre2_match_context_create(nullptr)),
-        stack_(pcre2_jit_stack_create(32 << 10, 64 << 20, nullptr)) {
+        stack_(pcre2_jit_stack_create(32 << 10, kCompiledStack, nullptr)) {
     if (!data_ || !context_ || !stack_) throw std::bad_alloc();
     pcre2_jit_stack_assign(context_, nullptr, stack_);
+    pcre2_set_match_limit(context_, std::numeric_limits<uint32_t>::max());
   }
   ~Matcher() {
     pcre2_jit_stack_free(stack_);
@@ -38,8 +43,12 @@ class Matcher {
 
   std::optional<std::pair<std::size_t, std::size_t>> find(const pcre2_code* code, std::string_view text,
                                                           std::size_t from) {
-    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                  PCRE2_NO_UTF_CHECK, data_, context_);
+    const auto run = [&](uint32_t options) {
+      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                         PCRE2_NO_UTF_CHECK | options, data_, context_);
+    };
+    int found = run(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
     if (found < 0) throw RunError("tokenizer: splitting failed: " + message_of(found));
     const auto* const at = pcre2_get_ovector_pointer(data_);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "config/error.h"
 #include "data/json_node.h"
 
 namespace hero {
@@ -233,8 +234,12 @@ TokenizerJson read_tokenizer_json(const std::string& text, const std::string& fi
   const auto parsed = parse_json(text, file);
   const JsonNode root(parsed, file);
   TokenizerJson json;
-  const auto model = root.at("model");
-  read_model(model, json);
+  if (!root.has("model")) {
+    throw UserError(file +
+                    ": found JSON without a \"model\", expected a SentencePiece model or a Hugging Face "
+                    "tokenizer.json");
+  }
+  read_model(root.at("model"), json);
   root.check_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                    "post_processor", "decoder", "model"});
   if (root.has("version") && root.at("version").text() != "1.0") root.at("version").refuse("\"1.0\"");

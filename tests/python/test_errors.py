@@ -239,7 +239,7 @@ def test_folder_without_text(data: Path, tmp_path: Path) -> None:
 def test_tokenizer_file(data: Path, corpus: Path, tmp_path: Path) -> None:
     words = ["data", "tokenize", "--input", corpus, "--out", tmp_path / "out", "--tokenizer"]
     refused(hero(*words, tmp_path / "none.model"), f"{tmp_path / 'none.model'}: no such file")
-    refused(hero(*words, f"{data}.json"), f"{data}.json: model: not found")
+    refused(hero(*words, f"{data}.json"), f'{data}.json: found JSON without a "model"')
     refused(hero(*words, tmp_path), f"{tmp_path}: found a folder without tokenizer.model and tokenizer.json")
 
 

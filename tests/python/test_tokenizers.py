@@ -18,14 +18,17 @@ from transformers import AutoTokenizer
 
 # The patterns of the models' own files.
 QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 DEEPSEEK = [
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    (
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ).replace(r"\r\n", "\r\n"),  # the file has the characters themselves
 ]
 END = "<|endoftext|>"
 
@@ -97,20 +100,23 @@ ADDED = [
 ]
 
 SCRIPTS = [
-    (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x980), (0xE00, 0xE80),
-    (0x1100, 0x1200), (0x2000, 0x2070), (0x2190, 0x2300), (0x3040, 0x3100), (0x4E00, 0x9FA6), (0x9FA6, 0xA000),
-    (0xAC00, 0xD7A4), (0xF900, 0xFB07), (0xFE00, 0xFE10), (0xFF00, 0xFFF0), (0x1D400, 0x1D800), (0x1F300, 0x1F700),
+    (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x980),
+    (0xE00, 0xE80), (0x1100, 0x1200), (0x2000, 0x2070), (0x2190, 0x2300), (0x3040, 0x3100), (0x4E00, 0x9FA6),
+    (0x9FA6, 0xA000), (0xAC00, 0xD7A4), (0xF900, 0xFB07), (0xFE00, 0xFE10), (0xFF00, 0xFFF0),
+    (0x1D400, 0x1D800), (0x1F300, 0x1F700),
 ]  # fmt: skip
 WHOLE = [
-    "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "e\u0301\u0323", "\u1100\u1161\u11a8", "İ", "ſ", "'ſ", "I'LL", "we'Re", "\u0085", "\u180e",
-    "\u2028", "\u3000", "\ufeff", "\ufffd", "\r\n", "\n\n", "\t\t", "    ", "\x00", "\x1c", "½", "²", "\u0661\u0662", "1234567",
-    "--", ".;", " x ", "don't", "ﬁ", "Ａ", "龦", "▁", END, "<think>", "<think>!", " <left> ", " <right> ", "alone", " alone ",
+    "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "e\u0301\u0323", "\u1100\u1161\u11a8", "İ", "ſ", "'ſ", "I'LL", "we'Re", "\u0085",
+    "\u180e", "\u2028", "\u3000", "\ufeff", "\ufffd", "\r\n", "\n\n", "\t\t", "    ", "\x00", "\x1c", "½", "²",
+    "\u0661\u0662", "1234567",
+    "--", ".;", " x ", "don't", "ﬁ", "Ａ", "龦", "▁", END, "<think>", "<think>!", " <left> ", " <right> ", "alone",
+    " alone ",
     "ÅNGström", "A\u030angström", "</s>", "<unk>", "<0x41>", "\u00ad", "Ġ",
 ]  # fmt: skip
 
 
 def known(c: int) -> bool:
-    """Python 3.11 and PCRE2 10.42 have the characters of Unicode 14, what came later may be split otherwise."""
+    """Whether Unicode 14 has it, as Python 3.11 and PCRE2 10.42; later characters may be split otherwise."""
     return unicodedata.category(chr(c)) not in ("Cn", "Cs")
 
 
