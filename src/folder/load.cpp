@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "config/error.h"
+#include "config/toml_file.h"
 #include "folder/model_config.h"
 #include "folder/resolve.h"
+#include "folder/weight_shapes.h"
 
 namespace hero {
 namespace {
@@ -30,22 +33,42 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// A tensor of the file in memory of its own: files place data at any address.
-at::Tensor copy_of(const TensorView& view, const std::string& where) {
-  for (const auto& [name, type] : kTypes) {
-    if (view.dtype != name || !at::isFloatingType(type)) continue;
-    auto out = at::empty(view.shape, at::TensorOptions(type));
-    if (out.nbytes() > 0) std::memcpy(out.data_ptr(), view.data, out.nbytes());
-    return out;
+std::optional<at::ScalarType> floating_type(const TensorView& view) {
+  for (const auto& [name, type] : kTypes)
+    if (view.dtype == name && at::isFloatingType(type)) return type;
+  return std::nullopt;
+}
+
+// The tensor of this name, if it is what the model needs.
+const TensorView& fitting(const ShardedReader& reader, const std::string& where, const std::string& name,
+                          const std::vector<int64_t>& shape) {
+  const TensorView* found = reader.find(name);
+  const std::string expected = shape_text(shape) + ": the weights of another model";
+  if (!found) throw UserError(where + ": no tensor " + name + ", expected one of shape " + expected);
+  if (found->shape != shape) {
+    throw UserError(where + ": tensor " + name + " has the shape " + shape_text(found->shape) +
+                    ", expected " + expected);
   }
-  throw UserError(where + ": tensor " + view.name + " is " + view.dtype + ", expected F32, BF16, F16 or F64");
+  if (!floating_type(*found)) {
+    throw UserError(where + ": tensor " + name + " is " + found->dtype + ", expected F32, BF16, F16 or F64");
+  }
+  return *found;
 }
 
 // [E, D] of a baseline router, where the model's router is [E, D + M*E].
-bool lacks_history(const TensorView& found, const std::string& name, const at::Tensor& target,
+bool lacks_history(const TensorView& found, const std::string& name, const std::vector<int64_t>& shape,
                    int64_t hidden) {
-  return name.ends_with(".mlp.gate.weight") && target.size(1) > hidden &&
-         found.shape == std::vector<int64_t>{target.size(0), hidden};
+  return name.ends_with(".mlp.gate.weight") && shape[1] > hidden &&
+         found.shape == std::vector<int64_t>{shape[0], hidden};
+}
+
+// What the file offers for this tensor of the model: it, or the part of it without history.
+std::vector<int64_t> shape_on_file(const ShardedReader& reader, const std::string& name,
+                                   const std::vector<int64_t>& shape, int64_t hidden, bool new_history) {
+  const TensorView* found = reader.find(name);
+  return found && new_history && lacks_history(*found, name, shape, hidden)
+             ? std::vector<int64_t>{shape[0], hidden}
+             : shape;
 }
 
 // Tensors that say nothing this model does not know: a tied output head, shared experts of no width.
@@ -56,6 +79,31 @@ bool redundant(const ShardedReader& reader, const std::string& name, const Model
   return model.tie_word_embeddings && name == "lm_head.weight" && embedding &&
          embedding->dtype == found.dtype && embedding->shape == found.shape &&
          std::memcmp(embedding->data, found.data, found.bytes()) == 0;
+}
+
+void check_all(const ShardedReader& reader, const std::string& where, const Config& config,
+               bool new_history) {
+  std::set<std::string> known;
+  for_each_weight(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    known.insert(name);
+    fitting(reader, where, name, shape_on_file(reader, name, shape, config.model.hidden_size, new_history));
+  });
+  for (const auto& name : reader.names()) {
+    if (known.count(name) || redundant(reader, name, config.model)) continue;
+    throw UserError(where + ": tensor " + one_line(name, 200) +
+                    " has no place in this model: the weights of another model, or of " +
+                    "parts that this program lacks (biases, multi-token prediction ...)");
+  }
+}
+
+void read_all(const ShardedReader& reader, const std::string& where, Transformer& model, bool new_history) {
+  const int64_t hidden = model.config().model.hidden_size;
+  for (const auto& [name, tensor] : model.parameters().disk_tensors()) {
+    const auto whole = tensor.sizes().vec();
+    const auto shape = shape_on_file(reader, name, whole, hidden, new_history);
+    read_into(reader, where, name, shape == whole ? tensor : tensor.slice(1, 0, hidden));
+  }
+  model.parameters().publish();
 }
 
 }  // namespace
@@ -71,14 +119,11 @@ TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
 
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target) {
-  const TensorView* found = reader.find(name);
-  const std::string expected = shape_text(target.sizes().vec()) + ": the weights of another model";
-  if (!found) throw UserError(where + ": no tensor " + name + ", expected one of shape " + expected);
-  if (found->shape != target.sizes().vec()) {
-    throw UserError(where + ": tensor " + name + " has the shape " + shape_text(found->shape) +
-                    ", expected " + expected);
-  }
-  target.copy_(copy_of(*found, where));
+  const TensorView& found = fitting(reader, where, name, target.sizes().vec());
+  // In memory of its own: files place data at any address.
+  auto values = at::empty(found.shape, at::TensorOptions(*floating_type(found)));
+  if (values.nbytes() > 0) std::memcpy(values.data_ptr(), found.data, values.nbytes());
+  target.copy_(values);
 }
 
 Config load_model_config(const fs::path& dir) {
@@ -92,35 +137,24 @@ Config load_model_config(const fs::path& dir) {
   return config;
 }
 
+void check_weights(const fs::path& dir, const Config& config, bool new_history) {
+  check_all(ShardedReader(dir, "model"), dir.string(), config, new_history);
+}
+
 void load_weights(const fs::path& dir, Transformer& model, bool new_history) {
   const ShardedReader reader(dir, "model");
-  const std::string where = dir.string();
-  const int64_t hidden = model.config().model.hidden_size;
-  std::set<std::string> known;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors()) {
-    known.insert(name);
-    const TensorView* found = reader.find(name);
-    if (found && new_history && lacks_history(*found, name, tensor, hidden)) {
-      read_into(reader, where, name, tensor.slice(1, 0, hidden));
-    } else {
-      read_into(reader, where, name, tensor);
-    }
-  }
-  for (const auto& name : reader.names()) {
-    if (known.count(name) || redundant(reader, name, model.config().model)) continue;
-    throw UserError(where + ": tensor " + name +
-                    " has no place in this model: the weights of another model, or of " +
-                    "parts that this program lacks (biases, multi-token prediction ...)");
-  }
-  model.parameters().publish();
+  check_all(reader, dir.string(), model.config(), new_history);
+  read_all(reader, dir.string(), model, new_history);
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& dtype) {
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (!dtype.empty()) config.train.dtype = dtype;
+  const ShardedReader reader(folder, "model");
+  check_all(reader, folder.string(), config, /*new_history=*/false);
   auto model = std::make_unique<Transformer>(config);
-  load_weights(folder, *model);
+  read_all(reader, folder.string(), *model, /*new_history=*/false);
   return model;
 }
 

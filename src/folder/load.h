@@ -13,10 +13,15 @@ namespace hero {
 /// where there is neither, and as read_model_config.
 Config load_model_config(const std::filesystem::path& dir);
 
+/// UserError unless the folder holds exactly the weights of this model: where a tensor is missing, has
+/// another shape or no floating type, or has no place in the model. Builds nothing, whatever sizes the
+/// configuration asks for. `new_history`: a router may come without history weights W_R, as a baseline's [E,
+/// D].
+void check_weights(const std::filesystem::path& dir, const Config& config, bool new_history = false);
+
 /// Reads weights into the model and publishes them; half-precision and double values are converted. UserError
-/// where a tensor is missing, has another shape or no floating type, or where the folder holds tensors that
-/// the model lacks: the weights of another model. `new_history`: a router may come without history weights
-/// W_R (a baseline's [E, D]); W_O is read and W_R stays as it was initialised.
+/// as check_weights. `new_history`: of a router that comes without W_R, W_O is read and W_R stays as it was
+/// initialised.
 void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
 
 /// A folder's model, ready to use. DIR as resolve_model_dir takes it. `dtype`: "bf16", "fp32" or "fp64"

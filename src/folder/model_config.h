@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "config/config.h"
 
@@ -19,11 +20,15 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
 /// knows by itself.
 std::map<std::string, std::string> modelling_code(const Config& config);
 
-/// The `model` section of a folder's config.json, the `router` section where it has `hero_router`, the
-/// balance loss where the model asks for one, train.dtype and train.sequence as far as the model allows.
-/// UserError naming the file and the key: for keys that are missing, of a wrong type, contradictory or
+/// What the text of a folder's config.json says: the `model` section, the `router` section where it has
+/// `hero_router`, the balance loss where the model asks for one, train.dtype and train.sequence as far as the
+/// model allows.
+/// UserError naming `file` and the key: for keys that are missing, of a wrong type, contradictory or
 /// unknown, and for features that this program lacks (biases, sliding windows, other activations, other
 /// rotary scalings, quantized weights ...).
+Config parse_model_config(std::string_view text, const std::string& file);
+
+/// parse_model_config of a file.
 Config read_model_config(const std::filesystem::path& config_json);
 
 }  // namespace hero

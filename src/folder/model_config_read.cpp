@@ -1,21 +1,25 @@
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "config/error.h"
+#include "config/toml_file.h"
 #include "data/file_io.h"
 #include "folder/model_config.h"
+#include "folder/strict_json.h"
 
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using json = nlohmann::json;
 
-std::string shown(const json& value) {
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
+// What every reader of JSON keeps exact; sums of two cannot overflow.
+constexpr int64_t kExact = int64_t{1} << 53;
+
+bool is_integer(const json& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() < kExact;
+  return value.is_number_integer() && value.get<int64_t>() > -kExact;
 }
 
 // An object of the file. Every key that is asked for is remembered; what nobody asked for is refused at the
@@ -33,7 +37,7 @@ class Section {
   void harmless(const std::string& key) { asked_.insert(key); }
 
   int64_t integer(const std::string& key, std::optional<int64_t> otherwise = {}) {
-    return value<int64_t>(key, otherwise, "an integer", [](const json& v) { return v.is_number_integer(); });
+    return value<int64_t>(key, otherwise, "an integer below 2^53", is_integer);
   }
   double number(const std::string& key, std::optional<double> otherwise = {}) {
     return value<double>(key, otherwise, "a number", [](const json& v) { return v.is_number(); });
@@ -46,7 +50,7 @@ class Section {
   }
   std::vector<int64_t> integers(const std::string& key) {
     return value<std::vector<int64_t>>(key, std::vector<int64_t>{}, "a list of integers", [](const json& v) {
-      return v.is_array() && std::ranges::all_of(v, [](const json& i) { return i.is_number_integer(); });
+      return v.is_array() && std::ranges::all_of(v, is_integer);
     });
   }
   std::optional<Section> section(const std::string& key) {
@@ -66,7 +70,7 @@ class Section {
   void refuse_unknown() const {
     for (const auto& [key, found] : object_.items()) {
       if (!asked_.count(key)) {
-        throw UserError(where_ + ": " + key + ": found " + shown(found) +
+        throw UserError(where_ + ": " + one_line(key) + ": found " + shown(found) +
                         ", expected no such key: it may ask for a feature that this program lacks");
       }
     }
@@ -79,11 +83,7 @@ class Section {
     asked_.insert(key);
     if (!has(key) && otherwise) return *otherwise;
     if (!has(key) || !fits(object_[key])) refuse(key, expected);
-    try {
-      return object_[key].get<T>();
-    } catch (const json::exception&) {
-      refuse(key, expected);
-    }
+    return object_[key].get<T>();
   }
 
   std::string where_;
@@ -126,6 +126,7 @@ void read_rope(Section& config, ModelConfig& m) {
   m.max_position_embeddings = config.integer("max_position_embeddings");
   auto rope = config.section("rope_parameters");
   auto legacy = config.section("rope_scaling");
+  if (rope && legacy) config.refuse("rope_scaling", "nothing: rope_parameters is there already");
   if (!rope) rope = legacy;
   const auto theta = config.has("rope_theta") ? std::optional(config.number("rope_theta")) : std::nullopt;
   config.harmless("rope_theta");
@@ -161,6 +162,7 @@ void read_rope(Section& config, ModelConfig& m) {
 
 void read_common(Section& config, ModelConfig& m) {
   m.vocab_size = config.integer("vocab_size");
+  if (m.vocab_size < 1) config.refuse("vocab_size", "an integer from 1");
   m.hidden_size = config.integer("hidden_size");
   m.num_hidden_layers = config.integer("num_hidden_layers");
   m.num_attention_heads = config.integer("num_attention_heads");
@@ -180,7 +182,7 @@ void read_common(Section& config, ModelConfig& m) {
 void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
   const std::string experts = config.has("num_experts") ? "num_experts" : "num_local_experts";
   m.num_experts = config.integer(experts);
-  config.harmless("num_local_experts");
+  config.only("num_local_experts", {m.num_experts}, "num_experts says it already");
   m.num_key_value_heads = config.integer("num_key_value_heads");
   m.head_dim = config.integer("head_dim", m.hidden_size / std::max<int64_t>(m.num_attention_heads, 1));
   m.norm_topk_prob = config.flag("norm_topk_prob", false);
@@ -194,7 +196,7 @@ void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
 
 void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.num_experts = config.integer(config.has("n_routed_experts") ? "n_routed_experts" : "num_local_experts");
-  config.harmless("num_local_experts");
+  config.only("num_local_experts", {m.num_experts}, "n_routed_experts says it already");
   m.n_shared_experts = config.integer("n_shared_experts", 0);
   m.first_k_dense_replace = config.integer("first_k_dense_replace", 0);
   m.q_lora_rank = config.integer("q_lora_rank", 0);
@@ -266,22 +268,13 @@ std::string run_dtype(Section& config) {
   config.refuse(config.has("dtype") ? "dtype" : "torch_dtype", "bfloat16, float16, float32 or float64");
 }
 
-json parse(const std::string& file) {
-  try {
-    auto object = json::parse(read_file(file));
-    if (object.is_object()) return object;
-  } catch (const json::parse_error& error) {
-    throw UserError(file + ": byte " + std::to_string(error.byte) +
-                    ": not JSON, expected a model's configuration");
-  }
-  throw UserError(file + ": not a JSON object, expected a model's configuration");
-}
-
 }  // namespace
 
-Config read_model_config(const std::filesystem::path& config_json) {
-  const std::string file = config_json.string();
-  Section section(file, parse(file));
+Config parse_model_config(std::string_view text, const std::string& file) {
+  auto object = parse_strict(text, file);
+  if (!object.is_object())
+    throw UserError(file + ": found " + shown(object) + ", expected a model's configuration: a JSON object");
+  Section section(file, std::move(object));
   Config config;
   ModelConfig& m = config.model;
   m.model_type = section.text("model_type");
@@ -308,6 +301,10 @@ Config read_model_config(const std::filesystem::path& config_json) {
     throw UserError(what.starts_with(file) ? what : file + ": " + what);
   }
   return config;
+}
+
+Config read_model_config(const std::filesystem::path& config_json) {
+  return parse_model_config(read_file(config_json.string()), config_json.string());
 }
 
 }  // namespace hero

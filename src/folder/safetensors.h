@@ -40,9 +40,24 @@ std::span<const SafetensorsDtype> safetensors_dtypes();
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-/// One file, memory-mapped; the views are valid as long as this object lives. The header is checked in full
-/// before anything is believed. UserError, one line: the file, the byte or entry, what was found, what was
-/// expected. Files of other writers may place tensors at odd addresses: copy bytes, do not dereference.
+/// What a file holds; the views point into its bytes.
+struct SafetensorsContents {
+  std::vector<TensorView> tensors;  ///< in the order of the file
+  std::map<std::string, std::string> metadata;
+};
+
+/// The tensors in a file's bytes. The header is checked in full before anything is believed: every view lies
+/// within `bytes`. `file` names it in messages. UserError, one line: the file, the byte or entry, what was
+/// found, what was expected.
+SafetensorsContents parse_safetensors(std::string_view bytes, const std::string& file);
+
+/// The weight_map of NAME.safetensors.index.json: the file of every tensor, a plain name beside the index.
+/// UserError as parse_safetensors.
+std::map<std::string, std::string> parse_index(std::string_view text, const std::string& file);
+
+/// One file, memory-mapped; the views are valid as long as this object lives. UserError as
+/// parse_safetensors. Files of other writers may place tensors at odd addresses: copy bytes, do not
+/// dereference.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);

@@ -76,6 +76,7 @@ void check_init(const TrainOptions& options, const Config& config) {
                       "), expected no such difference");
     }
   }
+  check_weights(folder, config, config.router.kind == "hero");
 }
 
 // The configuration of a resumed run: its own, with what the command line may change.

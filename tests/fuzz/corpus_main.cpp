@@ -1,0 +1,111 @@
+// The fuzz targets without a fuzzer: every file of the corpus, large bad files made here, and some thousand
+// mutations of them from a fixed seed. A finding ends the process; so does a corpus of which nothing is
+// accepted.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fuzz/targets.h"
+
+namespace hero::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kMutations = 3000;
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+std::string with_length(const std::string& header) {
+  std::string bytes(8, '\0');
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes + header;
+}
+
+// Too large to keep: text nested 100,000 deep, long numbers and names.
+std::vector<std::string> large_files() {
+  std::vector<std::string> out;
+  for (const std::string& text :
+       {repeated("[", 100'000), repeated("{\"a\":", 100'000), "{\"a\":" + repeated("[", 100'000),
+        "{\"vocab_size\":" + repeated("9", 100'000) + "}", "{\"" + repeated("a", 100'000) + "\":1}",
+        "{\"a\":" + repeated("[", 100'000) + repeated("]", 100'000) + "}"}) {
+    out.push_back(text);
+    out.push_back(with_length(text));
+  }
+  return out;
+}
+
+// Flips, cuts, repeats and swaps a few bytes, or puts a piece of another file in.
+std::string mutated(std::string bytes, const std::vector<std::string>& seeds, std::mt19937_64& random) {
+  const auto below = [&](size_t limit) { return limit == 0 ? 0 : random() % limit; };
+  for (size_t rounds = 1 + below(4); rounds > 0; --rounds) {
+    const size_t at = below(bytes.size()), length = below(std::min<size_t>(bytes.size() - at, 24)) + 1;
+    switch (below(5)) {
+      case 0:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes.erase(at, length);
+        break;
+      case 2:
+        bytes.insert(at, bytes.substr(at, length));
+        break;
+      case 3: {
+        const std::string& other = seeds[below(seeds.size())];
+        bytes.insert(at, other.substr(below(other.size()), length));
+        break;
+      }
+      default:
+        bytes.insert(at, std::vector<std::string>{"0", "-", "9999999999", "e400", "null", "[", "\xff", "\"",
+                                                  ",", std::string(1, '\0')}[below(10)]);
+    }
+  }
+  return bytes;
+}
+
+int run(const fs::path& corpus) {
+  for (const Target& target : targets()) {
+    std::vector<std::string> seeds;
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(corpus / target.name)) files.push_back(entry.path());
+    std::ranges::sort(files);
+    int whole = 0, mutants = 0;
+    for (const auto& file : files) {
+      seeds.push_back(bytes_of(file));
+      whole += target.read(seeds.back());
+    }
+    for (const auto& file : large_files()) target.read(file);
+    std::mt19937_64 random(1);
+    for (int i = 0; i < kMutations && !seeds.empty(); ++i)
+      mutants += target.read(mutated(seeds[i % seeds.size()], seeds, random));
+    std::printf("%s: %zu files, %d accepted; %d mutations, %d accepted\n", target.name.data(), files.size(),
+                whole, kMutations, mutants);
+    if (whole == 0 || whole == static_cast<int>(files.size())) {
+      std::fprintf(stderr, "%s: expected good and bad files\n", (corpus / target.name).c_str());
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace hero::fuzz
+
+int main(int argc, char** argv) {
+  if (argc == 2) return hero::fuzz::run(argv[1]);
+  std::fprintf(stderr, "usage: %s CORPUS\n", argv[0]);
+  return 2;
+}

@@ -1,0 +1,7 @@
+// libFuzzer's entry; see scripts/fuzz.sh.
+#include "fuzz/targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  hero::fuzz::read_index({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
