@@ -52,7 +52,7 @@ struct Linear : torch::autograd::Function<Linear> {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
   TORCH_CHECK(w_OI.dim() == 2 && x.dim() > 0 && x.sym_size(-1) == w_OI.sym_size(1),
-              "linear: w must be [O, I] with I the last dimension of x ", x.sym_sizes(), ", got ",
+              "linear: w must be [O, I] with I = ", x.sym_size(-1), " as in x ", x.sym_sizes(), ", got ",
               w_OI.sym_sizes());
   TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ",
               w_OI.scalar_type());
