@@ -4,7 +4,8 @@
     python examples/finetune_with_trainer.py [FILE ...] [--steps N] [--out DIR]
 
 The model is a small Qwen3-MoE with random weights over bytes, so that nothing is downloaded; put
-`AutoModelForCausalLM.from_pretrained(...)` and its tokenizer in its place. Without files, Python's own sources are read.
+`AutoModelForCausalLM.from_pretrained(...)` and its tokenizer in its place. Without files, Python's own
+sources are read.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def main() -> None:
     files = arguments.files or sorted(Path(os.__file__).parent.glob("*.py"))[:20]
     data = examples(files)
     if not data:
-        parser.error(f"{', '.join(map(str, files))}: found fewer than {LENGTH} bytes, expected at least one example")
+        names = ", ".join(map(str, files))
+        parser.error(f"{names}: found fewer than {LENGTH} bytes, expected at least one example")
     torch.manual_seed(0)
     model = hero_moe.patch(small_model(), window=2)  # before the Trainer makes its optimizer
     with tempfile.TemporaryDirectory() as scratch:

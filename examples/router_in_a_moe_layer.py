@@ -76,7 +76,8 @@ def main() -> None:
     for layer in model.layers:
         router = layer.router
         own, seen = router.weight.split([router.hidden_size, router.weight.shape[1] - router.hidden_size], 1)
-        print(f"layer {router.layer}: |W_O| {own.norm():.2f}, |W_R| {seen.norm():.2f}, reads layers {router.visible}")
+        norms = f"|W_O| {own.norm():.2f}, |W_R| {seen.norm():.2f}"
+        print(f"layer {router.layer}: {norms}, reads layers {router.visible}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Routers that read the routing history (HERO-MoE), for PyTorch models; and the reports of the trainer `hero`.
+"""Routers that read the routing history (HERO-MoE), for PyTorch models; and the reports of `hero`.
 
-`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `torch.ops.hero.*` are the
-operators. torch is imported when one of these names is first used.
+`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `torch.ops.hero.*` are
+the operators. torch is imported when one of these names is first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Loads libhero.so, whose operators are `torch.ops.hero.*`.
 
-The library is the file named by the environment variable HERO_LIBRARY, else the one installed beside this module, else
-`build/libhero.so` of the checkout that this module belongs to.
+The library is the file named by the environment variable HERO_LIBRARY, else the one installed beside this
+module, else `build/libhero.so` of the checkout that this module belongs to. Where there is a CUDA device,
+libhero_cuda.so from the same folder is loaded too, if it was built; without it the operators' plain forms run
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def library_path() -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise ImportError(f"libhero.so: found neither {' nor '.join(map(str, places))}; run `pip install .` or `make build`")
+    looked = " nor ".join(map(str, places))
+    raise ImportError(f"libhero.so: found neither {looked}; run `pip install .` or `make build`")
 
 
 def _plan_shapes(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, ...]:
@@ -34,14 +37,16 @@ def _plan_shapes(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, ...]:
 
 
 def load_library() -> None:
-    """Makes `torch.ops.hero.*` available; a second call does nothing. ImportError if the library cannot be loaded."""
+    """Makes `torch.ops.hero.*` available; a second call does nothing. ImportError if that cannot be."""
     if hasattr(torch.ops.hero, "route"):
         return
     path = library_path()
-    try:
-        torch.ops.load_library(path)
-    except OSError as error:
-        raise ImportError(f"{path}: not loadable with torch {torch.__version__}: {error}") from error
+    kernels = path.with_name("libhero_cuda.so")
+    for library in [path, kernels] if torch.cuda.is_available() and kernels.is_file() else [path]:
+        try:
+            torch.ops.load_library(library)
+        except OSError as error:
+            raise ImportError(f"{library}: not loadable with torch {torch.__version__}: {error}") from error
     torch.library.register_fake("hero::plan_assignments")(_plan_shapes)
 
 

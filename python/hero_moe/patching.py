@@ -1,7 +1,8 @@
 """Puts routing history into the MoE models of transformers: `patch`.
 
-A forward pass of the model makes one RoutingHistory and hands it down as a keyword argument, layer by layer. Gradient
-checkpointing keeps a layer's arguments, so a replayed layer finds the history of its own pass, in whatever thread.
+A forward pass of the model makes one RoutingHistory and hands it down as a keyword argument, layer by layer.
+Gradient checkpointing keeps a layer's arguments, so a replayed layer finds the history of its own pass, in
+whatever thread.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class _HistoryGate(nn.Module):
         history = getattr(_handed, "history", None)
         _handed.history = None
         if history is None:
-            raise RuntimeError("this router reads the routing history; call the whole model, not a layer of it")
+            raise RuntimeError("this router reads the routing history; call the whole model")
         if not self.detach and history.with_gradient != torch.is_grad_enabled():
             raise RuntimeError(
                 "detach=False: reentrant gradient checkpointing would lose the history's gradient; "
@@ -125,7 +126,7 @@ class HistoryMixtralRouter(_HistoryGate, MixtralTopKRouter):
 
 
 class HistoryDeepseekV3Router(_HistoryGate, DeepseekV3TopkRouter):
-    """DeepSeek-V3's router with routing history: group-limited choice by sigmoid scores of the HERO logits."""
+    """DeepSeek-V3's router with routing history: group-limited choice by sigmoid scores."""
 
     def hidden_logits(self, x_TD: Tensor, weight_O: Tensor) -> Tensor:
         return functional.linear(x_TD.float(), weight_O.float())
@@ -153,11 +154,11 @@ _GATES: dict[type[nn.Module], type[_HistoryGate]] = {
 _SUPPORTED = "Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model of transformers"
 
 
-def _begin_pass(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _begin_pass(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return args, {**kwargs, _ARGUMENT: _PassHistory()}
 
 
-def _hand_over(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _hand_over(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     _handed.history = kwargs.pop(_ARGUMENT, None)
     return args, kwargs
 
@@ -173,19 +174,20 @@ def patch(
     history: str = "stage",
     detach: bool = True,
 ) -> nn.Module:
-    """Turns a loaded Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model into one with history-routed layers, in place.
+    """Gives the routers of a loaded Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model routing history, in place.
 
-    Patch before the optimizer is made: every router's weight is a new parameter, [E, D] grown to [E, D + M*E]. All
-    else works as before: caches and `generate`, `output_router_logits` and its balance loss, gradient checkpointing,
-    `save_pretrained`. The settings stand in `model.config.hero_router`, and so in a saved config.json.
+    Patch before the optimizer is made: every router's weight is a new parameter, [E, D] grown to [E, D+M*E].
+    All else works as before: caches and `generate`, `output_router_logits` and its balance loss, gradient
+    checkpointing, `save_pretrained`. The settings stand in `model.config.hero_router`, and so in a
+    saved config.json.
 
     Args:
         model: a bare model or one with a head, as transformers 5 loads it.
         window: a router reads at most this many preceding layers; None: all on its stage.
-        stages: into how many pipeline stages the MoE layers are split, the first ones larger where they do not
-            divide; or the stage of every MoE layer, ascending from 0.
-        init: "zero" starts as the model was, bit for bit; "uniform" draws the history's weights from U(-b, b),
-            b = 1/sqrt(D + (l-1) E).
+        stages: into how many pipeline stages the MoE layers are split, the first ones larger where they do
+            not divide; or the stage of every MoE layer, ascending from 0.
+        init: "zero" starts as the model was, bit for bit; "uniform" draws the history's weights from
+            U(-b, b), b = 1/sqrt(D + (l-1) E).
         scale, eps, detach: as in HistoryRouter.
         history: "stage", or "global" for all preceding layers whatever the stages.
 
@@ -207,15 +209,15 @@ def patch(
     if any(isinstance(module, _HistoryGate) for module in layers.modules()):
         raise ValueError(f"patch: this {type(model).__name__} is patched already")
     if not gates:
-        raise ValueError(f"patch: found {type(model).__name__} without a known router, expected a {_SUPPORTED}")
+        raise ValueError(f"patch: found no known router in {type(model).__name__}, expected a {_SUPPORTED}")
     for gate in gates:
         if "forward" in vars(gate) or not gate.weight.is_floating_point():
-            raise ValueError("patch: found offloaded or quantized routers, expected plain weights on their device")
+            raise ValueError("patch: found an offloaded or quantized router, expected plain weights")
     stage_of = _stages(stages, len(gates))
-    chosen = [
-        check_visible(l, [j for j in range(1, l) if history == "global" or stage_of[j - 1] == stage_of[l - 1]], window)
-        for l in range(1, len(gates) + 1)
-    ]
+    chosen = []
+    for l, stage in enumerate(stage_of, start=1):
+        before = [j for j in range(1, l) if history == "global" or stage_of[j - 1] == stage]
+        chosen.append(check_visible(l, before, window))
     options = {"scale": scale, "eps": eps, "detach": detach}
     for l, (gate, visible) in enumerate(zip(gates, chosen), start=1):
         gate.__class__ = _GATES[type(gate)]
@@ -237,6 +239,7 @@ def _stages(stages: int | Sequence[int], layers: int) -> list[int]:
     steps = {later - earlier for earlier, later in zip(given, given[1:])}
     if len(given) != layers or given[0] != 0 or not steps <= {0, 1}:
         raise ValueError(
-            f"stages: found {given}, expected the stage of each of {layers} MoE layers, ascending from 0 in steps of 1"
+            f"stages: found {given}, expected the stage of each of {layers} MoE layers, ascending from 0 "
+            "in steps of 1"
         )
     return given

@@ -1,4 +1,4 @@
-"""The sparse policy: which experts a token takes, and with what weights. The history changes the logits only."""
+"""The sparse policy: which experts a token takes, and with what weights. History changes logits only."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def sparse_route(
         logits_TE: router logits. Scores are made in fp32, or fp64 from fp64.
         score: "softmax" over the experts, or "sigmoid" of each.
         bias: [E], added to the scores for the selection alone (arXiv 2408.15664).
-        groups: with more than one, E is split into groups of E/groups experts, and only the `top_groups` groups
-            with the greatest sum of their two best scores are eligible (DeepSeek-V3, arXiv 2412.19437).
+        groups: with more than one, E is split into groups of E/groups experts, and only the `top_groups`
+            groups with the greatest sum of their two best scores are eligible (DeepSeek-V3, arXiv
+            2412.19437).
         normalize: divide a token's weights by their sum plus `eps`.
         scaling: factor of the weights after that.
         ordered: best expert first; otherwise in any order.
@@ -42,11 +43,12 @@ def sparse_route(
         raise ValueError(f"score: found {score!r}, expected 'softmax' or 'sigmoid'")
     if groups < 1 or experts % groups or not 1 <= top_groups <= groups:
         raise ValueError(
-            f"groups: found {groups} with top_groups {top_groups}, expected a divisor of {experts} experts and "
-            f"1 <= top_groups <= groups"
+            f"groups: found {groups} with top_groups {top_groups}, expected a divisor of {experts} experts "
+            f"and 1 <= top_groups <= groups"
         )
-    if not 1 <= k <= experts // groups * top_groups:
-        raise ValueError(f"k: found {k}, expected 1 to {experts // groups * top_groups}, the eligible experts")
+    eligible = experts // groups * top_groups
+    if not 1 <= k <= eligible:
+        raise ValueError(f"k: found {k}, expected 1 to {eligible}, the eligible experts")
     wide = logits_TE if logits_TE.dtype == torch.float64 else logits_TE.float()
     scores_TE = wide.softmax(-1) if score == "softmax" else wide.sigmoid()
     eligible_TE = scores_TE if bias is None else scores_TE + bias

@@ -1,4 +1,4 @@
-"""The router that reads the routing history, and that history (HERO-MoE, "Stage-Local Historical Routing")."""
+"""A router that reads the routing history (HERO-MoE, "Stage-Local Historical Routing"), and that history."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def accumulation_type(dtype: torch.dtype) -> torch.dtype:
 
 
 class RoutingHistory(Mapping[int, Tensor]):
-    """What the MoE layers of one forward pass decided: layer number (from 1) -> probabilities [T, E], detached.
+    """What the MoE layers of one pass decided: layer number (from 1) -> probabilities [T, E], detached.
 
-    Make a new one for every forward pass. A token's history lives within its own pass, so decoding with a cache needs
-    nothing more.
+    Make a new one for every forward pass. A token's history lives within its own pass, so decoding with a
+    cache needs nothing more.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class RoutingHistory(Mapping[int, Tensor]):
         self._sumsq[layer] = sumsq_T
 
     def visible(self, layers: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-        """Probabilities and sums of squares of these layers. KeyError, naming the layer, where one is missing."""
+        """Probabilities and sums of squares of these layers. KeyError, naming it, where one is missing."""
         for layer in layers:
             if layer not in self._probs:
                 raise KeyError(f"the history lacks layer {layer}; it holds {sorted(self._probs)}")
@@ -55,12 +55,11 @@ class RoutingHistory(Mapping[int, Tensor]):
 
 
 def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tuple[int, ...]:
-    """The numbers of the layers that router `layer` reads: the last `window` of `visible`. ValueError if they cannot
-    be."""
+    """The layers that router `layer` reads: the last `window` of `visible`. ValueError if they cannot be."""
     if layer < 1:
         raise ValueError(f"layer: found {layer}, expected a number from 1")
     if any(later <= earlier for earlier, later in zip((0, *visible), (*visible, layer))):
-        raise ValueError(f"visible: found {tuple(visible)}, expected ascending numbers in [1, {layer}), before layer {layer}")
+        raise ValueError(f"visible: found {tuple(visible)}, expected ascending numbers in [1, {layer})")
     if window is not None and window < 1:
         raise ValueError(f"window: found {window}, expected None or a number from 1")
     return tuple(visible if window is None else visible[-window:])
@@ -85,11 +84,12 @@ def history_logits_through(
 
 
 class HistoryRouter(nn.Module):
-    """Z = x W_O^T + (rho * H) W_R^T: a linear router that also reads the preceding layers' routing of the same token.
+    """Z = x W_O^T + (rho * H) W_R^T: a linear router that also reads how earlier layers routed the token.
 
-    H is the concatenated softmax of the visible layers' logits, detached, oldest first; rho = RMS(x) / (RMS(H) + eps) *
-    sqrt((layer - 1) / M), per token and without gradient, keeps it at the scale of the hidden state. With nothing
-    visible it is an ordinary router. In bf16, and under autocast, logits and softmax are fp32.
+    H is the concatenated softmax of the visible layers' logits, detached, oldest first; rho = RMS(x) /
+    (RMS(H) + eps) * sqrt((layer - 1) / M), per token and without gradient, keeps it at the scale of the
+    hidden state. With nothing visible it is an ordinary router. In bf16, and under autocast, logits and
+    softmax are fp32.
 
     Args:
         hidden_size: D.
@@ -102,7 +102,8 @@ class HistoryRouter(nn.Module):
         detach: False lets gradient through the history and through rho, which is not the paper's model.
 
     Attributes:
-        weight: [E, D + M*E], W_O then one block per visible layer; initially U(-b, b), b = 1/sqrt(D + (layer-1) E).
+        weight: [E, D+M*E], W_O then one block per visible layer; initially U(-b, b) with
+            b = 1/sqrt(D + (layer-1) E).
     """
 
     def __init__(
@@ -121,7 +122,9 @@ class HistoryRouter(nn.Module):
     ) -> None:
         super().__init__()
         if hidden_size < 1 or num_experts < 1:
-            raise ValueError(f"hidden_size, num_experts: found {hidden_size}, {num_experts}, expected numbers from 1")
+            raise ValueError(
+                f"hidden_size, num_experts: found {hidden_size}, {num_experts}, expected numbers from 1"
+            )
         self.visible = check_visible(layer, visible, window)
         self.hidden_size, self.num_experts, self.layer, self.window = hidden_size, num_experts, layer, window
         self.scale, self.eps, self.detach = scale, eps, detach
@@ -137,8 +140,8 @@ class HistoryRouter(nn.Module):
     def forward(self, x_TD: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
         """Returns logits_TE and probs_TE = softmax(logits), both differentiable, fp32 (fp64 from fp64).
 
-        Reads the visible layers of `history` (KeyError where one is missing) and stores its own probabilities there
-        under `layer`, in the type that it computes in.
+        Reads the visible layers of `history` (KeyError where one is missing) and stores its own probabilities
+        there under `layer`, in the type that it computes in.
         """
         seen, sumsq = history.visible(self.visible)
         if self.detach:
@@ -151,7 +154,9 @@ class HistoryRouter(nn.Module):
         logits = x_TD.to(wide) @ self.weight[:, : self.hidden_size].to(wide).t()
         if seen:
             weight_R = self.weight[:, self.hidden_size :]
-            logits = logits + history_logits_through(x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale)
+            logits = logits + history_logits_through(
+                x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale
+            )
         probs = logits.softmax(-1)
         history.store(self.layer, probs)
         return logits, probs

@@ -14,9 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def output_of(name: str, *words: Any, cwd: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, ROOT / "examples" / name, *map(str, words)]
-    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -31,7 +33,8 @@ def test_router_in_a_moe_layer(tmp_path: Path) -> None:
 def test_finetune_with_trainer(tmp_path: Path) -> None:
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"{i} + {i} = {2 * i}\n" for i in range(400)))
-    printed = output_of("finetune_with_trainer.py", text, "--steps", 30, "--out", tmp_path / "model", cwd=tmp_path)
+    words = text, "--steps", 30, "--out", tmp_path / "model"
+    printed = output_of("finetune_with_trainer.py", *words, cwd=tmp_path)
     first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", printed).groups())
     assert last < first - 0.5
     grown = [float(x) for x in re.findall(r"\|W_R\| ([\d.]+)", printed)]

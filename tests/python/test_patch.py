@@ -1,4 +1,4 @@
-"""hero_moe.patch on small random transformers models, against themselves unpatched and against the paper's equations."""
+"""hero_moe.patch on small random models, against themselves unpatched and against the paper's equations."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ E, D = 8, 32
 
 
 def qwen() -> PreTrainedModel:
-    config = Qwen3MoeConfig(**SIZES, head_dim=8, moe_intermediate_size=16, num_experts=E, norm_topk_prob=True, mlp_only_layers=[1])
-    return Qwen3MoeForCausalLM(config)
+    experts = {"moe_intermediate_size": 16, "num_experts": E, "norm_topk_prob": True, "mlp_only_layers": [1]}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts, head_dim=8))
 
 
 def deepseek() -> PreTrainedModel:
-    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-    shape = {"n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 16}
-    model = DeepseekV3ForCausalLM(DeepseekV3Config(**SIZES, **latent, **shape, n_routed_experts=E))
+    heads = {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, **heads}
+    groups = {"n_routed_experts": E, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+    experts = {"n_shared_experts": 1, "moe_intermediate_size": 16, **groups}
+    model = DeepseekV3ForCausalLM(DeepseekV3Config(**SIZES, **latent, **experts))
     for module in model.modules():
         if hasattr(module, "e_score_correction_bias"):
             module.e_score_correction_bias.uniform_(-0.3, 0.3)
@@ -68,6 +70,10 @@ def mixtral() -> PreTrainedModel:
 
 def olmoe() -> PreTrainedModel:
     return OlmoeForCausalLM(OlmoeConfig(**SIZES, num_experts=E))
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**{k: v for k, v in SIZES.items() if k != "num_experts_per_tok"}))
 
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
@@ -135,16 +141,19 @@ def test_zero_history_weights_change_no_bit(model: PreTrainedModel, dtype: torch
 def test_logits_are_the_papers(family: str, options: dict[str, Any], visible: list[tuple[int, ...]]) -> None:
     torch.manual_seed(1)
     hero = patched(FAMILIES[family]().eval().double(), init="uniform", **options)
+    hero.set_experts_implementation("eager")  # the default one knows no fp64
     assert [g.visible for g in gates(hero)] == visible
     probs: dict[int, Tensor] = {}
-    for l, (gate, (x, (logits, weights, chosen))) in enumerate(zip(gates(hero), routed(hero, ids())), start=1):
-        w = gate.weight.double()
+    for l, (gate, (x, results)) in enumerate(zip(gates(hero), routed(hero, ids())), start=1):
+        logits, weights, chosen = results
+        x, w = x.reshape(-1, D), gate.weight.double()
         # DeepSeek's router computes the hidden state's part in fp32.
         z = (x.float() @ w[:, :D].float().t()).double() if family == "deepseek" else x @ w[:, :D].t()
         if visible[l - 1]:
             h = torch.cat([probs[j] for j in visible[l - 1]], 1)
             rho = x.square().mean(1).sqrt() / (h.square().mean(1).sqrt() + options.get("eps", 1e-6))
-            rho = rho * math.sqrt((l - 1) / len(visible[l - 1])) if options.get("scale", True) else torch.ones_like(rho)
+            rho = rho * math.sqrt((l - 1) / len(visible[l - 1]))
+            rho = rho if options.get("scale", True) else torch.ones_like(rho)
             z = z + (rho[:, None] * h) @ w[:, D:].t()
         tolerance = 1e-5 if family == "deepseek" else 1e-11
         torch.testing.assert_close(logits.double(), z, rtol=0, atol=tolerance)
@@ -152,12 +161,14 @@ def test_logits_are_the_papers(family: str, options: dict[str, Any], visible: li
         if family == "qwen":
             best = probs[l].topk(2)
             assert torch.equal(chosen, best.indices)
-            torch.testing.assert_close(weights, best.values / best.values.sum(1, keepdim=True), rtol=0, atol=1e-12)
+            shares = best.values / best.values.sum(1, keepdim=True)
+            torch.testing.assert_close(weights, shares, rtol=0, atol=1e-12)
 
 
 def test_uniform_weights_follow_the_depth(model: PreTrainedModel) -> None:
     hero = patched(model, init="uniform", window=1)
-    for l, (gate, plain) in enumerate(zip(gates(hero), (m for m in model.modules() if hasattr(m, "top_k") and hasattr(m, "weight"))), 1):
+    plain_gates = [m for m in model.modules() if hasattr(m, "top_k") and hasattr(m, "weight")]
+    for l, (gate, plain) in enumerate(zip(gates(hero), plain_gates, strict=True), start=1):
         assert torch.equal(gate.weight[:, :D], plain.weight)
         if l > 1:
             bound = 1 / math.sqrt(D + (l - 1) * E)
@@ -172,7 +183,9 @@ def test_generation_with_cache_equals_without(model: PreTrainedModel) -> None:
     assert not torch.equal(hero(ids()).logits, model(ids()).logits)
 
 
-def gradients(model: PreTrainedModel, between: Callable[[], Any] = lambda: None) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(
+    model: PreTrainedModel, between: Callable[[], Any] = lambda: None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss and gradients, with `between` called after the forward pass."""
     model.zero_grad()
     loss = model(ids(), labels=ids()).loss
@@ -182,16 +195,17 @@ def gradients(model: PreTrainedModel, between: Callable[[], Any] = lambda: None)
 
 
 def same(a: tuple[Tensor, dict[str, Tensor]], b: tuple[Tensor, dict[str, Tensor]]) -> bool:
-    return torch.equal(a[0], b[0]) and a[1].keys() == b[1].keys() and all(torch.equal(a[1][n], b[1][n]) for n in a[1])
+    equal_gradients = a[1].keys() == b[1].keys() and all(torch.equal(a[1][n], b[1][n]) for n in a[1])
+    return torch.equal(a[0], b[0]) and equal_gradients
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_gives_equal_gradients(model: PreTrainedModel, reentrant: bool) -> None:
     hero = patched(model, init="uniform").train()
     expected = gradients(hero)
-    assert all(expected[1][n].abs().max() > 0 for n, _ in hero.named_parameters() if n.endswith("gate.weight"))
+    assert all(g.abs().max() > 0 for n, g in expected[1].items() if n.endswith("gate.weight"))
     hero.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    # Another pass between forward and backward, and a backward pass in another thread, find histories of their own.
+    # Another pass between forward and backward, or a backward pass in another thread, disturbs nothing.
     assert same(gradients(hero, between=lambda: hero(ids(seed=9, length=4))), expected)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(gradients(hero)))
@@ -261,10 +275,25 @@ def test_model_without_head() -> None:
     assert torch.equal(whole.lm_head(hidden), hero(ids()).logits)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["qwen", "deepseek"])
+def test_inductor_compiles_the_whole_model(family: str) -> None:
+    torch.manual_seed(1)
+    hero = patched(FAMILIES[family]().train(), init="uniform")
+    expected = gradients(hero)
+    compiled = torch.compile(hero, fullgraph=True)
+    hero.zero_grad()
+    loss = compiled(ids(), labels=ids()).loss
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), expected[0], rtol=0, atol=5e-6)
+    for name, parameter in hero.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[1][name], rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (lambda: LlamaForCausalLM(LlamaConfig(**{k: v for k, v in SIZES.items() if k != "num_experts_per_tok"})), {}, "expected a Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE"),
+        (llama, {}, "expected a Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model"),
         (lambda: nn.Linear(2, 2), {}, "found Linear"),
         (lambda: hero_moe.patch(qwen()), {}, "patched already"),
         (qwen, {"init": "ones"}, "init: found 'ones'"),
@@ -274,8 +303,10 @@ def test_model_without_head() -> None:
         (qwen, {"stages": [0, 1, 0, 1]}, r"stages: found \[0, 1, 0, 1\]"),
         (qwen, {"stages": [0, 0, 0]}, "each of 4 MoE layers"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_patched_is_refused(make: Callable[[], nn.Module], options: dict[str, Any], message: str) -> None:
+)
+def test_what_cannot_be_patched_is_refused(
+    make: Callable[[], nn.Module], options: dict[str, Any], message: str
+) -> None:
     model = make()
     before = {n: p.shape for n, p in model.named_parameters()}
     with pytest.raises(ValueError, match=message):
