@@ -204,7 +204,7 @@ def test_gradient_checkpointing_gives_equal_gradients(model: PreTrainedModel, re
     hero = patched(model, init="uniform").train()
     expected = gradients(hero)
     assert all(g.abs().max() > 0 for n, g in expected[1].items() if n.endswith("gate.weight"))
-    hero.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    hero.activation_checkpointing_enable({"use_reentrant": reentrant})
     # Another pass between forward and backward, or a backward pass in another thread, disturbs nothing.
     assert same(gradients(hero, between=lambda: hero(ids(seed=9, length=4))), expected)
     results: list[Any] = []
@@ -218,13 +218,13 @@ def test_gradient_through_the_history_survives_checkpointing() -> None:
     torch.manual_seed(1)
     hero = patched(qwen(), init="uniform", detach=False).train()
     expected = gradients(hero)
-    hero.gradient_checkpointing_enable({"use_reentrant": False})
+    hero.activation_checkpointing_enable({"use_reentrant": False})
     assert same(gradients(hero), expected)
     detached = patched(qwen(), init="uniform").train()
     detached.load_state_dict(hero.state_dict())
     other = gradients(detached)
     assert torch.equal(other[0], expected[0]) and not same(other, expected)
-    hero.gradient_checkpointing_enable({"use_reentrant": True})
+    hero.activation_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(RuntimeError, match="use_reentrant"):
         gradients(hero)
 
