@@ -24,7 +24,15 @@ from hero_moe.policy import sparse_route
 from hero_moe.router import RoutingHistory, check_visible, history_logits_through, init_bound
 
 _ARGUMENT = "routing_history"
-_handed = threading.local()  # .history: from a layer's attention to the router behind it
+_handed = threading.local()  # .current: from a layer's attention to the router behind it
+
+
+class _Pass:
+    """One forward pass. No mapping: what moves a layer's arguments to its device must leave it as it is."""
+
+    def __init__(self) -> None:
+        self.history = RoutingHistory()
+        self.with_gradient = torch.is_grad_enabled()
 
 
 class _HistoryGate(nn.Module):
@@ -62,16 +70,15 @@ class _HistoryGate(nn.Module):
         if self.visible:
             logits_TE = (logits_TE + self._history_logits(x_TD, history)).to(logits_TE.dtype)
         wide = torch.float64 if logits_TE.dtype == torch.float64 else torch.float32
-        probs_TE = logits_TE.softmax(-1, dtype=wide)
         if self.detach:
-            history[self.layer] = probs_TE.to(x_TD.dtype)
+            history[self.layer] = logits_TE.detach().softmax(-1, dtype=wide).to(x_TD.dtype)
         else:
-            history.store(self.layer, probs_TE)
+            history.store(self.layer, logits_TE.softmax(-1, dtype=wide))
         weights_TK, ids_TK = self.choose(logits_TE)
         return logits_TE, weights_TK, ids_TK
 
     def _history_logits(self, x_TD: Tensor, history: RoutingHistory) -> Tensor:
-        seen, sumsq = history.visible(self.visible)
+        seen, sumsq = ([t.to(x_TD.device) for t in kind] for kind in history.visible(self.visible))
         weight_R = self.weight[:, self.hidden_dim :]
         x_TD = x_TD.to(weight_R.dtype)
         if self.detach:
@@ -81,24 +88,16 @@ class _HistoryGate(nn.Module):
         return history_logits_through(x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale)
 
     def _take_history(self) -> RoutingHistory:
-        history = getattr(_handed, "history", None)
-        _handed.history = None
-        if history is None:
+        current: _Pass | None = getattr(_handed, "current", None)
+        _handed.current = None
+        if current is None:
             raise RuntimeError("this router reads the routing history; call the whole model")
-        if not self.detach and history.with_gradient != torch.is_grad_enabled():
+        if not self.detach and current.with_gradient != torch.is_grad_enabled():
             raise RuntimeError(
                 "detach=False: reentrant gradient checkpointing would lose the history's gradient; "
                 'expected gradient_checkpointing_kwargs={"use_reentrant": False}'
             )
-        return history
-
-
-class _PassHistory(RoutingHistory):
-    """The history of one forward pass of a patched model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.with_gradient = torch.is_grad_enabled()
+        return current.history
 
 
 class _SoftmaxGate(_HistoryGate):
@@ -155,11 +154,11 @@ _SUPPORTED = "Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model of transformers"
 
 
 def _begin_pass(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return args, {**kwargs, _ARGUMENT: _PassHistory()}
+    return args, {**kwargs, _ARGUMENT: _Pass()}
 
 
 def _hand_over(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    _handed.history = kwargs.pop(_ARGUMENT, None)
+    _handed.current = kwargs.pop(_ARGUMENT, None)
     return args, kwargs
 
 

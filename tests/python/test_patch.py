@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
@@ -246,6 +247,14 @@ def test_threads_keep_their_histories_apart() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_hooks_that_move_arguments_leave_the_history_alone(model: PreTrainedModel) -> None:
+    hero = patched(model, init="uniform")
+    expected = hero(ids()).logits
+    for layer in hero.base_model.layers:
+        add_hook_to_module(layer, AlignDevicesHook(execution_device="cpu", io_same_device=True))
+    assert torch.equal(hero(ids()).logits, expected)
 
 
 def test_saved_folder_holds_settings_and_weights(model: PreTrainedModel, tmp_path: Path) -> None:
