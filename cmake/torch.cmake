@@ -3,7 +3,17 @@
 # The wheel brings its own libgomp.so.1; linking that one instead of the compiler's keeps a process to one OpenMP
 # runtime, whose thread pool LibTorch and our loops share.
 set(HERO_TORCH_VERSION 2.11.0)
-set(HERO_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python whose torch wheel is used")
+# The Python of a `pip install`, else the project's own, else the first on the path.
+if(SKBUILD)
+  set(hero_python "${Python_EXECUTABLE}")
+else()
+  set(hero_python "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  if(NOT EXISTS "${hero_python}")
+    find_program(hero_python_found python3)
+    set(hero_python "${hero_python_found}")
+  endif()
+endif()
+set(HERO_PYTHON "${hero_python}" CACHE FILEPATH "Python whose torch wheel is used")
 set(HERO_TORCH_DIR "" CACHE PATH "folder of the torch wheel; empty: ask HERO_PYTHON")
 
 if(NOT HERO_TORCH_DIR)
@@ -12,7 +22,7 @@ if(NOT HERO_TORCH_DIR)
             "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
   if(failed)
-    message(FATAL_ERROR "HERO_PYTHON: no torch wheel found through ${HERO_PYTHON}; run scripts/install.sh")
+    message(FATAL_ERROR "HERO_PYTHON: no torch wheel found through ${HERO_PYTHON}; run scripts/install.sh or pip install torch==${HERO_TORCH_VERSION}")
   endif()
   set(HERO_TORCH_DIR "${torch_dir}" CACHE PATH "folder of the torch wheel; empty: ask HERO_PYTHON" FORCE)
 endif()

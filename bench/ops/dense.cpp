@@ -44,8 +44,8 @@ void add_rope(const test::RopeCase& c) {
     add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) +
             (interleave ? "_interleaved" : ""),
         [=](bool plain) {
-          const auto y = call(plain, "hero::rope", ops::rope_plain, x, cos, sin, interleave, false);
-          call(plain, "hero::rope", ops::rope_plain, y, cos, sin, interleave, true);
+          const auto y = call(plain, "hero::rope_turn", ops::rope_plain, x, cos, sin, interleave, false);
+          call(plain, "hero::rope_turn", ops::rope_plain, y, cos, sin, interleave, true);
         });
   }
 }
@@ -55,7 +55,8 @@ void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
   add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}),
       [=](bool plain) {
-        call(plain, "hero::linear_cross_entropy", ops::linear_cross_entropy_plain, x, w, targets, true);
+        call(plain, "hero::linear_cross_entropy_forward", ops::linear_cross_entropy_plain, x, w, targets,
+             true);
       });
 }
 

@@ -46,8 +46,9 @@ void add_experts(const test::ExpertsCase& c) {
         call(plain, "hero::experts_forward", ops::experts_forward_plain, x_N, gate_up, down, offsets);
     call(plain, "hero::experts_backward", ops::experts_backward_plain, dy_N, x_N, h, gate_up, down, offsets);
   });
-  add("plan/" + shape,
-      [=, experts = c.experts](bool plain) { call(plain, "hero::plan", ops::plan_plain, ids, experts); });
+  add("plan/" + shape, [=, experts = c.experts](bool plain) {
+    call(plain, "hero::plan_assignments", ops::plan_plain, ids, experts);
+  });
   add("permute/" + shape, [=](bool plain) {
     call(plain, "hero::gather_rows", ops::gather_rows_plain, x_T, token);
     call(plain, "hero::sum_rows", ops::sum_rows_plain, dy_N, std::optional<at::Tensor>(), row);

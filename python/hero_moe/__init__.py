@@ -1,1 +1,36 @@
-"""Python side of hero-moe: figures and reports, and what connects the trainer to other programs."""
+"""Routers that read the routing history (HERO-MoE), for PyTorch models; and the reports of the trainer `hero`.
+
+`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `torch.ops.hero.*` are the
+operators. torch is imported when one of these names is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hero_moe.patching import patch
+    from hero_moe.policy import sparse_route
+    from hero_moe.router import HistoryRouter, RoutingHistory
+
+_HOMES = {
+    "HistoryRouter": "router",
+    "RoutingHistory": "router",
+    "patch": "patching",
+    "sparse_route": "policy",
+}
+
+__all__ = ["HistoryRouter", "RoutingHistory", "patch", "sparse_route"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -60,14 +60,14 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("plan(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("plan_assignments(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
   m.def("sum_rows(Tensor x, Tensor? weights, Tensor row) -> Tensor");
   m.def(
       "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("plan", plan_plain);
+  m.impl("plan_assignments", plan_plain);
   m.impl("gather_rows", gather_rows_plain);
   m.impl("sum_rows", sum_rows_plain);
   m.impl("combine_backward", combine_backward_plain);
@@ -112,8 +112,8 @@ struct Combine : torch::autograd::Function<Combine> {
 
 Plan plan(const at::Tensor& ids_TK, int64_t experts) {
   TORCH_CHECK(ids_TK.dim() == 2 && ids_TK.scalar_type() == at::kLong, "plan: ids must be int64 [T, K], got ",
-              ids_TK.scalar_type(), " ", ids_TK.sizes());
-  static const auto op = find_operator("hero::plan", plan_plain);
+              ids_TK.scalar_type(), " ", ids_TK.sym_sizes());
+  static const auto op = find_operator("hero::plan_assignments", plan_plain);
   auto [counts, offsets, token, row] = op.call(ids_TK.contiguous(), experts);
   return {counts, offsets, token, row};
 }
@@ -123,8 +123,8 @@ at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) {
 }
 
 at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan) {
-  TORCH_CHECK(weights_TK.sizes() == plan.row.sizes(), "combine: weights must be [T, K] = ", plan.row.sizes(),
-              ", got ", weights_TK.sizes());
+  TORCH_CHECK(weights_TK.sym_sizes() == plan.row.sym_sizes(),
+              "combine: weights must be [T, K] = ", plan.row.sym_sizes(), ", got ", weights_TK.sym_sizes());
   return Combine::apply(y_ND, weights_TK.contiguous(), plan.row, plan.token);
 }
 

@@ -86,12 +86,16 @@ struct Experts : torch::autograd::Function<Experts> {
 
 at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down,
                    const Plan& plan) {
-  const int64_t e = plan.counts.size(0), d = x_ND.size(1);
-  TORCH_CHECK(gate_up.dim() == 3 && gate_up.size(0) == e && gate_up.size(2) == d && gate_up.size(1) % 2 == 0,
-              "experts: gate_up must be [E, 2F, D] = [", e, ", 2F, ", d, "], got ", gate_up.sizes());
-  TORCH_CHECK(
-      down.dim() == 3 && down.size(0) == e && down.size(1) == d && down.size(2) * 2 == gate_up.size(1),
-      "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.size(1) / 2, "], got ", down.sizes());
+  TORCH_CHECK(x_ND.dim() == 2 && plan.offsets.dim() == 1, "experts: x must be [N, D] and offsets [E+1], got ",
+              x_ND.sym_sizes(), " and ", plan.offsets.sym_sizes());
+  const auto e = plan.offsets.sym_size(0) - 1, d = x_ND.sym_size(1);
+  TORCH_CHECK(gate_up.dim() == 3 && gate_up.sym_size(0) == e && gate_up.sym_size(2) == d &&
+                  gate_up.sym_size(1) % 2 == 0,
+              "experts: gate_up must be [E, 2F, D] = [", e, ", 2F, ", d, "], got ", gate_up.sym_sizes());
+  TORCH_CHECK(down.dim() == 3 && down.sym_size(0) == e && down.sym_size(1) == d &&
+                  down.sym_size(2) * 2 == gate_up.sym_size(1),
+              "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.sym_size(1) / 2, "], got ",
+              down.sym_sizes());
   return Experts::apply(x_ND, gate_up, down, plan.offsets);
 }
 

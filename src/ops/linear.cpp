@@ -51,14 +51,16 @@ struct Linear : torch::autograd::Function<Linear> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
-  TORCH_CHECK(w_OI.dim() == 2 && x.size(-1) == w_OI.size(1), "linear: w must be [O, I] with I = ", x.size(-1),
-              " as in x ", x.sizes(), ", got ", w_OI.sizes());
+  TORCH_CHECK(w_OI.dim() == 2 && x.dim() > 0 && x.sym_size(-1) == w_OI.sym_size(1),
+              "linear: w must be [O, I] with I = ", x.sym_size(-1), " as in x ", x.sym_sizes(), ", got ",
+              w_OI.sym_sizes());
   TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ",
               w_OI.scalar_type());
   if (x.dim() == 2) return Linear::apply(x.contiguous(), w_OI);
-  auto shape = x.sizes().vec();
-  shape.back() = w_OI.size(0);
-  return Linear::apply(x.reshape({-1, x.size(-1)}).contiguous(), w_OI).view(shape);
+  auto shape = x.sym_sizes().vec();
+  const auto rows = x.reshape_symint({-1, shape.back()}).contiguous();
+  shape.back() = w_OI.sym_size(0);
+  return Linear::apply(rows, w_OI).view_symint(shape);
 }
 
 }  // namespace hero::ops

@@ -18,8 +18,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const 
   constexpr int64_t kChunk = 256;
   const auto wide_w = w.to(acc);
   auto loss = at::zeros({}, x.options().dtype(acc));
-  auto dx = gradients ? at::empty_like(x) : at::Tensor(),
-       dw = gradients ? at::zeros_like(wide_w) : at::Tensor();
+  auto dx = at::empty({gradients ? x.size(0) : 0, x.size(1)}, x.options()),
+       dw = at::zeros({gradients ? w.size(0) : 0, w.size(1)}, wide_w.options());
   for (int64_t t = 0; t < x.size(0); t += kChunk) {
     const int64_t end = std::min(t + kChunk, x.size(0));
     const auto rows = x.slice(0, t, end).to(acc);
@@ -38,10 +38,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const 
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
-      "linear_cross_entropy(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, Tensor)");
+      "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, "
+      "Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("linear_cross_entropy", linear_cross_entropy_plain);
+  m.impl("linear_cross_entropy_forward", linear_cross_entropy_plain);
 }
 
 namespace {
@@ -49,7 +50,7 @@ namespace {
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             const at::Tensor& targets, bool gradients) {
-    static const auto op = find_operator("hero::linear_cross_entropy", linear_cross_entropy_plain);
+    static const auto op = find_operator("hero::linear_cross_entropy_forward", linear_cross_entropy_plain);
     auto [loss, dx, dw] = op.call(x, w, targets, gradients);
     ctx->save_for_backward({dx, dw});
     return loss;
@@ -64,12 +65,12 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, const at::Tensor& targets_T) {
-  TORCH_CHECK(x_TD.dim() == 2 && w_VD.dim() == 2 && x_TD.size(1) == w_VD.size(1),
-              "linear_cross_entropy: w must be [V, ", x_TD.size(1), "], got ", w_VD.sizes());
-  TORCH_CHECK(
-      targets_T.dim() == 1 && targets_T.size(0) == x_TD.size(0) && targets_T.scalar_type() == at::kLong,
-      "linear_cross_entropy: targets must be int64 [T] = [", x_TD.size(0), "], got ", targets_T.scalar_type(),
-      " ", targets_T.sizes());
+  TORCH_CHECK(x_TD.dim() == 2 && w_VD.dim() == 2 && x_TD.sym_size(1) == w_VD.sym_size(1),
+              "linear_cross_entropy: w must be [V, ", x_TD.sym_size(1), "], got ", w_VD.sym_sizes());
+  TORCH_CHECK(targets_T.dim() == 1 && targets_T.sym_size(0) == x_TD.sym_size(0) &&
+                  targets_T.scalar_type() == at::kLong,
+              "linear_cross_entropy: targets must be int64 [T] = [", x_TD.sym_size(0), "], got ",
+              targets_T.scalar_type(), " ", targets_T.sym_sizes());
   const bool gradients = at::GradMode::is_enabled() && (x_TD.requires_grad() || w_VD.requires_grad());
   return LinearCrossEntropy::apply(x_TD.contiguous(), w_VD, targets_T, gradients);
 }

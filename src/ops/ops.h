@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace hero::ops {
@@ -69,6 +70,19 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
 /// (`router.detach = false`). Plain operators throughout.
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale);
+
+/// `route` as a function of tensors, for callers that keep no buffer: the history oldest first, each [T, E]
+/// with its sums of squares [T]. Entries that are neighbouring column ranges of one buffer are read where
+/// they lie, others are gathered once per pass. Returns logits and probs as `route` does, and the sums of
+/// squares [T] of probs rounded to x's type, which is what a caller stores.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD, const at::Tensor& w,
+                                                          at::TensorList history, at::TensorList sumsq,
+                                                          double depth_factor, double eps, bool scale);
+
+/// The history's part of the logits alone, (rho * H) W_R^T [T, E] fp32, for a model that makes the hidden
+/// state's part itself. w_R is [E, M*E]; only w_R gets a gradient.
+at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::TensorList history,
+                          at::TensorList sumsq, double depth_factor, double eps, bool scale);
 
 /// Where each kept assignment goes: rows sorted by expert, tokens ascending within one.
 struct Plan {

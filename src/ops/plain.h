@@ -53,7 +53,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
                                                           const at::Tensor& weights, const at::Tensor& row,
                                                           const at::Tensor& token);
 
-/// -> loss, dx, dw (the last two empty without `gradients`)
+/// -> loss, dx, dw (the last two have no rows unless `gradients`)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x,
                                                                           const at::Tensor& w,
                                                                           const at::Tensor& targets,

@@ -59,9 +59,9 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
-  TORCH_CHECK(w_D.dim() == 1 && x.size(-1) == w_D.size(0), "rms_norm: w must be [D] = [", x.size(-1),
-              "], got ", w_D.sizes());
-  return RmsNorm::apply(x.reshape({-1, x.size(-1)}), w_D, eps).view(x.sizes());
+  TORCH_CHECK(w_D.dim() == 1 && x.dim() > 0 && x.sym_size(-1) == w_D.sym_size(0),
+              "rms_norm: w must be [D] = [", x.sym_size(-1), "], got ", w_D.sym_sizes());
+  return RmsNorm::apply(x.reshape_symint({-1, x.sym_size(-1)}), w_D, eps).view_symint(x.sym_sizes());
 }
 
 }  // namespace hero::ops

@@ -24,15 +24,15 @@ at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tens
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("rope(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor");
+  m.def("rope_turn(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope", rope_plain); }
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope_turn", rope_plain); }
 
 namespace {
 
 at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                 bool inverse) {
-  static const auto op = find_operator("hero::rope", rope_plain);
+  static const auto op = find_operator("hero::rope_turn", rope_plain);
   return op.call(x, cos, sin, interleave, inverse);
 }
 
@@ -53,12 +53,12 @@ struct Rope : torch::autograd::Function<Rope> {
 }  // namespace
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
-  TORCH_CHECK(x.dim() == 4 && x.size(3) % 2 == 0, "rope: x must be [B, S, H, R] with R even, got ",
-              x.sizes());
-  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(1) && cos.size(1) == x.size(3) / 2 &&
-                  sin.sizes() == cos.sizes(),
-              "rope: cos and sin must be [S, R/2] = [", x.size(1), ", ", x.size(3) / 2, "], got ",
-              cos.sizes());
+  TORCH_CHECK(x.dim() == 4 && x.sym_size(3) % 2 == 0, "rope: x must be [B, S, H, R] with R even, got ",
+              x.sym_sizes());
+  TORCH_CHECK(cos.dim() == 2 && cos.sym_size(0) == x.sym_size(1) && cos.sym_size(1) == x.sym_size(3) / 2 &&
+                  sin.sym_sizes() == cos.sym_sizes(),
+              "rope: cos and sin must be [S, R/2] = [", x.sym_size(1), ", ", x.sym_size(3) / 2, "], got ",
+              cos.sym_sizes());
   return Rope::apply(x, cos, sin, interleave);
 }
 

@@ -48,7 +48,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  TORCH_CHECK(gate_up.size(-1) % 2 == 0, "swiglu: the last dimension must be 2F, got ", gate_up.sizes());
+  TORCH_CHECK(gate_up.dim() > 0 && gate_up.sym_size(-1) % 2 == 0,
+              "swiglu: the last dimension must be 2F, got ", gate_up.sym_sizes());
   return Swiglu::apply(gate_up);
 }
 

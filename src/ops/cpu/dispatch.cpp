@@ -153,7 +153,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("plan", plan);
+  m.impl("plan_assignments", plan);
   m.impl("gather_rows", gather_rows);
   m.impl("sum_rows", sum_rows);
   m.impl("combine_backward", combine_backward);

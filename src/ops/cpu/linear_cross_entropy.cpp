@@ -1,7 +1,7 @@
 // bf16 form on brgemm blocks: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one
 // chunk.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -50,8 +50,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
   std::unique_ptr<bf16[]> forward_w(new bf16[d * v]), backward_w(gradients ? new bf16[d * v] : nullptr);
   cpu::pack(weight.const_data_ptr<bf16>(), d, v, d, true, forward_w.get());
   if (gradients) cpu::pack(weight.const_data_ptr<bf16>(), v, d, d, false, backward_w.get());
-  at::Tensor dx = gradients ? at::empty_like(x) : at::Tensor();
-  at::Tensor dw = gradients ? at::zeros({v, d}, x.options().dtype(at::kFloat)) : at::Tensor();
+  at::Tensor dx = at::empty({gradients ? tokens : 0, d}, x.options());
+  at::Tensor dw = at::zeros({gradients ? v : 0, d}, x.options().dtype(at::kFloat));
   std::unique_ptr<bf16[]> dz(gradients ? new bf16[std::min(kChunk, tokens) * v] : nullptr);
   std::vector<double> losses(tokens, 0.0);
   for (int64_t t = 0; t < tokens; t += kChunk) {
@@ -84,6 +84,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("linear_cross_entropy", linear_cross_entropy); }
+TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("linear_cross_entropy_forward", linear_cross_entropy); }
 
 }  // namespace hero::ops

@@ -74,6 +74,6 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("rope", rope); }
+TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("rope_turn", rope); }
 
 }  // namespace hero::ops

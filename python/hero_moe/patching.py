@@ -1,0 +1,242 @@
+"""Puts routing history into the MoE models of transformers: `patch`.
+
+A forward pass of the model makes one RoutingHistory and hands it down as a keyword argument, layer by layer. Gradient
+checkpointing keeps a layer's arguments, so a replayed layer finds the history of its own pass, in whatever thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from hero_moe.policy import sparse_route
+from hero_moe.router import RoutingHistory, check_visible, history_logits_through, init_bound
+
+_ARGUMENT = "routing_history"
+_handed = threading.local()  # .history: from a layer's attention to the router behind it
+
+
+class _HistoryGate(nn.Module):
+    """Mixed into a router class of transformers: the same router, its logits with the history's part added.
+
+    The hidden state's part is computed as the model always did, so a router whose W_R is zero changes no bit.
+    """
+
+    hidden_dim: int
+    weight: nn.Parameter
+
+    def adopt(self, layer: int, visible: tuple[int, ...], init: str, options: dict[str, Any]) -> None:
+        """Widens the weight from [E, D] to [E, D + M*E]."""
+        self.layer, self.visible = layer, visible
+        self.scale, self.eps, self.detach = options["scale"], options["eps"], options["detach"]
+        self.depth_factor = math.sqrt((layer - 1) / len(visible)) if visible else 1.0
+        old = self.weight
+        experts = old.shape[0]
+        added = old.new_zeros(experts, len(visible) * experts)
+        if init == "uniform":
+            bound = init_bound(self.hidden_dim, experts, layer)
+            added.uniform_(-bound, bound)
+        self.weight = nn.Parameter(torch.cat([old.detach(), added], 1), requires_grad=old.requires_grad)
+
+    def hidden_logits(self, x_TD: Tensor, weight_O: Tensor) -> Tensor:
+        return functional.linear(x_TD, weight_O)
+
+    def choose(self, logits_TE: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_TD = hidden_states.reshape(-1, self.hidden_dim)
+        history = self._take_history()
+        logits_TE = self.hidden_logits(x_TD, self.weight[:, : self.hidden_dim].contiguous())
+        if self.visible:
+            logits_TE = (logits_TE + self._history_logits(x_TD, history)).to(logits_TE.dtype)
+        wide = torch.float64 if logits_TE.dtype == torch.float64 else torch.float32
+        probs_TE = logits_TE.softmax(-1, dtype=wide)
+        if self.detach:
+            history[self.layer] = probs_TE.to(x_TD.dtype)
+        else:
+            history.store(self.layer, probs_TE)
+        weights_TK, ids_TK = self.choose(logits_TE)
+        return logits_TE, weights_TK, ids_TK
+
+    def _history_logits(self, x_TD: Tensor, history: RoutingHistory) -> Tensor:
+        seen, sumsq = history.visible(self.visible)
+        weight_R = self.weight[:, self.hidden_dim :]
+        x_TD = x_TD.to(weight_R.dtype)
+        if self.detach:
+            return torch.ops.hero.history_logits(
+                x_TD, weight_R, seen, sumsq, self.depth_factor, self.eps, self.scale
+            )
+        return history_logits_through(x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale)
+
+    def _take_history(self) -> RoutingHistory:
+        history = getattr(_handed, "history", None)
+        _handed.history = None
+        if history is None:
+            raise RuntimeError("this router reads the routing history; call the whole model, not a layer of it")
+        if not self.detach and history.with_gradient != torch.is_grad_enabled():
+            raise RuntimeError(
+                "detach=False: reentrant gradient checkpointing would lose the history's gradient; "
+                'expected gradient_checkpointing_kwargs={"use_reentrant": False}'
+            )
+        return history
+
+
+class _PassHistory(RoutingHistory):
+    """The history of one forward pass of a patched model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.with_gradient = torch.is_grad_enabled()
+
+
+class _SoftmaxGate(_HistoryGate):
+    top_k: int
+    norm_topk_prob: bool
+
+    def choose(self, logits_TE: Tensor) -> tuple[Tensor, Tensor]:
+        weights_TK, ids_TK = sparse_route(logits_TE, self.top_k, normalize=self.norm_topk_prob)
+        return weights_TK.to(logits_TE.dtype), ids_TK
+
+
+class HistoryQwen3MoeRouter(_SoftmaxGate, Qwen3MoeTopKRouter):
+    """Qwen3-MoE's router with routing history."""
+
+
+class HistoryOlmoeRouter(_SoftmaxGate, OlmoeTopKRouter):
+    """OLMoE's router with routing history."""
+
+
+class HistoryMixtralRouter(_HistoryGate, MixtralTopKRouter):
+    """Mixtral's router with routing history; its weights stay fp32."""
+
+    def choose(self, logits_TE: Tensor) -> tuple[Tensor, Tensor]:
+        return sparse_route(logits_TE, self.top_k)
+
+
+class HistoryDeepseekV3Router(_HistoryGate, DeepseekV3TopkRouter):
+    """DeepSeek-V3's router with routing history: group-limited choice by sigmoid scores of the HERO logits."""
+
+    def hidden_logits(self, x_TD: Tensor, weight_O: Tensor) -> Tensor:
+        return functional.linear(x_TD.float(), weight_O.float())
+
+    def choose(self, logits_TE: Tensor) -> tuple[Tensor, Tensor]:
+        return sparse_route(
+            logits_TE,
+            self.top_k,
+            score="sigmoid",
+            bias=self.e_score_correction_bias,
+            groups=self.num_group,
+            top_groups=self.topk_group,
+            normalize=self.norm_topk_prob,
+            scaling=self.routed_scaling_factor,
+            ordered=False,
+        )
+
+
+_GATES: dict[type[nn.Module], type[_HistoryGate]] = {
+    Qwen3MoeTopKRouter: HistoryQwen3MoeRouter,
+    DeepseekV3TopkRouter: HistoryDeepseekV3Router,
+    MixtralTopKRouter: HistoryMixtralRouter,
+    OlmoeTopKRouter: HistoryOlmoeRouter,
+}
+_SUPPORTED = "Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model of transformers"
+
+
+def _begin_pass(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, {**kwargs, _ARGUMENT: _PassHistory()}
+
+
+def _hand_over(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    _handed.history = kwargs.pop(_ARGUMENT, None)
+    return args, kwargs
+
+
+def patch(
+    model: nn.Module,
+    window: int | None = None,
+    stages: int | Sequence[int] = 1,
+    *,
+    init: str = "zero",
+    scale: bool = True,
+    eps: float = 1e-6,
+    history: str = "stage",
+    detach: bool = True,
+) -> nn.Module:
+    """Turns a loaded Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model into one with history-routed layers, in place.
+
+    Patch before the optimizer is made: every router's weight is a new parameter, [E, D] grown to [E, D + M*E]. All
+    else works as before: caches and `generate`, `output_router_logits` and its balance loss, gradient checkpointing,
+    `save_pretrained`. The settings stand in `model.config.hero_router`, and so in a saved config.json.
+
+    Args:
+        model: a bare model or one with a head, as transformers 5 loads it.
+        window: a router reads at most this many preceding layers; None: all on its stage.
+        stages: into how many pipeline stages the MoE layers are split, the first ones larger where they do not
+            divide; or the stage of every MoE layer, ascending from 0.
+        init: "zero" starts as the model was, bit for bit; "uniform" draws the history's weights from U(-b, b),
+            b = 1/sqrt(D + (l-1) E).
+        scale, eps, detach: as in HistoryRouter.
+        history: "stage", or "global" for all preceding layers whatever the stages.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: for other models, for one that is patched already, and for options that do not fit.
+    """
+    if init not in ("zero", "uniform"):
+        raise ValueError(f"init: found {init!r}, expected 'zero' or 'uniform'")
+    if history not in ("stage", "global"):
+        raise ValueError(f"history: found {history!r}, expected 'stage' or 'global'")
+    base = getattr(model, "base_model", None)
+    layers = getattr(base, "layers", None)
+    if not isinstance(base, nn.Module) or not isinstance(layers, nn.ModuleList):
+        raise ValueError(f"patch: found {type(model).__name__}, expected a {_SUPPORTED}")
+    gates = [module for layer in layers for module in layer.modules() if type(module) in _GATES]
+    if any(isinstance(module, _HistoryGate) for module in layers.modules()):
+        raise ValueError(f"patch: this {type(model).__name__} is patched already")
+    if not gates:
+        raise ValueError(f"patch: found {type(model).__name__} without a known router, expected a {_SUPPORTED}")
+    for gate in gates:
+        if "forward" in vars(gate) or not gate.weight.is_floating_point():
+            raise ValueError("patch: found offloaded or quantized routers, expected plain weights on their device")
+    stage_of = _stages(stages, len(gates))
+    chosen = [
+        check_visible(l, [j for j in range(1, l) if history == "global" or stage_of[j - 1] == stage_of[l - 1]], window)
+        for l in range(1, len(gates) + 1)
+    ]
+    options = {"scale": scale, "eps": eps, "detach": detach}
+    for l, (gate, visible) in enumerate(zip(gates, chosen), start=1):
+        gate.__class__ = _GATES[type(gate)]
+        gate.adopt(l, visible, init, options)
+    base.register_forward_pre_hook(_begin_pass, with_kwargs=True)
+    for layer in layers:
+        layer.self_attn.register_forward_pre_hook(_hand_over, with_kwargs=True)
+    model.config.hero_router = {"window": window, **options, "history": history, "stages": stage_of}
+    return model
+
+
+def _stages(stages: int | Sequence[int], layers: int) -> list[int]:
+    """The stage of every MoE layer."""
+    if isinstance(stages, int):
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages: found {stages}, expected 1 to {layers}, the number of MoE layers")
+        return [s for s in range(stages) for _ in range(layers // stages + (s < layers % stages))]
+    given = list(stages)
+    steps = {later - earlier for earlier, later in zip(given, given[1:])}
+    if len(given) != layers or given[0] != 0 or not steps <= {0, 1}:
+        raise ValueError(
+            f"stages: found {given}, expected the stage of each of {layers} MoE layers, ascending from 0 in steps of 1"
+        )
+    return given

@@ -1,0 +1,170 @@
+"""The router that reads the routing history, and that history (HERO-MoE, "Stage-Local Historical Routing")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+import hero_moe.library  # noqa: F401  torch.ops.hero
+
+
+def accumulation_type(dtype: torch.dtype) -> torch.dtype:
+    """In which logits, softmax and sums are kept: fp64 for fp64, else fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class RoutingHistory(Mapping[int, Tensor]):
+    """What the MoE layers of one forward pass decided: layer number (from 1) -> probabilities [T, E], detached.
+
+    Make a new one for every forward pass. A token's history lives within its own pass, so decoding with a cache needs
+    nothing more.
+    """
+
+    def __init__(self) -> None:
+        self._probs: dict[int, Tensor] = {}
+        self._sumsq: dict[int, Tensor] = {}
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self._probs[layer]
+
+    def __setitem__(self, layer: int, probs_TE: Tensor) -> None:
+        self.store(layer, probs_TE.detach())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._probs)
+
+    def __len__(self) -> int:
+        return len(self._probs)
+
+    def store(self, layer: int, probs_TE: Tensor, sumsq_T: Tensor | None = None) -> None:
+        """Keeps probabilities as they are, with their sums of squares per token (made here where absent)."""
+        if sumsq_T is None:
+            sumsq_T = probs_TE.detach().to(accumulation_type(probs_TE.dtype)).square().sum(-1)
+        self._probs[layer] = probs_TE
+        self._sumsq[layer] = sumsq_T
+
+    def visible(self, layers: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+        """Probabilities and sums of squares of these layers. KeyError, naming the layer, where one is missing."""
+        for layer in layers:
+            if layer not in self._probs:
+                raise KeyError(f"the history lacks layer {layer}; it holds {sorted(self._probs)}")
+        return [self._probs[layer] for layer in layers], [self._sumsq[layer] for layer in layers]
+
+
+def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tuple[int, ...]:
+    """The numbers of the layers that router `layer` reads: the last `window` of `visible`. ValueError if they cannot
+    be."""
+    if layer < 1:
+        raise ValueError(f"layer: found {layer}, expected a number from 1")
+    if any(later <= earlier for earlier, later in zip((0, *visible), (*visible, layer))):
+        raise ValueError(f"visible: found {tuple(visible)}, expected ascending numbers in [1, {layer}), before layer {layer}")
+    if window is not None and window < 1:
+        raise ValueError(f"window: found {window}, expected None or a number from 1")
+    return tuple(visible if window is None else visible[-window:])
+
+
+def init_bound(hidden_size: int, num_experts: int, layer: int) -> float:
+    """b of the initial U(-b, b): the layer's depth sets it, however many layers it sees."""
+    return 1.0 / math.sqrt(hidden_size + (layer - 1) * num_experts)
+
+
+def history_logits_through(
+    x_TD: Tensor, weight_R: Tensor, history: Sequence[Tensor], depth_factor: float, eps: float, scale: bool
+) -> Tensor:
+    """(rho * H) W_R^T [T, E] with gradients into the history and through rho, in fp32 (fp64 from fp64)."""
+    dtype = accumulation_type(x_TD.dtype)
+    h = torch.cat(tuple(history), dim=1).to(dtype)
+    logits = h @ weight_R.to(dtype).t()
+    if not scale:
+        return logits
+    rms_x, rms_h = (t.to(dtype).square().mean(1, keepdim=True).sqrt() for t in (x_TD, h))
+    return depth_factor * rms_x / (rms_h + eps) * logits
+
+
+class HistoryRouter(nn.Module):
+    """Z = x W_O^T + (rho * H) W_R^T: a linear router that also reads the preceding layers' routing of the same token.
+
+    H is the concatenated softmax of the visible layers' logits, detached, oldest first; rho = RMS(x) / (RMS(H) + eps) *
+    sqrt((layer - 1) / M), per token and without gradient, keeps it at the scale of the hidden state. With nothing
+    visible it is an ordinary router. In bf16, and under autocast, logits and softmax are fp32.
+
+    Args:
+        hidden_size: D.
+        num_experts: E.
+        layer: number of this MoE layer in the whole model, from 1; dense layers do not count.
+        visible: numbers of the preceding MoE layers on this layer's pipeline stage, ascending.
+        window: read only the last `window` of them; None: all.
+        scale: False sets rho = 1.
+        eps: in rho's denominator.
+        detach: False lets gradient through the history and through rho, which is not the paper's model.
+
+    Attributes:
+        weight: [E, D + M*E], W_O then one block per visible layer; initially U(-b, b), b = 1/sqrt(D + (layer-1) E).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_experts: int,
+        *,
+        layer: int,
+        visible: Sequence[int] = (),
+        window: int | None = None,
+        scale: bool = True,
+        eps: float = 1e-6,
+        detach: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if hidden_size < 1 or num_experts < 1:
+            raise ValueError(f"hidden_size, num_experts: found {hidden_size}, {num_experts}, expected numbers from 1")
+        self.visible = check_visible(layer, visible, window)
+        self.hidden_size, self.num_experts, self.layer, self.window = hidden_size, num_experts, layer, window
+        self.scale, self.eps, self.detach = scale, eps, detach
+        self.depth_factor = math.sqrt((layer - 1) / len(self.visible)) if self.visible else 1.0
+        columns = hidden_size + len(self.visible) * num_experts
+        self.weight = nn.Parameter(torch.empty(num_experts, columns, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = init_bound(self.hidden_size, self.num_experts, self.layer)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x_TD: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
+        """Returns logits_TE and probs_TE = softmax(logits), both differentiable, fp32 (fp64 from fp64).
+
+        Reads the visible layers of `history` (KeyError where one is missing) and stores its own probabilities there
+        under `layer`, in the type that it computes in.
+        """
+        seen, sumsq = history.visible(self.visible)
+        if self.detach:
+            logits, probs, own = torch.ops.hero.route(
+                x_TD, self.weight, seen, sumsq, self.depth_factor, self.eps, self.scale
+            )
+            history.store(self.layer, probs.detach().to(_operand_type(x_TD)), own)
+            return logits, probs
+        wide = accumulation_type(x_TD.dtype)
+        logits = x_TD.to(wide) @ self.weight[:, : self.hidden_size].to(wide).t()
+        if seen:
+            weight_R = self.weight[:, self.hidden_size :]
+            logits = logits + history_logits_through(x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale)
+        probs = logits.softmax(-1)
+        history.store(self.layer, probs)
+        return logits, probs
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden_size={self.hidden_size}, num_experts={self.num_experts}, layer={self.layer}, "
+            f"visible={self.visible}, scale={self.scale}, eps={self.eps}, detach={self.detach}"
+        )
+
+
+def _operand_type(x: Tensor) -> torch.dtype:
+    """The type that hero::route computes in: x's own, or autocast's."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
