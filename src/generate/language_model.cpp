@@ -18,7 +18,7 @@ auto for_python(Function function) {
   try {
     return function();
   } catch (const UserError& e) {
-    throw std::invalid_argument(e.what());
+    throw c10::ValueError({__func__, __FILE__, __LINE__}, e.what());
   }
 }
 
@@ -28,11 +28,12 @@ void check_id(int64_t id, const ModelConfig& model) {
                   std::to_string(model.vocab_size - 1));
 }
 
-void check_length(int64_t length, const ModelConfig& model) {
-  if (length >= 1 && length <= model.max_position_embeddings) return;
-  throw UserError("ids: found " + std::to_string(length) +
-                  " of them in a sequence, expected 1 to max_position_embeddings = " +
-                  std::to_string(model.max_position_embeddings));
+// `room`: positions that must stay free.
+void check_length(int64_t length, const ModelConfig& model, int64_t room = 0) {
+  const int64_t most = model.max_position_embeddings - room;
+  if (length >= 1 && length <= most) return;
+  throw UserError("ids: found " + std::to_string(length) + " of them in a sequence, expected 1 to " +
+                  std::to_string(most) + ": max_position_embeddings" + (room ? " and one to make" : ""));
 }
 
 // [B, S] int64 in the vocabulary.
@@ -122,7 +123,7 @@ class LanguageModel : public torch::CustomClassHolder {
                                                 double temperature, int64_t top_k, double top_p,
                                                 int64_t seed) const {
     return for_python([&] {
-      check_length(static_cast<int64_t>(prompt.size()), config());
+      check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
       for (const int64_t id : prompt) check_id(id, config());
       const Sampling sampling{.max_tokens = max_tokens,
                               .temperature = temperature,
