@@ -1,7 +1,8 @@
 """Routers that read the routing history (HERO-MoE), for PyTorch models; and the reports of `hero`.
 
-`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `torch.ops.hero.*` are
-the operators. torch is imported when one of these names is first used.
+`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `load` opens a model
+folder on our own engine, `torch.ops.hero.*` are the operators. torch is imported when one of these names is
+first used.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hero_moe.language_model import LanguageModel, load
     from hero_moe.patching import patch
     from hero_moe.policy import sparse_route
     from hero_moe.router import HistoryRouter, RoutingHistory
 
 _HOMES = {
     "HistoryRouter": "router",
+    "LanguageModel": "language_model",
     "RoutingHistory": "router",
+    "load": "language_model",
     "patch": "patching",
     "sparse_route": "policy",
 }
 
-__all__ = ["HistoryRouter", "RoutingHistory", "patch", "sparse_route"]
+__all__ = ["HistoryRouter", "LanguageModel", "RoutingHistory", "load", "patch", "sparse_route"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,24 +23,36 @@ int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint6
   return ids[chosen].item<int64_t>();
 }
 
+Generation::Generation(const Transformer& model, std::vector<int64_t> prompt, const Sampling& sampling)
+    : model_(model), sampling_(sampling), unread_(std::move(prompt)) {
+  const int64_t positions = model.config().model.max_position_embeddings;
+  room_ = std::min(sampling.max_tokens, positions - static_cast<int64_t>(unread_.size()));
+}
+
+std::optional<int64_t> Generation::next() {
+  if (made_ >= room_) return std::nullopt;
+  at::NoGradGuard no_grad;
+  const auto tokens = at::tensor(unread_, at::kLong).unsqueeze(0);
+  const auto output = model_.forward(tokens, {}, false, sampling_.cache ? &cache_ : nullptr);
+  const auto logits = model_.logits(output.hidden_TD.slice(0, output.hidden_TD.size(0) - 1), 1);
+  const int64_t id = choose_token(logits.view({-1}), sampling_, static_cast<uint64_t>(made_));
+  ++made_;
+  if (id == sampling_.eos) {
+    room_ = 0;
+    return std::nullopt;
+  }
+  if (sampling_.cache) unread_.clear();
+  unread_.push_back(id);
+  return id;
+}
+
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
                               const Sampling& sampling, const std::function<void(int64_t)>& on_token) {
-  at::NoGradGuard no_grad;
-  KeyValueCache cache;
-  std::vector<int64_t> all = prompt, made;
-  std::vector<int64_t> next = prompt;
-  const int64_t room = model.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
-  for (int64_t i = 0; i < std::min(sampling.max_tokens, room); ++i) {
-    const auto& input = sampling.cache ? next : all;
-    const auto tokens = at::tensor(input, at::kLong).unsqueeze(0);
-    const auto output = model.forward(tokens, {}, false, sampling.cache ? &cache : nullptr);
-    const auto logits = model.logits(output.hidden_TD.slice(0, output.hidden_TD.size(0) - 1), 1);
-    const int64_t id = choose_token(logits.view({-1}), sampling, static_cast<uint64_t>(i));
-    if (id == sampling.eos) break;
-    all.push_back(id);
-    made.push_back(id);
-    next = {id};
-    on_token(id);
+  Generation generation(model, prompt, sampling);
+  std::vector<int64_t> made;
+  while (const auto id = generation.next()) {
+    made.push_back(*id);
+    on_token(*id);
   }
   return made;
 }

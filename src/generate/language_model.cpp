@@ -1,0 +1,167 @@
+// torch.classes.hero.LanguageModel: a model folder in Python, which hero_moe.load wraps. Mistakes of the
+// caller's reach Python as ValueError (std::invalid_argument), what fails on the way as RuntimeError.
+#include <ATen/ATen.h>
+#include <torch/custom_class.h>
+
+#include "config/error.h"
+#include "folder/load.h"
+#include "folder/resolve.h"
+#include "generate/sampler.h"
+
+namespace hero {
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 26;  // of fp32 logits held at a time
+
+template <class Function>
+auto for_python(Function function) {
+  try {
+    return function();
+  } catch (const UserError& e) {
+    throw c10::ValueError({__func__, __FILE__, __LINE__}, e.what());
+  }
+}
+
+void check_id(int64_t id, const ModelConfig& model) {
+  if (id >= 0 && id < model.vocab_size) return;
+  throw UserError("ids: found " + std::to_string(id) + ", expected ids from 0 to " +
+                  std::to_string(model.vocab_size - 1));
+}
+
+// `room`: positions that must stay free.
+void check_length(int64_t length, const ModelConfig& model, int64_t room = 0) {
+  const int64_t most = model.max_position_embeddings - room;
+  if (length >= 1 && length <= most) return;
+  throw UserError("ids: found " + std::to_string(length) + " of them in a sequence, expected 1 to " +
+                  std::to_string(most) + ": max_position_embeddings" + (room ? " and one to make" : ""));
+}
+
+// [B, S] int64 in the vocabulary.
+void check_ids(const at::Tensor& ids, const ModelConfig& model) {
+  if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.size(0) == 0) {
+    throw UserError("ids: found a tensor of " + std::string(c10::toString(ids.scalar_type())) + " with " +
+                    std::to_string(ids.dim()) + " dimensions and " + std::to_string(ids.numel()) +
+                    " elements, expected int64 [B, S] with B >= 1");
+  }
+  check_length(ids.size(1), model);
+  const auto [least, greatest] = ids.aminmax();
+  check_id(least.item<int64_t>(), model);
+  check_id(greatest.item<int64_t>(), model);
+}
+
+void check_sampling(const Sampling& sampling) {
+  const auto check = [](bool good, const char* name, double found, const char* expected) {
+    if (!good) throw UserError(std::string(name) + ": found " + c10::str(found) + ", expected " + expected);
+  };
+  check(sampling.max_tokens >= 1, "max_tokens", static_cast<double>(sampling.max_tokens), "at least 1");
+  check(sampling.temperature >= 0 && std::isfinite(sampling.temperature), "temperature", sampling.temperature,
+        "0 or more");
+  check(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 (all) or more");
+  check(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "0 to 1");
+}
+
+// A text in the making; shares the model with the LanguageModel that began it.
+class GenerationForPython : public torch::CustomClassHolder {
+ public:
+  GenerationForPython(std::shared_ptr<const Transformer> model, std::vector<int64_t> prompt,
+                      const Sampling& sampling)
+      : model_(std::move(model)), generation_(*model_, std::move(prompt), sampling) {}
+  std::optional<int64_t> next() { return generation_.next(); }
+
+ private:
+  std::shared_ptr<const Transformer> model_;
+  Generation generation_;
+};
+
+class LanguageModel : public torch::CustomClassHolder {
+ public:
+  LanguageModel(const std::string& path, const std::string& dtype) {
+    for_python([&] {
+      folder_ = resolve_model_dir(path);
+      model_ = load_model(folder_, dtype);
+    });
+  }
+
+  at::Tensor logits(const at::Tensor& ids) const {
+    return for_python([&] {
+      check_ids(ids, config());
+      at::NoGradGuard no_grad;
+      return model_->logits(model_->forward(ids).hidden_TD, ids.size(0));
+    });
+  }
+
+  // For Q queries, each a row of ids.flatten() and an id: log p(id | the sequence up to that row), and
+  // whether no id is likelier. Logits exist for the asked rows alone, a chunk of them at a time.
+  std::tuple<at::Tensor, at::Tensor> score(const at::Tensor& ids, const at::Tensor& rows,
+                                           const at::Tensor& targets) const {
+    return for_python([&] {
+      check_ids(ids, config());
+      if (rows.dim() != 1 || rows.scalar_type() != at::kLong || targets.sizes() != rows.sizes() ||
+          targets.scalar_type() != at::kLong) {
+        throw UserError("rows, targets: expected two int64 tensors [Q]");
+      }
+      at::NoGradGuard no_grad;
+      const auto hidden_QD = model_->forward(ids).hidden_TD.index_select(0, rows);
+      const int64_t count = rows.size(0);
+      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / (4 * config().vocab_size));
+      const auto type = hidden_QD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      auto logprob = at::empty({count}, type);
+      auto is_greedy = at::empty({count}, at::kBool);
+      for (int64_t begin = 0; begin < count; begin += chunk) {
+        const int64_t end = std::min(count, begin + chunk);
+        const auto logits = model_->logits(hidden_QD.slice(0, begin, end), 1)[0];
+        const auto wanted = targets.slice(0, begin, end);
+        logprob.slice(0, begin, end)
+            .copy_(logits.gather(1, wanted.unsqueeze(1)).squeeze(1) - logits.logsumexp(1));
+        is_greedy.slice(0, begin, end).copy_(logits.argmax(1) == wanted);
+      }
+      return std::make_tuple(logprob, is_greedy);
+    });
+  }
+
+  c10::intrusive_ptr<GenerationForPython> start(std::vector<int64_t> prompt, int64_t max_tokens,
+                                                double temperature, int64_t top_k, double top_p,
+                                                int64_t seed) const {
+    return for_python([&] {
+      check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
+      for (const int64_t id : prompt) check_id(id, config());
+      const Sampling sampling{.max_tokens = max_tokens,
+                              .temperature = temperature,
+                              .top_k = top_k,
+                              .top_p = top_p,
+                              .seed = static_cast<uint64_t>(seed)};
+      check_sampling(sampling);
+      return c10::make_intrusive<GenerationForPython>(model_, std::move(prompt), sampling);
+    });
+  }
+
+  std::string folder() const { return folder_.string(); }
+  std::string dtype() const { return model_->config().train.dtype; }
+  int64_t vocab_size() const { return config().vocab_size; }
+  int64_t max_positions() const { return config().max_position_embeddings; }
+
+ private:
+  const ModelConfig& config() const { return model_->config().model; }
+
+  std::filesystem::path folder_;
+  std::shared_ptr<const Transformer> model_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.class_<GenerationForPython>("Generation")
+      .def("next",
+           [](const c10::intrusive_ptr<GenerationForPython>& generation) { return generation->next(); });
+  m.class_<LanguageModel>("LanguageModel")
+      .def(torch::init<std::string, std::string>())
+      .def("logits", &LanguageModel::logits)
+      .def("score", &LanguageModel::score)
+      .def("start", &LanguageModel::start)
+      .def("folder", &LanguageModel::folder)
+      .def("dtype", &LanguageModel::dtype)
+      .def("vocab_size", &LanguageModel::vocab_size)
+      .def("max_positions", &LanguageModel::max_positions);
+}
+
+}  // namespace hero
