@@ -55,9 +55,18 @@ install_python() {
   fi
   rm -f "$stamp"
   say "Python packages from requirements.txt (LibTorch is several GB; this takes minutes)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --use-pep517 -r requirements.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --use-pep517 \
+    -r requirements.txt
   echo "$wanted" >"$stamp"
   changed=1
+}
+
+# .venv/bin/python finds the package in this checkout.
+link_package() {
+  local found
+  for found in .venv/lib/python3.*/site-packages; do
+    echo "$PWD/python" >"$found/hero_moe.pth"
+  done
 }
 
 changed=0
@@ -65,4 +74,5 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install_packages
 install_python
+link_package
 if ((changed)); then say "done"; else say "everything is there already"; fi

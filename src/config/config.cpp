@@ -107,10 +107,6 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   return config;
 }
 
-void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value) {
-  set_text(config, where + ": " + one_line(key), key, value);
-}
-
 std::string dump(const Config& config) {
   Config copy = config;
   std::string out, section;

@@ -123,9 +123,6 @@ struct Config {
 Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags,
                    const Config& base = Config());
 
-/// Sets one key from its text ("router.window", "3"). `where` begins the message of a UserError.
-void set_field(Config& config, const std::string& where, const std::string& key, const std::string& value);
-
 /// Refuses values out of their bounds, and values that contradict each other (k > E, heads not dividing ...).
 /// UserError names the keys.
 void check(const Config& config);

@@ -1,10 +1,10 @@
 #include "eval/commands.h"
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "config/error.h"
+#include "data/file_io.h"
 #include "data/step_progress.h"
 #include "eval/evaluate.h"
 #include "folder/load.h"
@@ -20,20 +20,31 @@ struct EvalOptions {
   std::string dir;
   std::vector<std::string> data;
   int64_t batch = 8;
+  int64_t sequence = 0;  // tokens; 0: as the model's configuration says
 };
+
+int64_t chosen_sequence(const EvalOptions& options, const Config& config) {
+  const int64_t longest = config.model.max_position_embeddings;
+  if (options.sequence > longest) {
+    throw UserError("--sequence: found " + std::to_string(options.sequence) + ", expected at most " +
+                    std::to_string(longest) + ", the model's max_position_embeddings");
+  }
+  return options.sequence ? options.sequence : config.train.sequence;
+}
 
 void run_eval(const EvalOptions& options) {
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder);
   const auto& config = model->config();
+  const int64_t sequence = chosen_sequence(options, config);
   json results = json::array();
   std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
   for (const auto& prefix : options.data) {
-    const SequentialReader reader(prefix, config.train.sequence, config.model.vocab_size);
+    const SequentialReader reader(prefix, sequence, config.model.vocab_size);
     StepProgress progress("window", reader.windows(),
-                          {.rate_unit = "tok", .rate_per_item = static_cast<double>(config.train.sequence)});
-    auto result = evaluate(*model, reader, config.train.sequence, options.batch,
-                           [&](int64_t windows) { progress.update(windows); });
+                          {.rate_unit = "tok", .rate_per_item = static_cast<double>(sequence)});
+    auto result =
+        evaluate(*model, reader, sequence, options.batch, [&](int64_t windows) { progress.update(windows); });
     progress.finish();
     result.name = fs::path(reader.prefix()).filename().string();
     std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss,
@@ -46,11 +57,8 @@ void run_eval(const EvalOptions& options) {
   }
   // A run folder keeps the result of its latest checkpoint, where the report finds it.
   if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
-    const auto path = fs::path(options.dir) / "eval.json";
-    std::ofstream out(path);
-    out << json{{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}}.dump(1)
-        << "\n";
-    if (!out.flush()) throw RunError(path.string() + ": cannot be written");
+    const json result = {{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}};
+    write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
   }
 }
 
@@ -61,11 +69,17 @@ void add_eval_command(CLI::App& hero) {
   auto* command = hero.add_subcommand("eval", "Loss and perplexity of a model on token files");
   command
       ->add_option("dir", options->dir,
-                   "run folder (its latest checkpoint; the result goes to its eval.json) or checkpoint")
+                   "run folder (its latest checkpoint; the result goes to its eval.json), checkpoint or "
+                   "model folder")
       ->required();
   command->add_option("--data", options->data, "prefixes of .bin and .idx files")->required();
   command->add_option("--batch", options->batch, "sequences computed at a time")
       ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command
+      ->add_option("--sequence", options->sequence,
+                   "tokens of a window; 0: as in training, and at most 512 where that is not known")
+      ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   command->callback([options] { run_eval(*options); });
 }

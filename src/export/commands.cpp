@@ -50,10 +50,14 @@ void run_export(Options options) {
   options.chosen.texts = tokenizer_texts(source, model->config().model.max_position_embeddings);
   options.chosen.eos = end_token(source);
   export_model(*model, options.folder, options.chosen);
+  const Config& config = model->config();
+  const bool hero = config.router.kind == "hero", own_code = !modelling_code(config).empty();
   std::printf("%s: %s %s, opens with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
-              model->config().router.kind == "hero" ? "HERO" : "baseline",
-              model->config().model.model_type.c_str(),
-              modelling_code(model->config()).empty() ? "" : "(..., trust_remote_code=True)");
+              hero ? "HERO" : "baseline", config.model.model_type.c_str(),
+              own_code ? "(..., trust_remote_code=True)" : "");
+  if (own_code && !hero)
+    std::printf(
+        "note: without trust_remote_code=True transformers scores by sigmoid, this model by softmax\n");
 }
 
 }  // namespace

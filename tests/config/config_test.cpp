@@ -180,17 +180,6 @@ TEST(Flags, Messages) {
   EXPECT_EQ(flag_message("router.window=3"), "router.window=3: found no key, expected --section.key=value");
 }
 
-TEST(SetField, NamesWhereTheValueCameFrom) {
-  Config config;
-  set_field(config, "config.json", "model.hidden_size", "64");
-  EXPECT_EQ(config.model.hidden_size, 64);
-  EXPECT_EQ(failure([&] { set_field(config, "config.json", "model.hidden_size", "big"); }),
-            "config.json: model.hidden_size: found big, expected an integer from 1 to 2147483647");
-  EXPECT_EQ(failure([&] { set_field(config, "config.json", "model.hiden_size", "64"); }),
-            "config.json: model.hiden_size: unknown key; did you mean model.hidden_size?");
-  EXPECT_EQ(config.model.hidden_size, 64);
-}
-
 TEST_F(ConfigFiles, DumpReadsBackEqual) {
   Config config;
   int64_t n = 0;

@@ -16,6 +16,14 @@ const std::set<std::string> kOverlays = {"baseline", "hero",  "rcp",    "mask1",
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
+std::vector<std::filesystem::path> model_files() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(HERO_SOURCE_DIR "/configs")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  return files;
+}
+
 Config load(const std::vector<std::string>& names) {
   std::vector<std::string> files;
   for (const std::string& name : names) files.push_back(path(name));
@@ -51,19 +59,17 @@ int64_t parameters(const Config& config) {
 
 TEST(Configs, TheFolderHoldsExactlyTheseFiles) {
   std::set<std::string> found;
-  for (const auto& file : std::filesystem::directory_iterator(HERO_SOURCE_DIR "/configs")) {
-    found.insert(file.path().stem().string());
-  }
+  for (const auto& file : model_files()) found.insert(file.stem().string());
   std::set<std::string> wanted = kBases;
   wanted.insert(kOverlays.begin(), kOverlays.end());
   EXPECT_EQ(found, wanted);
 }
 
 TEST(Configs, EveryFileBeginsWithAComment) {
-  for (const auto& file : std::filesystem::directory_iterator(HERO_SOURCE_DIR "/configs")) {
+  for (const auto& file : model_files()) {
     std::string line;
-    std::getline(std::ifstream(file.path()) >> std::ws, line);
-    EXPECT_TRUE(line.starts_with("# ")) << file.path();
+    std::getline(std::ifstream(file) >> std::ws, line);
+    EXPECT_TRUE(line.starts_with("# ")) << file;
   }
 }
 

@@ -13,13 +13,23 @@ OPTIONS: dict[str, list[str]] = {
     "data tokenizer": "input text-key skip-invalid workers vocab-size out seed sample-bytes".split(),
     "data tokenize": "input text-key skip-invalid workers tokenizer out valid-fraction seed".split(),
     "data info": [],
-    "train": "config data run resume".split(),
-    "eval": "data batch".split(),
+    "train": "config data run resume init-from".split(),
+    "eval": "data batch sequence".split(),
     "generate": "prompt max-tokens temperature top-k top-p seed tokenizer no-cache".split(),
+    "logits": "tokens out routing gradients dtype".split(),
+    "diff": "text tokens tolerance dtype".split(),
+    "export": "dtype max-shard-size".split(),
     "report": ["out"],
 }
 # Those that take a value and have none by default.
-WITHOUT_DEFAULT = {"train --config", "train --data", "generate --tokenizer"}
+WITHOUT_DEFAULT = {
+    "train --config",
+    "train --data",
+    "train --init-from",
+    "generate --tokenizer",
+    "diff --text",
+    "diff --tokens",
+}
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -45,7 +55,7 @@ def test_subcommands_are_listed(command: str) -> None:
 
 def test_configuration_keys_have_type_default_and_help() -> None:
     text = ran("train", "--help").stdout.split("Configuration keys")[1]
-    rows = re.findall(r"^  --(\w+\.\w+) +(integer|float|bool|string) +(\S+) +(\S.*) \[(.+?)\]", text, re.MULTILINE)
+    rows = re.findall(r"^  --(\w+\.\w+) +(integers?|float|bool|string) +(\S+) +(\S.*) \[(.+?)\]", text, re.MULTILINE)
     assert len(rows) == len(re.findall(r"^  --", text, re.MULTILINE)) > 60
     defaults = {key: default for key, _, default, _, _ in rows}
     # Some that users rely on: a baseline unless asked, then the paper's router; bf16; dropless.
