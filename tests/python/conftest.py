@@ -3,8 +3,12 @@ tokenized by the program itself, for the tests that train."""
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import random
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from program import ran
+
+# Before anybody imports transformers: nothing is downloaded, and the code of model folders that it opens is copied
+# to a folder of these tests, not to the user's cache.
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="hero-moe-modules-")
+atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048

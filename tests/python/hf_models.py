@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from transformers import (
@@ -132,8 +131,3 @@ def random_ids(config: PreTrainedConfig, shape: tuple[int, ...]) -> torch.Tensor
 
 def read_config(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
-
-
-def keep_copied_code_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Where transformers puts the code of model folders that it opens; else in the user's cache."""
-    patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))

@@ -55,7 +55,8 @@ def test_subcommands_are_listed(command: str) -> None:
 
 def test_configuration_keys_have_type_default_and_help() -> None:
     text = ran("train", "--help").stdout.split("Configuration keys")[1]
-    rows = re.findall(r"^  --(\w+\.\w+) +(integers?|float|bool|string) +(\S+) +(\S.*) \[(.+?)\]", text, re.MULTILINE)
+    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+) +(\S.*) \[(.+?)\]"
+    rows = re.findall(row, text, re.MULTILINE)
     assert len(rows) == len(re.findall(r"^  --", text, re.MULTILINE)) > 60
     defaults = {key: default for key, _, default, _, _ in rows}
     # Some that users rely on: a baseline unless asked, then the paper's router; bf16; dropless.

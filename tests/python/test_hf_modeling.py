@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hf_models import configuration, keep_copied_code_in, random_ids, random_model, read_config
+from hf_models import configuration, random_ids, random_model, read_config
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -52,13 +51,6 @@ VISIBLE = {
     "unscaled": [[], [1], [1, 2], [], [4]],
     "deep": [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        keep_copied_code_in(tmp_path_factory.mktemp("modules"), patch)
-        yield
 
 
 def hero_model(family: str, hero: dict[str, Any] | None, **more: Any) -> PreTrainedModel:

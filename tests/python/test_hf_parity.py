@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hf_models import (
     VARIANTS,
     class_of,
     configuration,
-    keep_copied_code_in,
     random_ids,
     random_model,
     read_config,
@@ -31,11 +29,8 @@ SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn conf
 
 
 @pytest.fixture(scope="module", autouse=True)
-def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def one_thread() -> None:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        keep_copied_code_in(tmp_path_factory.mktemp("modules"), patch)
-        yield
 
 
 def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
