@@ -23,6 +23,9 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="hero-moe-modules-")
 atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
+# Threads that wait by spinning make a busy machine many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
 
