@@ -1,8 +1,8 @@
 """Makes `lm_eval --model hero` find hero_moe.harness.
 
 lm_eval looks models up in a registry of names and has no entry points for those of other packages. So
-hero_moe_lm_eval.pth, which Python reads when it starts, calls `watch`: the name is added when a program imports
-lm_eval.models, and before that nothing is imported. This file stands outside hero_moe to stay that small.
+hero_moe_lm_eval.pth, which Python reads when it starts, calls `watch`: the name is added when a program
+imports lm_eval.models, and before that nothing is imported.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class _Finder:
                 run(module)
                 try:
                     register()
-                except ImportError:  # an lm_eval from before 0.4.10 has another registry; its user may not need us
-                    pass
+                except ImportError:
+                    pass  # an older lm_eval, with another registry
 
             spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
         return spec

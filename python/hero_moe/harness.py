@@ -2,8 +2,8 @@
 
     lm_eval --model hero --model_args path=DIR --tasks arc_easy --batch_size auto
 
-In a checkout that is not installed, `python -m hero_moe.harness` stands for `lm_eval`. Requests are tokenized and
-truncated, and texts cut, as lm_eval's `HFLM` does it: scores agree but for rounding.
+In a checkout that is not installed, `python -m hero_moe.harness` stands for `lm_eval`. Requests are tokenized
+and truncated, and texts cut, as lm_eval's `HFLM` does it: scores agree but for rounding.
 """
 
 from __future__ import annotations
@@ -66,26 +66,33 @@ class HeroLM(TemplateLM):
             path: what `hero_moe.load` opens.
             tokenizer: a folder or a SentencePiece file with it, where `path` has none or another.
             dtype: as `hero_moe.load`; None or "auto": the folder's own.
-            batch_size: most sequences scored at a time; None or "auto": as many as have 4096 tokens together.
-                Texts are generated one at a time.
+            batch_size: most sequences scored at a time; None or "auto": as many as have 4096 tokens
+                together. Texts are generated one at a time.
             max_batch_size: most sequences of an "auto" batch.
             max_length: most tokens the model sees; None: its positions.
             add_bos_token: whether texts get the tokenizer's begin token; None: as the tokenizer is set up.
-            prefix_token_id: what stands before the first token of a text without context; None: the begin token,
-                else the end token.
-            device, trust_remote_code: without effect; they come from lm_eval's own options. The engine computes on
-                the CPU and runs no code of model folders.
+            prefix_token_id: what stands before the first token of a text without context; None: the begin
+                token, else the end token.
+            device, trust_remote_code: without effect; they come from lm_eval's own options. The engine
+                computes on the CPU and runs no code of model folders.
         """
         super().__init__()
         if unknown:
-            raise ValueError(f"model_args: found {', '.join(unknown)}, expected arguments of HeroLM: {_arguments()}")
+            known = ", ".join(["path", *(HeroLM.__init__.__kwdefaults__ or {})])
+            raise ValueError(f"model_args: found {', '.join(unknown)}, expected some of {known}")
         if path is None:
             raise ValueError("model_args: found no path, expected path=DIR, a model folder, checkpoint or run")
         self._batch_size = _batch_size(batch_size)
-        self._max_batch_size = None if max_batch_size is None else _whole("max_batch_size", max_batch_size)
+        self._max_batch_size = None
+        if max_batch_size is not None:
+            self._max_batch_size = _whole("max_batch_size", max_batch_size)
         self._model = load(str(path), dtype=None if dtype == "auto" else dtype)
         vocabulary, positions = self._model.vocab_size, self._model.max_positions
-        self.max_length = _whole("max_length", positions if max_length is None else max_length, 1, positions)
+        self.max_length = positions
+        if max_length is not None:
+            self.max_length = _whole("max_length", max_length, 1, positions)
+        if add_bos_token not in (None, False, True):
+            raise ValueError(f"add_bos_token: found {add_bos_token!r}, expected true or false")
         self.add_bos_token = add_bos_token
         self._prefix = prefix_token_id
         if prefix_token_id is not None:
@@ -128,7 +135,7 @@ class HeroLM(TemplateLM):
     def prefix_token_id(self) -> int:
         """The token before a text without context."""
         if self._prefix is None:
-            raise ValueError("prefix_token_id: the tokenizer has neither a begin nor an end token, give an id")
+            raise ValueError("prefix_token_id: found a tokenizer without begin and end token, expected an id")
         return self._prefix
 
     @property
@@ -182,7 +189,7 @@ class HeroLM(TemplateLM):
             cut += len(ids) > self.max_length + 1
             groups.setdefault(tuple(ids[-(self.max_length + 1) : -1]), []).append(number)
         if cut:
-            _log.warning("%d requests have more than %d tokens; the first ones are cut off.", cut, self.max_length)
+            _log.warning("%d requests are cut to their last %d tokens.", cut, self.max_length)
 
         results = [(0.0, False)] * len(requests)
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests")
@@ -266,7 +273,8 @@ class HeroLM(TemplateLM):
         until = handle_stop_sequences(chosen["until"], eos=eos)
         count = chosen["max_gen_toks"]
         if not 1 <= count < self.max_length:
-            raise ValueError(f"max_gen_toks: found {count}, expected 1 to max_length - 1 = {self.max_length - 1}")
+            most = self.max_length - 1
+            raise ValueError(f"max_gen_toks: found {count}, expected 1 to max_length - 1 = {most}")
         room = self.max_length - count
         if len(prompt) > room:
             _log.warning("A context of %d tokens is cut to its last %d.", len(prompt), room)
@@ -286,11 +294,6 @@ class HeroLM(TemplateLM):
             if any(stop and stop in text for stop in until):
                 break
         return postprocess_generated_text(self.tok_decode(made), until, think_end_token=None)
-
-
-def _arguments() -> str:
-    names = HeroLM.__init__.__kwdefaults__ or {}
-    return ", ".join(["path", *names])
 
 
 def _whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
