@@ -38,6 +38,7 @@ LOGPROB = 1e-3  # greatest difference of a request's log-likelihood
 FAMILIES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "qwen3": (None, {"batch_size": 16}),
     "deepseek": ("<|begin|>", {"batch_size": 5, "max_length": 100}),
+    "qwen3-hero": (None, {"batch_size": 8, "max_length": 64}),
 }
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('none') }}{% endif %}"
@@ -93,9 +94,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[HFLM, HeroLM]:
-    """Both adapters on one folder."""
+    """Both adapters on one folder. HFLM gets the HERO model as an object: opening it runs the folder's code."""
     folder, options = str(folders[request.param]), FAMILIES[request.param][1]
-    return HFLM(folder, device="cpu", dtype="float32", **options), HeroLM(folder, **options)
+    hero = class_of(configuration(request.param)).from_pretrained(folder).eval()
+    source = hero if "hero" in request.param else folder
+    theirs = HFLM(source, tokenizer=folder, device="cpu", dtype="float32", **options)
+    return theirs, HeroLM(folder, **options)
 
 
 def instances(kind: str, requests: list[tuple[Any, ...]]) -> list[Instance]:
@@ -122,7 +126,7 @@ def scored_requests(model: HeroLM) -> list[tuple[str, str]]:
     requests += [(text, choice) for text in texts(18, 5, 150) for choice in choices]
     requests += zip(texts(30, 1, 200), texts(30, 10, 60), strict=True)  # many tokens
     requests += zip(texts(20, 700, 1500), texts(20, 1, 60), strict=True)  # more than the model sees
-    requests += zip(texts(3, 700, 1500), texts(3, 75, 75), strict=True)
+    requests += zip(texts(3, 700, 1500), texts(3, 55, 55), strict=True)
     requests += [(text + "  ", end) for text, end in zip(texts(10, 5, 50), texts(10, 5, 9), strict=True)]
     requests += [(prefix + text, "index") for text in texts(10, 5, 50)]
     for context in texts(60, 5, 120):  # what the model itself would say
