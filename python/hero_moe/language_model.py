@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch import Tensor
 import hero_moe.library  # noqa: F401
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}
-_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"} | {name: name for name in _DTYPES.values()}
+_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"}
+_NAMES |= {name: name for name in _DTYPES.values()}
 
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
@@ -25,8 +27,8 @@ def load(dir: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None)
 
     Args:
         dir: Hugging Face's `qwen3_moe` and `deepseek_v3` folders, with or without `hero_router`.
-        dtype: of weights and activations: "fp32", "bf16" or "fp64", PyTorch's names for them or its types; None: the
-            folder's own.
+        dtype: of weights and activations: "fp32", "bf16" or "fp64", PyTorch's names for them or its types;
+            None: the folder's own.
 
     Returns:
         The model, on the CPU. It computes with as many threads as `torch.set_num_threads` says.
@@ -43,15 +45,16 @@ def load(dir: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None)
 class LanguageModel:
     """What `load` returns.
 
-    `ids` are int64 in [0, vocab_size): a tensor [B, S], or lists of one length; [S] stands for a single sequence, and
-    results then lack the dimension B too. S is at most `max_positions`. Other ids are a ValueError.
+    `ids` are int64 in [0, vocab_size): a tensor [B, S], or lists of one length; [S] stands for a single
+    sequence, and results then lack the dimension B too. S is at most `max_positions`. Other ids are a
+    ValueError.
     """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self.folder = Path(engine.folder())
         """Where config.json and the weights lie: for a run folder its latest checkpoint."""
-        self.config: dict[str, Any] = json.loads((self.folder / "config.json").read_text("utf-8"))
+        self.config: dict[str, Any] = _read_json(self.folder / "config.json")
         """The folder's config.json."""
         self.vocab_size: int = engine.vocab_size()
         self.max_positions: int = engine.max_positions()
@@ -71,15 +74,16 @@ class LanguageModel:
         """How likely every id is after those before it.
 
         Returns:
-            log p(ids[:, s + 1] | ids[:, : s + 1]), natural, [B, S - 1] in fp32 (fp64 in fp64), and whether no other id
-            is likelier, bool [B, S - 1]. The logits [B, S, V] never exist together.
+            log p(ids[:, s + 1] | ids[:, : s + 1]), natural, [B, S - 1] in fp32 (fp64 in fp64), and whether it
+            is the likeliest id there, bool [B, S - 1]. The logits [B, S, V] never exist together.
         """
         ids_BS, single = _batch(ids)
         if ids_BS.dim() != 2 or ids_BS.shape[1] < 1:
             raise ValueError(f"ids: found the shape {list(ids_BS.shape)}, expected [B, S] with S >= 1")
         batch, length = ids_BS.shape
         rows = torch.arange(batch * length).view(batch, length)[:, :-1].flatten()
-        logprobs, greedy = (t.view(batch, -1) for t in self.score(ids_BS, rows, ids_BS[:, 1:].flatten()))
+        scored = self.score(ids_BS, rows, ids_BS[:, 1:].flatten())
+        logprobs, greedy = (t.view(batch, length - 1) for t in scored)
         return (logprobs[0], greedy[0]) if single else (logprobs, greedy)
 
     def score(self, ids_BS: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,24 +141,49 @@ class LanguageModel:
         prompt = _tensor(ids)
         if prompt.dim() != 1:
             raise ValueError(f"ids: found the shape {list(prompt.shape)}, expected one sequence [S]")
-        ends = self.eos_ids if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        if not 0 <= seed < 1 << 63:
-            raise ValueError(f"seed: found {seed}, expected 0 to 2^63 - 1")
+        ends = self.eos_ids if eos is None else _ids("eos", eos)
         text = self._engine.start(
-            prompt.tolist(), index(max_tokens), float(temperature), index(top_k), float(top_p), index(seed)
+            prompt.tolist(),
+            _whole("max_tokens", max_tokens),
+            float(temperature),
+            _whole("top_k", top_k),
+            float(top_p),
+            _whole("seed", seed),
         )
         return _until(ends, text)
 
     def _read_eos(self) -> tuple[int, ...]:
         generation = self.folder / "generation_config.json"
-        own = json.loads(generation.read_text("utf-8")) if generation.is_file() else {}
+        own = _read_json(generation) if generation.is_file() else {}
         eos = own.get("eos_token_id", self.config.get("eos_token_id"))
-        return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        return () if eos is None else _ids(f"{self.folder}: eos_token_id", eos)
 
 
 def _until(ends: tuple[int, ...], text: Any) -> Iterator[int]:
     while (made := text.next()) is not None and made not in ends:
         yield made
+
+
+def _whole(name: str, value: Any) -> int:
+    with suppress(TypeError):
+        if 0 <= index(value) < 1 << 63:
+            return index(value)
+    raise ValueError(f"{name}: found {value!r}, expected an integer from 0 to 2^63 - 1")
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    """An id or several."""
+    return tuple(_whole(name, id) for id in (value if isinstance(value, Iterable) else (value,)))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: found no object, expected a JSON object")
+    return found
 
 
 def _tensor(ids: Ids) -> Tensor:

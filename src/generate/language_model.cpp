@@ -22,10 +22,17 @@ auto for_python(Function function) {
   }
 }
 
-void check_id(int64_t id, const ModelConfig& model) {
-  if (id >= 0 && id < model.vocab_size) return;
-  throw UserError("ids: found " + std::to_string(id) + ", expected ids from 0 to " +
-                  std::to_string(model.vocab_size - 1));
+void check_number(int64_t value, const char* name, int64_t end) {
+  if (value >= 0 && value < end) return;
+  throw UserError(std::string(name) + ": found " + std::to_string(value) + ", expected 0 to " +
+                  std::to_string(end - 1));
+}
+
+void check_range(const at::Tensor& values, const char* name, int64_t end) {
+  if (values.numel() == 0) return;
+  const auto [least, greatest] = values.aminmax();
+  check_number(least.item<int64_t>(), name, end);
+  check_number(greatest.item<int64_t>(), name, end);
 }
 
 // `room`: positions that must stay free.
@@ -44,9 +51,7 @@ void check_ids(const at::Tensor& ids, const ModelConfig& model) {
                     " elements, expected int64 [B, S] with B >= 1");
   }
   check_length(ids.size(1), model);
-  const auto [least, greatest] = ids.aminmax();
-  check_id(least.item<int64_t>(), model);
-  check_id(greatest.item<int64_t>(), model);
+  check_range(ids, "ids", model.vocab_size);
 }
 
 void check_sampling(const Sampling& sampling) {
@@ -91,7 +96,7 @@ class LanguageModel : public torch::CustomClassHolder {
   }
 
   // For Q queries, each a row of ids.flatten() and an id: log p(id | the sequence up to that row), and
-  // whether no id is likelier. Logits exist for the asked rows alone, a chunk of them at a time.
+  // whether that id is the likeliest. Logits exist for the asked rows alone, a chunk of them at a time.
   std::tuple<at::Tensor, at::Tensor> score(const at::Tensor& ids, const at::Tensor& rows,
                                            const at::Tensor& targets) const {
     return for_python([&] {
@@ -100,6 +105,8 @@ class LanguageModel : public torch::CustomClassHolder {
           targets.scalar_type() != at::kLong) {
         throw UserError("rows, targets: expected two int64 tensors [Q]");
       }
+      check_range(rows, "rows", ids.numel());
+      check_range(targets, "targets", config().vocab_size);
       at::NoGradGuard no_grad;
       const auto hidden_QD = model_->forward(ids).hidden_TD.index_select(0, rows);
       const int64_t count = rows.size(0);
@@ -124,7 +131,7 @@ class LanguageModel : public torch::CustomClassHolder {
                                                 int64_t seed) const {
     return for_python([&] {
       check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
-      for (const int64_t id : prompt) check_id(id, config());
+      for (const int64_t id : prompt) check_number(id, "ids", config().vocab_size);
       const Sampling sampling{.max_tokens = max_tokens,
                               .temperature = temperature,
                               .top_k = top_k,

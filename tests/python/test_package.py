@@ -42,14 +42,17 @@ def test_the_package_is_typed_and_every_public_name_resolves() -> None:
 def test_a_wheel_runs_away_from_the_checkout(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    options = ["--no-build-isolation", "--no-deps", "-C", f"build-dir={tmp_path}/build", "-w", tmp_path]
+    settings = f"--config-settings=build-dir={tmp_path}/build"
+    options = ["--no-build-isolation", "--no-deps", settings, "-w", tmp_path]
     subprocess.run([*pip, "wheel", *options, ROOT], check=True, env=environment)
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(r"hero_moe-[\d.]+-py3-none-linux_x86_64\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {n.split("/")[0] for n in names} <= {"hero_moe", wheel.name.split("-py3")[0] + ".dist-info"}
-    assert {"hero_moe/libhero.so", "hero_moe/py.typed", "hero_moe/report.py"} <= set(names)
+    beside = {"_hero_moe_lm_eval.py", "hero_moe_lm_eval.pth"}
+    parts = {"hero_moe", wheel.name.split("-py3")[0] + ".dist-info"} | beside
+    assert {n.split("/")[0] for n in names} == parts
+    assert {"hero_moe/libhero.so", "hero_moe/py.typed", "hero_moe/report.py"} | beside <= set(names)
 
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "-q", "--no-deps", "--target", site, wheel], check=True)
