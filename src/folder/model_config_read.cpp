@@ -212,6 +212,7 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.scoring_func = config.text("scoring_func", "sigmoid");
   if (m.scoring_func != "sigmoid" && m.scoring_func != "softmax")
     config.refuse("scoring_func", "sigmoid or softmax");
+  m.num_key_value_heads = m.num_attention_heads;
   config.only("num_key_value_heads", {m.num_attention_heads}, "latent attention has one key per query head");
   config.only("head_dim", {m.qk_rope_head_dim}, "qk_rope_head_dim says it already");
   config.only("qk_head_dim", {m.qk_nope_head_dim + m.qk_rope_head_dim}, "the parts' sum");

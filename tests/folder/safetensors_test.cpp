@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"BytesLeft", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"),
                   "found 8 bytes after the header, expected 4"},
         BadHeader{"MetadataNumber", file_bytes(R"({"__metadata__":{"n":3}})", 0),
-                  "found 3 at n, expected a string"},
+                  "found 3 at \"n\", expected a string"},
         BadHeader{"MetadataText", file_bytes(R"({"__metadata__":"pt"})", 0),
                   "expected an object of strings"}),
     [](const auto& info) { return info.param.name; });
