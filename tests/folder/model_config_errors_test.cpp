@@ -57,6 +57,8 @@ const Case kCases[] = {
     {Q, R"({"mlp_only_layers": 3})", "mlp_only_layers: found 3, expected a list of integers"},
     {Q, R"({"mlp_only_layers": [0.5]})", "mlp_only_layers: found [0.5], expected a list of integers"},
     {Q, R"({"torch_dtype": 16})", "torch_dtype: found 16, expected a string"},
+    {Q, R"({"eos_token_id": "</s>"})",
+     "eos_token_id: found \"</s>\", expected an integer or a list of integers"},
     {D, R"({"routed_scaling_factor": null})", "routed_scaling_factor: found nothing, expected a number"},
     // the family
     {Q, R"({"model_type": null})", "model_type: found nothing, expected a string"},

@@ -1,4 +1,4 @@
-"""Upcycling: the routers of a trained baseline gain a history, and training goes on from exactly its model."""
+"""Upcycling: the routers of a trained baseline gain a history; training goes on from exactly its model."""
 
 from __future__ import annotations
 
