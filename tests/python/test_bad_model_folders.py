@@ -22,7 +22,7 @@ import hero_moe
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 NORM, EXPERT = "model.norm.weight", "model.layers.1.mlp.experts.7.down_proj.weight"
 SHARD = "model-00001-of-00010.safetensors"
-FIRST = "model.layers.0.mlp.experts.0"
+E0 = "model.layers.0.mlp.experts.0"
 BEGIN = {"train.steps": 1, "optim.warmup_steps": 0, "train.dtype": "fp32"}
 Harm = Callable[[Path], None]
 Json = dict[str, Any]
@@ -154,8 +154,8 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
     "huge-header": ("qwen3", overwrite(0, b"\xff" * 7 + b"\x7f"), WEIGHTS,
                     ["header length 9223372036854775807"]),
     "torn-header": ("qwen3", overwrite(9, b"\0"), WEIGHTS, ["byte 9: found no valid JSON"]),
-    "overlap": ("qwen3", header(lambda h: h[f"{FIRST}.up_proj.weight"].update(h[f"{FIRST}.gate_proj.weight"])),
-                WEIGHTS, [f'entry "{FIRST}.', "found data at offset", "(no holes, no overlaps)"]),
+    "overlap": ("qwen3", header(lambda h: h[f"{E0}.up_proj.weight"].update(h[f"{E0}.gate_proj.weight"])),
+                WEIGHTS, [f'entry "{E0}.', "found data at offset", "(no holes, no overlaps)"]),
     "bytes-left": ("qwen3", lambda f: cut(WEIGHTS, to=(f / WEIGHTS).stat().st_size + 4)(f), WEIGHTS,
                    ["bytes after the header, expected"]),
     "other-size": ("qwen3", entry(NORM, shape=[65]), WEIGHTS,
