@@ -1,18 +1,23 @@
 // Values that are fine alone and contradict each other. Every message names the key to change, what it holds
 // and which other keys bound it.
+#include <algorithm>
+
 #include "config/config.h"
 #include "config/error.h"
 #include "config/fields.h"
+#include "config/toml_file.h"
 
 namespace hero {
 namespace {
 
 void require(bool holds, const std::string& key, const Scalar& found, const std::string& expected) {
-  if (!holds) throw UserError(key + ": found " + literal(found) + ", expected " + expected);
+  if (!holds) throw UserError(key + ": found " + one_line(literal(found)) + ", expected " + expected);
 }
 
 // "model.num_experts = 32", to name the other side of a contradiction.
-std::string named(const std::string& key, const Scalar& value) { return key + " = " + literal(value); }
+std::string named(const std::string& key, const Scalar& value) {
+  return key + " = " + one_line(literal(value));
+}
 
 void check_bounds(const Config& config) {
   Config copy = config;
@@ -93,10 +98,9 @@ void check_router(const Config& config) {
 }
 
 void check_layers_and_positions(const ModelConfig& m) {
-  for (const int64_t i : m.mlp_only_layers) {
-    require(i < m.num_hidden_layers, "model.mlp_only_layers", m.mlp_only_layers,
-            "numbers below " + named("model.num_hidden_layers", m.num_hidden_layers));
-  }
+  require(std::ranges::all_of(m.mlp_only_layers, [&](int64_t i) { return i < m.num_hidden_layers; }),
+          "model.mlp_only_layers", m.mlp_only_layers,
+          "numbers below " + named("model.num_hidden_layers", m.num_hidden_layers));
   const RopeScaling& y = m.rope_scaling;
   require(y.beta_slow <= y.beta_fast, "model.rope_scaling.beta_slow", y.beta_slow,
           "at most " + named("model.rope_scaling.beta_fast", y.beta_fast));

@@ -1,5 +1,6 @@
 // Which MoE layers share a stage, and whose routing a layer sees.
 #include <algorithm>
+#include <set>
 
 #include "config/config.h"
 #include "config/error.h"
@@ -7,11 +8,12 @@
 namespace hero {
 
 std::vector<int64_t> moe_numbers(const ModelConfig& model) {
+  const std::set<int64_t> dense_layers(model.mlp_only_layers.begin(), model.mlp_only_layers.end());
   std::vector<int64_t> numbers;
   int64_t l = 0;
   for (int64_t i = 0; i < model.num_hidden_layers; ++i) {
     const bool dense = i < model.first_k_dense_replace || (i + 1) % model.decoder_sparse_step != 0 ||
-                       std::ranges::find(model.mlp_only_layers, i) != model.mlp_only_layers.end();
+                       dense_layers.contains(i);
     numbers.push_back(dense ? 0 : ++l);
   }
   return numbers;

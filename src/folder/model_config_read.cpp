@@ -53,6 +53,15 @@ class Section {
       return v.is_array() && std::ranges::all_of(v, is_integer);
     });
   }
+  // What ends a text; read by others.
+  void end_tokens(const std::string& key) {
+    asked_.insert(key);
+    const auto fits = [](const json& v) { return is_integer(v); };
+    if (has(key) && !fits(object_[key]) &&
+        !(object_[key].is_array() && std::ranges::all_of(object_[key], fits))) {
+      refuse(key, "an integer or a list of integers");
+    }
+  }
   std::optional<Section> section(const std::string& key) {
     asked_.insert(key);
     if (!has(key)) return std::nullopt;
@@ -95,7 +104,6 @@ class Section {
 constexpr const char* kHarmless[] = {"architectures",
                                      "auto_map",
                                      "bos_token_id",
-                                     "eos_token_id",
                                      "pad_token_id",
                                      "transformers_version",
                                      "use_cache",
@@ -172,6 +180,7 @@ void read_common(Section& config, ModelConfig& m) {
   m.rms_norm_eps = config.number("rms_norm_eps", 1e-6);
   m.initializer_range = config.number("initializer_range", 0.02);
   m.tie_word_embeddings = config.flag("tie_word_embeddings", false);
+  config.end_tokens("eos_token_id");
   config.only("hidden_act", {"silu"}, "other activations are not supported");
   config.only("attention_bias", {false}, "biases of attention are not supported");
   config.only("attention_dropout", {0.0}, "dropout is not supported");
@@ -212,6 +221,7 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.scoring_func = config.text("scoring_func", "sigmoid");
   if (m.scoring_func != "sigmoid" && m.scoring_func != "softmax")
     config.refuse("scoring_func", "sigmoid or softmax");
+  m.num_key_value_heads = m.num_attention_heads;
   config.only("num_key_value_heads", {m.num_attention_heads}, "latent attention has one key per query head");
   config.only("head_dim", {m.qk_rope_head_dim}, "qk_rope_head_dim says it already");
   config.only("qk_head_dim", {m.qk_nope_head_dim + m.qk_rope_head_dim}, "the parts' sum");

@@ -26,8 +26,8 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
 namespace {
 
 bool holds_model(const fs::path& dir) {
-  return fs::exists(dir / "config.json") &&
-         (fs::exists(dir / "model.safetensors") || fs::exists(dir / "model.safetensors.index.json"));
+  return fs::is_regular_file(dir / "config.json") &&
+         (fs::exists(dir / "model.safetensors") || fs::is_regular_file(dir / "model.safetensors.index.json"));
 }
 
 }  // namespace

@@ -8,45 +8,75 @@
 namespace hero {
 namespace {
 
-constexpr int kDeepest = 100;
+using nlohmann::json;
+
+constexpr size_t kDeepest = 100;
 
 std::string abridged(const std::string& text) {
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
-}  // namespace
+// Reads along and keeps nothing but the keys of the open objects. (The library's callback parser, which could
+// build the value on the way, takes time quadratic in the entries of an object.)
+class Checker : public nlohmann::json_sax<json> {
+ public:
+  Checker(const std::string& file, size_t offset) : file_(file), offset_(offset) {}
 
-nlohmann::json parse_strict(std::string_view text, const std::string& file, size_t offset) {
-  std::vector<std::set<std::string>> keys;  // of the open objects, by depth
-  const auto see = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    const auto level = static_cast<size_t>(depth);
-    if ((event == Event::object_start || event == Event::array_start) && depth >= kDeepest) {
-      throw UserError(file + ": found values nested more than " + std::to_string(kDeepest) +
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second)
+      throw UserError(file_ + ": entry " + shown(name) + " is there twice, expected once");
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&, const json::exception& error) override {
+    if (dynamic_cast<const json::out_of_range*>(&error)) {
+      const std::string what = error.what();  // "... number overflow parsing '1e400'"
+      throw UserError(file_ + ": found the number " + abridged(what.substr(what.rfind(' ') + 1)) +
+                      ", expected one within the range of a double");
+    }
+    throw UserError(file_ + ": byte " + std::to_string(offset_ + (byte > 0 ? byte - 1 : 0)) +
+                    ": found no valid JSON, expected a JSON object");
+  }
+
+ private:
+  bool open() {
+    if (keys_.size() >= kDeepest) {
+      throw UserError(file_ + ": found values nested more than " + std::to_string(kDeepest) +
                       " deep, expected a JSON object of few levels");
     }
-    if (event == Event::object_start) {
-      keys.resize(std::max(keys.size(), level + 2));
-      keys[level + 1].clear();
-    } else if (event == Event::key && !keys[level].insert(parsed.get<std::string>()).second) {
-      throw UserError(file + ": entry " + shown(parsed) + " is there twice, expected once");
-    }
+    keys_.emplace_back();
     return true;
-  };
-  try {
-    return nlohmann::json::parse(text.begin(), text.end(), see);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw UserError(file + ": byte " + std::to_string(offset + (error.byte > 0 ? error.byte - 1 : 0)) +
-                    ": found no valid JSON, expected a JSON object");
-  } catch (const nlohmann::json::out_of_range& error) {
-    const std::string what = error.what();  // "... number overflow parsing '1e400'"
-    throw UserError(file + ": found the number " + abridged(what.substr(what.rfind(' ') + 1)) +
-                    ", expected one within the range of a double");
   }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& file_;
+  size_t offset_;
+  std::vector<std::set<std::string>> keys_;  // of the open objects; none of an array
+};
+
+}  // namespace
+
+json parse_strict(std::string_view text, const std::string& file, size_t offset) {
+  Checker checker(file, offset);
+  json::sax_parse(text.begin(), text.end(), &checker);
+  return json::parse(text.begin(), text.end());
 }
 
-std::string shown(const nlohmann::json& value) {
-  return abridged(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+std::string shown(const json& value) {
+  return abridged(value.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 }  // namespace hero

@@ -12,12 +12,17 @@
 #include "data/file_io.h"
 #include "data/tokenizer_export.h"
 #include "folder/load.h"
+#include "folder/model_config.h"
 #include "folder/resolve.h"
 
 namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
+
+// In a run folder: where its weights came from. A run that ends before its first checkpoint begins with them
+// again.
+constexpr const char* kInitNote = "init-from";
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
@@ -58,13 +63,18 @@ Config base_config(const TrainOptions& options) {
   return base;
 }
 
+// The model without what its family does not read: what its config.json says.
+Config as_folders_say(const Config& config, const fs::path& folder) {
+  return parse_model_config(model_config_json(config, /*eos=*/-1), folder.string());
+}
+
 // Weights mean something only in the model they come from: files and flags may add a history, stretch
-// positions and choose how to train.
-void check_init(const TrainOptions& options, const Config& config) {
-  const auto folder = resolve_model_dir(options.init_from);
+// positions and choose how to train. Returns whether they add a history.
+bool check_init(const fs::path& init_from, const Config& config) {
+  const auto folder = resolve_model_dir(init_from);
   const auto from = load_model_config(folder);
   const bool hero = from.router.kind == "hero";
-  for (const auto& difference : differences(from, config)) {
+  for (const auto& difference : differences(as_folders_say(from, folder), as_folders_say(config, folder))) {
     const bool structure =
         any_prefix(difference, {"model."}) ||
         (hero &&
@@ -72,11 +82,13 @@ void check_init(const TrainOptions& options, const Config& config) {
                                  "router.stage_sizes:", "router.eps:", "router.detach:", "router.history:"}));
     if (structure && !any_prefix(difference, {"model.rope_scaling.", "model.max_position_embeddings:",
                                               "model.initializer_range:", "model.norm_topk_eps:"})) {
-      throw UserError(options.init_from.string() + ": its weights belong to another model (" + difference +
+      throw UserError(init_from.string() + ": its weights belong to another model (" + difference +
                       "), expected no such difference");
     }
   }
-  check_weights(folder, config, config.router.kind == "hero");
+  const bool new_history = !hero && config.router.kind == "hero";
+  check_weights(folder, config, new_history);
+  return new_history;
 }
 
 // The configuration of a resumed run: its own, with what the command line may change.
@@ -115,9 +127,11 @@ RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Run open_run(const TrainOptions& options) {
+Run open_run(const TrainOptions& given_options) {
   Run run;
+  TrainOptions options = given_options;
   const bool started = fs::exists(options.run / "config.toml");
+  const fs::path init_note = options.run / kInitNote;
   if (started && !options.resume) {
     throw UserError(options.run.string() +
                     ": holds a run already; give --resume to continue it, or another --run");
@@ -127,6 +141,8 @@ Run open_run(const TrainOptions& options) {
     clean_leftovers(options.run);
     const auto checkpoints = list_checkpoints(options.run);
     if (!checkpoints.empty()) run.checkpoint = checkpoints.back();
+    if (checkpoints.empty() && options.init_from.empty() && fs::exists(init_note))
+      options.init_from = read_file(init_note.string());
   }
   run.config = started ? resumed_config(options)
                        : load_config(options.config_files, options.flags, base_config(options));
@@ -160,8 +176,8 @@ Run open_run(const TrainOptions& options) {
   }
   check(config);
   if (run.checkpoint.empty() && !options.init_from.empty()) {
-    check_init(options, config);
-    run.init_from = resolve_model_dir(options.init_from);
+    run.init_from = fs::absolute(resolve_model_dir(options.init_from));
+    run.new_history = check_init(options.init_from, config);
   }
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
                                              static_cast<uint64_t>(config.train.seed),
@@ -182,7 +198,14 @@ Run open_run(const TrainOptions& options) {
   std::error_code failed;
   fs::create_directories(options.run, failed);
   if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
-  if (!started) run.lock = RunLock(options.run);
+  if (!started) {
+    run.lock = RunLock(options.run);
+    if (run.init_from.empty()) {
+      fs::remove(init_note);
+    } else {
+      write_file(init_note.string(), run.init_from.string());
+    }
+  }
   write_file((options.run / "config.toml").string(), dump(config));
   return run;
 }

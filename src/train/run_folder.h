@@ -32,6 +32,7 @@ struct Run {
   std::unique_ptr<TokenStream> stream;
   std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
   std::filesystem::path init_from;   ///< model folder whose weights begin the run; empty: initialised
+  bool new_history = false;          ///< those are a baseline's, and this run's routers have a history
 };
 
 /// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its

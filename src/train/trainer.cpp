@@ -41,7 +41,7 @@ class Trainer {
         machine_share_per_token_(training_flops_per_token(run_.config) /
                                  gemm_rate(train_dtype(run_.config))) {
     state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts());
-    if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.config.router.kind == "hero");
+    if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
     log_.cut_to(state_.step);
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
