@@ -61,11 +61,11 @@ install_python() {
   changed=1
 }
 
-# .venv/bin/python finds the package in this checkout.
+# .venv/bin/python finds the package in this checkout, and .venv/bin/lm_eval its model.
 link_package() {
   local found
   for found in .venv/lib/python3.*/site-packages; do
-    echo "$PWD/python" >"$found/hero_moe.pth"
+    { echo "$PWD/python"; cat python/hero_moe_lm_eval.pth; } >"$found/hero_moe.pth"
   done
 }
 
