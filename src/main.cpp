@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "config/error.h"
+#include "cost/commands.h"
 #include "data/commands.h"
 #include "eval/commands.h"
 #include "export/commands.h"
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   hero::add_generate_command(hero);
   hero::add_export_command(hero);
   hero::add_inspect_commands(hero);
+  hero::add_cost_command(hero);
   try {
     hero.parse(argc, argv);
     return status;

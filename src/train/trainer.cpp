@@ -13,7 +13,7 @@
 #include "config/error.h"
 #include "data/step_progress.h"
 #include "folder/load.h"
-#include "model/flops.h"
+#include "model/counts.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 

@@ -19,6 +19,7 @@ OPTIONS: dict[str, list[str]] = {
     "logits": "tokens out routing gradients dtype".split(),
     "diff": "text tokens tolerance dtype".split(),
     "export": "dtype max-shard-size".split(),
+    "cost": "config data-ranks pipeline-stages expert-ranks in-flight json".split(),
     "report": ["out"],
 }
 # Those that take a value and have none by default.
@@ -27,6 +28,7 @@ WITHOUT_DEFAULT = {
     "train --data",
     "train --init-from",
     "generate --tokenizer",
+    "cost --config",
     "diff --text",
     "diff --tokens",
 }

@@ -1,0 +1,183 @@
+#include "cost/memory.h"
+
+#include <algorithm>
+
+#include "model/counts.h"
+
+namespace hero {
+namespace {
+
+constexpr double kIndex = 8;  // bytes of an id, a row or a token number
+
+double number(int64_t n) { return static_cast<double>(n); }
+
+struct Widths {
+  double operand;  // of weights and activations, bytes
+  double wide;     // of sums, logits and gradients
+  double router;   // of the router's operands and of the history
+
+  explicit Widths(const Config& config)
+      : operand(config.train.dtype == "bf16"   ? 2
+                : config.train.dtype == "fp64" ? 8
+                                               : 4),
+        wide(config.train.dtype == "fp64" ? 8 : 4),
+        router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
+};
+
+// Per token, from the normed input to the input of the output projection.
+double grouped_attention(const ModelConfig& m, const Widths& w) {
+  const double h = number(m.num_attention_heads), g = number(m.num_key_value_heads), p = number(m.head_dim);
+  const double norms = (h + g) * (p * w.operand + w.wide);
+  const double values = h == g ? 3 * h * p : h * p;  // a view keeps the projection's whole result
+  return norms + (3 * h * p + values) * w.operand + h * w.wide;
+}
+
+double latent_attention(const ModelConfig& m, const Widths& w) {
+  const double h = number(m.num_attention_heads), nope = number(m.qk_nope_head_dim), v = number(m.v_head_dim),
+               qk = nope + number(m.qk_rope_head_dim), q_rank = number(m.q_lora_rank),
+               kv_rank = number(m.kv_lora_rank), head = std::max(qk, v);
+  const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + number(m.qk_rope_head_dim);
+  const double latents = kv_rank + q_rank;  // normed
+  const double values = v < qk ? h * head : h * (nope + v);
+  const double joined = v == qk ? 0 : h * v;  // padded heads are joined by a copy
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's log-sums
+  return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.wide;
+}
+
+double feed_forward(double width, const Widths& w) { return 3 * width * w.operand; }
+
+// Router, choice and losses of one MoE layer.
+double routing(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
+  const RouterConfig& r = config.router;
+  const double e = number(m.num_experts), k = number(m.num_experts_per_tok);
+  const bool sigmoid = m.scoring_func == "sigmoid";
+  double bytes = (2 * e + 5) * w.wide;  // logits, probabilities, statistics
+  if (w.router != w.operand) bytes += number(m.hidden_size) * w.router;
+  if (sigmoid) bytes += e * w.wide;
+  if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.wide;
+  bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.wide;
+  if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.wide);
+  if (r.z_loss > 0) bytes += w.wide;
+  if (r.coupling_loss > 0) bytes += k * kIndex + 2 * w.wide;
+  return bytes;
+}
+
+double experts(const ModelConfig& m, const Widths& w) {
+  const double rows = number(m.num_experts_per_tok);
+  const double row =
+      (2 * number(m.hidden_size) + 2 * number(m.moe_intermediate_size)) * w.operand + 2 * kIndex;
+  return rows * row + feed_forward(number(m.n_shared_experts * m.moe_intermediate_size), w);
+}
+
+}  // namespace
+
+double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double d = number(m.hidden_size);
+  double bytes = 4 * d * w.operand + 2 * w.wide;  // input, normed, middle, normed; two norms
+  bytes += m.model_type == "deepseek_v3" ? latent_attention(m, w) : grouped_attention(m, w);
+  if (moe_numbers(m)[i] > 0) {
+    bytes += routing(config, w) + experts(m, w);
+  } else {
+    bytes += feed_forward(number(m.intermediate_size), w);
+  }
+  return tokens * bytes;
+}
+
+double head_activation_bytes(const Config& config, double tokens) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double d = number(m.hidden_size);
+  return tokens * (3 * d * w.operand + w.wide) + number(m.vocab_size) * d * w.wide;
+}
+
+std::vector<int64_t> pipeline_stages(const ModelConfig& model, int64_t pipeline) {
+  const auto numbers = moe_numbers(model);
+  RouterConfig split;
+  split.stages = pipeline;
+  const auto of_moe = stage_of_layers(moe_layers(model), split);
+  std::vector<int64_t> stages(numbers.size(), pipeline - 1);
+  for (size_t i = numbers.size(); i-- > 0;) {
+    stages[i] = numbers[i] > 0           ? of_moe[numbers[i] - 1]
+                : i + 1 < numbers.size() ? stages[i + 1]
+                                         : pipeline - 1;
+  }
+  return stages;
+}
+
+double history_bytes(const Config& config, double tokens, int64_t pipeline, int64_t stage) {
+  const int64_t layers = moe_layers(config.model);
+  if (config.router.kind != "hero" || layers == 0) return 0;
+  const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
+                                                          : stage_of_layers(layers, config.router);
+  RouterConfig split;
+  split.stages = pipeline;
+  const auto device_of = stage_of_layers(layers, split);
+  double slots = 0;
+  for (int64_t group = 0; group <= group_of.back(); ++group) {
+    int64_t members = 0, here = 0, reached = 0;
+    for (int64_t l = 0; l < layers; ++l) {
+      if (group_of[l] != group) continue;
+      ++members;
+      here += device_of[l] == stage;
+      reached += device_of[l] <= stage;
+    }
+    if (here > 0) slots += number(std::min(reached, members - 1));
+  }
+  const Widths w(config);
+  return tokens * slots * (number(config.model.num_experts) * w.router + w.wide);
+}
+
+std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double tokens = number(config.train.micro_batch * config.train.sequence);
+  const double micro_batches =
+      number(config.train.global_batch) / number(config.train.micro_batch * layout.data);
+  const auto visible = visible_counts(config), stage_of = pipeline_stages(m, layout.pipeline);
+  std::vector<MemoryPart> most;
+  for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
+    double parameters = 0, layers = 0, largest = 0;
+    for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+      if (stage_of[i] != stage) continue;
+      for (const Part& part : layer_parts(config, i, visible[i]))
+        parameters += part.name == "experts" ? part.parameters / number(layout.expert) : part.parameters;
+      const double layer = layer_activation_bytes(config, i, tokens);
+      const double kept =
+          tokens * (number(m.hidden_size) * w.operand + (moe_numbers(m)[i] > 0 ? routing(config, w) : 0));
+      layers += config.train.recompute ? kept : layer;
+      largest = std::max(largest, config.train.recompute ? layer : 0.0);
+    }
+    const double table = number(m.vocab_size * m.hidden_size);
+    const bool first = stage == 0, last = stage == layout.pipeline - 1;
+    if (first) parameters += table;
+    if (last) parameters += number(m.hidden_size) + (m.tie_word_embeddings && first ? 0 : table);
+    const double in_flight = number(layout.in_flight);
+    // The output projection's gradient exists twice while the loss is differentiated.
+    const double head = last ? head_activation_bytes(config, tokens) + table * w.wide : 0;
+    const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
+    // A lone micro-batch's gradients take the place of its activations as these go.
+    const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
+    std::vector<MemoryPart> parts = {
+        {"weights", parameters * w.operand},
+        {"master weights",
+         w.operand == w.wide && layout.data == 1 ? 0 : parameters * w.wide / number(layout.data)},
+        {"gradients", gradients},
+        {"optimizer moments", 2 * parameters * w.wide / number(layout.data)},
+        {"activations", activations},
+        {"gradients in place of activations", -shared},
+        {"routing history", in_flight * history_bytes(config, tokens, layout.pipeline, stage)}};
+    if (total(parts) > total(most)) most = std::move(parts);
+  }
+  return most;
+}
+
+double total(const std::vector<MemoryPart>& parts) {
+  double sum = 0;
+  for (const MemoryPart& part : parts) sum += part.bytes;
+  return sum;
+}
+
+}  // namespace hero
