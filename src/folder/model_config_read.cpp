@@ -12,7 +12,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::json;
+using nlohmann::json;
 
 // What every reader of JSON keeps exact; sums of two cannot overflow.
 constexpr int64_t kExact = int64_t{1} << 53;
@@ -45,7 +45,7 @@ class Section {
   bool flag(const std::string& key, std::optional<bool> otherwise = {}) {
     return value<bool>(key, otherwise, "true or false", [](const json& v) { return v.is_boolean(); });
   }
-  std::string text(const std::string& key, std::optional<std::string> otherwise = {}) {
+  std::string text(const std::string& key, const std::optional<std::string>& otherwise = {}) {
     return value<std::string>(key, otherwise, "a string", [](const json& v) { return v.is_string(); });
   }
   std::vector<int64_t> integers(const std::string& key) {
@@ -135,7 +135,7 @@ void read_rope(Section& config, ModelConfig& m) {
   auto rope = config.section("rope_parameters");
   auto legacy = config.section("rope_scaling");
   if (rope && legacy) config.refuse("rope_scaling", "nothing: rope_parameters is there already");
-  if (!rope) rope = legacy;
+  if (!rope) rope = std::move(legacy);
   const auto theta = config.has("rope_theta") ? std::optional(config.number("rope_theta")) : std::nullopt;
   config.harmless("rope_theta");
   if (!rope) {
