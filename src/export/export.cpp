@@ -1,6 +1,9 @@
 #include "export/export.h"
 
 #include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <sstream>
 
 #include "config/error.h"
 #include "folder/durable_file.h"
@@ -33,6 +36,13 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
                     (fs::is_directory(folder, error) ? "files in it" : "a file") +
                     ", expected a new or empty folder");
   }
+  const ModelConfig& m = model.config().model;
+  if (m.norm_topk_prob && m.norm_topk_eps != ModelConfig().norm_topk_eps) {
+    std::ostringstream text;
+    text << "model.norm_topk_eps: found " << m.norm_topk_eps << ", expected " << ModelConfig().norm_topk_eps
+         << " to export: config.json has no key for it";
+    throw UserError(text.str());
+  }
   auto tensors = model.parameters().disk_tensors();
   const auto& buffers = model.parameters().buffers();
   const auto type = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
@@ -51,7 +61,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
 
   // "a/b/" has no file name of its own.
   const fs::path place = folder.has_filename() ? folder : folder.parent_path();
-  const fs::path unfinished = place.string() + ".tmp";
+  const fs::path unfinished = place.string() + ".tmp-" + std::to_string(getpid());
   const std::string failed = "cannot export to " + folder.string() + ": ";
   try {
     fs::remove_all(unfinished);

@@ -45,7 +45,7 @@ TEST_P(LinearTest, ValuesOfStridedInputs) {
 TEST(Linear, GradientsAgreeWithDifferences) { check_differences(linear, operands_of({3, 5, 4})); }
 
 TEST(Linear, RepeatsBitForBitOnAnyThreads) {
-  if (!cpu::has_bf16_gemm()) GTEST_SKIP() << "nothing is fused here";
+  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
   for (const auto& c : kLinearCases) {
     if (c.in % 16 == 0 && c.out % 16 == 0) check_repeatable(linear, operands_of(c), at::kBFloat16);
   }

@@ -195,7 +195,7 @@ def test_mistakes(model: hero_moe.LanguageModel, mistake: Callable[..., Any], me
         ({"num_experts": "8"}, "num_experts"),
         ({"hidden_size": 64}, "has the shape [96, 32], expected [96, 64]"),
         ({"model_type": "llama"}, "model_type"),
-        ({"eos_token_id": "</s>"}, "eos_token_id: found '<', expected an integer"),
+        ({"eos_token_id": "</s>"}, "eos_token_id: found \"</s>\", expected an integer"),
     ],
 )
 def test_bad_folders(folder: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:

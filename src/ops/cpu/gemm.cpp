@@ -8,23 +8,44 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <string>
 
+#include "config/error.h"
+#include "ops/cpu/gemm_block.h"
 #include "ops/cpu/simd.h"
 
 namespace hero::cpu {
 
 namespace blas = at::native::cpublas;
 
-bool has_bf16_gemm() {
-  static const bool available = [] {
-    const char* plain = std::getenv("HERO_PLAIN");
-    return !(plain && *plain == '1') && blas::could_pack(at::kBFloat16);
+namespace {
+
+// brgemm has no function: its blocks are called through the library.
+const NamedBlockGemm& chosen() {
+  static const NamedBlockGemm gemm = [] {
+    auto all = block_gemms();
+    if (blas::could_pack(at::kBFloat16)) all.insert(all.begin(), {"brgemm", nullptr});
+    const char* asked = std::getenv("HERO_GEMM");
+    std::string names;
+    for (const auto& candidate : all) {
+      if (!asked || !*asked || std::string_view(candidate.name) == asked) return candidate;
+      names += std::string(names.empty() ? "" : ", ") + candidate.name;
+    }
+    throw UserError("HERO_GEMM: found " + std::string(asked) + ", expected one of " + names);
   }();
-  return available;
+  return gemm;
 }
 
+}  // namespace
+
+const char* block_gemm_name() { return chosen().name; }
+
 bool suits_gemm(int64_t a, int64_t b, int64_t c) {
-  return has_bf16_gemm() && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
+  static const bool plain = [] {
+    const char* value = std::getenv("HERO_PLAIN");
+    return value && *value == '1';
+  }();
+  return !plain && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
 }
 
 // Two neighbouring rows of b become the two halves of one 32-bit word.
@@ -80,6 +101,8 @@ void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16
 void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p,
                 float* c, int64_t ldc, bool accumulate) {
   const int64_t width = panel_width(n, p);
+  if (const auto multiply = chosen().multiply)
+    return multiply(m, width, k, a, lda, packed + p * kPanel * k, c, ldc, accumulate);
   blas::brgemm(m, width, k, lda, width, ldc, accumulate, a, packed + p * kPanel * k, c, /*is_vnni=*/true);
 }
 
@@ -182,7 +205,7 @@ void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
         failure = std::current_exception();
       }
     }
-    if (has_bf16_gemm()) blas::brgemm_release();
+    if (!chosen().multiply) blas::brgemm_release();
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -1,8 +1,9 @@
 #pragma once
 // bf16 matrix products with fp32 accumulation and fp32 results, built on the wheel's brgemm blocks
-// (at::native::cpublas), whose right-hand side must lie in panels of at most 64 columns with pairs of rows
-// interleaved. Every call is one thread's work; callers split rows, panels or experts among threads. Each
-// output tile is computed whole by one call, so results do not depend on how tiles are scheduled.
+// (at::native::cpublas) where the processor multiplies bf16, on blocks of our own elsewhere. The right-hand
+// side lies in panels of at most 64 columns with pairs of rows interleaved. Every call is one thread's work;
+// callers split rows, panels or experts among threads. Each output tile is computed whole by one call, so
+// results do not depend on how tiles are scheduled.
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
@@ -17,9 +18,12 @@ inline constexpr int64_t kPanel = 64;
 /// Most rows of a block.
 inline constexpr int64_t kRows = 64;
 
-/// Whether the machine multiplies bf16 in hardware and the shapes suit: every given size a multiple of 16.
-/// HERO_PLAIN=1 in the environment says no, so that the plain forms can be tested anywhere.
-bool has_bf16_gemm();
+/// What multiplies blocks: "brgemm", or the widest of block_gemms(). HERO_GEMM in the environment names
+/// another one, so that each can be tested anywhere that has it.
+const char* block_gemm_name();
+
+/// Whether the shapes suit: every given size a multiple of 16. HERO_PLAIN=1 in the environment says no, so
+/// that the plain forms can be tested.
 bool suits_gemm(int64_t a, int64_t b = 16, int64_t c = 16);
 
 /// Packs panel `p` of b [k, n] (row stride ld; `transposed`: stored as [n, k]) to its place packed +

@@ -1,0 +1,24 @@
+#pragma once
+// Blocks of bf16 matrix products for processors without bf16 instructions: the packed panel is widened to
+// fp32 in registers, rows come from a strip of fp32 numbers. With AVX-512, AVX2 or plain SSE2.
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace hero::cpu {
+
+/// c [m, width] (+)= a [m, k] * panel, with a's row stride lda and c's ldc. The panel holds pairs of rows
+/// interleaved, [k/2, width, 2]; k even, width a multiple of 16. Sums are fp32, each in the order of k.
+using BlockGemm = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
+                           const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
+
+struct NamedBlockGemm {
+  const char* name;  ///< "avx512", "avx2", "sse2"
+  BlockGemm multiply;
+};
+
+/// Those that this processor runs, the widest first.
+const std::vector<NamedBlockGemm>& block_gemms();
+
+}  // namespace hero::cpu
