@@ -21,6 +21,19 @@ void add_linear(const test::LinearCase& c) {
   });
 }
 
+void add_attention(const test::AttentionCase& c) {
+  const auto q = random({c.batch, c.queries, c.heads, c.qk_width}).transpose(1, 2),
+             k = random({c.batch, c.keys, c.kv_heads, c.qk_width}).transpose(1, 2),
+             v = random({c.batch, c.keys, c.kv_heads, c.v_width}).transpose(1, 2),
+             dout = random({c.batch, c.queries, c.heads, c.v_width});
+  add("attention/" + sizes({{'B', c.batch}, {'H', c.heads}, {'S', c.keys}, {'P', c.qk_width}}),
+      [=](bool plain) {
+        const auto [out, lse] =
+            call(plain, "hero::attention_forward", ops::attention_forward_plain, q, k, v, 0.2);
+        call(plain, "hero::attention_backward", ops::attention_backward_plain, dout, q, k, v, out, lse, 0.2);
+      });
+}
+
 void add_rms_norm(const test::RowsCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.width}), dy = random({c.tokens, c.width});
   add("rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
@@ -65,6 +78,8 @@ void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
 void add_dense() {
   for (const auto& c : test::kLinearCases)
     if (c.timed) add_linear(c);
+  for (const auto& c : test::kAttentionCases)
+    if (c.timed) add_attention(c);
   for (const auto& c : test::kRmsNormCases)
     if (c.timed) add_rms_norm(c);
   for (const auto& c : test::kSwigluCases)

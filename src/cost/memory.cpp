@@ -24,23 +24,34 @@ struct Widths {
         router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
 };
 
+// Fused attention reads its operands where they lie; the library's wants equal heads and widths.
+bool fused_attention(const Config& config, int64_t qk, int64_t v) {
+  return config.train.dtype == "bf16" && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;
+}
+
 // Per token, from the normed input to the input of the output projection.
-double grouped_attention(const ModelConfig& m, const Widths& w) {
+double grouped_attention(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
   const double h = number(m.num_attention_heads), g = number(m.num_key_value_heads), p = number(m.head_dim);
   const double norms = (h + g) * (p * w.operand + w.wide);
+  if (fused_attention(config, m.head_dim, m.head_dim))  // the values are a view of the projection
+    return norms + (2 * h * p + g * p + (h + 2 * g) * p) * w.operand + h * w.wide;
   const double values = h == g ? 3 * h * p : h * p;  // a view keeps the projection's whole result
   return norms + (3 * h * p + values) * w.operand + h * w.wide;
 }
 
-double latent_attention(const ModelConfig& m, const Widths& w) {
+double latent_attention(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
   const double h = number(m.num_attention_heads), nope = number(m.qk_nope_head_dim), v = number(m.v_head_dim),
                qk = nope + number(m.qk_rope_head_dim), q_rank = number(m.q_lora_rank),
                kv_rank = number(m.kv_lora_rank), head = std::max(qk, v);
   const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + number(m.qk_rope_head_dim);
-  const double latents = kv_rank + q_rank;  // normed
+  const double latents = kv_rank + q_rank;        // normed
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's log-sums
+  if (fused_attention(config, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim))
+    return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.wide;
   const double values = v < qk ? h * head : h * (nope + v);
   const double joined = v == qk ? 0 : h * v;  // padded heads are joined by a copy
-  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's log-sums
   return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.wide;
 }
 
@@ -77,7 +88,7 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const Widths w(config);
   const double d = number(m.hidden_size);
   double bytes = 4 * d * w.operand + 2 * w.wide;  // input, normed, middle, normed; two norms
-  bytes += m.model_type == "deepseek_v3" ? latent_attention(m, w) : grouped_attention(m, w);
+  bytes += m.model_type == "deepseek_v3" ? latent_attention(config, w) : grouped_attention(config, w);
   if (moe_numbers(m)[i] > 0) {
     bytes += routing(config, w) + experts(m, w);
   } else {

@@ -1,18 +1,96 @@
-// Causal attention through the library's scaled_dot_product_attention. Its fused CPU kernel wants equal
-// widths of q, k and v and equal numbers of heads, so narrower values are padded with zeros and shared heads
+// Causal attention. Fused kernels take the training form, as many queries as keys; decoding, other types and
+// other devices go through the library's scaled_dot_product_attention, whose fused kernels want equal widths
+// of q, k and v and equal numbers of heads, so narrower values are padded with zeros and shared heads
 // repeated.
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
+#include "ops/cpu/gemm.h"
 #include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
 
 namespace hero::ops {
+namespace {
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(3) == k.size(3) &&
-                  k.size(2) == v.size(2) && q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1) &&
-                  q.size(2) <= k.size(2),
-              "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
-              ", ", k.sizes(), ", ", v.sizes());
+// [B, Hkv, S, P] -> [B, H, S, P] in the type of sums.
+at::Tensor repeated(const at::Tensor& x, int64_t groups) {
+  return x.to(accumulation_type(x.scalar_type())).repeat_interleave(groups, 1);
+}
+
+at::Tensor causal_scores(const at::Tensor& q, const at::Tensor& k, double scale) {
+  const int64_t length = q.size(2), groups = q.size(1) / k.size(1);
+  const auto scores = at::matmul(repeated(q, 1), repeated(k, groups).transpose(-1, -2)) * scale;
+  const auto future = at::ones({length, length}, scores.options().dtype(at::kBool)).triu(1);
+  return scores.masked_fill(future, -INFINITY);
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> attention_forward_plain(const at::Tensor& q, const at::Tensor& k,
+                                                           const at::Tensor& v, double scale) {
+  const auto scores = causal_scores(q, k, scale);
+  const auto out = at::matmul(scores.softmax(-1), repeated(v, q.size(1) / v.size(1)));
+  return {out.transpose(1, 2).to(q.scalar_type()).contiguous(), scores.logsumexp(-1)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_plain(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, double scale) {
+  const int64_t groups = q.size(1) / k.size(1);
+  const auto wide_dout = repeated(dout.transpose(1, 2), 1), wide_out = repeated(out.transpose(1, 2), 1);
+  const auto probs = (causal_scores(q, k, scale) - lse.unsqueeze(-1)).exp();
+  const auto dprobs = at::matmul(wide_dout, repeated(v, groups).transpose(-1, -2));
+  const auto dscores = probs * (dprobs - (wide_dout * wide_out).sum(-1, true)) * scale;
+  const auto shared = [&](const at::Tensor& t, const at::Tensor& like) {
+    return t.unflatten(1, {k.size(1), groups}).sum(2).to(like.scalar_type());
+  };
+  return {at::matmul(dscores, repeated(k, groups)).to(q.scalar_type()),
+          shared(at::matmul(dscores.transpose(-1, -2), repeated(q, 1)), k),
+          shared(at::matmul(probs.transpose(-1, -2), wide_dout), v)};
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("attention_forward(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)");
+  m.def(
+      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale) -> "
+      "(Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("attention_forward", attention_forward_plain);
+  m.impl("attention_backward", attention_backward_plain);
+}
+
+namespace {
+
+struct Attention : torch::autograd::Function<Attention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, double scale) {
+    static const auto op = find_operator("hero::attention_forward", attention_forward_plain);
+    auto [out, lse] = op.call(q, k, v, scale);
+    ctx->save_for_backward({q, k, v, out, lse});
+    ctx->saved_data["scale"] = scale;
+    return out;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = find_operator("hero::attention_backward", attention_backward_plain);
+    const auto saved = ctx->get_saved_variables();
+    auto [dq, dk, dv] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4],
+                                ctx->saved_data["scale"].toDouble());
+    return {dq, dk, dv, {}};
+  }
+};
+
+bool fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto rows = [](const at::Tensor& t) { return t.stride(3) == 1; };
+  return q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(2) == k.size(2) && q.size(2) % 32 == 0 &&
+         cpu::suits_gemm(q.size(3), v.size(3), q.size(2)) && rows(q) && rows(k) && rows(v) && q.size(0) > 0;
+}
+
+// The library's, whose values may not be wider or narrower than the keys.
+at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
   auto keys_H = groups > 1 ? k.repeat_interleave(groups, 1) : k;
   auto values_H = groups > 1 ? v.repeat_interleave(groups, 1) : v;
@@ -29,6 +107,18 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   auto out = at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0,
                                               queries > 1 && queries == keys, scale);
   return width < q.size(3) ? out.slice(3, 0, width) : out;
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(3) == k.size(3) &&
+                  k.size(2) == v.size(2) && q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1) &&
+                  q.size(2) <= k.size(2),
+              "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
+              ", ", k.sizes(), ", ", v.sizes());
+  if (!fused(q, k, v)) return library_attention(q, k, v, scale);
+  return Attention::apply(q, k, v, scale).transpose(1, 2);
 }
 
 }  // namespace hero::ops

@@ -20,6 +20,14 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy,
 at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                       bool inverse);
 
+/// q [B, H, S, Q], k [B, Hkv, S, Q], v [B, Hkv, S, P], causal -> out [B, S, H, P], log-sums [B, H, S]
+std::tuple<at::Tensor, at::Tensor> attention_forward_plain(const at::Tensor& q, const at::Tensor& k,
+                                                           const at::Tensor& v, double scale);
+/// dout [B, S, H, P] -> dq, dk, dv, shaped as q, k, v
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_plain(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, double scale);
+
 at::Tensor swiglu_forward_plain(const at::Tensor& gate_up);
 at::Tensor swiglu_backward_plain(const at::Tensor& dy, const at::Tensor& gate_up);
 

@@ -1,0 +1,247 @@
+// bf16 causal attention on blocks of matrix products. Scores exist for 64 queries at a time, against all keys
+// up to the last of them; the softmax of a row is taken at once, so nothing is rescaled. Keys and values are
+// packed once for every key head and read by all queries of all its query heads. In the backward pass one
+// task has a key head, so its gradients are summed in one order.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::bf16;
+using cpu::kPanel;
+using cpu::kRows;
+
+// [B, H, S, P] with rows that lie together.
+struct Heads {
+  bf16* data;
+  int64_t batch, head, row;
+
+  explicit Heads(const at::Tensor& x)
+      : data(x.data_ptr<bf16>()), batch(x.stride(0)), head(x.stride(1)), row(x.stride(2)) {}
+  bf16* at(int64_t b, int64_t h, int64_t s = 0) const { return data + b * batch + h * head + s * row; }
+};
+
+struct Sizes {
+  int64_t batch, heads, kv_heads, length, qk, v;
+
+  Sizes(const at::Tensor& q_tensor, const at::Tensor& k_tensor, const at::Tensor& v_tensor)
+      : batch(q_tensor.size(0)),
+        heads(q_tensor.size(1)),
+        kv_heads(k_tensor.size(1)),
+        length(q_tensor.size(2)),
+        qk(q_tensor.size(3)),
+        v(v_tensor.size(3)) {}
+  int64_t groups() const { return heads / kv_heads; }
+  int64_t blocks() const { return (length + kRows - 1) / kRows; }
+  int64_t rows(int64_t block) const { return std::min(kRows, length - block * kRows); }
+  bool suit() const { return length % 32 == 0 && cpu::suits_gemm(qk, v, length); }
+};
+
+// As right-hand side of products over the width: [width, rows].
+void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
+  for (int64_t p = 0; p < cpu::panels(rows); ++p)
+    cpu::pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
+}
+
+// As right-hand side of products over the rows: [rows, width].
+void pack_rows(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
+  for (int64_t p = 0; p < cpu::panels(width); ++p)
+    cpu::pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
+}
+
+// c [m, width] (+)= a [m, k] * the first k of the `rows` rows that `packed` holds by pack_rows.
+void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t rows,
+                   int64_t width, float* c, int64_t ldc, bool accumulate) {
+  for (int64_t p = 0; p < cpu::panels(width); ++p) {
+    cpu::gemm_panel(m, cpu::panel_width(width, p), k, a, lda, packed + p * kPanel * rows, 0, c + p * kPanel,
+                    ldc, accumulate);
+  }
+}
+
+// Softmax of the first `valid` of `keys` scores, zeros behind; returns the logarithm of the sum.
+HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float scale, bf16* probs) {
+  float highest = scores[0];
+  for (int64_t i = 1; i < valid; ++i) highest = scores[i] > highest ? scores[i] : highest;
+  const float shift = highest * scale;
+  float sum = 0;
+  for (int64_t i = 0; i < valid; ++i) {
+    scores[i] = cpu::exp_fast(scores[i] * scale - shift);
+    sum += scores[i];
+  }
+  const float inverse = 1.0f / sum;
+  for (int64_t i = 0; i < valid; ++i) cpu::store(probs[i], scores[i] * inverse);
+  for (int64_t i = valid; i < keys; ++i) probs[i].x = 0;
+  return shift + std::log(sum);
+}
+
+// From scores and dprobs of a row: its probabilities and the gradient of its products q k^T.
+HERO_SIMD void softmax_backward_row(const float* scores, const float* dprobs, int64_t valid, int64_t keys,
+                                    float scale, float lse, float delta, bf16* probs, bf16* dscores) {
+  for (int64_t i = 0; i < valid; ++i) {
+    const float p = cpu::exp_fast(scores[i] * scale - lse);
+    cpu::store(probs[i], p);
+    cpu::store(dscores[i], p * (dprobs[i] - delta) * scale);
+  }
+  for (int64_t i = valid; i < keys; ++i) probs[i].x = dscores[i].x = 0;
+}
+
+HERO_SIMD float dot_row(const bf16* a, const bf16* b, int64_t n) {
+  float sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += cpu::load(a[i]) * cpu::load(b[i]);
+  return sum;
+}
+
+HERO_SIMD void round_row(const float* in, int64_t n, bf16* out) {
+  for (int64_t i = 0; i < n; ++i) cpu::store(out[i], in[i]);
+}
+
+std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                           double scale) {
+  const Sizes n(q, k, v);
+  if (q.scalar_type() != at::kBFloat16 || !n.suit()) return attention_forward_plain(q, k, v, scale);
+  auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
+  auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
+  const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
+  const int64_t k_size = n.length * n.qk, v_size = n.length * n.v, kv = n.batch * n.kv_heads;
+  std::unique_ptr<bf16[]> keys_packed(new bf16[kv * k_size]), values_packed(new bf16[kv * v_size]);
+  cpu::parallel_tasks(kv, [&](int64_t i) {
+    const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
+    pack_transposed(from_k.at(b, g), n.length, n.qk, from_k.row, keys_packed.get() + i * k_size);
+    pack_rows(from_v.at(b, g), n.length, n.v, from_v.row, values_packed.get() + i * v_size);
+  });
+  cpu::parallel_tasks(n.batch * n.heads * n.blocks(), [&](int64_t i) {
+    // The longest rows first: the last task is a short one.
+    const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
+    const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
+    const int64_t m = n.rows(block), first = block * kRows, keys = first + m;
+    const std::unique_ptr<float[]> scores(new float[m * keys]), rows(new float[m * n.v]);
+    const std::unique_ptr<bf16[]> probs(new bf16[m * keys]);
+    cpu::gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
+              keys);
+    for (int64_t r = 0; r < m; ++r) {
+      lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
+          scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
+    }
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, n.v, rows.get(),
+                  n.v, false);
+    for (int64_t r = 0; r < m; ++r) round_row(rows.get() + r * n.v, n.v, to_out.at(b, h, first + r));
+  });
+  return {out, lse};
+}
+
+// Gradients of one key head and of all its query heads.
+class BackwardTask {
+ public:
+  BackwardTask(const Sizes& n, double scale)
+      : n_(n),
+        scale_(static_cast<float>(scale)),
+        keys_(n.length * n.qk),
+        key_rows_(n.length * n.qk),
+        values_(n.length * n.v),
+        queries_(kRows * n.qk),
+        douts_(kRows * n.v),
+        probs_(kRows * n.length),
+        dscores_(kRows * n.length),
+        turned_(kRows * n.length),
+        scores_(kRows * n.length),
+        dprobs_(kRows * n.length),
+        dq_(kRows * n.qk),
+        dk_(n.length * n.qk, 0.0f),
+        dv_(n.length * n.v, 0.0f) {}
+
+  void take(const bf16* k, int64_t k_row, const bf16* v, int64_t v_row) {
+    pack_transposed(k, n_.length, n_.qk, k_row, keys_.data());
+    pack_rows(k, n_.length, n_.qk, k_row, key_rows_.data());
+    pack_transposed(v, n_.length, n_.v, v_row, values_.data());
+  }
+
+  // `q`, `dout`, `out`: rows of the block.
+  void add(int64_t block, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out, int64_t out_row,
+           const float* lse, bf16* dq, int64_t dq_row) {
+    const int64_t m = n_.rows(block), first = block * kRows, keys = first + m;
+    cpu::gemm(m, keys, n_.qk, q, q_row, keys_.data(), scores_.data(), keys);
+    cpu::gemm(m, keys, n_.v, dout, out_row, values_.data(), dprobs_.data(), keys);
+    for (int64_t r = 0; r < m; ++r) {
+      const float delta = dot_row(dout + r * out_row, out + r * out_row, n_.v);
+      softmax_backward_row(scores_.data() + r * keys, dprobs_.data() + r * keys, first + r + 1, keys, scale_,
+                           lse[r], delta, probs_.data() + r * keys, dscores_.data() + r * keys);
+    }
+    multiply_rows(m, keys, dscores_.data(), keys, key_rows_.data(), n_.length, n_.qk, dq_.data(), n_.qk,
+                  false);
+    for (int64_t r = 0; r < m; ++r) round_row(dq_.data() + r * n_.qk, n_.qk, dq + r * dq_row);
+    pack_rows(dout, m, n_.v, out_row, douts_.data());
+    add_transposed(probs_.data(), m, keys, douts_.data(), n_.v, dv_.data());
+    pack_rows(q, m, n_.qk, q_row, queries_.data());
+    add_transposed(dscores_.data(), m, keys, queries_.data(), n_.qk, dk_.data());
+  }
+
+  void give(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
+    for (int64_t s = 0; s < n_.length; ++s) {
+      round_row(dk_.data() + s * n_.qk, n_.qk, dk + s * dk_row);
+      round_row(dv_.data() + s * n_.v, n_.v, dv + s * dv_row);
+    }
+  }
+
+ private:
+  // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
+  void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
+    cpu::transpose(x, m, keys, keys, m, turned_.data(), m);
+    for (int64_t s = 0; s < keys; s += kRows) {
+      multiply_rows(std::min(kRows, keys - s), m, turned_.data() + s * m, m, packed, m, width,
+                    sum + s * width, width, true);
+    }
+  }
+
+  Sizes n_;
+  float scale_;
+  std::vector<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, turned_;
+  std::vector<float> scores_, dprobs_, dq_, dk_, dv_;
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, const at::Tensor& q,
+                                                        const at::Tensor& k, const at::Tensor& v,
+                                                        const at::Tensor& out, const at::Tensor& lse,
+                                                        double scale) {
+  const Sizes n(q, k, v);
+  if (q.scalar_type() != at::kBFloat16 || !n.suit())
+    return attention_backward_plain(dout, q, k, v, out, lse, scale);
+  const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
+             dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
+             dv = at::empty({n.batch, n.length, n.kv_heads, n.v}, q.options()).transpose(1, 2);
+  const Heads from_q(q), from_k(k), from_v(v), from_out(out.transpose(1, 2)), from_dout(dout.transpose(1, 2)),
+      to_q(dq), to_k(dk), to_v(dv);
+  cpu::parallel_tasks(n.batch * n.kv_heads, [&](int64_t i) {
+    const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
+    BackwardTask task(n, scale);
+    task.take(from_k.at(b, g), from_k.row, from_v.at(b, g), from_v.row);
+    for (int64_t h = g * n.groups(); h < (g + 1) * n.groups(); ++h) {
+      for (int64_t block = 0; block < n.blocks(); ++block) {
+        const int64_t s = block * kRows;
+        task.add(block, from_q.at(b, h, s), from_q.row, from_dout.at(b, h, s), from_out.at(b, h, s),
+                 from_out.row, lse.const_data_ptr<float>() + (b * n.heads + h) * n.length + s,
+                 to_q.at(b, h, s), to_q.row);
+      }
+    }
+    task.give(to_k.at(b, g), to_k.row, to_v.at(b, g), to_v.row);
+  });
+  return {dq, dk, dv};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("attention_forward", forward);
+  m.impl("attention_backward", backward);
+}
+
+}  // namespace hero::ops
