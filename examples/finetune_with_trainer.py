@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, help="folder of the trained model; default: it is not kept")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps: found {arguments.steps}, expected at least 1")
     files = arguments.files or sorted(Path(os.__file__).parent.glob("*.py"))[:20]
     data = examples(files)
     if not data:
@@ -71,7 +73,7 @@ def main() -> None:
                 max_steps=arguments.steps,
                 per_device_train_batch_size=8,
                 learning_rate=3e-3,
-                logging_steps=10,
+                logging_steps=min(10, arguments.steps),
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,

@@ -23,8 +23,8 @@ struct Lanes {
 template <int W, int R, int C>
 HERO_INLINE void tile(int64_t pairs, const float* a, const uint32_t* b, int64_t ldb, float* c, int64_t ldc,
                       bool accumulate) {
-  using Float = typename Lanes<W>::Float;
-  using Word = typename Lanes<W>::Word;
+  using Float = Lanes<W>::Float;
+  using Word = Lanes<W>::Word;
   Float sum[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
