@@ -156,8 +156,7 @@ TEST_F(Tokenize, RefusesWrongInputAndWritesNothing) {
             "--valid-fraction 1.000000: expected 0 or more and less than 1");
   settings = options({good}, "x");
   settings.tokenizer = good;
-  EXPECT_NE(user_error([&] { tokenize(settings); }).find("found no JSON"),
-            std::string::npos);
+  EXPECT_NE(user_error([&] { tokenize(settings); }).find("found no JSON"), std::string::npos);
   EXPECT_EQ(before(), names);
   EXPECT_EQ(user_error([&] {
               tokenize(options({good}, "good.jsonl/x"));
