@@ -350,6 +350,18 @@ def test_evaluation_data_beyond_the_vocabulary(trained: Path, tmp_path: Path) ->
     )
 
 
+def test_evaluation_beyond_the_positions(trained: Path, data: Path) -> None:
+    result = hero("eval", trained, "--data", data, "--sequence", 100_000)
+    refused(result, "--sequence: found 100000, expected at most 128, the model's max_position_embeddings")
+
+
+def test_export_of_what_config_json_cannot_say(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ran(*training(run, data, {"model.norm_topk_eps": 1e-3, "train.steps": 2}))
+    refused(hero("export", run, tmp_path / "out"), "model.norm_topk_eps: found 0.001, expected 1e-20 to export")
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_tokenizer_of_another_vocabulary(trained: Path, corpus: Path, tmp_path: Path) -> None:
     model = tmp_path / "big.model"
     ran("data", "tokenizer", "--input", corpus, "--vocab-size", 600, "--out", model, "--workers", 1)
