@@ -11,6 +11,7 @@ def main() -> None:
     if operators.exists():
         subprocess.run([operators, "--benchmark_min_time=0.05"], check=True)
     subprocess.run([sys.executable, HERE / "train_speed.py"], check=True)
+    subprocess.run([sys.executable, HERE / "tokenize_speed.py"], check=True)
 
 
 if __name__ == "__main__":

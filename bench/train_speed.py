@@ -5,14 +5,14 @@ drifts is fair to all; figures are medians with the range over rounds.
 """
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4 * 512
@@ -85,7 +85,7 @@ def main() -> None:
         f"# Training speed, `{args.config}`, {TOKENS_A_STEP} tokens a step",
         "",
         f"`.venv/bin/python bench/train_speed.py --config {args.config} --rounds {args.rounds} --steps {args.steps}` on "
-        f"{os.cpu_count()} cores ({platform.machine()}); ratios within rounds to {best}, the fastest of its settings here.",
+        f"{machine()}; ratios within rounds to {best}, the fastest of its settings here.",
         "",
         "| | tokens/s, median | range over rounds | ratio, median (range) |",
         "|---|---|---|---|",
