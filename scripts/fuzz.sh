@@ -11,7 +11,7 @@ out=build/fuzz
 flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Itests)
 sources=(src/config/{check,config,field_values,fields,layers,toml_file}.cpp src/data/file_io.cpp
   src/folder/{durable_file,model_config_read,safetensors_parse,safetensors_write,strict_json,weight_shapes}.cpp
-  tests/fuzz/targets.cpp)
+  src/model/counts.cpp tests/fuzz/targets.cpp)
 
 say() { echo "[fuzz] $*"; }
 die() { say "error: $*" >&2; exit 1; }

@@ -11,18 +11,12 @@ constexpr double kIndex = 8;  // bytes of an id, a row or a token number
 
 double number(int64_t n) { return static_cast<double>(n); }
 
-struct Widths {
-  double operand;  // of weights and activations, bytes
-  double wide;     // of sums, logits and gradients
-  double router;   // of the router's operands and of the history
-
-  explicit Widths(const Config& config)
-      : operand(config.train.dtype == "bf16"   ? 2
-                : config.train.dtype == "fp64" ? 8
-                                               : 4),
-        wide(config.train.dtype == "fp64" ? 8 : 4),
-        router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
-};
+// Stages that split the MoE layers equally, whatever the model's own stages are.
+std::vector<int64_t> equal_stages(const ModelConfig& model, int64_t stages) {
+  RouterConfig split;
+  split.stages = stages;
+  return stage_of_layers(moe_layers(model), split);
+}
 
 // Fused attention reads its operands where they lie; the library's wants equal heads and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
@@ -83,6 +77,13 @@ double experts(const ModelConfig& m, const Widths& w) {
 
 }  // namespace
 
+Widths::Widths(const Config& config)
+    : operand(config.train.dtype == "bf16"   ? 2
+              : config.train.dtype == "fp64" ? 8
+                                             : 4),
+      wide(config.train.dtype == "fp64" ? 8 : 4),
+      router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
+
 double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const ModelConfig& m = config.model;
   const Widths w(config);
@@ -106,9 +107,7 @@ double head_activation_bytes(const Config& config, double tokens) {
 
 std::vector<int64_t> pipeline_stages(const ModelConfig& model, int64_t pipeline) {
   const auto numbers = moe_numbers(model);
-  RouterConfig split;
-  split.stages = pipeline;
-  const auto of_moe = stage_of_layers(moe_layers(model), split);
+  const auto of_moe = equal_stages(model, pipeline);
   std::vector<int64_t> stages(numbers.size(), pipeline - 1);
   for (size_t i = numbers.size(); i-- > 0;) {
     stages[i] = numbers[i] > 0           ? of_moe[numbers[i] - 1]
@@ -123,9 +122,7 @@ double history_bytes(const Config& config, double tokens, int64_t pipeline, int6
   if (config.router.kind != "hero" || layers == 0) return 0;
   const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
                                                           : stage_of_layers(layers, config.router);
-  RouterConfig split;
-  split.stages = pipeline;
-  const auto device_of = stage_of_layers(layers, split);
+  const auto device_of = equal_stages(config.model, pipeline);
   double slots = 0;
   for (int64_t group = 0; group <= group_of.back(); ++group) {
     int64_t members = 0, here = 0, reached = 0;
@@ -141,33 +138,44 @@ double history_bytes(const Config& config, double tokens, int64_t pipeline, int6
   return tokens * slots * (number(config.model.num_experts) * w.router + w.wide);
 }
 
+std::vector<double> stage_parameters(const Config& config, const Layout& layout) {
+  const ModelConfig& m = config.model;
+  const auto visible = visible_counts(config), stage_of = pipeline_stages(m, layout.pipeline);
+  std::vector<double> sums(layout.pipeline, 0);
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    for (const Part& part : layer_parts(config, i, visible[i]))
+      sums[stage_of[i]] += part.name == "experts" ? part.parameters / number(layout.expert) : part.parameters;
+  }
+  const double table = number(m.vocab_size * m.hidden_size);
+  sums.front() += table;
+  sums.back() += number(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  return sums;
+}
+
 std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
   const ModelConfig& m = config.model;
   const Widths w(config);
   const double tokens = number(config.train.micro_batch * config.train.sequence);
   const double micro_batches =
       number(config.train.global_batch) / number(config.train.micro_batch * layout.data);
-  const auto visible = visible_counts(config), stage_of = pipeline_stages(m, layout.pipeline);
+  const auto stage_of = pipeline_stages(m, layout.pipeline);
+  const auto all_parameters = stage_parameters(config, layout);
   std::vector<MemoryPart> most;
   for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
-    double parameters = 0, layers = 0, largest = 0;
+    double layers = 0, largest = 0;
     for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
       if (stage_of[i] != stage) continue;
-      for (const Part& part : layer_parts(config, i, visible[i]))
-        parameters += part.name == "experts" ? part.parameters / number(layout.expert) : part.parameters;
       const double layer = layer_activation_bytes(config, i, tokens);
       const double kept =
           tokens * (number(m.hidden_size) * w.operand + (moe_numbers(m)[i] > 0 ? routing(config, w) : 0));
       layers += config.train.recompute ? kept : layer;
       largest = std::max(largest, config.train.recompute ? layer : 0.0);
     }
-    const double table = number(m.vocab_size * m.hidden_size);
-    const bool first = stage == 0, last = stage == layout.pipeline - 1;
-    if (first) parameters += table;
-    if (last) parameters += number(m.hidden_size) + (m.tie_word_embeddings && first ? 0 : table);
-    const double in_flight = number(layout.in_flight);
+    const double parameters = all_parameters[stage], in_flight = number(layout.in_flight);
     // The output projection's gradient exists twice while the loss is differentiated.
-    const double head = last ? head_activation_bytes(config, tokens) + table * w.wide : 0;
+    const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
+                                                           number(m.vocab_size * m.hidden_size) * w.wide
+                                                     : 0;
     const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
     // A lone micro-batch's gradients take the place of its activations as these go.
     const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);

@@ -38,6 +38,20 @@ std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout
 
 double total(const std::vector<MemoryPart>& parts);
 
+/// Weights that a device of each pipeline stage holds: all of its layers but for other ranks' experts, the
+/// embedding on the first stage, final norm and output projection on the last. Tied, the last stage has a
+/// copy.
+std::vector<double> stage_parameters(const Config& config, const Layout& layout);
+
+/// Bytes of one number, by what it is for.
+struct Widths {
+  double operand;  ///< weights and activations
+  double wide;     ///< sums, logits and gradients
+  double router;   ///< the router's operands and the history
+
+  explicit Widths(const Config& config);
+};
+
 /// The pipeline stage of every decoder layer: MoE layers in equal parts, dense layers with the next MoE
 /// layer.
 std::vector<int64_t> pipeline_stages(const ModelConfig& model, int64_t pipeline);

@@ -57,7 +57,7 @@ void run_eval(const EvalOptions& options) {
   }
   // A run folder keeps the result of its latest checkpoint, where the report finds it.
   if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
-    const json result = {{"step", std::stoll(folder.filename().string().substr(5))}, {"datasets", results}};
+    const json result = {{"step", *checkpoint_step(folder.filename().string())}, {"datasets", results}};
     write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
   }
 }

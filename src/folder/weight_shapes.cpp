@@ -1,5 +1,7 @@
 #include "folder/weight_shapes.h"
 
+#include "model/counts.h"
+
 namespace hero {
 namespace {
 
@@ -54,8 +56,7 @@ void for_each_weight(const Config& config, const See& see) {
   see("model.norm.weight", {m.hidden_size});
   if (!m.tie_word_embeddings) see("lm_head.weight", {m.vocab_size, m.hidden_size});
 
-  const auto numbers = moe_numbers(m);
-  const auto stage_of = stage_of_layers(moe_layers(m), config.router);
+  const auto numbers = moe_numbers(m), visible = visible_counts(config);
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     see(prefix + "input_layernorm.weight", {m.hidden_size});
@@ -64,10 +65,7 @@ void for_each_weight(const Config& config, const See& see) {
     if (numbers[i] == 0) {
       feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", see);
     } else {
-      const bool hero = config.router.kind == "hero";
-      const auto visible =
-          hero ? static_cast<int64_t>(visible_layers(numbers[i], stage_of, config.router).size()) : 0;
-      moe_weights(m, visible, prefix + "mlp.", see);
+      moe_weights(m, visible[i], prefix + "mlp.", see);
     }
   }
 }

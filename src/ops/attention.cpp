@@ -2,11 +2,12 @@
 // other devices go through the library's scaled_dot_product_attention, whose fused kernels want equal widths
 // of q, k and v and equal numbers of heads, so narrower values are padded with zeros and shared heads
 // repeated.
+#include "ops/cpu/attention.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "ops/cpu/gemm.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -83,12 +84,6 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-bool fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const auto rows = [](const at::Tensor& t) { return t.stride(3) == 1; };
-  return q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(2) == k.size(2) && q.size(2) % 32 == 0 &&
-         cpu::suits_gemm(q.size(3), v.size(3), q.size(2)) && rows(q) && rows(k) && rows(v) && q.size(0) > 0;
-}
-
 // The library's, whose values may not be wider or narrower than the keys.
 at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
@@ -117,7 +112,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                   q.size(2) <= k.size(2),
               "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
               ", ", k.sizes(), ", ", v.sizes());
-  if (!fused(q, k, v)) return library_attention(q, k, v, scale);
+  if (!q.is_cpu() || !cpu::suits_attention(q, k, v)) return library_attention(q, k, v, scale);
   return Attention::apply(q, k, v, scale).transpose(1, 2);
 }
 

@@ -2,7 +2,8 @@
 // up to the last of them; the softmax of a row is taken at once, so nothing is rescaled. Keys and values are
 // packed once for every key head and read by all queries of all its query heads. In the backward pass one
 // task has a key head, so its gradients are summed in one order.
-#include <ATen/core/Tensor.h>
+#include "ops/cpu/attention.h"
+
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -13,6 +14,16 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
 #include "ops/plain.h"
+
+namespace hero::cpu {
+
+bool suits_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return q.scalar_type() == at::kBFloat16 && q.size(0) > 0 && q.size(2) == k.size(2) && q.size(2) % 32 == 0 &&
+         suits_gemm(q.size(3), v.size(3), q.size(2)) && q.stride(3) == 1 && k.stride(3) == 1 &&
+         v.stride(3) == 1;
+}
+
+}  // namespace hero::cpu
 
 namespace hero::ops {
 namespace {
@@ -44,7 +55,6 @@ struct Sizes {
   int64_t groups() const { return heads / kv_heads; }
   int64_t blocks() const { return (length + kRows - 1) / kRows; }
   int64_t rows(int64_t block) const { return std::min(kRows, length - block * kRows); }
-  bool suit() const { return length % 32 == 0 && cpu::suits_gemm(qk, v, length); }
 };
 
 // As right-hand side of products over the width: [width, rows].
@@ -101,14 +111,10 @@ HERO_SIMD float dot_row(const bf16* a, const bf16* b, int64_t n) {
   return sum;
 }
 
-HERO_SIMD void round_row(const float* in, int64_t n, bf16* out) {
-  for (int64_t i = 0; i < n; ++i) cpu::store(out[i], in[i]);
-}
-
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                            double scale) {
+  if (!cpu::suits_attention(q, k, v)) return attention_forward_plain(q, k, v, scale);
   const Sizes n(q, k, v);
-  if (q.scalar_type() != at::kBFloat16 || !n.suit()) return attention_forward_plain(q, k, v, scale);
   auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
   auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
   const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
@@ -134,7 +140,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
     }
     multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, n.v, rows.get(),
                   n.v, false);
-    for (int64_t r = 0; r < m; ++r) round_row(rows.get() + r * n.v, n.v, to_out.at(b, h, first + r));
+    cpu::round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
   });
   return {out, lse};
 }
@@ -178,7 +184,7 @@ class BackwardTask {
     }
     multiply_rows(m, keys, dscores_.data(), keys, key_rows_.data(), n_.length, n_.qk, dq_.data(), n_.qk,
                   false);
-    for (int64_t r = 0; r < m; ++r) round_row(dq_.data() + r * n_.qk, n_.qk, dq + r * dq_row);
+    cpu::round_rows(dq_.data(), m, n_.qk, dq, dq_row);
     pack_rows(dout, m, n_.v, out_row, douts_.data());
     add_transposed(probs_.data(), m, keys, douts_.data(), n_.v, dv_.data());
     pack_rows(q, m, n_.qk, q_row, queries_.data());
@@ -186,10 +192,8 @@ class BackwardTask {
   }
 
   void give(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
-    for (int64_t s = 0; s < n_.length; ++s) {
-      round_row(dk_.data() + s * n_.qk, n_.qk, dk + s * dk_row);
-      round_row(dv_.data() + s * n_.v, n_.v, dv + s * dv_row);
-    }
+    cpu::round_rows(dk_.data(), n_.length, n_.qk, dk, dk_row);
+    cpu::round_rows(dv_.data(), n_.length, n_.v, dv, dv_row);
   }
 
  private:
@@ -212,9 +216,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, 
                                                         const at::Tensor& k, const at::Tensor& v,
                                                         const at::Tensor& out, const at::Tensor& lse,
                                                         double scale) {
+  if (!cpu::suits_attention(q, k, v)) return attention_backward_plain(dout, q, k, v, out, lse, scale);
   const Sizes n(q, k, v);
-  if (q.scalar_type() != at::kBFloat16 || !n.suit())
-    return attention_backward_plain(dout, q, k, v, out, lse, scale);
   const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
              dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
              dv = at::empty({n.batch, n.length, n.kv_heads, n.v}, q.options()).transpose(1, 2);

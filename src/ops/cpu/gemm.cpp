@@ -112,7 +112,7 @@ void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf1
     gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanel, ldc, accumulate);
 }
 
-HERO_SIMD static void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc) {
+HERO_SIMD void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc) {
   for (int64_t r = 0; r < m; ++r) {
     for (int64_t c = 0; c < width; ++c) store(out[r * ldc + c], in[r * width + c]);
   }

@@ -49,6 +49,9 @@ void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf1
 void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c,
                int64_t ldc);
 
+/// out [m, width] (row stride ldc) = in [m, width] (its rows together) rounded to bf16.
+void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc);
+
 /// out [cols, ld_out] = in [rows, cols]^T; columns rows <= r < padded of out are set to zero.
 void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out,
                int64_t ld_out);
