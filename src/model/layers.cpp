@@ -50,7 +50,7 @@ double yarn_logit_scale(const RopeScaling& scaling) {
   return m * m;
 }
 
-RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, const ModelConfig& model,
+RotaryTable rotary_table(const at::Tensor& positions, int64_t rotary_dims, const ModelConfig& model,
                          at::ScalarType dtype) {
   const double theta = model.rope_theta;
   const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
@@ -59,15 +59,34 @@ RotaryTable rotary_table(int64_t first, int64_t count, int64_t rotary_dims, cons
   auto inverse = at::pow(at::full({}, theta, options), exponent).reciprocal();
   const bool yarn = model.rope_scaling.type == "yarn";
   if (yarn) inverse = stretched(inverse, rotary_dims, theta, model.rope_scaling);
-  const auto angle = at::outer(at::arange(first, first + count, options), inverse);
+  const auto angle = at::outer(positions.to(type), inverse);
   if (!yarn) return {angle.cos(), angle.sin()};
   const double a = amplitude(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
 }
 
-void LayerCache::append(const at::Tensor& a, const at::Tensor& b, int64_t dim) {
-  first = first.defined() ? at::cat({first, a}, dim) : a;
-  second = second.defined() ? at::cat({second, b}, dim) : b;
+void CachedRows::append(const at::Tensor& rows) {
+  const int64_t length = length_ + rows.size(0);
+  if (!memory_.defined() || length > memory_.size(0)) {
+    constexpr int64_t kLeast = 64;
+    auto larger = at::empty({std::max(kLeast, 2 * length), rows.size(1), rows.size(2)}, rows.options());
+    if (length_) larger.slice(0, 0, length_).copy_(memory_.slice(0, 0, length_));
+    memory_ = larger;
+  }
+  memory_.slice(0, length_, length).copy_(rows);
+  length_ = length;
+}
+
+std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CachedRows LayerCache::* part) const {
+  std::vector<at::Tensor> all;
+  int64_t first = 0;
+  for (size_t i = 0; i < caches.size(); ++i) {
+    auto& cache = caches[i]->*part;
+    cache.append(caches.size() == 1 ? rows : rows.slice(0, first, first + counts[i]));
+    all.push_back(cache.rows());
+    first += counts[i];
+  }
+  return all;
 }
 
 FeedForward::FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden,
