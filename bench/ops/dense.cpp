@@ -63,6 +63,18 @@ void add_rope(const test::RopeCase& c) {
   }
 }
 
+void add_norm_rope(const test::RopeCase& c) {
+  const auto x = random({c.batch, c.positions, 2 * c.heads, c.width}).slice(2, 0, c.heads),
+             w = random({c.width}), dy = random({c.batch, c.positions, c.heads, c.width});
+  const auto angle = at::rand({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
+  add("norm_rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}),
+      [=](bool plain) {
+        const auto [y, rstd] =
+            call(plain, "hero::norm_rope_forward", ops::norm_rope_forward_plain, x, w, 1e-5, cos, sin);
+        call(plain, "hero::norm_rope_backward", ops::norm_rope_backward_plain, dy, x, w, rstd, cos, sin);
+      });
+}
+
 void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
   const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
@@ -85,7 +97,10 @@ void add_dense() {
   for (const auto& c : test::kSwigluCases)
     if (c.timed) add_swiglu(c);
   for (const auto& c : test::kRopeCases)
-    if (c.timed) add_rope(c);
+    if (c.timed) {
+      add_rope(c);
+      add_norm_rope(c);
+    }
   for (const auto& c : test::kCrossEntropyCases)
     if (c.timed) add_linear_cross_entropy(c);
 }

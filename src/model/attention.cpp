@@ -39,12 +39,12 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
                 p = model_.head_dim;
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
-  const auto normed = [&](int64_t first, int64_t count, const at::Tensor& weight) {
-    const auto part = ops::rms_norm(heads.slice(2, first, first + count), weight, model_.rms_norm_eps);
-    return ops::rope(part, rotary.cos, rotary.sin, /*interleave=*/false);
-  };
+  const auto parts = heads.split_with_sizes({h, g, g}, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(p));
-  const auto q = normed(0, h, q_norm_), k = normed(h, g, k_norm_), v = heads.slice(2, h + g, h + 2 * g);
+  const auto turned = [&](const at::Tensor& part, const at::Tensor& weight) {
+    return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
+  };
+  const auto q = turned(parts[0], q_norm_), k = turned(parts[1], k_norm_), v = parts[2];
   if (extension) {
     const auto keys = extension->append(k[0], &LayerCache::keys),
                values = extension->append(v[0], &LayerCache::values);

@@ -30,6 +30,10 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps);
 /// and sines are cos/sin [S, R/2] fp32. `interleave`: pairs (2i, 2i+1); else (i, i + R/2).
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave);
 
+/// rms_norm of every head of x [B, S, H, R], then rope (not interleaved); nothing is rounded between them.
+at::Tensor norm_rope(const at::Tensor& x, const at::Tensor& w_R, double eps, const at::Tensor& cos,
+                     const at::Tensor& sin);
+
 /// silu(g) * u for g, u the two halves of the last dimension.
 at::Tensor swiglu(const at::Tensor& gate_up);
 

@@ -20,6 +20,14 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy,
 at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                       bool inverse);
 
+/// x [B, S, H, R] -> y, rstd [B, S, H]
+std::tuple<at::Tensor, at::Tensor> norm_rope_forward_plain(const at::Tensor& x, const at::Tensor& w,
+                                                           double eps, const at::Tensor& cos,
+                                                           const at::Tensor& sin);
+std::tuple<at::Tensor, at::Tensor> norm_rope_backward_plain(const at::Tensor& dy, const at::Tensor& x,
+                                                            const at::Tensor& w, const at::Tensor& rstd,
+                                                            const at::Tensor& cos, const at::Tensor& sin);
+
 /// q [B, H, S, Q], k [B, Hkv, S, Q], v [B, Hkv, S, P], causal -> out [B, S, H, P], log-sums [B, H, S]
 std::tuple<at::Tensor, at::Tensor> attention_forward_plain(const at::Tensor& q, const at::Tensor& k,
                                                            const at::Tensor& v, double scale);

@@ -143,6 +143,46 @@ TEST(Rope, ErrorsNameWhatWasExpected) {
             "rope: cos and sin must be [S, R/2] = [4, 4], got [4, 8]");
 }
 
+using NormRopeTest = DeviceTest;
+HERO_ON_DEVICES(NormRopeTest);
+
+// Heads are a slice of a wider projection.
+std::vector<at::Tensor> norm_rope(const std::vector<at::Tensor>& in) {
+  return {ops::norm_rope(in[0].slice(2, 1), in[1], kEps, in[2], in[3])};
+}
+std::vector<at::Tensor> expected_norm_rope(const std::vector<at::Tensor>& in) {
+  return {turned(expected_rms_norm({in[0].slice(2, 1), in[1]})[0], in[2], in[3], /*interleave=*/false)};
+}
+std::vector<Operand> norm_rope_operands(const RopeCase& c) {
+  return {{normal({c.batch, c.positions, c.heads + 2, c.width}, 1)},
+          {normal({c.width}, 4), Role::kWeight},
+          {normal({c.positions, c.width / 2}, 2), Role::kWide, false},
+          {normal({c.positions, c.width / 2}, 3), Role::kWide, false}};
+}
+
+TEST_P(NormRopeTest, ValuesAndGradients) {
+  for (const auto& c : kRopeCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(::testing::Message()
+                 << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width);
+    check(norm_rope, expected_norm_rope, norm_rope_operands(c), {kRoundedOnce}, {kRoundedOnce, kFp32});
+  }
+}
+
+TEST(NormRope, GradientsAgreeWithDifferences) {
+  check_differences(norm_rope, norm_rope_operands({1, 2, 2, 4}));
+}
+
+TEST(NormRope, RepeatsBitForBitOnAnyThreads) {
+  check_repeatable(norm_rope, norm_rope_operands({2, 130, 3, 32}), at::kBFloat16);
+}
+
+TEST(NormRope, ErrorsNameWhatWasExpected) {
+  const auto x = at::zeros({1, 3, 2, 8}), table = at::zeros({3, 4});
+  EXPECT_EQ(error_of([&] { ops::norm_rope(x, at::zeros({4}), kEps, table, table); }),
+            "norm_rope: expected x [B, S, H, R] with R even and w [R], got [1, 3, 2, 8] and [4]");
+}
+
 using EmbeddingTest = DeviceTest;
 HERO_ON_DEVICES(EmbeddingTest);
 

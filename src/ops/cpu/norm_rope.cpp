@@ -1,0 +1,150 @@
+// A head at a time, which stays in registers or the first cache. Reads any strides whose last is 1, writes
+// [B, S, H, R] contiguous; the weight's gradient is summed per strip of positions and the strips in order.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::acc_t;
+using cpu::bf16;
+
+constexpr int64_t kWidest = 512, kStrip = 64;
+
+template <typename T>
+HERO_INLINE void forward_body(const T* x, int64_t stride, const T* w, acc_t<T> eps, const acc_t<T>* cos,
+                              const acc_t<T>* sin, int64_t heads, int64_t half, T* y, acc_t<T>* rstd) {
+  acc_t<T> n[kWidest], turned[kWidest];
+  const int64_t width = 2 * half;
+  for (int64_t h = 0; h < heads; ++h, x += stride, y += width) {
+    acc_t<T> sum = 0;
+    for (int64_t i = 0; i < width; ++i) sum += cpu::load(x[i]) * cpu::load(x[i]);
+    const acc_t<T> s = 1 / std::sqrt(sum / static_cast<acc_t<T>>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) n[i] = cpu::load(x[i]) * s * cpu::load(w[i]);
+    for (int64_t i = 0; i < half; ++i) turned[i] = n[i] * cos[i] - n[half + i] * sin[i];
+    for (int64_t i = 0; i < half; ++i) turned[half + i] = n[i] * sin[i] + n[half + i] * cos[i];
+    for (int64_t i = 0; i < width; ++i) cpu::store(y[i], turned[i]);
+    rstd[h] = s;
+  }
+}
+
+template <typename T>
+HERO_INLINE void backward_body(const T* dy, int64_t dy_stride, const T* x, int64_t stride, const T* w,
+                               const acc_t<T>* rstd, const acc_t<T>* cos, const acc_t<T>* sin, int64_t heads,
+                               int64_t half, T* dx, acc_t<T>* dw) {
+  acc_t<T> g[kWidest], turned[kWidest];
+  const int64_t width = 2 * half;
+  for (int64_t h = 0; h < heads; ++h, dy += dy_stride, x += stride, dx += width) {
+    for (int64_t i = 0; i < width; ++i) turned[i] = cpu::load(dy[i]);
+    for (int64_t i = 0; i < half; ++i) g[i] = turned[i] * cos[i] + turned[half + i] * sin[i];
+    for (int64_t i = 0; i < half; ++i) g[half + i] = turned[half + i] * cos[i] - turned[i] * sin[i];
+    const acc_t<T> s = rstd[h];
+    acc_t<T> dot = 0;
+    for (int64_t i = 0; i < width; ++i) dot += g[i] * cpu::load(w[i]) * cpu::load(x[i]);
+    const acc_t<T> mean = dot * s / static_cast<acc_t<T>>(width);
+    for (int64_t i = 0; i < width; ++i) {
+      const acc_t<T> normed = cpu::load(x[i]) * s;
+      cpu::store(dx[i], (g[i] * cpu::load(w[i]) - normed * mean) * s);
+      dw[i] += g[i] * normed;
+    }
+  }
+}
+
+#define HERO_NORM_ROPE(T)                                                                                 \
+  HERO_SIMD void forward_heads(const T* x, int64_t stride, const T* w, acc_t<T> eps, const acc_t<T>* cos, \
+                               const acc_t<T>* sin, int64_t heads, int64_t half, T* y, acc_t<T>* rstd) {  \
+    forward_body(x, stride, w, eps, cos, sin, heads, half, y, rstd);                                      \
+  }                                                                                                       \
+  HERO_SIMD void backward_heads(const T* dy, int64_t dy_stride, const T* x, int64_t stride, const T* w,   \
+                                const acc_t<T>* rstd, const acc_t<T>* cos, const acc_t<T>* sin,           \
+                                int64_t heads, int64_t half, T* dx, acc_t<T>* dw) {                       \
+    backward_body(dy, dy_stride, x, stride, w, rstd, cos, sin, heads, half, dx, dw);                      \
+  }
+HERO_NORM_ROPE(bf16)
+HERO_NORM_ROPE(float)
+HERO_NORM_ROPE(double)
+#undef HERO_NORM_ROPE
+
+// Whether the kernels take it: rows that lie together, tables in the type of sums.
+bool fused(const at::Tensor& x, const at::Tensor& w, const at::Tensor& cos, const at::Tensor& sin) {
+  const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = x.scalar_type();
+  return (type == at::kBFloat16 || type == at::kFloat || type == at::kDouble) && x.stride(3) == 1 &&
+         x.size(3) <= kWidest && w.is_contiguous() && w.scalar_type() == type && cos.scalar_type() == wide &&
+         sin.scalar_type() == wide && cos.is_contiguous() && sin.is_contiguous();
+}
+
+template <typename T>
+struct Typed {
+  using acc = acc_t<T>;
+
+  static std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
+                                                    const at::Tensor& cos, const at::Tensor& sin) {
+    const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3);
+    auto y = at::empty(x.sizes(), x.options());
+    auto rstd = at::empty({x.size(0), positions, heads}, cos.options());
+    cpu::parallel_ranges(x.size(0) * positions, kStrip, [&](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i) {
+        const int64_t b = i / positions, s = i % positions;
+        forward_heads(x.const_data_ptr<T>() + b * x.stride(0) + s * x.stride(1), x.stride(2),
+                      w.const_data_ptr<T>(), static_cast<acc>(eps), cos.const_data_ptr<acc>() + s * width / 2,
+                      sin.const_data_ptr<acc>() + s * width / 2, heads, width / 2,
+                      y.data_ptr<T>() + i * heads * width, rstd.template data_ptr<acc>() + i * heads);
+      }
+    });
+    return {y, rstd};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad, const at::Tensor& x,
+                                                     const at::Tensor& w, const at::Tensor& rstd,
+                                                     const at::Tensor& cos, const at::Tensor& sin) {
+    const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3), rows = x.size(0) * positions;
+    const auto dy = grad.stride(3) == 1 ? grad : grad.contiguous();
+    auto dx = at::empty(x.sizes(), x.options());
+    auto dw = at::zeros({(rows + kStrip - 1) / kStrip, width}, rstd.options());
+    cpu::parallel_ranges(rows, kStrip, [&](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i) {
+        const int64_t b = i / positions, s = i % positions;
+        backward_heads(dy.const_data_ptr<T>() + b * dy.stride(0) + s * dy.stride(1), dy.stride(2),
+                       x.const_data_ptr<T>() + b * x.stride(0) + s * x.stride(1), x.stride(2),
+                       w.const_data_ptr<T>(), rstd.const_data_ptr<acc>() + i * heads,
+                       cos.const_data_ptr<acc>() + s * width / 2, sin.const_data_ptr<acc>() + s * width / 2,
+                       heads, width / 2, dx.data_ptr<T>() + i * heads * width,
+                       dw.template data_ptr<acc>() + first / kStrip * width);
+      }
+    });
+    return {dx, dw.sum(0)};
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
+                                           const at::Tensor& cos, const at::Tensor& sin) {
+  if (!fused(x, w, cos, sin)) return norm_rope_forward_plain(x, w, eps, cos, sin);
+  if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::forward(x, w, eps, cos, sin);
+  if (x.scalar_type() == at::kFloat) return Typed<float>::forward(x, w, eps, cos, sin);
+  return Typed<double>::forward(x, w, eps, cos, sin);
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
+                                            const at::Tensor& rstd, const at::Tensor& cos,
+                                            const at::Tensor& sin) {
+  if (!fused(x, w, cos, sin)) return norm_rope_backward_plain(dy, x, w, rstd, cos, sin);
+  if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::backward(dy, x, w, rstd, cos, sin);
+  if (x.scalar_type() == at::kFloat) return Typed<float>::backward(dy, x, w, rstd, cos, sin);
+  return Typed<double>::backward(dy, x, w, rstd, cos, sin);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("norm_rope_forward", forward);
+  m.impl("norm_rope_backward", backward);
+}
+
+}  // namespace hero::ops
