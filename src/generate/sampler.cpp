@@ -7,7 +7,7 @@
 namespace hero {
 
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
-  const auto logits = logits_V.to(at::kDouble);
+  const auto logits = logits_V.to(at::kCPU).to(at::kDouble);
   if (sampling.temperature <= 0) return logits.argmax().item<int64_t>();
   const auto [sorted, ids] = logits.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   int64_t kept = sorted.size(0);
@@ -32,7 +32,7 @@ Generation::Generation(const Transformer& model, std::vector<int64_t> prompt, co
 std::optional<int64_t> Generation::next() {
   if (made_ >= room_) return std::nullopt;
   at::NoGradGuard no_grad;
-  const auto tokens = at::tensor(unread_, at::kLong).unsqueeze(0);
+  const auto tokens = at::tensor(unread_, at::kLong).unsqueeze(0).to(model_.device());
   const auto output = model_.forward(tokens, {}, false, sampling_.cache ? &cache_ : nullptr);
   const auto logits = model_.logits(output.hidden_TD.slice(0, output.hidden_TD.size(0) - 1), 1);
   const int64_t id = choose_token(logits.view({-1}), sampling_, static_cast<uint64_t>(made_));

@@ -21,8 +21,9 @@ at::Tensor limit_to_groups(const at::Tensor& scores, int64_t groups, int64_t kep
 }
 
 // Every expert gets the same number of assignments; for throughput measurements.
-at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
-  return (at::arange(tokens * k, at::kLong) + layer).remainder(experts).view({tokens, k});
+at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer, at::Device device) {
+  const auto turns = at::arange(tokens * k, at::TensorOptions(device).dtype(at::kLong)) + layer;
+  return turns.remainder(experts).view({tokens, k});
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, con
     at::NoGradGuard no_grad;
     auto eligible = bias_E.defined() ? scores + bias_E : scores.detach();
     if (model.n_group > 1) eligible = limit_to_groups(eligible, model.n_group, model.topk_group);
-    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer)
+    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer, scores.device())
                                       : std::get<1>(eligible.topk(k, -1));
   }
   choice.weights = scores.gather(1, choice.ids);
@@ -68,7 +69,7 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
                          : at::arange(flat.size(0), flat.options());
   const auto sorted =
       order.index_select(0, at::argsort(flat.index_select(0, order), /*stable=*/true, 0, false));
-  const auto counts = at::bincount(flat, {}, experts);
+  const auto counts = count_assignments(ids_TK, experts);
   const auto first = counts.cumsum(0) - counts;
   const auto place =
       at::arange(flat.size(0), flat.options()) - first.index_select(0, flat.index_select(0, sorted));
@@ -78,8 +79,12 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
 }
 
 at::Tensor count_assignments(const at::Tensor& ids_TK, int64_t experts) {
+  // Sums of integers are exact in any order; bincount and masked_select would wait for a GPU.
   const auto flat = ids_TK.flatten();
-  return at::bincount(flat.masked_select(flat.ge(0)), {}, experts);
+  const auto place = at::where(flat.ge(0), flat, experts);
+  return at::zeros({experts + 1}, flat.options())
+      .scatter_add_(0, place, at::ones_like(flat))
+      .slice(0, 0, experts);
 }
 
 }  // namespace hero

@@ -42,10 +42,11 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
   return {h + y_TD.view(h.sizes()), std::move(routing)};
 }
 
-Transformer::Transformer(const Config& config)
+Transformer::Transformer(const Config& config, at::Device device)
     : config_(config),
       layout_(moe_layers(config.model), config.model.num_experts, config.router),
-      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed)) {
+      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
+      rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
   embedding_ = parameters_.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, init,
@@ -67,10 +68,9 @@ Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Posi
                                          std::vector<at::Tensor>* states) const {
   const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1), past = cache ? cache->length : 0;
   const auto& model = config_.model;
-  const int64_t rotary_dims = model.model_type == "deepseek_v3" ? model.qk_rope_head_dim : model.head_dim;
-  const auto rotary = rotary_table(past, length, rotary_dims, model, train_dtype(config_));
+  const auto rotary = rotary_table(past, length, rotary_frequencies_, model);
   const auto history = std::make_shared<RoutingHistory>(layout_, batch * length, router_dtype(config_),
-                                                        !config_.router.detach);
+                                                        !config_.router.detach, device());
   if (cache) cache->layers.resize(layers_.size());
 
   Output output;

@@ -224,6 +224,19 @@ def test_run_folder_in_use(copy: Path, data: Path) -> None:
     assert folder_bytes(copy) == before
 
 
+def test_no_gpu_is_the_cpu(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` without a GPU, and a graph that is for GPUs alone, change no bit; nor when a run goes on with them."""
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "")
+    run = tmp_path / "run"
+    ran(*training(run, data, HERO | {"train.device": "auto", "train.cuda_graph": True, "checkpoint.every": 2}))
+    same_outcome(run, finished, 6)
+    shutil.rmtree(checkpoint(run, 6))
+    ran("train", "--run", run, "--resume", "--train.device=cpu", "--train.cuda_graph=false")
+    same_outcome(run, finished, 6)
+
+
 def test_resume_of_nothing_starts(copy: Path, data: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     ran(*training(fresh, data, HERO | {"checkpoint.every": 2}, "--resume"))
