@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/any_order.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -17,6 +18,7 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
   if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
   const auto ids = ids_TK.view({groups, -1});
+  const ops::AnyOrder guard;  // counts, whole numbers in floating point
   const auto shares = at::zeros({groups, experts}, scores_TE.options().requires_grad(false))
                           .scatter_add_(1, ids, at::ones(ids.sizes(), mean.options().requires_grad(false)))
                           .div_(static_cast<double>(ids.size(1)));
@@ -37,7 +39,7 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
   at::Tensor sum, previous;
   int64_t pairs = 0;
   for (const auto& r : routings) {
-    const auto mass = std::get<0>(r.probs.topk(k, -1)).sum(-1);
+    const auto mass = pick_columns(r.probs, std::get<1>(r.probs.detach().topk(k, -1))).sum(-1);
     if (r.layer > 1 && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
       const auto product = (previous * mass).mean();
       sum = sum.defined() ? sum + product : product;
