@@ -50,7 +50,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+GPU: dict[str, dict[str, Any]] = {
+    "gpu": {},
+    "gpu, deepseek": DEEPSEEK,
+    "gpu, jitter and recompute": {"router.jitter": 0.1, "train.recompute": True},
+    "gpu, recorded": {"train.cuda_graph": True},
+}
+VARIANTS |= {name: HERO | {"train.device": "cuda"} | settings for name, settings in GPU.items()}
+NO_GPU = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU")
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=NO_GPU if name in GPU else ()) for name in VARIANTS]
+)
 def test_going_on_in_the_middle(data: Path, tmp_path: Path, variant: str) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = VARIANTS[variant] | {"checkpoint.every": 3}
