@@ -116,6 +116,8 @@ void check_training(const Config& config) {
   const RouterConfig& r = config.router;
   require(!t.cuda_graph || !t.recompute, "train.cuda_graph", t.cuda_graph,
           "false with " + named("train.recompute", t.recompute));
+  require(!t.cuda_graph || t.dtype != "fp64", "train.cuda_graph", t.cuda_graph,
+          "false with " + named("train.dtype", t.dtype));
   require(!t.cuda_graph || r.jitter == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + named("router.jitter", r.jitter));
   require(!t.cuda_graph || r.capacity_factor == 0, "train.cuda_graph", t.cuda_graph,

@@ -149,7 +149,8 @@ std::vector<Field> fields(Config& config) {
       choice("train.device", &t.device, {"auto", "cpu", "cuda"},
              "where to compute; auto: cuda where there are a GPU and libhero_cuda.so"),
       flag("train.cuda_graph", &t.cuda_graph,
-           "record the kernels of a step once and replay them (cuda; not with recompute, jitter, capacity)"),
+           "record the kernels of a step once and replay them (cuda; not in fp64, nor with recompute, "
+           "jitter, capacity)"),
       flag("train.recompute", &t.recompute, "layers run again in the backward pass, to save memory"),
       choice("train.trainable", &t.trainable, {"all", "routers"},
              "weights that learn; routers: all others stay as they are"),

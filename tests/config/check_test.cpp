@@ -140,6 +140,8 @@ TEST(Check, CudaGraphsNeedOneShapeAndNoDraws) {
   EXPECT_EQ(graph([](Config&) {}), "");
   EXPECT_EQ(graph([](Config& c) { c.train.recompute = true; }),
             "train.cuda_graph: found true, expected false with train.recompute = true");
+  EXPECT_EQ(graph([](Config& c) { c.train.dtype = "fp64"; }),
+            "train.cuda_graph: found true, expected false with train.dtype = \"fp64\"");
   EXPECT_EQ(graph([](Config& c) { c.router.jitter = 0.1; }),
             "train.cuda_graph: found true, expected false with router.jitter = 0.1");
   EXPECT_EQ(graph([](Config& c) { c.router.capacity_factor = 1.5; }),
