@@ -55,7 +55,7 @@ void run_generate(GenerateOptions options) {
                     " tokens, expected at most the model's " +
                     std::to_string(model->config().model.vocab_size));
   }
-  options.sampling.eos = tokenizer.eos_id();
+  options.sampling.eos = {tokenizer.eos_id()};
   options.sampling.cache = !options.no_cache;
   std::vector<int64_t> prompt;
   for (const int32_t id : tokenizer.encode(options.prompt)) prompt.push_back(id);

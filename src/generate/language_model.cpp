@@ -55,7 +55,7 @@ void check_ids(const at::Tensor& ids, const ModelConfig& model) {
   check_range(ids, "ids", model.vocab_size);
 }
 
-void check_sampling(const Sampling& sampling) {
+Sampling checked(Sampling sampling) {
   const auto check = [](bool good, const char* name, double found, const char* expected) {
     if (!good) throw UserError(std::string(name) + ": found " + c10::str(found) + ", expected " + expected);
   };
@@ -64,6 +64,7 @@ void check_sampling(const Sampling& sampling) {
         "0 or more");
   check(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 (all) or more");
   check(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "0 to 1");
+  return sampling;
 }
 
 // A text in the making; shares the model with the LanguageModel that began it.
@@ -71,12 +72,17 @@ class GenerationForPython : public torch::CustomClassHolder {
  public:
   GenerationForPython(std::shared_ptr<const Transformer> model, std::vector<int64_t> prompt,
                       const Sampling& sampling)
-      : model_(std::move(model)), generation_(*model_, std::move(prompt), sampling) {}
-  std::optional<int64_t> next() { return generation_.next(); }
+      : model_(std::move(model)), generator_(*model_) {
+    generator_.add(std::move(prompt), sampling);
+  }
+  std::optional<int64_t> next() {
+    const auto made = generator_.step();
+    return made.empty() ? std::nullopt : made.front().id;
+  }
 
  private:
   std::shared_ptr<const Transformer> model_;
-  Generation generation_;
+  Generator generator_;
 };
 
 class LanguageModel : public torch::CustomClassHolder {
@@ -130,18 +136,36 @@ class LanguageModel : public torch::CustomClassHolder {
   }
 
   c10::intrusive_ptr<GenerationForPython> start(std::vector<int64_t> prompt, int64_t max_tokens,
-                                                double temperature, int64_t top_k, double top_p,
-                                                int64_t seed) const {
+                                                double temperature, int64_t top_k, double top_p, int64_t seed,
+                                                std::vector<int64_t> eos) const {
     return for_python([&] {
-      check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
-      for (const int64_t id : prompt) check_number(id, "ids", config().vocab_size);
-      const Sampling sampling{.max_tokens = max_tokens,
-                              .temperature = temperature,
-                              .top_k = top_k,
-                              .top_p = top_p,
-                              .seed = static_cast<uint64_t>(seed)};
-      check_sampling(sampling);
+      check_prompt(prompt);
+      const auto sampling =
+          checked({max_tokens, temperature, top_k, top_p, static_cast<uint64_t>(seed), eos});
       return c10::make_intrusive<GenerationForPython>(model_, std::move(prompt), sampling);
+    });
+  }
+
+  // All texts together; each draws as if it were alone with its seed.
+  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
+                                             int64_t max_tokens, double temperature, int64_t top_k,
+                                             double top_p, const std::vector<int64_t>& seeds,
+                                             std::vector<int64_t> eos) const {
+    return for_python([&] {
+      auto sampling = checked({max_tokens, temperature, top_k, top_p, 0, std::move(eos)});
+      for (const auto& prompt : prompts) check_prompt(prompt);
+      Generator generator(*model_);
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        sampling.seed = static_cast<uint64_t>(seeds.at(i));
+        generator.add(prompts[i], sampling);
+      }
+      std::vector<std::vector<int64_t>> texts(prompts.size());
+      for (auto made = generator.step(); !made.empty(); made = generator.step()) {
+        for (const auto& [text, id] : made) {
+          if (id) texts[text].push_back(*id);
+        }
+      }
+      return texts;
     });
   }
 
@@ -152,6 +176,10 @@ class LanguageModel : public torch::CustomClassHolder {
   int64_t max_positions() const { return config().max_position_embeddings; }
 
  private:
+  void check_prompt(const std::vector<int64_t>& prompt) const {
+    check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
+    for (const int64_t id : prompt) check_number(id, "ids", config().vocab_size);
+  }
   const ModelConfig& config() const { return model_->config().model; }
   at::Tensor moved(const at::Tensor& ids) const { return ids.to(model_->device()); }
 
@@ -170,6 +198,7 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       .def("logits", &LanguageModel::logits)
       .def("score", &LanguageModel::score)
       .def("start", &LanguageModel::start)
+      .def("generate", &LanguageModel::generate)
       .def("folder", &LanguageModel::folder)
       .def("dtype", &LanguageModel::dtype)
       .def("device", &LanguageModel::device)

@@ -2,13 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "model/random.h"
 
 namespace hero {
 
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
-  const auto logits = logits_V.to(at::kCPU).to(at::kDouble);
-  if (sampling.temperature <= 0) return logits.argmax().item<int64_t>();
+  if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
+  const auto logits = logits_V.to(at::kDouble);
   const auto [sorted, ids] = logits.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   int64_t kept = sorted.size(0);
   if (sampling.top_k > 0) kept = std::min(kept, sampling.top_k);
@@ -23,38 +25,77 @@ int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint6
   return ids[chosen].item<int64_t>();
 }
 
-Generation::Generation(const Transformer& model, std::vector<int64_t> prompt, const Sampling& sampling)
-    : model_(model), sampling_(sampling), unread_(std::move(prompt)) {
-  const int64_t positions = model.config().model.max_position_embeddings;
-  room_ = std::min(sampling.max_tokens, positions - static_cast<int64_t>(unread_.size()));
+size_t Generator::add(std::vector<int64_t> prompt, const Sampling& sampling) {
+  const int64_t room = model_.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
+  auto text = std::make_unique<Text>();
+  text->number = count_++;
+  text->sampling = sampling;
+  text->unread = std::move(prompt);
+  text->room = std::min(sampling.max_tokens, room);
+  texts_.push_back(std::move(text));
+  return count_ - 1;
 }
 
-std::optional<int64_t> Generation::next() {
-  if (made_ >= room_) return std::nullopt;
-  at::NoGradGuard no_grad;
-  const auto tokens = at::tensor(unread_, at::kLong).unsqueeze(0).to(model_.device());
-  const auto output = model_.forward(tokens, {}, false, sampling_.cache ? &cache_ : nullptr);
-  const auto logits = model_.logits(output.hidden_TD.slice(0, output.hidden_TD.size(0) - 1), 1);
-  const int64_t id = choose_token(logits.view({-1}), sampling_, static_cast<uint64_t>(made_));
-  ++made_;
-  if (id == sampling_.eos) {
-    room_ = 0;
-    return std::nullopt;
+// Reads what is unread of these texts in one pass, and chooses an id for each.
+void Generator::extend(const std::vector<Text*>& texts, std::vector<Made>& made) const {
+  std::vector<int64_t> tokens, counts, last;
+  std::vector<KeyValueCache*> caches;
+  for (auto* text : texts) {
+    if (!text->sampling.cache) text->cache = {};
+    tokens.insert(tokens.end(), text->unread.begin(), text->unread.end());
+    counts.push_back(static_cast<int64_t>(text->unread.size()));
+    last.push_back(static_cast<int64_t>(tokens.size()) - 1);
+    caches.push_back(&text->cache);
   }
-  if (sampling_.cache) unread_.clear();
-  unread_.push_back(id);
-  return id;
+  at::NoGradGuard no_grad;
+  const auto device = model_.device();
+  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
+  if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
+  const auto logits = model_.logits(hidden, 1)[0].cpu();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    auto& text = *texts[i];
+    const int64_t id =
+        choose_token(logits[static_cast<int64_t>(i)], text.sampling, static_cast<uint64_t>(text.made++));
+    if (std::ranges::find(text.sampling.eos, id) != text.sampling.eos.end()) {
+      text.room = 0;
+      made.push_back({text.number, std::nullopt});
+      continue;
+    }
+    if (text.sampling.cache) text.unread.clear();
+    text.unread.push_back(id);
+    made.push_back({text.number, id});
+  }
+}
+
+std::vector<Generator::Made> Generator::step() {
+  std::vector<Made> made;
+  std::vector<Text*> together;
+  for (const auto& text : texts_) {
+    if (text->made >= text->room) {
+      made.push_back({text->number, std::nullopt});
+      text->room = 0;
+    } else if (text->made == 0 || !text->sampling.cache) {
+      extend({text.get()}, made);
+    } else {
+      together.push_back(text.get());
+    }
+  }
+  if (!together.empty()) extend(together, made);
+  std::erase_if(texts_, [](const auto& text) { return text->room == 0; });
+  return made;
 }
 
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
                               const Sampling& sampling, const std::function<void(int64_t)>& on_token) {
-  Generation generation(model, prompt, sampling);
+  Generator generator(model);
+  generator.add(prompt, sampling);
   std::vector<int64_t> made;
-  while (const auto id = generation.next()) {
+  for (;;) {
+    const auto id = generator.step().front().id;
+    if (!id) return made;
     made.push_back(*id);
     on_token(*id);
   }
-  return made;
 }
 
 }  // namespace hero

@@ -1,7 +1,9 @@
 #pragma once
-// Text from a model: one position at a time over a key/value cache (the latent one for MLA).
+// Texts from a model: one position at a time over key/value caches (the latent ones for MLA), several texts
+// together.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,29 +17,43 @@ struct Sampling {
   int64_t top_k = 0;         ///< 0: all
   double top_p = 1.0;        ///< smallest set of tokens whose probabilities reach it
   uint64_t seed = 1234;
-  int64_t eos = -1;   ///< ends the text
-  bool cache = true;  ///< false: recompute every position each time
+  std::vector<int64_t> eos;  ///< ids that end the text
+  bool cache = true;         ///< false: recompute every position each time
 };
 
 /// One token from logits [V]: temperature, then top-k, then top-p; ties by the lower id. `index` numbers the
 /// draw.
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index);
 
-/// One text in the making. The model must outlive it.
-class Generation {
+/// Texts in the making. Texts may join at any time; the model must outlive them.
+class Generator {
  public:
-  /// Continues `prompt`, which is not empty.
-  Generation(const Transformer& model, std::vector<int64_t> prompt, const Sampling& sampling);
+  explicit Generator(const Transformer& model) : model_(model) {}
 
-  /// The next id; nothing after the eos (itself not returned), max_tokens ids or the model's last position.
-  std::optional<int64_t> next();
+  /// Begins to continue `prompt`, which is not empty. Returns the text's number; they count from 0.
+  size_t add(std::vector<int64_t> prompt, const Sampling& sampling);
+
+  struct Made {
+    size_t text;
+    std::optional<int64_t> id;  ///< nothing: the text has ended
+  };
+  /// The next id of every text that has not ended: an eos (itself not returned), max_tokens ids or the
+  /// model's last position end it. New prompts are read one by one, then all texts go on together.
+  std::vector<Made> step();
 
  private:
+  struct Text {
+    size_t number;
+    Sampling sampling;
+    std::vector<int64_t> unread;  // ids the cache lacks: all of them without a cache
+    KeyValueCache cache;
+    int64_t made = 0, room = 0;
+  };
+  void extend(const std::vector<Text*>& texts, std::vector<Made>& made) const;
+
   const Transformer& model_;
-  Sampling sampling_;
-  std::vector<int64_t> unread_;  // ids the cache lacks: all of them without a cache
-  KeyValueCache cache_;
-  int64_t made_ = 0, room_ = 0;
+  std::vector<std::unique_ptr<Text>> texts_;  // that have not ended
+  size_t count_ = 0;
 };
 
 /// Continues `prompt` (not empty); `on_token` sees each id as it is made. Returns the new ids, eos not among

@@ -11,7 +11,7 @@ std::vector<Activation> activations(const Transformer& model, const std::vector<
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> states;
   const auto ids = at::tensor(tokens, at::TensorOptions(at::kLong)).unsqueeze(0).to(model.device());
-  const auto output = model.forward(ids, {}, /*recompute=*/false, /*cache=*/nullptr, &states);
+  const auto output = model.forward(ids, {}, /*recompute=*/false, &states);
   const auto numbers = moe_numbers(model.config().model);
   std::vector<Activation> out;
   const auto add = [&](std::string place, const at::Tensor& values) {

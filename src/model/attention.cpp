@@ -35,22 +35,26 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
 }
 
 at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                             LayerCache* cache) const {
+                                             const Extension* extension) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
                 p = model_.head_dim;
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
   const auto normed = [&](int64_t first, int64_t count, const at::Tensor& weight) {
     const auto part = ops::rms_norm(heads.slice(2, first, first + count), weight, model_.rms_norm_eps);
-    return ops::rope(part, rotary.cos, rotary.sin, /*interleave=*/false).transpose(1, 2);
+    return ops::rope(part, rotary.cos, rotary.sin, /*interleave=*/false);
   };
-  const auto q = normed(0, h, q_norm_);
-  auto k = normed(h, g, k_norm_), v = heads.slice(2, h + g, h + 2 * g).transpose(1, 2);
-  if (cache) {
-    cache->append(k, v, 2);
-    k = cache->first;
-    v = cache->second;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(p));
+  const auto q = normed(0, h, q_norm_), k = normed(h, g, k_norm_), v = heads.slice(2, h + g, h + 2 * g);
+  if (extension) {
+    const auto keys = extension->append(k[0], &LayerCache::keys),
+               values = extension->append(v[0], &LayerCache::values);
+    if (!extension->fresh) {
+      const auto out = ops::cached_attention(q[0], keys, values, extension->counts, scale);
+      return ops::linear(out.view({1, s, h * p}), out_);
+    }
   }
-  return ops::linear(join_heads(ops::attention(q, k, v, 1.0 / std::sqrt(static_cast<double>(p)))), out_);
+  return ops::linear(
+      join_heads(ops::attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale)), out_);
 }
 
 LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
@@ -74,8 +78,25 @@ LatentAttention::LatentAttention(Parameters& parameters, const std::string& pref
   out_ = parameters.add(prefix + ".o_proj.weight", {d, h * model.v_head_dim}, init, true);
 }
 
+// With k = W_uk c for a latent c, q k = (W_uk^T q) c; the values' part of kv_b_proj comes after the sum.
+at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor& latent,
+                                           const at::Tensor& shared_key, const Extension& extension,
+                                           double scale) const {
+  const int64_t h = model_.num_attention_heads, nope = model_.qk_nope_head_dim, rank = model_.kv_lora_rank;
+  const auto rows = at::cat({latent, shared_key}, 1).unsqueeze(1);  // [T, 1, rank + R]
+  const auto keys = extension.append(rows, &LayerCache::keys);
+  if (extension.fresh) return {};
+  std::vector<at::Tensor> latents;
+  for (const auto& k : keys) latents.push_back(k.slice(2, 0, rank));
+  const auto up = kv_up_.view({h, nope + model_.v_head_dim, rank});
+  const auto moved = ops::heads_linear(q.slice(2, 0, nope), up.slice(1, 0, nope), /*transposed=*/true);
+  const auto sums =
+      ops::cached_attention(at::cat({moved, q.slice(2, nope)}, 2), keys, latents, extension.counts, scale);
+  return ops::heads_linear(sums, up.slice(1, nope), /*transposed=*/false).view({1, q.size(0), -1});
+}
+
 at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                       LayerCache* cache) const {
+                                       const Extension* extension) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
                 rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
   const auto down = ops::linear(x, down_);
@@ -86,21 +107,19 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   const auto turn = [&](const at::Tensor& t) {
     return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
   };
-  const auto q = at::cat({queries.slice(3, 0, nope), turn(queries.slice(3, nope))}, 3).transpose(1, 2);
-  auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
-  auto shared_key = turn(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
-  if (cache) {
-    cache->append(latent, shared_key, 1);
-    latent = cache->first;
-    shared_key = cache->second;
-  }
-  const int64_t keys = latent.size(1);
-  const auto kv = ops::linear(latent, kv_up_).view({b, keys, h, nope + model_.v_head_dim});
-  const auto k =
-      at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, keys, h, rope})}, 3).transpose(1, 2);
-  const auto v = kv.slice(3, nope).transpose(1, 2);
+  const auto q = at::cat({queries.slice(3, 0, nope), turn(queries.slice(3, nope))}, 3);
+  const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
+  const auto shared_key = turn(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
   const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
-  return ops::linear(join_heads(ops::attention(q, k, v, scale)), out_);
+  if (extension) {
+    const auto out = attend_latents(q[0], latent[0], shared_key[0], *extension, scale);
+    if (out.defined()) return ops::linear(out, out_);
+  }
+  const auto kv = ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim});
+  const auto k =
+      at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3).transpose(1, 2);
+  const auto v = kv.slice(3, nope).transpose(1, 2);
+  return ops::linear(join_heads(ops::attention(q.transpose(1, 2), k, v, scale)), out_);
 }
 
 }  // namespace hero

@@ -9,8 +9,8 @@ namespace hero {
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
-  /// x [B, S, D]; `cache` null: S positions from 0.
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const;
+  /// x [B, S, D]: S positions from 0; with `extension` [1, T, D], positions that follow those of the caches.
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
 
  private:
   ModelConfig model_;
@@ -22,9 +22,14 @@ class GroupedQueryAttention {
 class LatentAttention {
  public:
   LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, LayerCache* cache) const;
+  /// As GroupedQueryAttention. Over caches no key is ever expanded: queries move into the latent's space, and
+  /// all heads attend to the latents themselves.
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
 
  private:
+  at::Tensor attend_latents(const at::Tensor& q, const at::Tensor& latent, const at::Tensor& shared_key,
+                            const Extension& extension, double scale) const;
+
   ModelConfig model_;
   at::Tensor
       down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] without a query rank

@@ -60,17 +60,36 @@ at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype) {
              : frequencies;
 }
 
-RotaryTable rotary_table(int64_t first, int64_t count, const at::Tensor& frequencies,
+RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
                          const ModelConfig& model) {
-  const auto angle = at::outer(at::arange(first, first + count, frequencies.options()), frequencies);
+  const auto angle = at::outer(positions.to(frequencies.scalar_type()), frequencies);
   if (model.rope_scaling.type != "yarn") return {angle.cos(), angle.sin()};
   const double a = amplitude(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
 }
 
-void LayerCache::append(const at::Tensor& a, const at::Tensor& b, int64_t dim) {
-  first = first.defined() ? at::cat({first, a}, dim) : a;
-  second = second.defined() ? at::cat({second, b}, dim) : b;
+void CachedRows::append(const at::Tensor& rows) {
+  const int64_t length = length_ + rows.size(0);
+  if (!memory_.defined() || length > memory_.size(0)) {
+    constexpr int64_t kLeast = 64;
+    auto larger = at::empty({std::max(kLeast, 2 * length), rows.size(1), rows.size(2)}, rows.options());
+    if (length_) larger.slice(0, 0, length_).copy_(memory_.slice(0, 0, length_));
+    memory_ = larger;
+  }
+  memory_.slice(0, length_, length).copy_(rows);
+  length_ = length;
+}
+
+std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CachedRows LayerCache::* part) const {
+  std::vector<at::Tensor> all;
+  int64_t first = 0;
+  for (size_t i = 0; i < caches.size(); ++i) {
+    auto& cache = caches[i]->*part;
+    cache.append(caches.size() == 1 ? rows : rows.slice(0, first, first + counts[i]));
+    all.push_back(cache.rows());
+    first += counts[i];
+  }
+  return all;
 }
 
 FeedForward::FeedForward(Parameters& parameters, const std::string& prefix, int64_t hidden,

@@ -10,30 +10,52 @@ namespace hero {
 /// CPU, so that every device turns by the same angles.
 at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype);
 
-/// cos and sin [S, R/2] of positions first..first+count-1, scaled where model.rope_scaling asks for YaRN, in
+/// cos and sin [S, R/2] of the given positions [S], int64, scaled where model.rope_scaling asks for YaRN, in
 /// the type and on the device of `frequencies`.
 struct RotaryTable {
   at::Tensor cos, sin;
 };
-RotaryTable rotary_table(int64_t first, int64_t count, const at::Tensor& frequencies,
+RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
                          const ModelConfig& model);
 
 /// What YaRN multiplies latent attention's logits by (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1
 /// without YaRN.
 double yarn_logit_scale(const RopeScaling& scaling);
 
-/// What one attention layer keeps of earlier positions while text is generated: keys and values [B, Hkv, S,
-/// .] (GQA) or the normalised latent [B, S, kv_lora_rank] and the rotated shared key [B, S, R] (MLA).
-struct LayerCache {
-  at::Tensor first, second;
+/// Rows of earlier positions, [S, heads, width], in memory that grows by doubling.
+class CachedRows {
+ public:
+  /// Appends rows [n, heads, width].
+  void append(const at::Tensor& rows);
+  at::Tensor rows() const { return memory_.slice(0, 0, length_); }
 
-  /// Appends along `dim` and returns everything so far.
-  void append(const at::Tensor& a, const at::Tensor& b, int64_t dim);
+ private:
+  at::Tensor memory_;
+  int64_t length_ = 0;
 };
 
+/// What one attention layer keeps of a sequence's earlier positions: keys and values of every key head (GQA),
+/// or in `keys` alone the normalised latent and the rotated shared key side by side (MLA).
+struct LayerCache {
+  CachedRows keys, values;
+};
+
+/// What a model keeps of one sequence while text is generated.
 struct KeyValueCache {
   std::vector<LayerCache> layers;
   int64_t length = 0;  ///< positions held
+};
+
+/// New positions of several sequences, as one layer sees them: counts[i] rows of sequence i, one sequence
+/// after the other.
+struct Extension {
+  std::vector<LayerCache*> caches;
+  std::vector<int64_t> counts;
+  bool fresh = false;  ///< a single sequence, from its first position
+
+  /// Appends every sequence's part of `rows` [T, heads, width] to that part of its cache, and returns all
+  /// rows that the caches now hold.
+  std::vector<at::Tensor> append(const at::Tensor& rows, CachedRows LayerCache::* part) const;
 };
 
 /// SwiGLU feed-forward layer: gate_proj, up_proj, down_proj.

@@ -1,12 +1,12 @@
 #include "model/policy.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <limits>
 
 #include "ops/any_order.h"
+#include "ops/differentiable.h"
 
 namespace hero {
 namespace {
@@ -48,7 +48,9 @@ struct Pick : torch::autograd::Function<Pick> {
 
 }  // namespace
 
-at::Tensor pick_columns(const at::Tensor& x, const at::Tensor& ids) { return Pick::apply(x, ids); }
+at::Tensor pick_columns(const at::Tensor& x, const at::Tensor& ids) {
+  return ops::differentiable<Pick>(x, ids);
+}
 
 at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const ModelConfig& model) {
   return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;

@@ -31,11 +31,11 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
 
 DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryTable& rotary,
                                               RoutingHistory& history, const Position& position,
-                                              LayerCache* cache) const {
+                                              const Extension* extension) const {
   const auto normed = ops::rms_norm(x, input_norm_, eps_);
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
-  const auto h = x + (grouped ? (*grouped)(normed, rotary, cache)
-                              : std::get<LatentAttention>(attention_)(normed, rotary, cache));
+  const auto h = x + (grouped ? (*grouped)(normed, rotary, extension)
+                              : std::get<LatentAttention>(attention_)(normed, rotary, extension));
   const auto input_TD = ops::rms_norm(h, post_norm_, eps_).view({-1, h.size(2)});
   if (!moe_) return {h + (*dense_)(input_TD).view(h.sizes()), std::nullopt};
   auto [y_TD, routing] = (*moe_)(input_TD, history, position);
@@ -64,29 +64,48 @@ Transformer::Transformer(const Config& config, at::Device device)
 }
 
 Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Position& position,
-                                         bool recompute, KeyValueCache* cache,
-                                         std::vector<at::Tensor>* states) const {
-  const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1), past = cache ? cache->length : 0;
-  const auto& model = config_.model;
-  const auto rotary = rotary_table(past, length, rotary_frequencies_, model);
+                                         bool recompute, std::vector<at::Tensor>* states) const {
+  const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1);
+  const auto positions = at::arange(length, at::TensorOptions(device()).dtype(at::kLong));
+  const auto rotary = rotary_table(positions, rotary_frequencies_, config_.model);
   const auto history = std::make_shared<RoutingHistory>(layout_, batch * length, router_dtype(config_),
                                                         !config_.router.detach, device());
-  if (cache) cache->layers.resize(layers_.size());
-
   Output output;
   auto x = ops::embedding(tokens_BS, embedding_);
   if (states) states->push_back(x);
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    auto* layer_cache = cache ? &cache->layers[i] : nullptr;
-    auto out = recompute ? recomputed(layers_[i], x, rotary, history, position)
-                         : layers_[i](x, rotary, *history, position, layer_cache);
+  for (const auto& layer : layers_) {
+    auto out = recompute ? recomputed(layer, x, rotary, history, position)
+                         : layer(x, rotary, *history, position, nullptr);
     x = out.x;
     if (states) states->push_back(x);
     if (out.routing) output.routings.push_back(std::move(*out.routing));
   }
-  if (cache) cache->length += length;
-  output.hidden_TD = ops::rms_norm(x, norm_, model.rms_norm_eps).view({-1, model.hidden_size});
+  output.hidden_TD =
+      ops::rms_norm(x, norm_, config_.model.rms_norm_eps).view({-1, config_.model.hidden_size});
   return output;
+}
+
+at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
+                               const std::vector<int64_t>& counts) const {
+  at::NoGradGuard no_grad;
+  const int64_t tokens = tokens_T.size(0);
+  auto positions = at::empty({tokens}, at::kLong);
+  auto* next = positions.data_ptr<int64_t>();
+  for (size_t i = 0; i < caches.size(); ++i) {
+    caches[i]->layers.resize(layers_.size());
+    for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;
+  }
+  const auto rotary = rotary_table(positions.to(device()), rotary_frequencies_, config_.model);
+  RoutingHistory history(layout_, tokens, router_dtype(config_), !config_.router.detach, device());
+  Extension extension{.caches = {}, .counts = counts, .fresh = caches.size() == 1 && caches[0]->length == 0};
+  auto x = ops::embedding(tokens_T.unsqueeze(0), embedding_);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    extension.caches.clear();
+    for (auto* cache : caches) extension.caches.push_back(&cache->layers[i]);
+    x = layers_[i](x, rotary, history, {}, &extension).x;
+  }
+  for (size_t i = 0; i < caches.size(); ++i) caches[i]->length += counts[i];
+  return ops::rms_norm(x, norm_, config_.model.rms_norm_eps)[0];
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden_TD, int64_t batch) const {

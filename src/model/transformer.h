@@ -23,7 +23,7 @@ class DecoderLayer {
     std::optional<Routing> routing;  ///< of a MoE layer
   };
   Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history,
-                    const Position& position, LayerCache* cache) const;
+                    const Position& position, const Extension* extension) const;
 
   const Moe* moe() const { return moe_ ? &*moe_ : nullptr; }
 
@@ -45,11 +45,17 @@ class Transformer {
     at::Tensor hidden_TD;           ///< after the final norm
     std::vector<Routing> routings;  ///< of every MoE layer, l ascending
   };
-  /// tokens int64 [B, S] on the model's device, each in [0, V). With `cache`, the tokens follow the positions
-  /// it holds, and it grows. `recompute`: keep only each layer's input and replay the layer in the backward
-  /// pass; gradients are bit-equal. `states` receives the embedding and every layer's output, each [B, S, D].
+  /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: keep only each layer's input and
+  /// replay the layer in the backward pass; gradients are bit-equal. `states` receives the embedding and
+  /// every layer's output, each [B, S, D].
   Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
-                 KeyValueCache* cache = nullptr, std::vector<at::Tensor>* states = nullptr) const;
+                 std::vector<at::Tensor>* states = nullptr) const;
+
+  /// Continues sequences: counts[i] tokens of sequence i in tokens [T], one sequence after the other, follow
+  /// the positions that caches[i] holds, and it grows. A new sequence has an empty cache. Returns the hidden
+  /// states [T, D] after the final norm.
+  at::Tensor extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
+                    const std::vector<int64_t>& counts) const;
 
   /// Logits [B, S, V] in fp32 (fp64); for evaluation and generation.
   at::Tensor logits(const at::Tensor& hidden_TD, int64_t batch) const;

@@ -5,9 +5,9 @@
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -113,7 +113,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
               "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
               ", ", k.sizes(), ", ", v.sizes());
   if (!q.is_cpu() || !cpu::suits_attention(q, k, v)) return library_attention(q, k, v, scale);
-  return Attention::apply(q, k, v, scale).transpose(1, 2);
+  return differentiable<Attention>(q, k, v, scale).transpose(1, 2);
 }
 
 }  // namespace hero::ops

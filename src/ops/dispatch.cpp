@@ -1,9 +1,9 @@
 // Where assignments go and how rows come back: plan, permute, combine. Rows are sorted by expert; both
 // backward passes gather as well, through the inverse map, so nothing scatters and sums have one order.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -119,13 +119,13 @@ Plan plan(const at::Tensor& ids_TK, int64_t experts) {
 }
 
 at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) {
-  return Permute::apply(x_TD, plan.token, plan.row);
+  return differentiable<Permute>(x_TD, plan.token, plan.row);
 }
 
 at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan) {
   TORCH_CHECK(weights_TK.sym_sizes() == plan.row.sym_sizes(),
               "combine: weights must be [T, K] = ", plan.row.sym_sizes(), ", got ", weights_TK.sym_sizes());
-  return Combine::apply(y_ND, weights_TK.contiguous(), plan.row, plan.token);
+  return differentiable<Combine>(y_ND, weights_TK.contiguous(), plan.row, plan.token);
 }
 
 }  // namespace hero::ops

@@ -1,7 +1,7 @@
 // Rows of a table. The table's gradient is summed in fp32, each row by one thread in the order of the tokens.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/registry.h"
 
@@ -28,7 +28,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& w_VD) {
   TORCH_CHECK(ids.scalar_type() == at::kLong, "embedding: ids must be int64, got ", ids.scalar_type());
   TORCH_CHECK(w_VD.dim() == 2, "embedding: w must be [V, D], got ", w_VD.sym_sizes());
-  return Embedding::apply(ids, w_VD);
+  return differentiable<Embedding>(ids, w_VD);
 }
 
 }  // namespace hero::ops

@@ -1,9 +1,9 @@
 // The experts: per row, silu(x G_e^T) * (x U_e^T) times D_e^T, rows sorted by expert. An expert without rows
 // costs nothing and gets a gradient of exact zeros.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -96,7 +96,7 @@ at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::
                   down.sym_size(2) * 2 == gate_up.sym_size(1),
               "experts: down must be [E, D, F] = [", e, ", ", d, ", ", gate_up.sym_size(1) / 2, "], got ",
               down.sym_sizes());
-  return Experts::apply(x_ND, gate_up, down, plan.offsets);
+  return differentiable<Experts>(x_ND, gate_up, down, plan.offsets);
 }
 
 }  // namespace hero::ops

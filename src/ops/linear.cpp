@@ -1,9 +1,9 @@
 // y = x W^T. The one place, with experts and route, where weights are multiplied. bf16 runs accumulate in
 // fp32; the weight's gradient leaves in fp32.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/registry.h"
 
@@ -56,11 +56,11 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w_OI) {
               w_OI.sym_sizes());
   TORCH_CHECK(x.scalar_type() == w_OI.scalar_type(), "linear: x is ", x.scalar_type(), ", w is ",
               w_OI.scalar_type());
-  if (x.dim() == 2) return Linear::apply(x.contiguous(), w_OI);
+  if (x.dim() == 2) return differentiable<Linear>(x.contiguous(), w_OI);
   auto shape = x.sym_sizes().vec();
   const auto rows = x.reshape_symint({-1, shape.back()}).contiguous();
   shape.back() = w_OI.sym_size(0);
-  return Linear::apply(rows, w_OI).view_symint(shape);
+  return differentiable<Linear>(rows, w_OI).view_symint(shape);
 }
 
 }  // namespace hero::ops

@@ -1,9 +1,9 @@
 // Output projection and cross-entropy in one pass over chunks of tokens. Of the logits only a chunk exists at
 // a time; the gradients of the summed loss are made while it does, and the backward pass scales them.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -72,7 +72,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, 
               "linear_cross_entropy: targets must be int64 [T] = [", x_TD.sym_size(0), "], got ",
               targets_T.scalar_type(), " ", targets_T.sym_sizes());
   const bool gradients = at::GradMode::is_enabled() && (x_TD.requires_grad() || w_VD.requires_grad());
-  return LinearCrossEntropy::apply(x_TD.contiguous(), w_VD, targets_T, gradients);
+  return differentiable<LinearCrossEntropy>(x_TD.contiguous(), w_VD, targets_T, gradients);
 }
 
 }  // namespace hero::ops

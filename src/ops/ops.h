@@ -37,6 +37,17 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 /// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
+/// Attention of the new positions of several sequences over all positions that their caches hold; no
+/// gradient. q [T, H, Q]: counts[i] rows of sequence i, its last positions, one sequence after the other;
+/// keys[i] [S_i, Hkv, Q], values[i] [S_i, Hkv, P]. Row r of a sequence sees its first S_i - counts[i] + r + 1
+/// positions; softmax of q k^T * scale. Returns [T, H, P].
+at::Tensor cached_attention(const at::Tensor& q_THQ, at::TensorList keys, at::TensorList values,
+                            at::IntArrayRef counts, double scale);
+
+/// y [T, H, O] = x [T, H, I] times every head's own weight, w [H, O, I] or, `transposed`, [H, I, O]; no
+/// gradient.
+at::Tensor heads_linear(const at::Tensor& x_THI, const at::Tensor& w, bool transposed);
+
 /// What a router with history reads: the detached probabilities of its M visible layers and their sums of
 /// squares.
 struct VisibleHistory {

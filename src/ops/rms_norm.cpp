@@ -1,9 +1,9 @@
 // RMSNorm. The mean of squares and the normalised value stay in fp32 (fp64 for fp64); the output is rounded
 // once.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -61,7 +61,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
   TORCH_CHECK(w_D.dim() == 1 && x.dim() > 0 && x.sym_size(-1) == w_D.sym_size(0),
               "rms_norm: w must be [D] = [", x.sym_size(-1), "], got ", w_D.sym_sizes());
-  return RmsNorm::apply(x.reshape_symint({-1, x.sym_size(-1)}), w_D, eps).view_symint(x.sym_sizes());
+  return differentiable<RmsNorm>(x.reshape_symint({-1, x.sym_size(-1)}), w_D, eps).view_symint(x.sym_sizes());
 }
 
 }  // namespace hero::ops

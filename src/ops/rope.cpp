@@ -1,9 +1,9 @@
 // Rotary embedding of the last dimension: pairs of features turn by an angle that grows with the position.
 // Turning back is the gradient.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -59,7 +59,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
                   sin.sym_sizes() == cos.sym_sizes(),
               "rope: cos and sin must be [S, R/2] = [", x.sym_size(1), ", ", x.sym_size(3) / 2, "], got ",
               cos.sym_sizes());
-  return Rope::apply(x, cos, sin, interleave);
+  return differentiable<Rope>(x, cos, sin, interleave);
 }
 
 }  // namespace hero::ops

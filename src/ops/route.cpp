@@ -5,9 +5,9 @@
 // (rho * dZ)^T H.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -124,7 +124,7 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
                                         slot.sumsq.sizes() == at::IntArrayRef({tokens})),
               "route: a slot must be [T, E] = [", tokens, ", ", e, "] with sums [T], got ",
               slot.probs.defined() ? slot.probs.sizes() : at::IntArrayRef());
-  auto out = Route::apply(x_TD.contiguous(), w, history.value_or(VisibleHistory{}), slot);
+  auto out = differentiable<Route>(x_TD.contiguous(), w, history.value_or(VisibleHistory{}), slot);
   return {out[0], out[1], out[2]};
 }
 

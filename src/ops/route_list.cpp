@@ -1,9 +1,9 @@
 // The router as a function: the history is a list of tensors and nothing is written, so that autograd,
 // AOTAutograd and torch.compile see plain values. The kernels are those of route.cpp.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -174,7 +174,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD
                                                           at::TensorList history, at::TensorList sumsq,
                                                           double depth_factor, double eps, bool scale) {
   check_operands("route", x_TD, w, x_TD.sym_size(-1), history, sumsq);
-  auto out = RouteList::apply(x_TD.contiguous(), w, history, sumsq, depth_factor, eps, scale);
+  auto out = differentiable<RouteList>(x_TD.contiguous(), w, history, sumsq, depth_factor, eps, scale);
   return {out[0], out[1], out[2]};
 }
 
@@ -182,7 +182,7 @@ at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::Ten
                           at::TensorList sumsq, double depth_factor, double eps, bool scale) {
   TORCH_CHECK(!history.empty(), "history_logits: expected at least one layer of history");
   check_operands("history_logits", x_TD, w_R, 0, history, sumsq);
-  return HistoryLogits::apply(x_TD, w_R, history, sumsq, depth_factor, eps, scale);
+  return differentiable<HistoryLogits>(x_TD, w_R, history, sumsq, depth_factor, eps, scale);
 }
 
 }  // namespace hero::ops

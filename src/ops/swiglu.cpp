@@ -1,8 +1,8 @@
 // silu(g) * u (arXiv 2002.05202), with silu(g) = g / (1 + e^-g).
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
@@ -50,7 +50,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 at::Tensor swiglu(const at::Tensor& gate_up) {
   TORCH_CHECK(gate_up.dim() > 0 && gate_up.sym_size(-1) % 2 == 0,
               "swiglu: the last dimension must be 2F, got ", gate_up.sym_sizes());
-  return Swiglu::apply(gate_up);
+  return differentiable<Swiglu>(gate_up);
 }
 
 }  // namespace hero::ops

@@ -1,5 +1,5 @@
-// Decoding with cached keys and values: the same logits as one pass over everything (fp64, 1e-10 of the
-// largest).
+// Decoding with cached keys and values: the same hidden states as one pass over everything (fp64, 1e-10 of
+// the largest).
 #include <gtest/gtest.h>
 
 #include "oracle/small_models.h"
@@ -30,32 +30,61 @@ class Cache : public testing::TestWithParam<Case> {
  protected:
   Cache() : model_(GetParam().config) { small::perturb(model_, 0.1, 9); }
 
-  at::Tensor logits(const at::Tensor& tokens, hero::KeyValueCache* cache) const {
+  // Passes over pieces of these lengths against one pass over everything. In each pass sequence i takes
+  // lengths[pass][i] of its tokens, none for 0.
+  void compare(const std::vector<std::vector<int64_t>>& lengths) const {
     at::NoGradGuard no_grad;
-    return model_.logits(model_.forward(tokens, {}, false, cache).hidden_TD, tokens.size(0));
-  }
-
-  // One pass over pieces of these lengths against one pass over everything.
-  void compare(const std::vector<int64_t>& lengths) const {
-    hero::KeyValueCache cache;
-    std::vector<at::Tensor> pieces;
-    int64_t first = 0;
-    for (const int64_t n : lengths) {
-      pieces.push_back(logits(tokens_.slice(1, first, first + n), &cache));
-      first += n;
-      EXPECT_EQ(cache.length, first);
+    std::vector<hero::KeyValueCache> caches(lengths[0].size());
+    std::vector<std::vector<at::Tensor>> pieces(caches.size());
+    for (const auto& pass : lengths) {
+      std::vector<hero::KeyValueCache*> extended;
+      std::vector<int64_t> counts;
+      std::vector<at::Tensor> tokens;
+      for (size_t i = 0; i < caches.size(); ++i) {
+        if (pass[i] == 0) continue;
+        extended.push_back(&caches[i]);
+        counts.push_back(pass[i]);
+        const int64_t first = caches[i].length;
+        tokens.push_back(tokens_[static_cast<int64_t>(i)].slice(0, first, first + pass[i]));
+      }
+      const auto hidden = model_.extend(at::cat(tokens), extended, counts);
+      auto parts = hidden.split_with_sizes(counts);
+      for (size_t i = 0, part = 0; i < caches.size(); ++i) {
+        if (pass[i]) pieces[i].push_back(parts[part++]);
+      }
     }
-    ASSERT_EQ(first, tokens_.size(1));
-    EXPECT_LT(small::relative_error(at::cat(pieces, 1), logits(tokens_, nullptr)), kTolerance);
+    for (size_t i = 0; i < caches.size(); ++i) {
+      const auto row = tokens_.slice(0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1);
+      ASSERT_EQ(caches[i].length, row.size(1));
+      EXPECT_LT(small::relative_error(at::cat(pieces[i]), model_.forward(row).hidden_TD), kTolerance)
+          << "sequence " << i;
+    }
   }
 
   hero::Transformer model_;
-  at::Tensor tokens_ = small::tokens(2, 12, GetParam().config.model.vocab_size, 6);
+  at::Tensor tokens_ = small::tokens(3, 12, GetParam().config.model.vocab_size, 6);
 };
 
-TEST_P(Cache, PrefillThenOneByOne) { compare({5, 1, 1, 1, 1, 1, 1, 1}); }
-TEST_P(Cache, OneByOneFromTheStart) { compare(std::vector<int64_t>(12, 1)); }
-TEST_P(Cache, PiecesOfSeveralTokens) { compare({4, 3, 1, 4}); }
+std::vector<std::vector<int64_t>> alone(const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<int64_t>> passes;
+  for (const int64_t n : lengths) passes.push_back({n});
+  return passes;
+}
+
+TEST_P(Cache, PrefillThenOneByOne) { compare(alone({5, 1, 1, 1, 1, 1, 1, 1})); }
+TEST_P(Cache, OneByOneFromTheStart) { compare(alone(std::vector<int64_t>(12, 1))); }
+TEST_P(Cache, PiecesOfSeveralTokens) { compare(alone({4, 3, 1, 4})); }
+TEST_P(Cache, SequencesOfDifferentLengthsTogether) {
+  compare({{7, 0, 0}, {0, 2, 0}, {1, 4, 0}, {1, 1, 9}, {0, 1, 1}, {2, 3, 1}, {1, 1, 1}});
+}
+
+// More positions than the cache's memory first has.
+TEST(CachedRows, KeepWhatTheyHeldWhenTheyGrow) {
+  hero::CachedRows rows;
+  const auto all = at::arange(300 * 2 * 3, at::kDouble).view({300, 2, 3});
+  for (int64_t first = 0; first < 300; first += 50) rows.append(all.slice(0, first, first + 50));
+  EXPECT_TRUE(rows.rows().equal(all));
+}
 
 INSTANTIATE_TEST_SUITE_P(Families, Cache,
                          testing::Values(Case{"qwen", small::qwen()},

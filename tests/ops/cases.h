@@ -4,6 +4,7 @@
 // empty and crowded experts, dropped assignments, histories that are column ranges of a wider buffer. `timed`
 // cases are what the benchmark runs: the sizes of a small model.
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace hero::test {
@@ -12,9 +13,9 @@ struct LinearCase {
   int64_t tokens, in, out;
   bool timed = false;
 };
-inline const std::vector<LinearCase> kLinearCases = {{1, 16, 16},   {7, 64, 48},     {33, 80, 272},
-                                                     {65, 96, 144}, {130, 512, 64},  {50, 40, 24},
-                                                     {50, 32, 24},  {200, 16, 1040}, {2048, 256, 1024, true}};
+inline const std::vector<LinearCase> kLinearCases = {
+    {1, 16, 16},   {7, 64, 48},    {33, 80, 272}, {3, 80, 144}, {16, 48, 32},    {1, 2048, 4096},
+    {65, 96, 144}, {130, 512, 64}, {50, 40, 24},  {50, 32, 24}, {200, 16, 1040}, {2048, 256, 1024, true}};
 
 struct RowsCase {  // rms_norm: [T, D]; swiglu: [T, 2F] with D = 2F
   int64_t tokens, width;
@@ -53,6 +54,24 @@ inline const std::vector<AttentionCase> kAttentionCases = {{1, 1, 1, 1, 1, 8, 8}
                                                            {2, 2, 2, 160, 160, 48, 48},
                                                            {4, 8, 8, 512, 512, 32, 32, true},
                                                            {1, 8, 4, 2048, 2048, 96, 64, true}};
+
+struct CachedAttentionCase {
+  int64_t heads, kv_heads, qk_width, v_width;
+  std::vector<std::pair<int64_t, int64_t>> sequences;  // positions held, the last of them new
+  bool values_in_keys = false;                         // as latent attention keeps them
+};
+inline const std::vector<CachedAttentionCase> kCachedAttentionCases = {
+    {1, 1, 8, 8, {{1, 1}}},
+    {4, 2, 16, 24, {{9, 1}}},
+    {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
+    {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
+    {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}}};
+
+struct HeadsLinearCase {
+  int64_t tokens, heads, in, out;
+};
+inline const std::vector<HeadsLinearCase> kHeadsLinearCases = {
+    {1, 1, 16, 16}, {3, 4, 32, 48}, {6, 2, 48, 80}, {5, 3, 24, 40}, {17, 8, 128, 256}};
 
 struct RouteCase {
   int64_t tokens, width, experts;

@@ -112,6 +112,18 @@ def test_generate_greedy_is_the_argmax(model: hero_moe.LanguageModel) -> None:
     assert len(ids) == 23
 
 
+def test_texts_together_are_the_texts_alone(model: hero_moe.LanguageModel) -> None:
+    prompts = [[5, 6, 7], [9], list(range(20, 60)), [1] * 120]
+    for options in ({"temperature": 0}, {"top_k": 30}):
+        together = model.generate(prompts, max_tokens=20, seed=3, **options)
+        alone = [model.generate(p, max_tokens=20, seed=3 + n, **options) for n, p in enumerate(prompts)]
+        assert together == alone
+    assert [len(made) for made in together] == [20, 20, 20, 8]
+    end = together[0][6]
+    stopped = model.generate(torch.tensor(prompts[0] + [8]).view(2, 2), max_tokens=20, seed=3, eos=end)
+    assert len(stopped) == 2 and all(end not in made for made in stopped)
+
+
 def test_where_a_text_ends(model: hero_moe.LanguageModel, folder: Path, tmp_path: Path) -> None:
     made = model.generate([5, 6, 7], max_tokens=20, seed=3)
     assert len(made) == 20 and model.eos_ids == ()
@@ -162,7 +174,9 @@ MISTAKES: dict[str, tuple[Callable[[hero_moe.LanguageModel], Any], str]] = {
     "none": (lambda m: m.logits([]), "found 0 of them"),
     "empty prompt": (lambda m: m.generate([]), "ids: found 0 of them in a sequence, expected 1 to 127"),
     "three dimensions": (lambda m: m.token_logprobs([[[1]]]), "ids: found the shape [1, 1, 1]"),
-    "prompts": (lambda m: m.generate([[1]]), "ids: found the shape [1, 1], expected one sequence [S]"),
+    "prompts": (lambda m: m.generate([[[1]]]), "ids: found the shape [1, 1], expected one sequence [S]"),
+    "one of the prompts": (lambda m: m.generate([[1], [96]]), "ids: found 96, expected 0 to 95"),
+    "last seed": (lambda m: m.generate([[1], [2]], seed=2**63 - 1), "seed: found 9223372036854775808"),
     "too long": (lambda m: m.logits([1] * 129), "ids: found 129 of them in a sequence, expected 1 to 128"),
     "prompt too long": (lambda m: m.generate([1] * 128), "expected 1 to 127: max_position_embeddings"),
     "max_tokens": (lambda m: m.generate([1], max_tokens=0), "max_tokens: found 0, expected at least 1"),

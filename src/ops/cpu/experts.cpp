@@ -1,8 +1,8 @@
 // Grouped bf16 expert layers on brgemm blocks. Work is cut into blocks of at most 64 rows of one expert, so a
-// popular expert is shared by all threads. The backward pass goes over the row blocks once, leaving what the
-// weights' gradients need transposed or packed in place (each expert's rows padded to a multiple of 32 with
-// zeros), then over tiles of the weights' gradients; every tile is one task's, so no result depends on
-// scheduling.
+// popular expert is shared by all threads; an expert of few rows reads its weights unpacked. The backward
+// pass goes over the row blocks once, leaving what the weights' gradients need transposed or packed in place
+// (each expert's rows padded to a multiple of 32 with zeros), then over tiles of the weights' gradients;
+// every tile is one task's, so no result depends on scheduling.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/swiglu.h"
 #include "ops/plain.h"
@@ -37,14 +38,14 @@ std::vector<Block> row_blocks(const int64_t* offsets, int64_t experts) {
   return blocks;
 }
 
-// Packs, for every expert with rows, b [E, ...] with k inner and n outer elements per expert.
-std::unique_ptr<bf16[]> pack_all(const at::Tensor& b, const int64_t* offsets, int64_t k, int64_t n,
-                                 int64_t ld, bool transposed) {
+// Packs, for every expert with more than `few` rows, b [E, ...] with k inner and n outer elements per expert.
+std::unique_ptr<bf16[]> pack_all(const at::Tensor& b, const int64_t* offsets, int64_t few, int64_t k,
+                                 int64_t n, int64_t ld, bool transposed) {
   const int64_t experts = b.size(0), panels = cpu::panels(n);
   std::unique_ptr<bf16[]> packed(new bf16[experts * k * n]);
   const auto* from = b.const_data_ptr<bf16>();
   cpu::parallel_tasks(experts, [&](int64_t e) {
-    if (offsets[e] == offsets[e + 1]) return;
+    if (offsets[e + 1] - offsets[e] <= few) return;
     for (int64_t p = 0; p < panels; ++p) {
       cpu::pack_panel(from + e * k * n, k, k, n, ld, transposed, p, packed.get() + e * k * n);
     }
@@ -63,7 +64,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   const int64_t d = x.size(1), f = down.size(2);
   const auto* o = offsets.const_data_ptr<int64_t>();
   auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
-  const auto up = pack_all(gate_up, o, d, 2 * f, d, true), out = pack_all(down, o, f, d, f, true);
+  const auto up = pack_all(gate_up, o, cpu::kFewRows, d, 2 * f, d, true),
+             out = pack_all(down, o, cpu::kFewRows, f, d, f, true);
   const auto blocks = row_blocks(o, down.size(0));
   cpu::parallel_tasks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
     const auto [e, r, rows] = blocks[i];
@@ -71,6 +73,14 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     std::vector<bf16> large(f > 1024 ? rows * f : 0);
     bf16* act = f > 1024 ? large.data() : middle;
     bf16* both = h.data_ptr<bf16>() + r * 2 * f;
+    if (o[e + 1] - o[e] <= cpu::kFewRows) {
+      cpu::few_rows(rows, 2 * f, d, x.const_data_ptr<bf16>() + r * d, d,
+                    gate_up.const_data_ptr<bf16>() + e * 2 * f * d, d, both, 2 * f);
+      cpu::swiglu_rows(both, rows, f, act, f);
+      cpu::few_rows(rows, d, f, act, f, down.const_data_ptr<bf16>() + e * d * f, f,
+                    y.data_ptr<bf16>() + r * d, d);
+      return;
+    }
     cpu::gemm_bf16(rows, 2 * f, d, x.const_data_ptr<bf16>() + r * d, d, up.get() + e * d * 2 * f, both,
                    2 * f);
     cpu::swiglu_rows(both, rows, f, act, f);
@@ -104,8 +114,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
   const int64_t padded = start[experts];
   std::unique_ptr<bf16[]> dy_t(new bf16[padded * d]), dh_t(new bf16[padded * 2 * f]),
       x_packed(new bf16[padded * d]), act_packed(new bf16[padded * f]);
-  const auto down_packed = pack_all(down, o, d, f, f, false),
-             up_packed = pack_all(gate_up, o, 2 * f, d, d, false);
+  const auto down_packed = pack_all(down, o, 0, d, f, f, false),
+             up_packed = pack_all(gate_up, o, 0, 2 * f, d, d, false);
   const auto blocks = row_blocks(o, experts);
   cpu::parallel_tasks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
     const auto [e, r, rows] = blocks[i];

@@ -192,6 +192,12 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
   });
 }
 
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task) {
+  if (count <= grain) return count > 0 ? task(0, count) : void();
+  parallel_tasks((count + grain - 1) / grain,
+                 [&](int64_t i) { task(i * grain, std::min(count, (i + 1) * grain)); });
+}
+
 void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
   std::exception_ptr failure;  // nothing may leave an OpenMP region by an exception
 #pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)

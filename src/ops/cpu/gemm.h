@@ -6,6 +6,7 @@
 // results do not depend on how tiles are scheduled.
 #include <c10/util/BFloat16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -62,6 +63,15 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
 
 /// Runs task(i) for 0 <= i < count on all threads, each task once, in any order.
 void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task);
+
+/// Runs task(first, end) for ranges of `grain` that cover 0 <= i < count; a single range runs where it is
+/// called.
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task);
+
+/// Items to give a thread at a time where each costs this many products: fewer are not worth the waking.
+inline int64_t grain(int64_t products) {
+  return std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(1, products));
+}
 
 inline int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -1,8 +1,9 @@
-// bf16 linear on brgemm blocks; everything else takes the plain form.
+// bf16 linear on brgemm blocks, few rows without packing the weight; everything else takes the plain form.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
 #include "ops/plain.h"
 
@@ -31,8 +32,22 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
   return c;
 }
 
+// Columns of the result are shared out among the threads.
+at::Tensor multiply_few(const at::Tensor& x, const at::Tensor& w) {
+  const int64_t rows = x.size(0), n = w.size(0), k = w.size(1);
+  auto y = at::empty({rows, n}, x.options());
+  cpu::parallel_ranges(n, cpu::round_up(cpu::grain(rows * k), 16), [&](int64_t first, int64_t end) {
+    cpu::few_rows(rows, end - first, k, x.const_data_ptr<cpu::bf16>(), k,
+                  w.const_data_ptr<cpu::bf16>() + first * w.stride(0), w.stride(0),
+                  y.data_ptr<cpu::bf16>() + first, n);
+  });
+  return y;
+}
+
 at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
-  return fused(x, x.size(1), w.size(0)) ? multiply(x, w, w.size(0), true) : linear_forward_plain(x, w);
+  if (!fused(x, x.size(1), w.size(0))) return linear_forward_plain(x, w);
+  if (x.size(0) <= cpu::kFewRows && w.stride(1) == 1) return multiply_few(x, w);
+  return multiply(x, w, w.size(0), true);
 }
 
 at::Tensor backward_input(const at::Tensor& dy, const at::Tensor& w) {

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
 #include "ops/plain.h"
@@ -99,20 +100,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   const auto wide = x.options().dtype(at::kFloat);
   auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
        stats = at::empty({rows, 5}, wide);
-  std::vector<bf16> packed(e * (d + seen));
+  const bool few = rows <= cpu::kFewRows;
+  std::vector<bf16> packed(few ? 0 : e * (d + seen));
   const auto* weight = w.const_data_ptr<bf16>();
-  cpu::pack(weight, d, e, w.stride(0), true, packed.data());
-  if (seen) cpu::pack(weight + d, seen, e, w.stride(0), true, packed.data() + e * d);
+  if (!few) {
+    cpu::pack(weight, d, e, w.stride(0), true, packed.data());
+    if (seen) cpu::pack(weight + d, seen, e, w.stride(0), true, packed.data() + e * d);
+  }
   const auto* in = x.const_data_ptr<bf16>();
   const auto* h = seen ? history->const_data_ptr<bf16>() : nullptr;
   cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
     const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
     std::vector<float> residual(seen ? count * e : 0);
     float* z = logits.data_ptr<float>() + r * e;
-    cpu::gemm(count, e, d, in + r * d, d, packed.data(), z, e);
-    if (seen)
-      cpu::gemm(count, e, seen, h + r * history->stride(0), history->stride(0), packed.data() + e * d,
-                residual.data(), e);
+    const auto multiply = [&](const bf16* a, int64_t k, int64_t lda, int64_t first, float* c) {
+      if (few) return cpu::few_rows(count, e, k, a, lda, weight + first, w.stride(0), c, e);
+      cpu::gemm(count, e, k, a, lda, packed.data() + e * first, c, e);
+    };
+    multiply(in + r * d, d, d, 0, z);
+    if (seen) multiply(h + r * history->stride(0), seen, history->stride(0), d, residual.data());
     const Rows block{.x = in + r * d,
                      .d = d,
                      .logits = z,

@@ -1,0 +1,82 @@
+// Attention of new positions over what their sequences' caches hold, and products of every head with weights
+// of its own, which latent attention needs there. No gradients: these serve generation.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+at::Tensor cached_attention_plain(const at::Tensor& q, at::TensorList keys, at::TensorList values,
+                                  at::IntArrayRef counts, double scale) {
+  const auto acc = accumulation_type(q.scalar_type());
+  std::vector<at::Tensor> outs;
+  int64_t first = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t n = counts[i], positions = keys[i].size(0), groups = q.size(1) / keys[i].size(1);
+    const auto heads = [&](const at::Tensor& t) {  // [S, Hkv, .] -> [H, S, .]
+      return t.to(acc).transpose(0, 1).repeat_interleave(groups, 0);
+    };
+    const auto rows = q.slice(0, first, first + n).to(acc).transpose(0, 1);
+    const auto future = at::ones({n, positions}, q.options().dtype(at::kBool)).triu(positions - n + 1);
+    const auto scores =
+        (at::matmul(rows, heads(keys[i]).transpose(1, 2)) * scale).masked_fill(future, -INFINITY);
+    outs.push_back(at::matmul(scores.softmax(-1), heads(values[i])).transpose(0, 1).to(q.scalar_type()));
+    first += n;
+  }
+  return at::cat(outs, 0);
+}
+
+at::Tensor heads_linear_plain(const at::Tensor& x, const at::Tensor& w, bool transposed) {
+  const auto acc = accumulation_type(x.scalar_type());
+  const auto weight = w.to(acc);
+  return at::bmm(x.to(acc).transpose(0, 1), transposed ? weight : weight.transpose(1, 2))
+      .transpose(0, 1)
+      .to(x.scalar_type())
+      .contiguous();
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] counts, float scale) -> Tensor");
+  m.def("heads_linear(Tensor x, Tensor w, bool transposed) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("cached_attention", cached_attention_plain);
+  m.impl("heads_linear", heads_linear_plain);
+}
+
+at::Tensor cached_attention(const at::Tensor& q_THQ, at::TensorList keys, at::TensorList values,
+                            at::IntArrayRef counts, double scale) {
+  TORCH_CHECK(
+      q_THQ.dim() == 3 && !counts.empty() && keys.size() == counts.size() && values.size() == counts.size(),
+      "cached_attention: expected q [T, H, Q] and keys, values and counts of as many sequences, got q ",
+      q_THQ.sizes(), " and ", keys.size(), ", ", values.size(), ", ", counts.size());
+  int64_t rows = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    TORCH_CHECK(keys[i].dim() == 3 && values[i].dim() == 3 && keys[i].size(0) == values[i].size(0) &&
+                    keys[i].size(1) == values[i].size(1) && keys[i].size(2) == q_THQ.size(2) &&
+                    values[i].size(2) == values[0].size(2) && q_THQ.size(1) % keys[i].size(1) == 0 &&
+                    counts[i] > 0 && counts[i] <= keys[i].size(0),
+                "cached_attention: expected keys [S, Hkv, ", q_THQ.size(2),
+                "], values [S, Hkv, P], Hkv dividing ", q_THQ.size(1), " and 1 to S new positions, got ",
+                keys[i].sizes(), ", ", values[i].sizes(), ", ", counts[i]);
+    rows += counts[i];
+  }
+  TORCH_CHECK(rows == q_THQ.size(0), "cached_attention: the counts add up to ", rows, ", q is ",
+              q_THQ.sizes());
+  static const auto op = find_operator("hero::cached_attention", cached_attention_plain);
+  return op.call(q_THQ, keys, values, counts, scale);
+}
+
+at::Tensor heads_linear(const at::Tensor& x_THI, const at::Tensor& w, bool transposed) {
+  TORCH_CHECK(x_THI.dim() == 3 && w.dim() == 3 && w.size(0) == x_THI.size(1) &&
+                  w.size(transposed ? 1 : 2) == x_THI.size(2),
+              "heads_linear: expected x [T, H, I] and w ", transposed ? "[H, I, O]" : "[H, O, I]", ", got ",
+              x_THI.sizes(), " and ", w.sizes());
+  static const auto op = find_operator("hero::heads_linear", heads_linear_plain);
+  return op.call(x_THI, w, transposed);
+}
+
+}  // namespace hero::ops

@@ -1,0 +1,130 @@
+// One task has a position's query heads of one key head: their scores against all keys it sees, the softmax,
+// and the weighted values. Rows of keys and values are read where the cache keeps them.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "ops/cpu/few_rows.h"
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using cpu::acc_t;
+using cpu::bf16;
+
+struct Sizes {
+  int64_t positions, key_row, value_row, qk, v;
+};
+
+template <typename T>
+HERO_INLINE void attend_body(const T* q, const T* keys, const T* values, const Sizes& n, acc_t<T> scale,
+                             acc_t<T>* scores, acc_t<T>* sum, T* out) {
+  acc_t<T> highest = 0;
+  for (int64_t j = 0; j < n.positions; ++j) {
+    const T* key = keys + j * n.key_row;
+    acc_t<T> dot = 0;
+    for (int64_t i = 0; i < n.qk; ++i) dot += cpu::load(q[i]) * cpu::load(key[i]);
+    scores[j] = dot * scale;
+    highest = j == 0 || scores[j] > highest ? scores[j] : highest;
+  }
+  acc_t<T> total = 0;
+  for (int64_t j = 0; j < n.positions; ++j) {
+    scores[j] = cpu::exp_fast(scores[j] - highest);
+    total += scores[j];
+  }
+  for (int64_t i = 0; i < n.v; ++i) sum[i] = 0;
+  for (int64_t j = 0; j < n.positions; ++j) {
+    const T* value = values + j * n.value_row;
+    for (int64_t i = 0; i < n.v; ++i) sum[i] += scores[j] * cpu::load(value[i]);
+  }
+  const acc_t<T> inverse = 1 / total;
+  for (int64_t i = 0; i < n.v; ++i) cpu::store(out[i], sum[i] * inverse);
+}
+
+#define HERO_ATTEND(T)                                                                              \
+  HERO_SIMD void attend(const T* q, const T* keys, const T* values, const Sizes& n, acc_t<T> scale, \
+                        acc_t<T>* scores, acc_t<T>* sum, T* out) {                                  \
+    attend_body(q, keys, values, n, scale, scores, sum, out);                                       \
+  }
+HERO_ATTEND(bf16)
+HERO_ATTEND(float)
+HERO_ATTEND(double)
+#undef HERO_ATTEND
+
+template <typename T>
+at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorList values,
+                           at::IntArrayRef counts, double scale) {
+  const int64_t rows = q.size(0), heads = q.size(1), qk = q.size(2), v = values[0].size(2);
+  auto out = at::empty({rows, heads, v}, q.options());
+  std::vector<std::pair<size_t, int64_t>> seen;  // of every row: its sequence and the positions it sees
+  int64_t products = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    for (int64_t r = 0; r < counts[i]; ++r) {
+      seen.emplace_back(i, keys[i].size(0) - counts[i] + r + 1);
+      products += seen.back().second * (qk + v);
+    }
+  }
+  cpu::parallel_ranges(rows * heads, cpu::grain(products / rows), [&](int64_t first, int64_t end) {
+    std::vector<acc_t<T>> scores, sum(v);
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t r = i / heads, h = i % heads;
+      const auto [sequence, positions] = seen[r];
+      const auto &k = keys[sequence], &values_of = values[sequence];
+      const int64_t g = h / (heads / k.size(1));
+      scores.resize(positions);
+      attend(q.const_data_ptr<T>() + r * q.stride(0) + h * q.stride(1),
+             k.const_data_ptr<T>() + g * k.stride(1), values_of.const_data_ptr<T>() + g * values_of.stride(1),
+             {positions, k.stride(0), values_of.stride(0), qk, v}, static_cast<acc_t<T>>(scale),
+             scores.data(), sum.data(), out.data_ptr<T>() + i * v);
+    }
+  });
+  return out;
+}
+
+bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
+  const auto good = [&](const at::Tensor& t) {
+    return t.stride(2) == 1 && t.scalar_type() == q.scalar_type();
+  };
+  return good(q) && std::ranges::all_of(keys, good) && std::ranges::all_of(values, good);
+}
+
+at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
+                            at::IntArrayRef counts, double scale) {
+  if (rows_together(q, keys, values)) {
+    if (q.scalar_type() == at::kBFloat16) return attention_typed<bf16>(q, keys, values, counts, scale);
+    if (q.scalar_type() == at::kFloat) return attention_typed<float>(q, keys, values, counts, scale);
+    if (q.scalar_type() == at::kDouble) return attention_typed<double>(q, keys, values, counts, scale);
+  }
+  return cached_attention_plain(q, keys, values, counts, scale);
+}
+
+at::Tensor heads_linear(const at::Tensor& x, const at::Tensor& w, bool transposed) {
+  const int64_t rows = x.size(0), heads = x.size(1), k = x.size(2), n = w.size(transposed ? 2 : 1);
+  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(k, n) || x.stride(2) != 1 || w.stride(2) != 1)
+    return heads_linear_plain(x, w, transposed);
+  auto y = at::empty({rows, heads, n}, x.options());
+  const auto multiply =
+      transposed ? cpu::few_rows_transposed : static_cast<decltype(&cpu::few_rows_transposed)>(cpu::few_rows);
+  cpu::parallel_ranges(heads, cpu::grain(rows * k * n), [&](int64_t first, int64_t end) {
+    for (int64_t h = first; h < end; ++h) {
+      multiply(rows, n, k, x.const_data_ptr<bf16>() + h * x.stride(1), x.stride(0),
+               w.const_data_ptr<bf16>() + h * w.stride(0), w.stride(1), y.data_ptr<bf16>() + h * n,
+               heads * n);
+    }
+  });
+  return y;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("cached_attention", cached_attention);
+  m.impl("heads_linear", heads_linear);
+}
+
+}  // namespace hero::ops
