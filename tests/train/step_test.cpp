@@ -43,8 +43,10 @@ at::Tensor variance_shape(const at::Tensor& x, at::OptionalIntArrayRef dim, cons
                           bool keepdim) {
   return x.sum(dim, keepdim);
 }
-at::Tensor embedding_gradient_shape(const at::Tensor& dy, const at::Tensor&, c10::SymInt rows, c10::SymInt,
-                                    bool) {
+at::Tensor embedding_gradient_shape(const at::Tensor& dy, const at::Tensor& ids, c10::SymInt rows,
+                                    c10::SymInt padding, bool) {
+  const auto none = std::move(padding);
+  TORCH_CHECK(ids.is_meta() && none == -1);
   return at::empty_symint({std::move(rows), dy.size(-1)}, dy.options());
 }
 void no_update(at::TensorList values, at::TensorList gradients, at::TensorList, at::TensorList,
@@ -202,6 +204,20 @@ TEST_P(StepTest, RunsOnADeviceWithoutValues) {
 
 INSTANTIATE_TEST_SUITE_P(, StepTest, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
+
+// Generation: a prompt, then two texts together over their caches.
+TEST_P(StepTest, ExtendsTextsOnADeviceWithoutValues) {
+  const Config config = configured(GetParam());
+  const Transformer model(config, at::kMeta);
+  const auto ids = [](int64_t n) { return at::zeros({n}, at::TensorOptions(at::kMeta).dtype(at::kLong)); };
+  KeyValueCache a, b;
+  EXPECT_EQ(model.extend(ids(5), {&a}, {5}).sizes(), at::IntArrayRef({5, config.model.hidden_size}));
+  model.extend(ids(3), {&b}, {3});
+  const auto hidden = model.extend(ids(2), {&a, &b}, {1, 1});
+  EXPECT_TRUE(hidden.is_meta());
+  EXPECT_EQ(model.logits(hidden, 1).sizes(), at::IntArrayRef({1, 2, config.model.vocab_size}));
+  EXPECT_EQ(a.length, 6);
+}
 
 TEST(Step, TheDeviceWithoutValuesIsStrict) {
   const auto without = at::ones({2}, at::kMeta);

@@ -34,7 +34,7 @@ class CudaGraph : public DeviceGraph {
   at::cuda::CUDAGraph graph_;
 };
 
-const bool registered = [] {
+const bool registered = []() noexcept {
   set_graph_recorder([](const std::function<void()>& work) -> std::unique_ptr<DeviceGraph> {
     return std::make_unique<CudaGraph>(work);
   });
