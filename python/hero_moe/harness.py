@@ -73,8 +73,9 @@ class HeroLM(TemplateLM):
             add_bos_token: whether texts get the tokenizer's begin token; None: as the tokenizer is set up.
             prefix_token_id: what stands before the first token of a text without context; None: the begin
                 token, else the end token.
-            device, trust_remote_code: without effect; they come from lm_eval's own options. The engine
-                computes on the CPU and runs no code of model folders.
+            device: as `hero_moe.load`; but "cuda:0", which lm_eval asks for by itself, means "auto" here.
+            trust_remote_code: without effect; it comes from lm_eval's own options. The engine runs no code of
+                model folders.
         """
         super().__init__()
         if unknown:
@@ -86,7 +87,8 @@ class HeroLM(TemplateLM):
         self._max_batch_size = None
         if max_batch_size is not None:
             self._max_batch_size = _whole("max_batch_size", max_batch_size)
-        self._model = load(str(path), dtype=None if dtype == "auto" else dtype)
+        place = "auto" if device in (None, "cuda", "cuda:0") else device
+        self._model = load(str(path), dtype=None if dtype == "auto" else dtype, device=place)
         vocabulary, positions = self._model.vocab_size, self._model.max_positions
         self.max_length = positions
         if max_length is not None:

@@ -22,24 +22,35 @@ _NAMES |= {name: name for name in _DTYPES.values()}
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
-def load(dir: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None) -> LanguageModel:
+def load(
+    dir: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None, device: str | torch.device = "auto"
+) -> LanguageModel:
     """Opens a model folder, a checkpoint or a run folder (its latest checkpoint).
 
     Args:
         dir: Hugging Face's `qwen3_moe` and `deepseek_v3` folders, with or without `hero_router`.
         dtype: of weights and activations: "fp32", "bf16" or "fp64", PyTorch's names for them or its types;
             None: the folder's own.
+        device: "cpu", "cuda" (the first one visible), or "auto": cuda where there are a GPU and
+            libhero_cuda.so.
 
     Returns:
-        The model, on the CPU. It computes with as many threads as `torch.set_num_threads` says.
+        The model. Whatever its device, it takes ids from the CPU and leaves results there. On the CPU it
+        computes with as many threads as `torch.set_num_threads` says.
 
     Raises:
-        ValueError: for a folder that holds no such model, naming the file and the key, or another `dtype`.
+        ValueError: for a folder that holds no such model, naming the file and the key, for another `dtype` or
+            `device`, and for "cuda" where something is missing for it.
     """
     name = _DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else _NAMES.get(str(dtype))
     if dtype is not None and name is None:
         raise ValueError(f"dtype: found {dtype}, expected fp32, bf16 or fp64")
-    return LanguageModel(torch.classes.hero.LanguageModel(os.fspath(dir), name or ""))
+    return LanguageModel(torch.classes.hero.LanguageModel(os.fspath(dir), name or "", _device(device)))
+
+
+def _device(device: str | torch.device) -> str:
+    """As the engine names it: "cuda" is the first one visible."""
+    return "cuda" if str(device) == "cuda:0" else str(device)
 
 
 class LanguageModel:
@@ -61,6 +72,8 @@ class LanguageModel:
         """Most ids of a sequence: `max_position_embeddings`."""
         self.dtype: str = engine.dtype()
         """"fp32", "bf16" or "fp64"."""
+        self.device: str = engine.device()
+        """"cpu" or "cuda"."""
         self.eos_ids: tuple[int, ...] = self._read_eos()
         """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json."""
 

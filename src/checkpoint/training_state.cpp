@@ -51,7 +51,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
     contents.model.push_back(tensor_view(name, tensor));
   for (const auto& [name, tensor] : moments(model, optimizer))
     contents.optimizer.push_back(tensor_view(name, tensor));
-  const auto shares = state.balance.shares_LE.contiguous();
+  const auto shares = state.balance.shares_LE.cpu().contiguous();
   const auto* values = shares.const_data_ptr<double>();
   const json saved = {{"step", state.step},
                       {"tokens", state.tokens},
@@ -77,15 +77,16 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW
   for (const auto& [name, tensor] : moments(model, optimizer)) read_into(reader, dir.string(), name, tensor);
   TrainingState state;
   try {
-    state = {saved.at("step"), saved.at("tokens"), saved.at("samples"),
-             BalanceState::uniform(model.layout().layers(), model.layout().experts())};
+    auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
     const auto shares = saved.at("balance_shares").get<std::vector<double>>();
-    if (static_cast<int64_t>(shares.size()) != state.balance.shares_LE.numel()) {
+    if (static_cast<int64_t>(shares.size()) != balance.shares_LE.numel()) {
       throw UserError((dir / "state.json").string() + ": balance_shares holds " +
                       std::to_string(shares.size()) + " values, expected " +
-                      std::to_string(state.balance.shares_LE.numel()));
+                      std::to_string(balance.shares_LE.numel()));
     }
-    std::memcpy(state.balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
+    std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
+    balance.shares_LE = balance.shares_LE.to(model.device());
+    state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance};
   } catch (const json::exception& e) {
     throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
   }

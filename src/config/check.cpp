@@ -113,6 +113,15 @@ void check_training(const Config& config) {
           "a multiple of " + named("train.micro_batch", t.micro_batch));
   require(t.sequence <= config.model.max_position_embeddings, "train.sequence", t.sequence,
           "at most " + named("model.max_position_embeddings", config.model.max_position_embeddings));
+  const RouterConfig& r = config.router;
+  require(!t.cuda_graph || !t.recompute, "train.cuda_graph", t.cuda_graph,
+          "false with " + named("train.recompute", t.recompute));
+  require(!t.cuda_graph || t.dtype != "fp64", "train.cuda_graph", t.cuda_graph,
+          "false with " + named("train.dtype", t.dtype));
+  require(!t.cuda_graph || r.jitter == 0, "train.cuda_graph", t.cuda_graph,
+          "false with " + named("router.jitter", r.jitter));
+  require(!t.cuda_graph || r.capacity_factor == 0, "train.cuda_graph", t.cuda_graph,
+          "false with " + named("router.capacity_factor", r.capacity_factor));
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + named("optim.lr", o.lr));
   require(o.warmup_steps <= t.steps, "optim.warmup_steps", o.warmup_steps,
           "at most " + named("train.steps", t.steps));

@@ -87,7 +87,9 @@ struct TrainConfig {
   int64_t sequence = 512;
   int64_t micro_batch = 4;
   int64_t global_batch = 4;
-  std::string dtype = "bf16";  ///< "fp32", "fp64"
+  std::string dtype = "bf16";   ///< "fp32", "fp64"
+  std::string device = "auto";  ///< "cpu", "cuda"; auto: cuda where there is one
+  bool cuda_graph = false;      ///< a step's work is recorded once and replayed
   bool recompute = false;
   std::string trainable = "all";  ///< or "routers": everything else stays as it is
   int64_t threads = 0;            ///< 0: all cores

@@ -146,6 +146,11 @@ std::vector<Field> fields(Config& config) {
       integer("train.global_batch", &t.global_batch, 1, "sequences of an optimizer step"),
       choice("train.dtype", &t.dtype, {"bf16", "fp32", "fp64"},
              "activations and working weights; fp64: for tests"),
+      choice("train.device", &t.device, {"auto", "cpu", "cuda"},
+             "where to compute; auto: cuda where there are a GPU and libhero_cuda.so"),
+      flag("train.cuda_graph", &t.cuda_graph,
+           "record the kernels of a step once and replay them (cuda; not in fp64, nor with recompute, "
+           "jitter, capacity)"),
       flag("train.recompute", &t.recompute, "layers run again in the backward pass, to save memory"),
       choice("train.trainable", &t.trainable, {"all", "routers"},
              "weights that learn; routers: all others stay as they are"),

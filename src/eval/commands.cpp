@@ -6,9 +6,11 @@
 #include "config/error.h"
 #include "data/file_io.h"
 #include "data/step_progress.h"
+#include "eval/device_option.h"
 #include "eval/evaluate.h"
 #include "folder/load.h"
 #include "folder/resolve.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
@@ -17,7 +19,7 @@ namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
 struct EvalOptions {
-  std::string dir;
+  std::string dir, device = "auto";
   std::vector<std::string> data;
   int64_t batch = 8;
   int64_t sequence = 0;  // tokens; 0: as the model's configuration says
@@ -33,8 +35,9 @@ int64_t chosen_sequence(const EvalOptions& options, const Config& config) {
 }
 
 void run_eval(const EvalOptions& options) {
+  const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder);
+  const auto model = load_model(folder, /*dtype=*/"", device);
   const auto& config = model->config();
   const int64_t sequence = chosen_sequence(options, config);
   json results = json::array();
@@ -81,6 +84,7 @@ void add_eval_command(CLI::App& hero) {
                    "tokens of a window; 0: as in training, and at most 512 where that is not known")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  add_device_option(*command, options->device);
   command->callback([options] { run_eval(*options); });
 }
 

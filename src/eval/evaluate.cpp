@@ -23,8 +23,9 @@ Evaluation evaluate(const Transformer& model, const SequentialReader& reader, in
       targets[i].slice(0, valid).fill_(-1);
       result.tokens += valid;
     }
-    const auto output = model.forward(windows.slice(1, 0, sequence).contiguous());
-    sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets.view({-1})).item<double>();
+    const auto output = model.forward(windows.slice(1, 0, sequence).contiguous().to(model.device()));
+    const auto targets_T = targets.view({-1}).to(model.device());
+    sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
     done(first + count);
   }
   result.loss = sum / static_cast<double>(result.tokens);

@@ -110,9 +110,14 @@ void read_all(const ShardedReader& reader, const std::string& where, Transformer
 
 TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(tensor.is_contiguous());
+  const auto host = tensor.cpu();
   for (const auto& [dtype, type] : kTypes) {
-    if (tensor.scalar_type() == type)
-      return {.name = name, .dtype = dtype, .shape = tensor.sizes().vec(), .data = tensor.const_data_ptr()};
+    if (host.scalar_type() != type) continue;
+    return {.name = name,
+            .dtype = dtype,
+            .shape = host.sizes().vec(),
+            .data = host.const_data_ptr(),
+            .owner = tensor.is_cpu() ? nullptr : std::make_shared<at::Tensor>(host)};
   }
   throw RunError("tensor " + name + ": no such type in safetensors");
 }
@@ -147,13 +152,13 @@ void load_weights(const fs::path& dir, Transformer& model, bool new_history) {
   read_all(reader, dir.string(), model, new_history);
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& dtype) {
+std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& dtype, at::Device device) {
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (!dtype.empty()) config.train.dtype = dtype;
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, /*new_history=*/false);
-  auto model = std::make_unique<Transformer>(config);
+  auto model = std::make_unique<Transformer>(config, device);
   read_all(reader, folder.string(), *model, /*new_history=*/false);
   return model;
 }

@@ -24,16 +24,18 @@ void check_weights(const std::filesystem::path& dir, const Config& config, bool 
 /// initialised.
 void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
 
-/// A folder's model, ready to use. DIR as resolve_model_dir takes it. `dtype`: "bf16", "fp32" or "fp64"
-/// instead of the folder's own train.dtype.
-std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "");
+/// A folder's model on `device`, ready to use. DIR as resolve_model_dir takes it. `dtype`: "bf16", "fp32" or
+/// "fp64" instead of the folder's own train.dtype.
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "",
+                                        at::Device device = at::kCPU);
 
 /// Copies a tensor of a file into its place, converted to the place's type. `where` begins the message of a
 /// UserError: no such tensor, another shape, no floating type.
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target);
 
-/// A view of a tensor as a file holds it. It must be contiguous and outlive the view.
+/// A view of a tensor as a file holds it. It must be contiguous and outlive the view; of a tensor on another
+/// device the view owns a copy.
 TensorView tensor_view(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace hero

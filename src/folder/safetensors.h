@@ -21,6 +21,7 @@ struct TensorView {
   std::string dtype;  // "F64", "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL", ...: the format's own names
   std::vector<int64_t> shape;
   const void* data = nullptr;
+  std::shared_ptr<const void> owner = nullptr;  // of data that belongs to this view alone
 
   /// Product of the shape times the element size. RunError for an unknown dtype.
   size_t bytes() const;

@@ -5,15 +5,17 @@
 #include "config/error.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "eval/device_option.h"
 #include "folder/load.h"
 #include "folder/resolve.h"
 #include "generate/sampler.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
 
 struct GenerateOptions {
-  std::string dir, prompt, tokenizer;
+  std::string dir, prompt, tokenizer, device = "auto";
   Sampling sampling;
   bool no_cache = false;
 };
@@ -43,8 +45,9 @@ void run_generate(GenerateOptions options) {
   if (const size_t bad = find_invalid_utf8(options.prompt); bad != std::string::npos) {
     throw UserError("--prompt: byte " + std::to_string(bad) + ": invalid UTF-8, expected UTF-8 text");
   }
+  const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder);
+  const auto model = load_model(folder, /*dtype=*/"", device);
   const std::string pieces = options.tokenizer.empty() ? folder.string() : options.tokenizer;
   const Tokenizer tokenizer(pieces);
   if (tokenizer.vocab_size() > model->config().model.vocab_size) {
@@ -97,6 +100,7 @@ void add_generate_command(CLI::App& hero) {
   command->add_option("--tokenizer", options->tokenizer,
                       "tokenizer file or folder, where the model folder holds none");
   command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
+  add_device_option(*command, options->device);
   command->callback([options] { run_generate(*options); });
 }
 

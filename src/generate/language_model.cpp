@@ -7,6 +7,7 @@
 #include "folder/load.h"
 #include "folder/resolve.h"
 #include "generate/sampler.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
@@ -86,10 +87,11 @@ class GenerationForPython : public torch::CustomClassHolder {
 
 class LanguageModel : public torch::CustomClassHolder {
  public:
-  LanguageModel(const std::string& path, const std::string& dtype) {
+  LanguageModel(const std::string& path, const std::string& dtype, const std::string& device) {
     for_python([&] {
+      const auto chosen = choose_device(device, "device");
       folder_ = resolve_model_dir(path);
-      model_ = load_model(folder_, dtype);
+      model_ = load_model(folder_, dtype, chosen);
     });
   }
 
@@ -97,7 +99,7 @@ class LanguageModel : public torch::CustomClassHolder {
     return for_python([&] {
       check_ids(ids, config());
       at::NoGradGuard no_grad;
-      return model_->logits(model_->forward(ids).hidden_TD, ids.size(0));
+      return model_->logits(model_->forward(moved(ids)).hidden_TD, ids.size(0)).cpu();
     });
   }
 
@@ -114,21 +116,22 @@ class LanguageModel : public torch::CustomClassHolder {
       check_range(rows, "rows", ids.numel());
       check_range(targets, "targets", config().vocab_size);
       at::NoGradGuard no_grad;
-      const auto hidden_QD = model_->forward(ids).hidden_TD.index_select(0, rows);
+      const auto hidden_QD = model_->forward(moved(ids)).hidden_TD.index_select(0, moved(rows));
+      const auto targets_Q = moved(targets);
       const int64_t count = rows.size(0);
       const int64_t chunk = std::max<int64_t>(1, kChunkBytes / (4 * config().vocab_size));
       const auto type = hidden_QD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-      auto logprob = at::empty({count}, type);
-      auto is_greedy = at::empty({count}, at::kBool);
+      auto logprob = at::empty({count}, hidden_QD.options().dtype(type));
+      auto is_greedy = at::empty({count}, hidden_QD.options().dtype(at::kBool));
       for (int64_t begin = 0; begin < count; begin += chunk) {
         const int64_t end = std::min(count, begin + chunk);
         const auto logits = model_->logits(hidden_QD.slice(0, begin, end), 1)[0];
-        const auto wanted = targets.slice(0, begin, end);
+        const auto wanted = targets_Q.slice(0, begin, end);
         logprob.slice(0, begin, end)
             .copy_(logits.gather(1, wanted.unsqueeze(1)).squeeze(1) - logits.logsumexp(1));
         is_greedy.slice(0, begin, end).copy_(logits.argmax(1) == wanted);
       }
-      return std::make_tuple(logprob, is_greedy);
+      return std::make_tuple(logprob.cpu(), is_greedy.cpu());
     });
   }
 
@@ -168,6 +171,7 @@ class LanguageModel : public torch::CustomClassHolder {
 
   std::string folder() const { return folder_.string(); }
   std::string dtype() const { return model_->config().train.dtype; }
+  std::string device() const { return c10::DeviceTypeName(model_->device().type(), /*lower_case=*/true); }
   int64_t vocab_size() const { return config().vocab_size; }
   int64_t max_positions() const { return config().max_position_embeddings; }
 
@@ -177,6 +181,7 @@ class LanguageModel : public torch::CustomClassHolder {
     for (const int64_t id : prompt) check_number(id, "ids", config().vocab_size);
   }
   const ModelConfig& config() const { return model_->config().model; }
+  at::Tensor moved(const at::Tensor& ids) const { return ids.to(model_->device()); }
 
   std::filesystem::path folder_;
   std::shared_ptr<const Transformer> model_;
@@ -189,13 +194,14 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       .def("next",
            [](const c10::intrusive_ptr<GenerationForPython>& generation) { return generation->next(); });
   m.class_<LanguageModel>("LanguageModel")
-      .def(torch::init<std::string, std::string>())
+      .def(torch::init<std::string, std::string, std::string>())
       .def("logits", &LanguageModel::logits)
       .def("score", &LanguageModel::score)
       .def("start", &LanguageModel::start)
       .def("generate", &LanguageModel::generate)
       .def("folder", &LanguageModel::folder)
       .def("dtype", &LanguageModel::dtype)
+      .def("device", &LanguageModel::device)
       .def("vocab_size", &LanguageModel::vocab_size)
       .def("max_positions", &LanguageModel::max_positions);
 }

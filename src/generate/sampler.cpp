@@ -48,9 +48,10 @@ void Generator::extend(const std::vector<Text*>& texts, std::vector<Made>& made)
     caches.push_back(&text->cache);
   }
   at::NoGradGuard no_grad;
-  auto hidden = model_.extend(at::tensor(tokens, at::kLong), caches, counts);
-  if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong));
-  const auto logits = model_.logits(hidden, 1)[0];
+  const auto device = model_.device();
+  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
+  if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
+  const auto logits = model_.logits(hidden, 1)[0].cpu();
   for (size_t i = 0; i < texts.size(); ++i) {
     auto& text = *texts[i];
     const int64_t id =

@@ -10,7 +10,7 @@ namespace hero {
 std::vector<Activation> activations(const Transformer& model, const std::vector<int64_t>& tokens) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> states;
-  const auto ids = at::tensor(tokens, at::TensorOptions(at::kLong)).unsqueeze(0);
+  const auto ids = at::tensor(tokens, at::TensorOptions(at::kLong)).unsqueeze(0).to(model.device());
   const auto output = model.forward(ids, {}, /*recompute=*/false, &states);
   const auto numbers = moe_numbers(model.config().model);
   std::vector<Activation> out;

@@ -4,22 +4,24 @@
 
 #include "config/error.h"
 #include "data/tokenizer.h"
+#include "eval/device_option.h"
 #include "folder/load.h"
 #include "folder/resolve.h"
 #include "inspect/activations.h"
 #include "inspect/logits.h"
 #include "inspect/token_lists.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
 
 struct LogitsOptions {
-  std::string dir, tokens, out, dtype = "fp32";
+  std::string dir, tokens, out, dtype = "fp32", device = "auto";
   bool routing = false, gradients = false;
 };
 
 void run_logits(const LogitsOptions& options) {
-  const auto model = load_model(options.dir, options.dtype);
+  const auto model = load_model(options.dir, options.dtype, choose_device(options.device, "--device"));
   const auto tokens = read_token_lists(options.tokens, model->config().model);
   auto tensors = model_logits(*model, tokens, options.routing);
   if (options.gradients) {
@@ -29,7 +31,7 @@ void run_logits(const LogitsOptions& options) {
 }
 
 struct DiffOptions {
-  std::string a, b, text, tokens, dtype = "fp32";
+  std::string a, b, text, tokens, dtype = "fp32", device = "auto";
   double tolerance = 1e-5;
 };
 
@@ -41,7 +43,9 @@ std::vector<int64_t> diff_tokens(const DiffOptions& options, const Transformer& 
 }
 
 void run_diff(const DiffOptions& options) {
-  const auto a = load_model(options.a, options.dtype), b = load_model(options.b, options.dtype);
+  const auto device = choose_device(options.device, "--device");
+  const auto a = load_model(options.a, options.dtype, device),
+             b = load_model(options.b, options.dtype, device);
   for (const auto& difference : differences(a->config(), b->config()))
     std::printf("%s\n", difference.c_str());
   const auto tokens = diff_tokens(options, *a);
@@ -92,6 +96,7 @@ void add_inspect_commands(CLI::App& hero) {
   logits_command->add_flag("--gradients", logits->gradients,
                            "also loss, lm_loss, balance_loss and grad.NAME of all lists as one batch");
   add_dtype(logits_command, logits->dtype);
+  add_device_option(*logits_command, logits->device);
   logits_command->callback([logits] { run_logits(*logits); });
 
   auto diff = std::make_shared<DiffOptions>();
@@ -107,6 +112,7 @@ void add_inspect_commands(CLI::App& hero) {
   diff_command->add_option("--tolerance", diff->tolerance, "of |a - b| over the greatest |a|")
       ->capture_default_str();
   add_dtype(diff_command, diff->dtype);
+  add_device_option(*diff_command, diff->device);
   diff_command->callback([diff] {
     if (diff->text.empty() && diff->tokens.empty())
       throw UserError("hero diff: found neither --text nor --tokens, expected one of them");

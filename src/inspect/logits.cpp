@@ -22,7 +22,7 @@ NamedTensors model_logits(const Transformer& model, const std::vector<std::vecto
   at::NoGradGuard no_grad;
   NamedTensors out;
   for (size_t n = 0; n < tokens.size(); ++n) {
-    const auto output = model.forward(batch_of({tokens[n]}));
+    const auto output = model.forward(batch_of({tokens[n]}).to(model.device()));
     const std::string list = "." + std::to_string(n);
     out.emplace_back("logits" + list, model.logits(output.hidden_TD, 1)[0].contiguous());
     if (!routing) continue;
@@ -43,18 +43,18 @@ NamedTensors model_gradients(const Transformer& model, const std::vector<std::ve
                       " ids, expected lists of one length of at least 2");
     }
   }
-  const auto ids = batch_of(tokens);
+  const auto ids = batch_of(tokens).to(model.device());
   auto targets = at::full_like(ids, -1);
   targets.slice(1, 0, -1).copy_(ids.slice(1, 1));
   const auto& layout = model.layout();
-  const auto losses = compute_losses(model, model.forward(ids), targets.view({-1}), ids.size(1),
-                                     BalanceState::uniform(layout.layers(), layout.experts()));
+  const auto losses =
+      compute_losses(model, model.forward(ids), targets.view({-1}), ids.size(1),
+                     BalanceState::uniform(layout.layers(), layout.experts(), model.device()));
   losses.total.backward();
   NamedTensors out;
-  const auto scalar = [](double value) { return at::full({}, value, at::TensorOptions(at::kDouble)); };
-  out.emplace_back("loss", scalar(losses.total.item<double>()));
-  out.emplace_back("lm_loss", scalar(losses.lm));
-  out.emplace_back("balance_loss", scalar(losses.balance));
+  out.emplace_back("loss", losses.total.detach().to(at::kDouble));
+  out.emplace_back("lm_loss", losses.lm);
+  out.emplace_back("balance_loss", losses.balance);
   for (const auto& p : model.parameters().all()) {
     const auto& gradient = p.leaf.grad();
     const auto whole = gradient.defined() ? gradient : at::zeros_like(p.values);

@@ -2,12 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/any_order.h"
 #include "ops/ops.h"
 
 namespace hero {
 
-BalanceState BalanceState::uniform(int64_t layers, int64_t experts) {
-  return {at::full({layers, experts}, 1.0 / static_cast<double>(experts), at::TensorOptions(at::kDouble))};
+BalanceState BalanceState::uniform(int64_t layers, int64_t experts, at::Device device) {
+  return {at::full({layers, experts}, 1.0 / static_cast<double>(experts),
+                   at::TensorOptions(device).dtype(at::kDouble))};
 }
 
 at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
@@ -16,6 +18,7 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
   if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
   const auto ids = ids_TK.view({groups, -1});
+  const ops::AnyOrder guard;  // counts, whole numbers in floating point
   const auto shares = at::zeros({groups, experts}, scores_TE.options().requires_grad(false))
                           .scatter_add_(1, ids, at::ones(ids.sizes(), mean.options().requires_grad(false)))
                           .div_(static_cast<double>(ids.size(1)));
@@ -36,7 +39,7 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
   at::Tensor sum, previous;
   int64_t pairs = 0;
   for (const auto& r : routings) {
-    const auto mass = std::get<0>(r.probs.topk(k, -1)).sum(-1);
+    const auto mass = pick_columns(r.probs, std::get<1>(r.probs.detach().topk(k, -1))).sum(-1);
     if (r.layer > 1 && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
       const auto product = (previous * mass).mean();
       sum = sum.defined() ? sum + product : product;
@@ -62,10 +65,15 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(output.routings.size());
-  Losses losses;
-  const auto tokens = static_cast<double>(targets_T.ge(0).sum().item<int64_t>());
-  losses.total = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T) / tokens;
-  losses.lm = losses.total.item<double>();
+  // No value of a loss is read here: on a GPU that would wait for it.
+  const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
+  const auto zero = at::zeros({}, sum.options().dtype(at::kDouble).requires_grad(false));
+  Losses losses{.total = sum / targets_T.ge(0).sum().to(sum.scalar_type()),
+                .balance = zero,
+                .z = zero,
+                .coupling = zero};
+  const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
+  losses.lm = value(losses.total);
   const auto add = [&](const at::Tensor& term, double coefficient) {
     losses.total = losses.total + term * coefficient;
   };
@@ -80,25 +88,25 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
     if (balanced && !pooled) {
       const auto term =
           balance_loss(all_scores.back(), r.ids, router.balance, sequence, balance.shares_LE[r.layer - 1]);
-      losses.balance += term.item<double>() / layers;
+      losses.balance = losses.balance + value(term) / layers;
       add(term, router.balance_loss);
     }
     if (router.z_loss > 0) {
       const auto term = z_loss(r.logits);
-      losses.z += term.item<double>() / layers;
+      losses.z = losses.z + value(term) / layers;
       add(term, router.z_loss);
     }
   }
   if (balanced && pooled) {
     const auto term = pooled_balance_loss(all_scores, all_ids);
-    losses.balance = term.item<double>();
+    losses.balance = value(term);
     add(term, router.balance_loss);
   }
   if (router.coupling_loss > 0) {
     const auto term =
         coupling_loss(output.routings, config.model.num_experts_per_tok, model.layout().stage_of());
     if (term.defined()) {
-      losses.coupling = term.item<double>();
+      losses.coupling = value(term);
       add(term, router.coupling_loss);
     }
   }

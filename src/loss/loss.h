@@ -10,15 +10,16 @@ namespace hero {
 /// checkpoint.
 struct BalanceState {
   at::Tensor shares_LE;
-  static BalanceState uniform(int64_t layers, int64_t experts);
+  static BalanceState uniform(int64_t layers, int64_t experts, at::Device device = at::kCPU);
 };
 
+/// Scalars on the model's device; but for `total` fp64 without gradient, 0 where a term is switched off.
 struct Losses {
-  at::Tensor total;     ///< scalar: what is minimised
-  double lm = 0;        ///< mean cross-entropy per token, nats
-  double balance = 0;   ///< mean over layers of E * sum_e f_e P_e (pooled: of all), before its coefficient
-  double z = 0;         ///< mean over layers and tokens of logsumexp(Z)^2, before its coefficient
-  double coupling = 0;  ///< R_cp, before its coefficient
+  at::Tensor total;     ///< what is minimised
+  at::Tensor lm;        ///< mean cross-entropy per token, nats
+  at::Tensor balance;   ///< mean over layers of E * sum_e f_e P_e (pooled: of all), before its coefficient
+  at::Tensor z;         ///< mean over layers and tokens of logsumexp(Z)^2, before its coefficient
+  at::Tensor coupling;  ///< R_cp, before its coefficient
 };
 
 /// Loss of one micro-batch. targets int64 [T], -1 ignored; sequences of `sequence` tokens follow one another

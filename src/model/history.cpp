@@ -29,12 +29,13 @@ double HistoryLayout::depth_factor(int64_t l) const {
   return seen ? std::sqrt(static_cast<double>(l - 1) / seen) : 1.0;
 }
 
-RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live)
+RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
+                               at::Device device)
     : layout_(&layout), live_(live), live_probs_(live ? layout.layers() : 0) {
   const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
   for (const int64_t slots : live ? std::vector<int64_t>() : layout.slots_) {
-    probs_.push_back(at::empty({tokens, slots * layout.experts()}, at::TensorOptions(dtype)));
-    sumsq_.push_back(at::empty({tokens, slots}, at::TensorOptions(acc)));
+    probs_.push_back(at::empty({tokens, slots * layout.experts()}, at::TensorOptions(device).dtype(dtype)));
+    sumsq_.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
   }
 }
 

@@ -39,7 +39,8 @@ class RoutingHistory {
  public:
   /// `dtype`: the history's type. `live`: keep probabilities as differentiable tensors instead (router.detach
   /// = false).
-  RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live);
+  RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
+                 at::Device device = at::kCPU);
 
   /// What layer l reads; none where M_l = 0.
   std::optional<ops::VisibleHistory> visible(int64_t l, const RouterConfig& router) const;

@@ -50,17 +50,20 @@ double yarn_logit_scale(const RopeScaling& scaling) {
   return m * m;
 }
 
-RotaryTable rotary_table(const at::Tensor& positions, int64_t rotary_dims, const ModelConfig& model,
-                         at::ScalarType dtype) {
-  const double theta = model.rope_theta;
-  const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto options = at::TensorOptions(type);
-  const auto exponent = at::arange(0, rotary_dims, 2, options) / static_cast<double>(rotary_dims);
-  auto inverse = at::pow(at::full({}, theta, options), exponent).reciprocal();
-  const bool yarn = model.rope_scaling.type == "yarn";
-  if (yarn) inverse = stretched(inverse, rotary_dims, theta, model.rope_scaling);
-  const auto angle = at::outer(positions.to(type), inverse);
-  if (!yarn) return {angle.cos(), angle.sin()};
+at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype) {
+  const int64_t dims = model.model_type == "deepseek_v3" ? model.qk_rope_head_dim : model.head_dim;
+  const auto options = at::TensorOptions(dtype == at::kDouble ? at::kDouble : at::kFloat);
+  const auto exponent = at::arange(0, dims, 2, options) / static_cast<double>(dims);
+  const auto frequencies = at::pow(at::full({}, model.rope_theta, options), exponent).reciprocal();
+  return model.rope_scaling.type == "yarn"
+             ? stretched(frequencies, dims, model.rope_theta, model.rope_scaling)
+             : frequencies;
+}
+
+RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
+                         const ModelConfig& model) {
+  const auto angle = at::outer(positions.to(frequencies.scalar_type()), frequencies);
+  if (model.rope_scaling.type != "yarn") return {angle.cos(), angle.sin()};
   const double a = amplitude(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
 }

@@ -5,14 +5,18 @@
 
 namespace hero {
 
-/// cos and sin [S, R/2] of the given positions [S], int64; angle = position / theta^(2i/R), slowed down and
-/// scaled where model.rope_scaling asks for YaRN. fp32 angles, as in the reference implementations, fp64 in
-/// fp64 runs.
+/// Angle per position of each pair of rotary dimensions [R/2]: theta^(-2i/R), slowed down where
+/// model.rope_scaling asks for YaRN. fp32, as in the reference implementations, fp64 in fp64 runs. On the
+/// CPU, so that every device turns by the same angles.
+at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype);
+
+/// cos and sin [S, R/2] of the given positions [S], int64, scaled where model.rope_scaling asks for YaRN, in
+/// the type and on the device of `frequencies`.
 struct RotaryTable {
   at::Tensor cos, sin;
 };
-RotaryTable rotary_table(const at::Tensor& positions, int64_t rotary_dims, const ModelConfig& model,
-                         at::ScalarType dtype);
+RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
+                         const ModelConfig& model);
 
 /// What YaRN multiplies latent attention's logits by (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1
 /// without YaRN.

@@ -10,13 +10,14 @@ namespace {
 // x * U(1-jitter, 1+jitter), the same number for a token of a step in every layout (Switch Transformer,
 // section 2.2).
 at::Tensor jittered(const at::Tensor& x_TD, double jitter, int64_t layer, const Position& position) {
-  auto noise = at::empty(x_TD.sizes(), at::TensorOptions(at::kFloat));
+  // Drawn on the CPU, in memory that a GPU copies from while this thread goes on.
+  auto noise = at::empty(x_TD.sizes(), at::TensorOptions(at::kFloat).pinned_memory(x_TD.is_cuda()));
   const std::string name = "jitter/" + std::to_string(position.step) + "/" + std::to_string(layer) + "/";
   for (int64_t t = 0; t < x_TD.size(0); ++t) {
     fill_uniform(noise[t], position.seed, name + std::to_string(position.first_token + t), 1.0 - jitter,
                  1.0 + jitter);
   }
-  return x_TD * noise.to(x_TD.scalar_type());
+  return x_TD * noise.to(x_TD.device(), /*non_blocking=*/true).to(x_TD.scalar_type());
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ at::Tensor ParameterPart::of(const at::Tensor& whole) const {
   return whole.view({-1}).slice(0, offset, offset + n).view(shape);
 }
 
-Parameters::Parameters(at::ScalarType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
+Parameters::Parameters(at::ScalarType dtype, uint64_t seed, at::Device device)
+    : dtype_(dtype), seed_(seed), device_(device) {}
 
 at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& shape,
                            std::vector<ParameterPart> parts, bool decay,
@@ -45,6 +46,7 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
   }
   TORCH_INTERNAL_ASSERT(offset == p.values.numel(), name, ": parts hold ", offset, " of ", p.values.numel(),
                         " values");
+  p.values = p.values.to(device_);
   p.leaf = type == wide ? p.values.detach() : p.values.to(type);
   p.leaf.set_requires_grad(true);
   if (type != wide) torch::autograd::impl::materialize_autograd_meta(p.leaf)->set_grad_dtype(wide, p.leaf);
@@ -58,7 +60,7 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
 }
 
 at::Tensor Parameters::add_buffer(const std::string& name, const std::vector<int64_t>& shape) {
-  return buffers_.emplace(name, at::zeros(shape, at::TensorOptions(at::kFloat))).first->second;
+  return buffers_.emplace(name, at::zeros(shape, at::TensorOptions(device_).dtype(at::kFloat))).first->second;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Parameters::disk_tensors() const {

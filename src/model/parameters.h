@@ -40,8 +40,8 @@ struct Parameter {
 
 class Parameters {
  public:
-  /// `dtype`: the leaves' type.
-  Parameters(at::ScalarType dtype, uint64_t seed);
+  /// `dtype`: the leaves' type. Initial values are drawn on the CPU and moved to `device`.
+  Parameters(at::ScalarType dtype, uint64_t seed, at::Device device = at::kCPU);
 
   /// Adds a parameter of this shape, made of parts that follow each other in memory, and returns its leaf.
   /// `dtype` overrides the leaves' type.
@@ -67,10 +67,12 @@ class Parameters {
   void publish();
 
   int64_t count() const;
+  at::Device device() const { return device_; }
 
  private:
   at::ScalarType dtype_;
   uint64_t seed_;
+  at::Device device_;
   std::vector<Parameter> all_;
   std::map<std::string, at::Tensor> buffers_;
 };

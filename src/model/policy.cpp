@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/any_order.h"
+#include "ops/differentiable.h"
+
 namespace hero {
 namespace {
 
@@ -21,11 +24,33 @@ at::Tensor limit_to_groups(const at::Tensor& scores, int64_t groups, int64_t kep
 }
 
 // Every expert gets the same number of assignments; for throughput measurements.
-at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
-  return (at::arange(tokens * k, at::kLong) + layer).remainder(experts).view({tokens, k});
+at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer, at::Device device) {
+  const auto turns = at::arange(tokens * k, at::TensorOptions(device).dtype(at::kLong)) + layer;
+  return turns.remainder(experts).view({tokens, k});
 }
 
+struct Pick : torch::autograd::Function<Pick> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& ids) {
+    ctx->save_for_backward({ids});
+    ctx->saved_data["columns"] = x.size(1);
+    return x.gather(1, ids);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const ops::AnyOrder guard;
+    const auto ids = ctx->get_saved_variables()[0];
+    auto dx = at::zeros({ids.size(0), ctx->saved_data["columns"].toInt()}, grads[0].options());
+    dx.scatter_add_(1, ids, grads[0]);
+    return {dx, {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor pick_columns(const at::Tensor& x, const at::Tensor& ids) {
+  return ops::differentiable<Pick>(x, ids);
+}
 
 at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const ModelConfig& model) {
   return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;
@@ -40,10 +65,10 @@ Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, con
     at::NoGradGuard no_grad;
     auto eligible = bias_E.defined() ? scores + bias_E : scores.detach();
     if (model.n_group > 1) eligible = limit_to_groups(eligible, model.n_group, model.topk_group);
-    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer)
+    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer, scores.device())
                                       : std::get<1>(eligible.topk(k, -1));
   }
-  choice.weights = scores.gather(1, choice.ids);
+  choice.weights = pick_columns(scores, choice.ids);
   if (model.norm_topk_prob)
     choice.weights = choice.weights / (choice.weights.sum(-1, true) + model.norm_topk_eps);
   if (model.routed_scaling_factor != 1.0) choice.weights = choice.weights * model.routed_scaling_factor;
@@ -68,18 +93,24 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
                          : at::arange(flat.size(0), flat.options());
   const auto sorted =
       order.index_select(0, at::argsort(flat.index_select(0, order), /*stable=*/true, 0, false));
-  const auto counts = at::bincount(flat, {}, experts);
+  const auto counts = count_assignments(ids_TK, experts);
   const auto first = counts.cumsum(0) - counts;
   const auto place =
       at::arange(flat.size(0), flat.options()) - first.index_select(0, flat.index_select(0, sorted));
   auto dropped = at::empty_like(flat, flat.options().dtype(at::kBool));
+  const ops::AnyOrder guard;
   dropped.index_copy_(0, sorted, place.ge(capacity));
   return flat.masked_fill(dropped, -1).view_as(ids_TK);
 }
 
 at::Tensor count_assignments(const at::Tensor& ids_TK, int64_t experts) {
+  // Not bincount and masked_select, which wait for a GPU.
+  const ops::AnyOrder guard;
   const auto flat = ids_TK.flatten();
-  return at::bincount(flat.masked_select(flat.ge(0)), {}, experts);
+  const auto place = at::where(flat.ge(0), flat, experts);
+  return at::zeros({experts + 1}, flat.options())
+      .scatter_add_(0, place, at::ones_like(flat))
+      .slice(0, 0, experts);
 }
 
 }  // namespace hero

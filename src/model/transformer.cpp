@@ -42,10 +42,11 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
   return {h + y_TD.view(h.sizes()), std::move(routing)};
 }
 
-Transformer::Transformer(const Config& config)
+Transformer::Transformer(const Config& config, at::Device device)
     : config_(config),
       layout_(moe_layers(config.model), config.model.num_experts, config.router),
-      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed)) {
+      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
+      rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
   embedding_ = parameters_.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, init,
@@ -62,18 +63,13 @@ Transformer::Transformer(const Config& config)
   }
 }
 
-RotaryTable Transformer::rotary(const at::Tensor& positions) const {
-  const auto& model = config_.model;
-  const int64_t dims = model.model_type == "deepseek_v3" ? model.qk_rope_head_dim : model.head_dim;
-  return rotary_table(positions, dims, model, train_dtype(config_));
-}
-
 Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Position& position,
                                          bool recompute, std::vector<at::Tensor>* states) const {
   const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1);
-  const auto rotary = this->rotary(at::arange(length, at::kLong));
+  const auto positions = at::arange(length, at::TensorOptions(device()).dtype(at::kLong));
+  const auto rotary = rotary_table(positions, rotary_frequencies_, config_.model);
   const auto history = std::make_shared<RoutingHistory>(layout_, batch * length, router_dtype(config_),
-                                                        !config_.router.detach);
+                                                        !config_.router.detach, device());
   Output output;
   auto x = ops::embedding(tokens_BS, embedding_);
   if (states) states->push_back(x);
@@ -99,8 +95,8 @@ at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<Key
     caches[i]->layers.resize(layers_.size());
     for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;
   }
-  const auto rotary = this->rotary(positions);
-  RoutingHistory history(layout_, tokens, router_dtype(config_), !config_.router.detach);
+  const auto rotary = rotary_table(positions.to(device()), rotary_frequencies_, config_.model);
+  RoutingHistory history(layout_, tokens, router_dtype(config_), !config_.router.detach, device());
   Extension extension{.caches = {}, .counts = counts, .fresh = caches.size() == 1 && caches[0]->length == 0};
   auto x = ops::embedding(tokens_T.unsqueeze(0), embedding_);
   for (size_t i = 0; i < layers_.size(); ++i) {

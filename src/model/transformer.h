@@ -38,16 +38,16 @@ class DecoderLayer {
 class Transformer {
  public:
   /// Builds and initialises every weight from config.train.seed. config.model.vocab_size must be set.
-  explicit Transformer(const Config& config);
+  explicit Transformer(const Config& config, at::Device device = at::kCPU);
   Transformer(const Transformer&) = delete;
 
   struct Output {
     at::Tensor hidden_TD;           ///< after the final norm
     std::vector<Routing> routings;  ///< of every MoE layer, l ascending
   };
-  /// tokens int64 [B, S], each in [0, V). `recompute`: keep only each layer's input and replay the layer in
-  /// the backward pass; gradients are bit-equal. `states` receives the embedding and every layer's output,
-  /// each [B, S, D].
+  /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: keep only each layer's input and
+  /// replay the layer in the backward pass; gradients are bit-equal. `states` receives the embedding and
+  /// every layer's output, each [B, S, D].
   Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
                  std::vector<at::Tensor>* states = nullptr) const;
 
@@ -61,6 +61,7 @@ class Transformer {
   at::Tensor logits(const at::Tensor& hidden_TD, int64_t batch) const;
 
   const at::Tensor& head() const { return head_; }
+  at::Device device() const { return parameters_.device(); }
   Parameters& parameters() { return parameters_; }
   const Parameters& parameters() const { return parameters_; }
   const HistoryLayout& layout() const { return layout_; }
@@ -68,12 +69,10 @@ class Transformer {
   const std::vector<DecoderLayer>& layers() const { return layers_; }
 
  private:
-  RotaryTable rotary(const at::Tensor& positions) const;
-
   Config config_;
   HistoryLayout layout_;
   Parameters parameters_;
-  at::Tensor embedding_, norm_, head_;
+  at::Tensor embedding_, norm_, head_, rotary_frequencies_;
   std::vector<DecoderLayer> layers_;
 };
 

@@ -6,8 +6,33 @@
 #include <numbers>
 
 namespace hero {
+namespace {
 
-AdamW::AdamW(Parameters& parameters, const OptimConfig& config) : parameters_(&parameters), config_(config) {
+// Scalars on the gradients' device.
+struct Clipping {
+  std::optional<at::Tensor> scale;  // fp64, what the gradients are multiplied by
+  std::optional<at::Tensor> skip;   // fp32, 1: update nothing
+};
+
+// On the CPU the norm is at hand, and gradients that need no scaling are not written again.
+std::optional<Clipping> clipping_on_cpu(double norm, double limit) {
+  if (!std::isfinite(norm)) return std::nullopt;
+  if (limit == 0 || norm <= limit) return Clipping{};
+  return Clipping{.scale = at::full({}, limit / norm, at::TensorOptions(at::kDouble)), .skip = {}};
+}
+
+Clipping clipping_on_device(const at::Tensor& norm, double limit) {
+  const auto finite = norm.isfinite();
+  const auto excess = limit > 0 ? (norm / limit).clamp_min(1.0) : at::ones_like(norm);
+  return {.scale = at::where(finite, excess.reciprocal(), 1.0), .skip = finite.logical_not().to(at::kFloat)};
+}
+
+}  // namespace
+
+AdamW::AdamW(Parameters& parameters, const OptimConfig& config)
+    : parameters_(&parameters),
+      config_(config),
+      step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))) {
   for (const auto& p : parameters.all()) {
     const bool learns = p.leaf.requires_grad();
     exp_avg_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
@@ -15,13 +40,13 @@ AdamW::AdamW(Parameters& parameters, const OptimConfig& config) : parameters_(&p
   }
 }
 
-double AdamW::gradient_norm() const {
+at::Tensor AdamW::gradient_norm() const {
   std::vector<at::Tensor> gradients;
   for (const auto& p : parameters_->all()) {
     if (p.leaf.grad().defined()) gradients.push_back(p.leaf.grad());
   }
-  if (gradients.empty()) return 0.0;
-  return at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).norm().item<double>();
+  if (gradients.empty()) return at::zeros({}, step_.options().dtype(at::kDouble));
+  return at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).norm();
 }
 
 std::string AdamW::non_finite_gradient() const {
@@ -31,13 +56,17 @@ std::string AdamW::non_finite_gradient() const {
   return "";
 }
 
-void AdamW::step(int64_t step, double lr, double gradient_scale) {
+void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
   at::NoGradGuard no_grad;
+  const auto clipping = norm.is_cpu() ? clipping_on_cpu(norm.item<double>(), config_.clip_norm)
+                                      : clipping_on_device(norm, config_.clip_norm);
+  if (!clipping) return;
+  step_.fill_(static_cast<double>(step));
   // The kernel divides each gradient by an fp32 number as it reads it; fp64 gradients are scaled before.
   std::optional<at::Tensor> divisor;
-  if (gradient_scale != 1.0) divisor = at::full({}, 1.0 / gradient_scale, at::TensorOptions(at::kFloat));
+  if (clipping->scale) divisor = clipping->scale->reciprocal().to(at::kFloat);
   for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> values, gradients, first, second, steps;
+    std::vector<at::Tensor> values, gradients, first, second;
     auto& all = parameters_->all();
     for (size_t i = 0; i < all.size(); ++i) {
       auto gradient = all[i].leaf.grad();
@@ -46,17 +75,26 @@ void AdamW::step(int64_t step, double lr, double gradient_scale) {
       gradients.push_back(gradient);
       first.push_back(exp_avg_[i]);
       second.push_back(exp_avg_sq_[i]);
-      steps.push_back(at::full({}, static_cast<double>(step), at::TensorOptions(at::kFloat)));
     }
     if (values.empty()) continue;
+    const std::vector<at::Tensor> steps(values.size(), step_);
     const bool wide = values[0].scalar_type() == at::kDouble;
-    if (wide && divisor) at::_foreach_mul_(gradients, gradient_scale);
+    if (wide && clipping->scale) at::_foreach_mul_(gradients, *clipping->scale);
     at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1,
                       config_.beta2, decay ? config_.weight_decay : 0.0, config_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false, wide ? std::nullopt : divisor);
+                      /*maximize=*/false, wide ? std::nullopt : divisor, clipping->skip);
   }
-  for (auto& p : parameters_->all()) p.leaf.mutable_grad() = at::Tensor();
   parameters_->publish();
+}
+
+void AdamW::clear_gradients(bool keep) {
+  std::vector<at::Tensor> kept;
+  for (auto& p : parameters_->all()) {
+    auto& gradient = p.leaf.mutable_grad();
+    if (!keep) gradient = at::Tensor();
+    if (gradient.defined()) kept.push_back(gradient);
+  }
+  if (!kept.empty()) at::_foreach_zero_(kept);
 }
 
 double learning_rate(const OptimConfig& config, int64_t step, int64_t steps) {

@@ -1,5 +1,6 @@
 #pragma once
-// AdamW (arXiv 1711.05101) over the fp32 values of all parameters, through the library's fused kernel.
+// AdamW (arXiv 1711.05101) over the fp32 values of all parameters, through the library's fused kernel. On a
+// GPU nothing here waits for it.
 #include "config/config.h"
 #include "model/parameters.h"
 
@@ -9,16 +10,20 @@ class AdamW {
  public:
   AdamW(Parameters& parameters, const OptimConfig& config);
 
-  /// Norm over the gradients of all leaves, in fp64 over per-tensor fp32 norms. Parameters without a gradient
-  /// count 0.
-  double gradient_norm() const;
+  /// Norm over the gradients of all leaves, in fp64 over per-tensor fp32 norms: a scalar on the parameters'
+  /// device. Parameters without a gradient count 0.
+  at::Tensor gradient_norm() const;
 
   /// The first parameter whose gradient is not finite, "" if none.
   std::string non_finite_gradient() const;
 
-  /// Scales gradients by `gradient_scale`, updates values with learning rate `lr`, publishes them to the
-  /// leaves and clears the gradients. `step` counts from 1 (bias correction).
-  void step(int64_t step, double lr, double gradient_scale);
+  /// Scales the gradients, whose norm is `norm`, to the norm config.clip_norm where it is larger (0: never),
+  /// updates values with learning rate `lr` and publishes them to the leaves. A norm that is not finite
+  /// updates nothing. `step` counts from 1 (bias correction).
+  void step(int64_t step, double lr, const at::Tensor& norm);
+
+  /// Before the next step's backward passes. `keep`: the tensors stay, as zeros.
+  void clear_gradients(bool keep = false);
 
   /// Moments shaped like the parameters, in their order; undefined for frozen ones.
   std::vector<at::Tensor>& exp_avg() { return exp_avg_; }
@@ -27,6 +32,7 @@ class AdamW {
  private:
   Parameters* parameters_;
   OptimConfig config_;
+  at::Tensor step_;  ///< fp32 scalar on the parameters' device
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
 };
 

@@ -6,11 +6,28 @@
 
 namespace hero {
 
-LayerStats::LayerStats(int64_t layers, int64_t experts, const HistoryLayout& layout)
-    : layout_(&layout),
-      assigned_(at::zeros({layers, experts}, at::kLong)),
-      counts_(at::zeros({layers, experts}, at::kLong)),
-      sums_(at::zeros({layers, 6}, at::kDouble)) {}
+namespace {
+
+constexpr int64_t kColumns = 6;
+
+}  // namespace
+
+int64_t LayerStats::size(const HistoryLayout& layout) {
+  return layout.layers() * (2 * layout.experts() + kColumns);
+}
+
+LayerStats::LayerStats(const HistoryLayout& layout, const at::Tensor& sums) : layout_(&layout) {
+  const int64_t layers = layout.layers(), experts = layout.experts(), n = layers * experts;
+  assigned_ = sums.slice(0, 0, n).view({layers, experts});
+  counts_ = sums.slice(0, n, 2 * n).view({layers, experts});
+  sums_ = sums.slice(0, 2 * n).view({layers, kColumns});
+}
+
+LayerStats LayerStats::with_sums(const at::Tensor& sums) const {
+  LayerStats other(*layout_, sums);
+  other.tokens_ = tokens_;
+  return other;
+}
 
 void LayerStats::add(const std::vector<Routing>& routings) {
   at::NoGradGuard no_grad;
@@ -21,10 +38,9 @@ void LayerStats::add(const std::vector<Routing>& routings) {
     row.slice(0, 0, 5) += r.stats.sum(0, false, at::kDouble);
     row[5] -= (r.probs * r.probs.clamp_min(1e-30).log()).sum(at::kDouble);
   }
-  if (!routings.empty()) tokens_ += routings[0].ids.size(0);
 }
 
-at::Tensor LayerStats::shares_LE() const { return counts_.to(at::kDouble) / static_cast<double>(tokens_); }
+at::Tensor LayerStats::shares_LE() const { return counts_ / static_cast<double>(tokens_); }
 
 double LayerStats::max_share() const { return shares_LE().max().item<double>(); }
 
@@ -44,7 +60,8 @@ nlohmann::ordered_json LayerStats::json() const {
     out["max_over_mean"].push_back(received > 0 ? highest * static_cast<double>(layout_->experts()) / received
                                                 : 0.0);
     out["entropy"].push_back(mean(5));
-    out["dropped"].push_back((assigned_[l - 1] - counts_[l - 1]).sum().item<int64_t>());
+    const double dropped = (assigned_[l - 1] - counts_[l - 1]).sum().item<double>();
+    out["dropped"].push_back(static_cast<int64_t>(dropped));
     out["rms_hidden"].push_back(mean(0));
     const bool history = !layout_->visible(l).empty();
     out["rms_history"].push_back(history ? json(mean(1)) : json(nullptr));

@@ -8,12 +8,21 @@ namespace hero {
 
 class LayerStats {
  public:
-  LayerStats(int64_t layers, int64_t experts, const HistoryLayout& layout);
+  /// Sums kept for so many layers and experts.
+  static int64_t size(const HistoryLayout& layout);
 
-  /// Adds one micro-batch's routing.
+  /// Adds into `sums`, fp64 of that size on any device.
+  LayerStats(const HistoryLayout& layout, const at::Tensor& sums);
+
+  /// Adds one micro-batch's routing. Does not wait for a GPU.
   void add(const std::vector<Routing>& routings);
+  /// The tokens of micro-batches that were added, which the host knows.
+  void count_tokens(int64_t tokens) { tokens_ += tokens; }
+  void clear_tokens() { tokens_ = 0; }
+  /// The same with the sums elsewhere: on the CPU, for what follows.
+  LayerStats with_sums(const at::Tensor& sums) const;
 
-  /// Assignments before capacity of the whole step, [L, E] int64.
+  /// Assignments before capacity of the whole step, [L, E] fp64.
   const at::Tensor& assigned_LE() const { return assigned_; }
   /// Share of all tokens that each expert received, [L, E] fp64; uniform: K/E.
   at::Tensor shares_LE() const;

@@ -14,6 +14,7 @@
 #include "folder/load.h"
 #include "folder/model_config.h"
 #include "folder/resolve.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
@@ -32,7 +33,8 @@ std::string join(const std::vector<std::string>& parts) {
 
 // What may change when a run goes on.
 bool may_change(const std::string& difference) {
-  for (const char* prefix : {"train.steps:", "train.threads:", "train.routing_every:", "checkpoint."}) {
+  for (const char* prefix : {"train.steps:", "train.threads:", "train.device:", "train.cuda_graph:",
+                             "train.routing_every:", "checkpoint."}) {
     if (difference.starts_with(prefix)) return true;
   }
   return false;
@@ -175,6 +177,7 @@ Run open_run(const TrainOptions& given_options) {
     config.model.vocab_size = (files->vocab_size + 63) / 64 * 64;
   }
   check(config);
+  run.device = choose_device(config.train.device, "train.device");
   if (run.checkpoint.empty() && !options.init_from.empty()) {
     run.init_from = fs::absolute(resolve_model_dir(options.init_from));
     run.new_history = check_init(options.init_from, config);

@@ -28,6 +28,7 @@ class RunLock {
 struct Run {
   RunLock lock;
   Config config;
+  at::Device device = at::kCPU;  ///< what train.device means here
   RunInputs inputs;
   std::unique_ptr<TokenStream> stream;
   std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
@@ -37,7 +38,8 @@ struct Run {
 
 /// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its
 /// configuration, and what the command line says otherwise is refused, except train.steps, train.threads,
-/// train.routing_every and checkpoint.*. UserError for all of that and for unfit data.
+/// train.device, train.cuda_graph, train.routing_every and checkpoint.*. UserError for all of that and for
+/// unfit data.
 Run open_run(const TrainOptions& options);
 
 }  // namespace hero

@@ -1,6 +1,8 @@
 #include "train/run_log.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -14,7 +16,7 @@ RunLog::RunLog(const std::filesystem::path& run)
     : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), board_(run / "tb") {}
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
-  const double peak = peak_memory_mib(), share = layers.max_share();
+  const double share = layers.max_share();
   const json per_layer = layers.json();
   metrics_.append({{"step", s.step},
                    {"tokens", s.tokens},
@@ -26,7 +28,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                    {"step_ms", s.milliseconds},
                    {"tokens_per_second", s.tokens_per_second},
                    {"mfu", s.mfu},
-                   {"peak_memory_mib", peak},
+                   {"peak_memory_mib", s.peak_memory_mib},
                    {"max_expert_share", share},
                    {"layers", per_layer}});
   const double now =
@@ -40,7 +42,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                                                     {"optim/grad_norm", s.gradient_norm},
                                                     {"speed/tokens_per_second", s.tokens_per_second},
                                                     {"speed/mfu", s.mfu},
-                                                    {"memory/peak_mib", peak},
+                                                    {"memory/peak_mib", s.peak_memory_mib},
                                                     {"routing/max_expert_share", share}};
   for (const auto& [tag, value] : scalars) board_.scalar(tag, value, s.step, now);
   for (const auto& [name, values] : per_layer.items()) {
@@ -67,21 +69,34 @@ void RunLog::cut_to(int64_t step) {
   board_.cut_to(step);
 }
 
-double peak_memory_mib() {
+double peak_memory_mib(at::Device device) {
+  constexpr double kMib = 1024 * 1024;
+  if (!device.is_cpu()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return static_cast<double>(stats.allocated_bytes[all].peak) / kMib;
+  }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-double gemm_rate(at::ScalarType dtype) {
-  constexpr int64_t n = 2048;
-  const auto a = at::ones({n, n}, at::TensorOptions(dtype));
+double gemm_rate(at::ScalarType dtype, at::Device device) {
+  const auto n = device.is_cpu() ? int64_t{2048} : int64_t{8192};
+  const auto rows = static_cast<double>(n);
+  const auto a = at::ones({n, n}, at::TensorOptions(device).dtype(dtype));
+  const auto wait = [&] {
+    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  };
+  if (!device.is_cpu()) at::mm(a, a);  // a first call sets the library up
+  wait();
   double best = 0, spent = 0;
   for (int i = 0; i < 4 && spent < 0.2; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     const auto c = at::mm(a, a);
+    wait();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, 2.0 * n * n * n / seconds);
+    best = std::max(best, 2.0 * rows * rows * rows / seconds);
     spent += seconds;
   }
   return best;

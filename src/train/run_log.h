@@ -15,13 +15,14 @@ struct StepRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double lr = 0, gradient_norm = 0;
-  double milliseconds = 0, tokens_per_second = 0, mfu = 0;
+  double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
 };
 
 class RunLog {
  public:
   explicit RunLog(const std::filesystem::path& run);
 
+  /// `layers` with sums on the CPU.
   void write(const StepRecord& step, const LayerStats& layers, bool snapshot);
   /// Drops everything after `step`, for resuming.
   void cut_to(int64_t step);
@@ -31,11 +32,11 @@ class RunLog {
   TensorBoardLog board_;
 };
 
-/// Highest resident memory of this process so far, MiB.
-double peak_memory_mib();
+/// Highest memory so far, MiB: what this process had resident, or on a GPU what its tensors took there.
+double peak_memory_mib(at::Device device);
 
-/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the best of a
-/// few.
-double gemm_rate(at::ScalarType dtype);
+/// Operations per second of a square matrix product of this type on this device, the best of a few; of 2048
+/// rows on the CPU, of 8192 elsewhere.
+double gemm_rate(at::ScalarType dtype, at::Device device);
 
 }  // namespace hero

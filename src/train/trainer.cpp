@@ -14,8 +14,10 @@
 #include "data/step_progress.h"
 #include "folder/load.h"
 #include "model/counts.h"
+#include "ops/cuda_library.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/step.h"
 
 namespace hero {
 namespace {
@@ -35,12 +37,13 @@ class Trainer {
   Trainer(Run run, const fs::path& folder)
       : run_(std::move(run)),
         folder_(folder),
-        model_(run_.config),
+        model_(run_.config, run_.device),
         optimizer_(model_.parameters(), run_.config.optim),
+        step_(model_, optimizer_, state_.balance),
         log_(folder),
         machine_share_per_token_(training_flops_per_token(run_.config) /
-                                 gemm_rate(train_dtype(run_.config))) {
-    state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts());
+                                 gemm_rate(train_dtype(run_.config), run_.device)) {
+    state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), run_.device);
     if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
     log_.cut_to(state_.step);
@@ -73,9 +76,11 @@ class Trainer {
 
   void announce() const {
     const auto& c = run_.config;
-    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %d threads, %s\n", folder_.c_str(),
+    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %s, %s\n", folder_.c_str(),
                  c.router.kind.c_str(), with_thousands(model_.parameters().count()).c_str(),
-                 with_thousands(step_tokens()).c_str(), at::get_num_threads(),
+                 with_thousands(step_tokens()).c_str(),
+                 run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
+                                      : run_.device.str().c_str(),
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
   }
 
@@ -85,32 +90,26 @@ class Trainer {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t s = c.train.sequence, micro = c.train.micro_batch, count = c.train.global_batch / micro;
     StepRecord record{.step = state_.step + 1};
-    LayerStats layers(model_.layout().layers(), model_.layout().experts(), model_.layout());
-    auto samples = at::empty({micro, s + 1}, at::kLong);
+    record.lr = learning_rate(c.optim, record.step, c.train.steps);
+    step_.begin();
     for (int64_t i = 0; i < count; ++i) {
+      // A GPU copies from pinned memory while this thread goes on, so every micro-batch has its own.
+      const auto samples =
+          at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
       run_.stream->read(state_.samples + i * micro, micro, samples.data_ptr<int64_t>());
-      const Position position{true, static_cast<uint64_t>(c.train.seed), record.step, i * micro * s};
-      const auto output = model_.forward(samples.slice(1, 0, s).contiguous(), position, c.train.recompute);
-      const auto targets = samples.slice(1, 1, s + 1).reshape({-1});
-      const auto losses = compute_losses(model_, output, targets, s, state_.balance);
-      const double share = 1.0 / static_cast<double>(count), total = losses.total.item<double>();
-      if (!std::isfinite(total)) fail("the loss is " + std::to_string(total));
-      (losses.total * share).backward();
-      layers.add(output.routings);
-      record.loss += total * share;
-      record.lm += losses.lm * share;
-      record.balance += losses.balance * share;
-      record.z += losses.z * share;
-      record.coupling += losses.coupling * share;
+      step_.micro_batch(samples, {true, static_cast<uint64_t>(c.train.seed), record.step, i * micro * s});
     }
-    record.gradient_norm = optimizer_.gradient_norm();
+    step_.update(record.step, record.lr);
+    const auto sums = step_.read();
+    record.loss = sums.loss;
+    record.lm = sums.lm;
+    record.balance = sums.balance;
+    record.z = sums.z;
+    record.coupling = sums.coupling;
+    record.gradient_norm = sums.gradient_norm;
+    if (!std::isfinite(record.loss)) fail("the loss is " + std::to_string(record.loss));
     if (!std::isfinite(record.gradient_norm))
       fail("the gradient of " + optimizer_.non_finite_gradient() + " is not finite");
-    const double limit = c.optim.clip_norm;
-    record.lr = learning_rate(c.optim, record.step, c.train.steps);
-    optimizer_.step(record.step, record.lr,
-                    limit > 0 && record.gradient_norm > limit ? limit / record.gradient_norm : 1.0);
-    rebalance(layers.assigned_LE());
 
     state_.step = record.step;
     state_.samples += c.train.global_batch;
@@ -119,24 +118,11 @@ class Trainer {
     record.milliseconds = seconds * 1e3;
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * machine_share_per_token_;
+    record.peak_memory_mib = peak_memory_mib(run_.device);
     const bool last = record.step == c.train.steps;
-    log_.write(record, layers,
+    log_.write(record, sums.layers,
                last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
     return record.loss;
-  }
-
-  /// The step's counts become the next step's global shares, and move the biases of aux-loss-free balancing
-  /// against the load: b += rate * sign(mean - count) (arXiv 2408.15664).
-  void rebalance(const at::Tensor& assigned_LE) {
-    const auto load = assigned_LE.to(at::kDouble);
-    state_.balance.shares_LE = load / load.sum(1, true);
-    const double rate = run_.config.router.bias_update_rate;
-    if (rate <= 0) return;
-    for (const auto& layer : model_.layers()) {
-      if (!layer.moe()) continue;
-      const auto row = load[layer.moe()->router().layer() - 1];
-      layer.moe()->bias().add_((row.mean() - row).sign().to(at::kFloat), rate);
-    }
   }
 
   void save() {
@@ -156,9 +142,10 @@ class Trainer {
   fs::path folder_;
   Transformer model_;
   AdamW optimizer_;
+  TrainingState state_;
+  TrainStep step_;
   RunLog log_;
   double machine_share_per_token_;  // seconds that a token would take at the measured GEMM rate
-  TrainingState state_;
   int64_t saved_ = -1;
 };
 
@@ -168,6 +155,7 @@ int train(const TrainOptions& options) {
   auto run = open_run(options);
   at::set_num_threads(run.config.train.threads > 0 ? static_cast<int>(run.config.train.threads)
                                                    : static_cast<int>(std::thread::hardware_concurrency()));
+  if (run.device.is_cuda()) use_deterministic_algorithms();
   // Activations of a step are freed and asked for again thousands of times: keep their pages.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);

@@ -130,6 +130,24 @@ TEST(Check, GradientThroughHistoryExcludesRecomputation) {
   EXPECT_EQ(qwen3([](Config& c) { c.train.recompute = true; }), "");
 }
 
+TEST(Check, CudaGraphsNeedOneShapeAndNoDraws) {
+  const auto graph = [](auto change) {
+    return qwen3([&](Config& c) {
+      c.train.cuda_graph = true;
+      change(c);
+    });
+  };
+  EXPECT_EQ(graph([](Config&) {}), "");
+  EXPECT_EQ(graph([](Config& c) { c.train.recompute = true; }),
+            "train.cuda_graph: found true, expected false with train.recompute = true");
+  EXPECT_EQ(graph([](Config& c) { c.train.dtype = "fp64"; }),
+            "train.cuda_graph: found true, expected false with train.dtype = \"fp64\"");
+  EXPECT_EQ(graph([](Config& c) { c.router.jitter = 0.1; }),
+            "train.cuda_graph: found true, expected false with router.jitter = 0.1");
+  EXPECT_EQ(graph([](Config& c) { c.router.capacity_factor = 1.5; }),
+            "train.cuda_graph: found true, expected false with router.capacity_factor = 1.5");
+}
+
 TEST(Check, WhatIsAllowed) {
   EXPECT_EQ(qwen3([](Config& c) { c.router.window = 3; }), "");  // a baseline ignores it
   EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = "fp64"; }), "");

@@ -150,13 +150,14 @@ TEST_F(ConfigFiles, FilesThatCannotBeRead) {
 TEST(Flags, SetFields) {
   const Config config =
       load_config({}, {"--router.window=3", "--optim.lr=2e-3", "--optim.weight_decay=0",
-                       "--router.scale=false", "--model.n_routed_experts=64", "--train.dtype=fp64"});
+                       "--router.scale=false", "--model.n_routed_experts=64", "--train.dtype=fp64", "--train.device=cuda"});
   EXPECT_EQ(config.router.window, 3);
   EXPECT_EQ(config.optim.lr, 2e-3);
   EXPECT_EQ(config.optim.weight_decay, 0.0);
   EXPECT_FALSE(config.router.scale);
   EXPECT_EQ(config.model.num_experts, 64);
   EXPECT_EQ(config.train.dtype, "fp64");
+  EXPECT_EQ(config.train.device, "cuda");
 }
 
 TEST(Flags, Messages) {

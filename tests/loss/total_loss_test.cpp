@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kExact = 1e-12;
 
+double value(const at::Tensor& loss) { return loss.item<double>(); }
+
 struct Forward {
   explicit Forward(const hero::Config& c)
       : model(c), tokens(small::tokens(2, 8, c.model.vocab_size, 1)), out(model.forward(tokens)) {
@@ -38,11 +40,11 @@ TEST(TotalLoss, LanguageModelLossIsTheMeanCrossEntropy) {
   for (int64_t t = 0; t < 16; ++t)
     sum -= logits[t].log_softmax(0)[run.targets[t].item<int64_t>()].item<double>() / 16;
   const auto losses = run.losses();
-  EXPECT_NEAR(losses.lm, sum, kExact);
-  EXPECT_EQ(losses.total.item<double>(), losses.lm);
-  EXPECT_EQ(losses.balance, 0.0);
-  EXPECT_EQ(losses.z, 0.0);
-  EXPECT_EQ(losses.coupling, 0.0);
+  EXPECT_NEAR(value(losses.lm), sum, kExact);
+  EXPECT_EQ(value(losses.total), value(losses.lm));
+  EXPECT_EQ(value(losses.balance), 0.0);
+  EXPECT_EQ(value(losses.z), 0.0);
+  EXPECT_EQ(value(losses.coupling), 0.0);
 }
 
 TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
@@ -58,10 +60,10 @@ TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
     z += hero::z_loss(r.logits).item<double>();
   }
   const double coupling = hero::coupling_loss(run.out.routings, 3, {0, 0, 0, 0}).item<double>();
-  EXPECT_NEAR(losses.balance, balance / 4, kExact);
-  EXPECT_NEAR(losses.z, z / 4, kExact);
-  EXPECT_NEAR(losses.coupling, coupling, kExact);
-  EXPECT_NEAR(losses.total.item<double>(), losses.lm + 0.5 * balance + 0.25 * z + 2.0 * coupling, kExact);
+  EXPECT_NEAR(value(losses.balance), balance / 4, kExact);
+  EXPECT_NEAR(value(losses.z), z / 4, kExact);
+  EXPECT_NEAR(value(losses.coupling), coupling, kExact);
+  EXPECT_NEAR(value(losses.total), value(losses.lm) + 0.5 * balance + 0.25 * z + 2.0 * coupling, kExact);
 }
 
 TEST(TotalLoss, SigmoidScoresAreNormalisedForTheBalanceLoss) {
@@ -74,7 +76,7 @@ TEST(TotalLoss, SigmoidScoresAreNormalisedForTheBalanceLoss) {
     balance +=
         hero::balance_loss(scores / scores.sum(1, true), r.ids, "micro_batch", 8, {}).item<double>() / 4;
   }
-  EXPECT_NEAR(run.losses().balance, balance, kExact);
+  EXPECT_NEAR(value(run.losses().balance), balance, kExact);
   EXPECT_GT(balance, 0.9);
   EXPECT_LT(balance, 2.0);
 }
@@ -83,12 +85,12 @@ TEST(TotalLoss, GlobalBalanceReadsTheGivenShares) {
   auto c = small::qwen();
   c.router.balance = "global";
   Forward run(c);
-  EXPECT_NEAR(run.losses().balance, 1.0, kExact);  // uniform shares: E * sum_e P_e / E
+  EXPECT_NEAR(value(run.losses().balance), 1.0, kExact);  // uniform shares: E * sum_e P_e / E
   run.balance.shares_LE = small::normal({4, 8}, 3).softmax(1);
   double want = 0;
   for (const auto& r : run.out.routings)
     want += 8 * (run.balance.shares_LE[r.layer - 1] * r.probs.mean(0)).sum().item<double>() / 4;
-  EXPECT_NEAR(run.losses().balance, want, kExact);
+  EXPECT_NEAR(value(run.losses().balance), want, kExact);
 }
 
 // Directional derivative over all parameters at once, central differences. Assignments are constants of the

@@ -117,10 +117,10 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
     EXPECT_FALSE(got.weights.requires_grad());
     EXPECT_FALSE(got.stats.requires_grad());
   }
-  EXPECT_NEAR(loss.lm, expected_loss.lm.item<double>(), kTolerance);
-  EXPECT_NEAR(loss.balance, expected_loss.balance.item<double>(), kTolerance);
-  EXPECT_NEAR(loss.z, expected_loss.z.item<double>(), kTolerance);
-  EXPECT_NEAR(loss.coupling, expected_loss.coupling.item<double>(), kTolerance);
+  EXPECT_NEAR(loss.lm.item<double>(), expected_loss.lm.item<double>(), kTolerance);
+  EXPECT_NEAR(loss.balance.item<double>(), expected_loss.balance.item<double>(), kTolerance);
+  EXPECT_NEAR(loss.z.item<double>(), expected_loss.z.item<double>(), kTolerance);
+  EXPECT_NEAR(loss.coupling.item<double>(), expected_loss.coupling.item<double>(), kTolerance);
   EXPECT_NEAR(loss.total.item<double>(), expected_loss.total.item<double>(), kTolerance);
 
   size_t compared = 0;

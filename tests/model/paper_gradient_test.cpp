@@ -80,7 +80,8 @@ std::vector<at::Tensor> model_gradients(hero::Transformer& model, const at::Tens
   const auto type = hero::train_dtype(c);
   const int64_t count = tokens.numel();
   hero::RoutingHistory running(model.layout(), count, type, false);
-  const auto rotary = hero::rotary_table(at::arange(tokens.size(1)), c.model.head_dim, c.model, type);
+  const auto rotary =
+      hero::rotary_table(at::arange(tokens.size(1)), hero::rotary_frequencies(c.model, type), c.model);
   auto x = small::normal({tokens.size(0), tokens.size(1), c.model.hidden_size}, 5)
                .to(type)
                .set_requires_grad(true);
@@ -113,8 +114,9 @@ TEST(PaperProposition2, GradientsEqualThoseOfAModelWithConstantHistory) {
     hero::RoutingHistory recorded(model.layout(), 32, hero::train_dtype(model.config()), false);
     {
       at::NoGradGuard no_grad;
-      const auto rotary =
-          hero::rotary_table(at::arange(16), 16, model.config().model, hero::train_dtype(model.config()));
+      const auto& m = model.config().model;
+      const auto rotary = hero::rotary_table(
+          at::arange(16), hero::rotary_frequencies(m, hero::train_dtype(model.config())), m);
       auto x = small::normal({2, 16, 64}, 5).to(hero::train_dtype(model.config()));
       for (const auto& layer : model.layers()) x = layer(x, rotary, recorded, {}, nullptr).x;
     }

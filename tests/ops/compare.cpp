@@ -4,8 +4,16 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "ops/cuda_library.h"
+
 namespace hero::test {
 namespace {
+
+// Before any test: LibTorch remembers whether it found CUDA when it was first asked.
+class CudaLibrary : public ::testing::Environment {
+  void SetUp() override { load_cuda_library(); }
+};
+const auto* const cuda_library = ::testing::AddGlobalTestEnvironment(new CudaLibrary);
 
 at::ScalarType wide(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -144,7 +152,7 @@ void check_repeatable(const Function& f, const std::vector<Operand>& operands, a
 }
 
 void DeviceTest::SetUp() {
-  if (device() == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  if (device() == at::kCUDA && !load_cuda_library()) GTEST_SKIP() << cuda_obstacle();
 }
 
 Tolerance DeviceTest::tolerance(Tolerance bf16) const {

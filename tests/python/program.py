@@ -30,6 +30,7 @@ SMALL = {
     "train.micro_batch": 2,
     "train.global_batch": 2,
     "train.threads": 1,
+    "train.device": "cpu",
     "train.routing_every": 2,
     "optim.warmup_steps": 2,
     "checkpoint.every": 0,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from program import (
     DEEPSEEK,
+    ENVIRONMENT,
     SMALL,
     checkpoint,
     checkpoint_names,
@@ -43,6 +44,7 @@ QWEN: dict[str, Any] = {}
         (QWEN, "--router.scale=1", ["--router.scale: found 1", "true or false"]),
         (QWEN, "--router.kind=rmoe", ["--router.kind: found rmoe", "one of baseline, hero"]),
         (QWEN, "--train.dtype=fp16", ["--train.dtype: found fp16", "one of bf16, fp32, fp64"]),
+        (QWEN, "--train.device=gpu", ["--train.device: found gpu", "one of auto, cpu, cuda"]),
         (QWEN, "--optim.beta1=1", ["--optim.beta1: found 1", "below 1"]),
         (QWEN, "--optim.lr=nan", ["--optim.lr: found nan", "a finite number"]),
         (QWEN, "--optim.lr=0", ["--optim.lr: found 0", "above 0"]),
@@ -70,12 +72,38 @@ QWEN: dict[str, Any] = {}
         (DEEPSEEK | {"model.n_group": 4}, "--model.num_experts_per_tok=3",
          ["model.num_experts_per_tok: found 3", "at most 2", "topk_group = 1"]),
         (DEEPSEEK | {"train.recompute": True}, "--router.detach=false", ["router.detach", "train.recompute"]),
+        (QWEN | {"train.recompute": True}, "--train.cuda_graph=true", ["train.cuda_graph", "train.recompute"]),
     ],
 )  # fmt: skip
 def test_configuration(data: Path, tmp_path: Path, base: dict[str, Any], flag: str, parts: list[str]) -> None:
     run = tmp_path / "run"
     refused(hero(*training(run, data, base, flag)), *parts)
     assert not run.exists()
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs see no GPU, also where there is one."""
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", ["train", "eval", "generate", "logits", "diff"])
+def test_no_gpu(data: Path, tmp_path: Path, command: str) -> None:
+    """The device is the first thing asked for: nothing is read or written before."""
+    run = tmp_path / "run"
+    words: dict[str, list[Any]] = {
+        "train": training(run, data, {"train.device": "cuda"}),
+        "eval": ["eval", run, "--data", data],
+        "generate": ["generate", run, "--prompt", "x"],
+        "logits": ["logits", run, "--tokens", "t.json", "--out", tmp_path / "out"],
+        "diff": ["diff", run, run, "--text", "x"],
+    }
+    key = "train.device" if command == "train" else "--device"
+    result = hero(*words[command], *([] if command == "train" else ["--device", "cuda"]))
+    refused(result, f"{key}: found cuda, expected auto or cpu here: no ")
+    assert "NVIDIA driver (libcuda.so.1)" in result.stderr or "CUDA device" in result.stderr
+    assert not run.exists() and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

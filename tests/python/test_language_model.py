@@ -190,6 +190,7 @@ MISTAKES: dict[str, tuple[Callable[[hero_moe.LanguageModel], Any], str]] = {
     "row": (lambda m: m.score(*map(torch.tensor, ([[1, 2]], [2], [0]))), "rows: found 2, expected 0 to 1"),
     "target": (lambda m: m.score(*map(torch.tensor, ([[1]], [0], [-1]))), "targets: found -1"),
     "dtype": (lambda m: hero_moe.load(m.folder, dtype="int8"), "dtype: found int8, expected fp32"),
+    "device": (lambda m: hero_moe.load(m.folder, device="tpu"), "device: found tpu, expected one of auto"),
     "no floats": (lambda m: hero_moe.load(m.folder, dtype=torch.int8), "dtype: found torch.int8"),
     "nothing": (lambda m: hero_moe.load(m.folder / "x"), "/x: found nothing, expected a run folder"),
     "a file": (lambda m: hero_moe.load(m.folder / "config.json"), "config.json"),

@@ -50,7 +50,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+GPU: dict[str, dict[str, Any]] = {
+    "gpu": {},
+    "gpu, deepseek": DEEPSEEK,
+    "gpu, jitter and recompute": {"router.jitter": 0.1, "train.recompute": True},
+    "gpu, recorded": {"train.cuda_graph": True},
+}
+VARIANTS |= {name: HERO | {"train.device": "cuda"} | settings for name, settings in GPU.items()}
+NO_GPU = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU")
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=NO_GPU if name in GPU else ()) for name in VARIANTS]
+)
 def test_going_on_in_the_middle(data: Path, tmp_path: Path, variant: str) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = VARIANTS[variant] | {"checkpoint.every": 3}
@@ -222,6 +234,19 @@ def test_run_folder_in_use(copy: Path, data: Path) -> None:
     before = folder_bytes(copy)
     refused(hero(*training(copy, data, HERO)), str(copy), "--resume")
     assert folder_bytes(copy) == before
+
+
+def test_no_gpu_is_the_cpu(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` without a GPU, and a graph that is for GPUs alone, change no bit; nor when a run goes on with them."""
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "")
+    run = tmp_path / "run"
+    ran(*training(run, data, HERO | {"train.device": "auto", "train.cuda_graph": True, "checkpoint.every": 2}))
+    same_outcome(run, finished, 6)
+    shutil.rmtree(checkpoint(run, 6))
+    ran("train", "--run", run, "--resume", "--train.device=cpu", "--train.cuda_graph=false")
+    same_outcome(run, finished, 6)
 
 
 def test_resume_of_nothing_starts(copy: Path, data: Path, tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+#include "ops/cuda_library.h"
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDriver = "libcuda.so.1";
+const char here = 0;  // an address in libhero.so
+
+fs::path folder_of(const void* address) {
+  Dl_info info{};
+  return dladdr(address, &info) && info.dli_fname ? fs::absolute(info.dli_fname).parent_path() : fs::path();
+}
+
+// Asks the driver itself: LibTorch's CUDA part is large, and most machines without a device lack the driver.
+std::string find_device() {
+  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
+  if (!driver) return std::string("no NVIDIA driver (") + kDriver + ")";
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  int devices = 0;
+  const int failed = !init || !count ? -1 : init(0);
+  if (failed || count(&devices) || devices == 0)
+    return "no CUDA device (cuInit: " + std::to_string(failed) + ", devices: " + std::to_string(devices) +
+           ")";
+  return "";
+}
+
+std::string load(const fs::path& library) {
+  if (!fs::exists(library)) return "no " + library.string();
+  if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
+  return dlerror();
+}
+
+std::string find_obstacle() {
+  std::string missing = find_device();
+  const auto torch = folder_of(reinterpret_cast<const void*>(&at::globalContext));
+  if (missing.empty()) missing = load(torch / "libtorch_cuda.so");
+  if (missing.empty()) missing = load(folder_of(&here) / "libhero_cuda.so");
+  if (missing.empty() && !at::hasCUDA()) missing = "no CUDA device that LibTorch can use";
+  return missing;
+}
+
+}  // namespace
+
+const std::string& cuda_obstacle() {
+  static const std::string obstacle = find_obstacle();
+  return obstacle;
+}
+
+bool load_cuda_library() { return cuda_obstacle().empty(); }
+
+c10::Device choose_device(const std::string& wanted, const std::string& key) {
+  if (wanted == "cpu") return c10::kCPU;
+  if (wanted != "auto" && wanted != "cuda")
+    throw UserError(key + ": found " + wanted + ", expected one of auto, cpu, cuda");
+  if (load_cuda_library()) return {c10::kCUDA, 0};
+  if (wanted == "auto") return c10::kCPU;
+  throw UserError(key + ": found cuda, expected auto or cpu here: " + cuda_obstacle());
+}
+
+void use_deterministic_algorithms() {
+  // cuBLAS splits its work by a workspace of fixed size (its manual, "Results reproducibility").
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::globalContext().setDeterministicCuDNN(true);
+}
+
+}  // namespace hero

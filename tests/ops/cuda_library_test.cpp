@@ -1,0 +1,65 @@
+// Loading the CUDA part: what is said without a GPU, and, where libhero_cuda.so was built, that it finds every
+// symbol it needs and brings its kernels, for which no GPU is needed.
+#include "ops/cuda_library.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string refusal(const std::string& wanted) {
+  try {
+    choose_device(wanted, "train.device");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CudaLibrary, ChoosesADevice) {
+  EXPECT_EQ(choose_device("cpu", "train.device"), c10::Device(c10::kCPU));
+  EXPECT_EQ(refusal("gpu"), "train.device: found gpu, expected one of auto, cpu, cuda");
+  if (load_cuda_library()) {
+    EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCUDA, 0));
+    EXPECT_EQ(choose_device("cuda", "train.device"), c10::Device(c10::kCUDA, 0));
+    EXPECT_EQ(cuda_obstacle(), "");
+  } else {
+    EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCPU));
+    EXPECT_EQ(refusal("cuda"), "train.device: found cuda, expected auto or cpu here: " + cuda_obstacle());
+    EXPECT_NE(cuda_obstacle(), "");
+    EXPECT_EQ(cuda_obstacle().find('\n'), std::string::npos);
+  }
+}
+
+fs::path folder_of(const void* address) {
+  Dl_info info{};
+  return dladdr(address, &info) ? fs::path(info.dli_fname).parent_path() : fs::path();
+}
+
+bool has_cuda_kernel(const char* name) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  return op && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
+TEST(CudaLibrary, LinksWithoutADevice) {
+  const auto ours = folder_of(reinterpret_cast<const void*>(&load_cuda_library)) / "libhero_cuda.so",
+             torch = folder_of(reinterpret_cast<const void*>(&at::globalContext)) / "libtorch_cuda.so";
+  if (!fs::exists(ours)) GTEST_SKIP() << ours << " was not built";
+  ASSERT_TRUE(dlopen(torch.c_str(), RTLD_NOW | RTLD_LOCAL)) << dlerror();
+  ASSERT_TRUE(dlopen(ours.c_str(), RTLD_NOW | RTLD_LOCAL)) << dlerror();
+  EXPECT_TRUE(has_cuda_kernel("hero::route_forward"));
+  EXPECT_TRUE(has_cuda_kernel("hero::route_backward"));
+  EXPECT_FALSE(has_cuda_kernel("hero::no_such_operator"));
+}
+
+}  // namespace
+}  // namespace hero

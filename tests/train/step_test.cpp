@@ -1,0 +1,274 @@
+// What a training step asks of a GPU, seen without one: no value of a tensor is read on the host within it,
+// and every tensor lies on the model's device. A step on the CPU is watched operator by operator; then it
+// runs on the device "meta", whose tensors hold no values: reading one, or mixing in a tensor of the CPU,
+// throws.
+#include "train/step.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+#include <torch/library.h>
+
+#include <functional>
+#include <set>
+
+#include "oracle/small_models.h"
+
+namespace hero {
+namespace {
+
+// Kernels that LibTorch or we have for CPU and CUDA only.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_shapes(const at::Tensor& ids,
+                                                                       int64_t experts) {
+  return {at::empty({experts}, ids.options()), at::empty({experts + 1}, ids.options()),
+          at::empty({ids.numel()}, ids.options()), at::empty_like(ids)};
+}
+at::Tensor index_select_shape(const at::Tensor& x, int64_t dim, const at::Tensor& index) {
+  auto sizes = x.sizes().vec();
+  sizes[dim] = index.numel();
+  return at::empty(sizes, x.options());
+}
+at::Tensor where_shape(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b) {
+  return at::empty_like(a + b).masked_fill(condition, 0);
+}
+at::Tensor& where_out_shape(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b,
+                            at::Tensor& out) {
+  return out.copy_(where_shape(condition, a, b));
+}
+at::Tensor& same_shape_out(const at::Tensor& x, at::Tensor& out) {
+  out.resize_(x.sizes());
+  return out;
+}
+at::Tensor variance_shape(const at::Tensor& x, at::OptionalIntArrayRef dim, const std::optional<at::Scalar>&,
+                          bool keepdim) {
+  return x.sum(dim, keepdim);
+}
+at::Tensor embedding_gradient_shape(const at::Tensor& dy, const at::Tensor& ids, c10::SymInt rows,
+                                    c10::SymInt padding, bool) {
+  const auto none = std::move(padding);
+  TORCH_CHECK(ids.is_meta() && none == -1);
+  return at::empty_symint({std::move(rows), dy.size(-1)}, dy.options());
+}
+void no_update(at::TensorList values, at::TensorList gradients, at::TensorList, at::TensorList,
+               at::TensorList, at::TensorList steps, double, double, double, double, double, bool, bool,
+               const std::optional<at::Tensor>& divisor, const std::optional<at::Tensor>& skip) {
+  TORCH_CHECK(steps[0].is_meta() && values[0].is_meta() && gradients[0].is_meta());
+  TORCH_CHECK(!divisor || divisor->is_meta());
+  TORCH_CHECK(skip && skip->is_meta(), "a gradient that is not finite must be seen on the device");
+}
+TORCH_LIBRARY_IMPL(hero, Meta, m) { m.impl("plan_assignments", plan_shapes); }
+TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("index_select", index_select_shape);
+  m.impl("where.self", where_shape);
+  m.impl("where.self_out", where_out_shape);
+  m.impl("var.correction", variance_shape);
+  m.impl("abs.out", same_shape_out);
+  m.impl("logical_not.out", same_shape_out);
+  m.impl("embedding_dense_backward", embedding_gradient_shape);
+  m.impl("_fused_adamw_", no_update);
+}
+
+struct Case {
+  std::string name;
+  std::function<void(Config&)> change;
+  bool deepseek = false;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::vector<Case> cases() {
+  return {
+      {"qwen", [](Config&) {}},
+      {"bf16", [](Config& c) { c = small::fused(c); }},
+      {"baseline", [](Config& c) { c.router.kind = "baseline"; }},
+      {"sequence_balance", [](Config& c) { c.router.balance = "sequence"; }},
+      {"global_balance", [](Config& c) { c.router.balance = "global"; }},
+      {"pooled_balance", [](Config& c) { c.router.balance = "pooled"; }},
+      {"z_and_coupling",
+       [](Config& c) {
+         c.router.z_loss = 0.1;
+         c.router.coupling_loss = 0.1;
+       }},
+      {"capacity_by_probability", [](Config& c) { c.router.capacity_factor = 1.0; }},
+      {"capacity_by_position",
+       [](Config& c) {
+         c.router.capacity_factor = 1.0;
+         c.router.drop_policy = "position";
+       }},
+      {"jitter", [](Config& c) { c.router.jitter = 0.1; }},
+      {"forced_balance", [](Config& c) { c.router.force_balance = true; }},
+      {"live_history", [](Config& c) { c.router.detach = false; }},
+      {"recompute", [](Config& c) { c.train.recompute = true; }},
+      {"routers_alone", [](Config& c) { c.train.trainable = "routers"; }},
+      {"yarn", [](Config& c) { c.model.rope_scaling.type = "yarn"; }},
+      {"deepseek", [](Config&) {}, true},
+      {"deepseek_groups_bias_shared",
+       [](Config& c) {
+         c.model.scoring_func = "sigmoid";
+         c.model.n_group = 4;
+         c.model.topk_group = 2;
+         c.model.n_shared_experts = 1;
+         c.model.q_lora_rank = 5;
+         c.router.bias_update_rate = 0.01;
+       },
+       true},
+  };
+}
+
+constexpr int64_t kLength = 12;
+
+Config configured(const Case& c) {
+  Config config = c.deepseek ? small::deepseek() : small::qwen();
+  config.train.micro_batch = 2;
+  config.train.global_batch = 4;
+  c.change(config);
+  return config;
+}
+
+struct Training {
+  explicit Training(const Config& config, at::Device device = at::kCPU)
+      : model(config, device),
+        optimizer(model.parameters(), config.optim),
+        balance(BalanceState::uniform(model.layout().layers(), model.layout().experts(), device)),
+        step(model, optimizer, balance) {}
+
+  void micro_batch(uint64_t seed) {
+    step.micro_batch(small::tokens(2, kLength + 1, model.config().model.vocab_size, seed),
+                     {.training = true});
+  }
+
+  Transformer model;
+  AdamW optimizer;
+  BalanceState balance;
+  TrainStep step;
+};
+
+// Operators called on this thread, those within a kernel of ours aside: they are that kernel's on this
+// device.
+std::set<std::string> called;
+int within_ours = 0;
+
+std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
+  const std::string name = f.name();
+  const bool ordered = at::globalContext().deterministicAlgorithms();
+  if (within_ours == 0) called.insert(ordered ? name + " in order" : name);
+  if (name.starts_with("hero::")) ++within_ours;
+  return nullptr;
+}
+void leave(const at::RecordFunction& f, at::ObserverContext*) {
+  if (std::string(f.name()).starts_with("hero::")) --within_ours;
+}
+
+class StepTest : public testing::TestWithParam<Case> {};
+
+TEST_P(StepTest, AMicroBatchReadsNoValueOnTheHost) {
+  Training training(configured(GetParam()));
+  training.step.begin();
+  called.clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(enter, leave).scopes({at::RecordScope::FUNCTION}));
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  training.micro_batch(1);
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  at::removeCallback(handle);
+  EXPECT_TRUE(called.count("hero::plan_assignments in order"));
+  EXPECT_TRUE(called.count("aten::gather in order"));
+  EXPECT_TRUE(called.count("aten::scatter_add_"));
+  for (const char* reads : {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select",
+                            "bincount", "equal", "_unique2", "unique_dim"}) {
+    EXPECT_FALSE(called.count(std::string("aten::") + reads)) << reads;
+    EXPECT_FALSE(called.count(std::string("aten::") + reads + " in order")) << reads;
+  }
+  // On CUDA these sort and wait where an order is asked for.
+  for (const char* waits :
+       {"scatter_add", "scatter_add_", "index_copy_", "index_put_", "_index_put_impl_", "index_add_"}) {
+    EXPECT_FALSE(called.count(std::string("aten::") + waits + " in order")) << waits;
+  }
+}
+
+TEST_P(StepTest, RunsOnADeviceWithoutValues) {
+  Training training(configured(GetParam()), at::kMeta);
+  for (int64_t step = 1; step <= 2; ++step) {
+    training.step.begin();
+    training.micro_batch(1);
+    training.micro_batch(2);
+    training.step.update(step, 1e-3);
+  }
+  for (const auto& p : training.model.parameters().all()) {
+    EXPECT_TRUE(p.values.is_meta() && p.leaf.is_meta()) << p.name;
+    EXPECT_EQ(p.leaf.grad().defined(), p.leaf.requires_grad()) << p.name;
+  }
+  for (const auto& [name, buffer] : training.model.parameters().buffers())
+    EXPECT_TRUE(buffer.is_meta()) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, StepTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Generation: a prompt, then two texts together over their caches.
+TEST_P(StepTest, ExtendsTextsOnADeviceWithoutValues) {
+  const Config config = configured(GetParam());
+  const Transformer model(config, at::kMeta);
+  const auto ids = [](int64_t n) { return at::zeros({n}, at::TensorOptions(at::kMeta).dtype(at::kLong)); };
+  KeyValueCache a, b;
+  EXPECT_EQ(model.extend(ids(5), {&a}, {5}).sizes(), at::IntArrayRef({5, config.model.hidden_size}));
+  model.extend(ids(3), {&b}, {3});
+  const auto hidden = model.extend(ids(2), {&a, &b}, {1, 1});
+  EXPECT_TRUE(hidden.is_meta());
+  EXPECT_EQ(model.logits(hidden, 1).sizes(), at::IntArrayRef({1, 2, config.model.vocab_size}));
+  EXPECT_EQ(a.length, 6);
+}
+
+TEST(Step, TheDeviceWithoutValuesIsStrict) {
+  const auto without = at::ones({2}, at::kMeta);
+  EXPECT_THROW(without.sum().item<double>(), c10::Error);
+  EXPECT_THROW(without.cpu(), c10::Error);
+  EXPECT_THROW(without * at::ones({2}), c10::Error);
+}
+
+// Means over micro-batches, and the whole step's counts.
+TEST(Step, SumsAreThoseOfItsMicroBatches) {
+  auto config = small::qwen();
+  config.train.micro_batch = 2;
+  config.train.global_batch = 4;
+  Training both(config), one(config);
+  both.step.begin();
+  both.micro_batch(1);
+  both.micro_batch(2);
+  both.step.update(1, 1e-3);
+  const auto sums = both.step.read();
+  double lm = 0, loss = 0;
+  at::Tensor assigned = at::zeros({4, 8}, at::kDouble);
+  for (const uint64_t seed : {1, 2}) {
+    one.step.begin();
+    one.micro_batch(seed);
+    const auto part = one.step.read();
+    lm += part.lm;
+    loss += part.loss;
+    assigned += part.layers.assigned_LE();
+  }
+  EXPECT_NEAR(sums.lm, lm, 1e-12);
+  EXPECT_NEAR(sums.loss, loss, 1e-12);
+  EXPECT_GT(sums.loss, sums.lm);
+  EXPECT_TRUE(sums.layers.assigned_LE().equal(assigned));
+  EXPECT_EQ(assigned.sum().item<double>(), 4 * 2 * 2 * kLength * 3);
+  EXPECT_TRUE(both.balance.shares_LE.equal(assigned / assigned.sum(1, true)));
+}
+
+TEST(Step, ANonFiniteGradientChangesNoWeight) {
+  Training training(small::qwen());
+  std::vector<at::Tensor> before;
+  for (const auto& p : training.model.parameters().all()) before.push_back(p.values.clone());
+  training.step.begin();
+  training.micro_batch(1);
+  auto& broken = training.model.parameters().all()[3];
+  broken.leaf.mutable_grad().fill_(NAN);
+  training.step.update(1, 1e-3);
+  EXPECT_FALSE(std::isfinite(training.step.read().gradient_norm));
+  EXPECT_EQ(training.optimizer.non_finite_gradient(), broken.name);
+  for (size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(training.model.parameters().all()[i].values.equal(before[i])) << i;
+}
+
+}  // namespace
+}  // namespace hero
