@@ -1,7 +1,6 @@
-#include "ops/cuda/kernels/dispatch.cuh"
-
 #include "cuda/run.h"
 #include "ops/assignments.h"
+#include "ops/cuda/kernels/dispatch.cuh"
 #include "ops/plain.h"
 
 namespace hero::test {
