@@ -31,6 +31,7 @@ hero_import_torch_library(c10_cuda)
 add_library(
   hero_cuda SHARED
   src/ops/cuda/dispatch.cu
+  src/ops/cuda/experts.cu
   src/ops/cuda/linear.cu
   src/ops/cuda/linear_cross_entropy.cu
   src/ops/cuda/rms_norm.cu

@@ -1,10 +1,11 @@
-#include "cuda/emulate.h"
-
 #include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstring>
+#include <deque>
 #include <vector>
+
+#include "cuda/emulate_mma.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -20,6 +21,13 @@ constexpr size_t kMost = 128;  // bytes that a lane may bring to a meeting
 
 enum class State { kReady, kAtBarrier, kInWarp, kDone };
 
+// A copy that a thread has asked for.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes, zeros;
+};
+
 struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStack]};
   ucontext_t start;
@@ -28,6 +36,7 @@ struct Fiber {
   bool started = false;
   const char* what = "";
   Place place{};
+  std::deque<std::vector<Copy>> copies;  // by groups; the last is open
 };
 
 struct Warp {
@@ -119,6 +128,7 @@ void run_block() {
   for (size_t t = 0; t < threads; ++t) {
     fibers[t].state = State::kReady;
     fibers[t].started = false;
+    fibers[t].copies.assign(1, {});
   }
   for (auto& warp : warps) warp.arrived = 0;
   while (failure.empty()) {
@@ -178,6 +188,24 @@ void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_
     together(warp.in, warp.out);
   }
   std::memcpy(out, warp.out + lane() * out_bytes, out_bytes);
+}
+
+void copy_later(void* to, const void* from, size_t bytes, size_t zeros, Place place) {
+  const auto misplaced = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % bytes != 0; };
+  if (misplaced(to) || misplaced(from) || zeros > bytes) trap(place);
+  fibers[current].copies.back().push_back({to, from, bytes, zeros});
+}
+
+void commit_copies() { fibers[current].copies.emplace_back(); }
+
+void wait_for_copies(size_t groups_under_way) {
+  auto& groups = fibers[current].copies;
+  for (; groups.size() > groups_under_way + 1; groups.pop_front()) {
+    for (const auto& copy : groups.front()) {
+      std::memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
+      std::memset(static_cast<char*>(copy.to) + copy.bytes - copy.zeros, 0, copy.zeros);
+    }
+  }
 }
 
 std::string run(dim3 grid, dim3 block, const std::function<void()>& thread) {

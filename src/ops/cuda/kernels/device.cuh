@@ -69,8 +69,7 @@ __device__ __forceinline__ float warp_max(float v) {
 }
 
 /// Sum of v over this lane and those before it.
-__device__ __forceinline__ int64_t warp_prefix(int64_t v) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+__device__ __forceinline__ int64_t warp_prefix(int64_t v, int lane) {
   for (int offset = 1; offset < kLanes; offset *= 2) {
     const int64_t below = __shfl_up_sync(kAll, v, offset);
     if (lane >= offset) v += below;

@@ -59,7 +59,7 @@ inline __global__ void add_up_chunks(PlanWork a) {
     int64_t running = 0;
     for (int64_t c = 0; c < a.chunks; c += kLanes) {
       int64_t* place = a.before + e * a.chunks + c + lane;
-      const int64_t own = c + lane < a.chunks ? *place : 0, sum = warp_prefix(own);
+      const int64_t own = c + lane < a.chunks ? *place : 0, sum = warp_prefix(own, lane);
       if (c + lane < a.chunks) *place = running + sum - own;
       running += __shfl_sync(kAll, sum, kLanes - 1);
     }
@@ -69,7 +69,7 @@ inline __global__ void add_up_chunks(PlanWork a) {
   if (threadIdx.y == 0) {
     int64_t running = 0;
     for (int64_t first = 0; first < a.experts; first += kLanes) {
-      const int64_t e = first + lane, own = e < a.experts ? total[e] : 0, sum = warp_prefix(own);
+      const int64_t e = first + lane, own = e < a.experts ? total[e] : 0, sum = warp_prefix(own, lane);
       if (e < a.experts) a.offsets[e] = total[e] = running + sum - own;
       running += __shfl_sync(kAll, sum, kLanes - 1);
     }
