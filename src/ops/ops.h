@@ -84,10 +84,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD
 at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::TensorList history,
                           at::TensorList sumsq, double depth_factor, double eps, bool scale);
 
-/// Where each kept assignment goes: rows sorted by expert, tokens ascending within one.
+/// Where each kept assignment goes: rows sorted by expert, tokens ascending within one. On CUDA the host does not
+/// know how many were dropped, so there N = T*K always, and rows from offsets[E] on are unused: their token is 0,
+/// permute copies that token's row into them, experts makes zeros of them forward and backward, combine leaves
+/// them out and gives them a gradient of zeros, and nothing is ever summed over them.
 struct Plan {
   at::Tensor counts;   ///< [E] int64, kept rows of each expert
-  at::Tensor offsets;  ///< [E+1] int64, first row of each expert; the last is N
+  at::Tensor offsets;  ///< [E+1] int64, first row of each expert; the last is the number of kept rows
   at::Tensor token;    ///< [N] int64, the token of a row
   at::Tensor row;      ///< [T, K] int64, the row of an assignment, -1 where it was dropped
 };
