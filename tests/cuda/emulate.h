@@ -6,12 +6,13 @@
 // Mistakes it reports: a barrier or shuffle that not every thread (lane) reaches, or that threads reach at
 // different places of the source; a trap. Shared memory is filled with ones (NaN) before each block, so what
 // is read before it was written shows. The order in which threads run can be turned around: a missing barrier
-// then changes results in one of the two orders, unless it only separates lanes in lockstep.
+// then changes results in one of the two orders. Built with -fsanitize=address,undefined, accesses beyond an
+// array show as in any program (-fsanitize-sections=emulated_shared for shared memory).
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 
 #define __global__
@@ -22,6 +23,12 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("emulated_shared")))
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
@@ -132,6 +139,11 @@ unsigned __match_any_sync(unsigned mask, T value, HERO_HERE) {
         }
       },
       "__match_any_sync", HERO_PLACE);
+}
+
+template <typename T>
+void __stwb(T* to, T value) {
+  std::memcpy(to, &value, sizeof(T));
 }
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }

@@ -33,9 +33,28 @@ __device__ __forceinline__ Vector<T, n> load(const T* from) {
   return *reinterpret_cast<const Vector<T, n>*>(from);
 }
 
+/// To global memory. By an intrinsic: the compiler takes apart the store of a struct that it has just put
+/// together.
 template <typename T, int n>
 __device__ __forceinline__ void store(T* to, const Vector<T, n>& vector) {
-  *reinterpret_cast<Vector<T, n>*>(to) = vector;
+  constexpr int bytes = static_cast<int>(sizeof(T)) * n;
+  if constexpr (bytes == 32) {
+    struct Halves {
+      uint4 low, high;
+    };
+    const auto halves = __builtin_bit_cast(Halves, vector);
+    __stwb(reinterpret_cast<uint4*>(to), halves.low);
+    __stwb(reinterpret_cast<uint4*>(to) + 1, halves.high);
+  } else if constexpr (bytes == 16) {
+    __stwb(reinterpret_cast<uint4*>(to), __builtin_bit_cast(uint4, vector));
+  } else if constexpr (bytes == 8) {
+    __stwb(reinterpret_cast<uint2*>(to), __builtin_bit_cast(uint2, vector));
+  } else if constexpr (n == 2) {
+    __stwb(reinterpret_cast<unsigned*>(to), __builtin_bit_cast(unsigned, vector));
+  } else {
+    static_assert(n == 1);
+    *to = vector.value[0];
+  }
 }
 
 /// The n values at `from` in fp32.

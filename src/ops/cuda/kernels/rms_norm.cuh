@@ -78,7 +78,8 @@ __global__ void norm_weight_strips(int64_t rows, int64_t d, int64_t strip, const
       for (int i = 0; i < n; ++i) sum.value[i] += g.value[i] * (v.value[i] * rstd[r]);
     }
   }
-  store(&sums[threadIdx.y][threadIdx.x * n], sum);
+  HERO_UNROLL
+  for (int i = 0; i < n; ++i) sums[threadIdx.y][threadIdx.x * n + i] = sum.value[i];
   __syncthreads();
   if (threadIdx.y > 0 || c >= d) return;
   for (int warp = 1; warp < kStripWarps; ++warp) {
