@@ -1,6 +1,7 @@
 #pragma once
 // The menu of operators. Model code calls only these; each stands in <op>.cpp (schema, checks, autograd,
-// plain form) with its fused CPU kernels in cpu/<op>.cpp.
+// plain form) with its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. Those for CUDA wait for nothing from the
+// device, so that a step can be captured in a graph; fp64 goes through the plain forms there, which may wait.
 //
 // Shape suffixes, everywhere in the project:
 //   B batch, S sequence, T tokens (B*S), D hidden size, H heads, E experts, K experts per token, N routed

@@ -107,7 +107,7 @@ TEST_P(DispatchTest, ValuesAndGradientsOfALayer) {
       return std::vector{at::einsum("tke,ted->td", {chosen, every})};
     };
     const auto scale = [](int64_t n) { return 1 / std::sqrt(static_cast<double>(n)); };
-    constexpr Tolerance kLayer{1.01 * kBf16Rounding, 24 * kBf16Rounding, 1.5 * kBf16Rounding};
+    constexpr Tolerance kLayer{1.01 * kBf16Rounding, 32 * kBf16Rounding, 1.5 * kBf16Rounding};
     check(layer, want,
           {{normal({c.tokens, c.width}, 1)},
            {normal({c.experts, 2 * c.inner, c.width}, 2, scale(c.width)), Role::kWeight},
