@@ -1,5 +1,6 @@
 // Plan, permute and combine on CUDA. Nothing is known of the ids on the host: the plan has T*K rows whatever
-// was dropped, and those behind offsets[E] are unused (see Plan in ops.h).
+// was dropped, and those behind offsets[E] are unused (see Plan in ops.h). For more than kMaxExperts experts
+// the plain form makes the plan, which asks the device how many rows were kept.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
