@@ -11,6 +11,7 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // Bounds of the section that holds every __shared__ variable; absent if no kernel has one.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the linker makes these names
 extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop_emulated_shared[];
 
 namespace hero::emulate {
@@ -150,7 +151,6 @@ void run_block() {
 }  // namespace
 
 void set_order(Order new_order) { order = new_order; }
-int lane() { return static_cast<int>(current % kLanes); }
 
 void wait_for_block(Place place) {
   auto& fiber = fibers[current];
@@ -170,7 +170,7 @@ void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_
   auto& fiber = fibers[current];
   const unsigned own = 1u << (current - first);
   if (!(mask & own)) fail(name(current) + " is not in the mask of " + what);
-  std::memcpy(warp.in + lane() * in_bytes, in, in_bytes);
+  std::memcpy(warp.in + current % kLanes * in_bytes, in, in_bytes);
   fiber.what = what;
   fiber.place = place;
   warp.arrived |= own;
@@ -188,7 +188,7 @@ void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_
     }
     together(warp.in, warp.out);
   }
-  std::memcpy(out, warp.out + lane() * out_bytes, out_bytes);
+  std::memcpy(out, warp.out + current % kLanes * out_bytes, out_bytes);
 }
 
 void copy_later(void* to, const void* from, size_t bytes, size_t zeros, Place place) {

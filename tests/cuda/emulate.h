@@ -15,6 +15,8 @@
 #include <functional>
 #include <string>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's
+
 #define __global__
 #define __device__
 #define __host__
@@ -54,14 +56,13 @@ void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_
           const std::function<void(const void* in, void* out)>& together, const char* what, Place place);
 void wait_for_block(Place place);
 [[noreturn]] void trap(Place place);
-int lane();
 
 /// Typed form of `meet`: together(In in[32], Out out[32]).
 template <typename Out, typename In, typename F>
 Out exchange(unsigned mask, const In& in, const F& together, const char* what, Place place) {
   Out out;
   meet(
-      mask, &in, sizeof(In), &out, sizeof(Out),
+      mask, static_cast<const void*>(&in), sizeof(In), static_cast<void*>(&out), sizeof(Out),
       [&](const void* all_in, void* all_out) {
         together(static_cast<const In*>(all_in), static_cast<Out*>(all_out));
       },
@@ -114,10 +115,6 @@ template <typename T>
 T __shfl_up_sync(unsigned mask, T value, int by, HERO_HERE) {
   return hero::emulate::shuffle(mask, value, [&](int i) { return i - by; }, HERO_PLACE);
 }
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, int by, HERO_HERE) {
-  return hero::emulate::shuffle(mask, value, [&](int i) { return i + by; }, HERO_PLACE);
-}
 inline unsigned __ballot_sync(unsigned mask, bool vote, HERO_HERE) {
   return hero::emulate::exchange<unsigned>(
       mask, vote,
@@ -148,4 +145,5 @@ void __stwb(T* to, T value) {
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(unsigned bits) { return bits ? std::countr_zero(bits) + 1 : 0; }
-inline float __expf(float x) { return std::exp(x); }
+
+// NOLINTEND(bugprone-reserved-identifier)

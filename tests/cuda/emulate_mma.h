@@ -12,11 +12,13 @@ void commit_copies();
 void wait_for_copies(size_t groups_under_way);
 }  // namespace hero::emulate
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's
 inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0, HERO_HERE) {
   hero::emulate::copy_later(to, from, bytes, zeros, HERO_PLACE);
 }
 inline void __pipeline_commit() { hero::emulate::commit_copies(); }
 inline void __pipeline_wait_prior(size_t groups) { hero::emulate::wait_for_copies(groups); }
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace hero::ops::cuda {
 

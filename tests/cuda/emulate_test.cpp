@@ -23,6 +23,7 @@ __global__ void barrier_of_some(int) {
 }
 
 __global__ void two_barriers(int) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): two places of the source
   if (threadIdx.x < 16) {
     __syncthreads();
   } else {
