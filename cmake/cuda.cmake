@@ -28,7 +28,16 @@ endif()
 
 hero_import_torch_library(torch_cuda)
 hero_import_torch_library(c10_cuda)
-add_library(hero_cuda SHARED src/ops/cuda/route.cu)
+add_library(
+  hero_cuda SHARED
+  src/ops/cuda/dispatch.cu
+  src/ops/cuda/experts.cu
+  src/ops/cuda/linear.cu
+  src/ops/cuda/linear_cross_entropy.cu
+  src/ops/cuda/rms_norm.cu
+  src/ops/cuda/rope.cu
+  src/ops/cuda/route.cu
+  src/ops/cuda/swiglu.cu)
 set_target_properties(hero_cuda PROPERTIES CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Shared DEFINE_SYMBOL "")
 target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda CUDA::cudart)
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")

@@ -1,7 +1,7 @@
 // Causal attention. Fused kernels take the training form, as many queries as keys; decoding, other types and
 // other devices go through the library's scaled_dot_product_attention, whose fused kernels want equal widths
-// of q, k and v and equal numbers of heads, so narrower values are padded with zeros and shared heads
-// repeated.
+// of q, k and v, so narrower values are padded with zeros. Shared heads are repeated where its kernels want
+// equal numbers of heads: FlashAttention on CUDA does not.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
@@ -87,8 +87,11 @@ struct Attention : torch::autograd::Function<Attention> {
 // The library's, whose values may not be wider or narrower than the keys.
 at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
-  auto keys_H = groups > 1 ? k.repeat_interleave(groups, 1) : k;
-  auto values_H = groups > 1 ? v.repeat_interleave(groups, 1) : v;
+  const bool masked = queries > 1 && queries < keys;
+  const bool flash = q.is_cuda() && !masked && at::isReducedFloatingType(q.scalar_type());
+  const bool repeat = groups > 1 && !flash;
+  auto keys_H = repeat ? k.repeat_interleave(groups, 1) : k;
+  auto values_H = repeat ? v.repeat_interleave(groups, 1) : v;
   auto queries_H = q;
   if (width < q.size(3)) values_H = at::constant_pad_nd(values_H, {0, q.size(3) - width});
   if (width > q.size(3)) {
@@ -96,11 +99,12 @@ at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at:
     keys_H = at::constant_pad_nd(keys_H, {0, width - q.size(3)});
   }
   std::optional<at::Tensor> mask;
-  if (queries > 1 && queries < keys) {
+  if (masked) {
     mask = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
   }
   auto out = at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0,
-                                              queries > 1 && queries == keys, scale);
+                                              queries > 1 && queries == keys, scale,
+                                              /*enable_gqa=*/groups > 1 && flash);
   return width < q.size(3) ? out.slice(3, 0, width) : out;
 }
 

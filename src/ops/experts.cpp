@@ -28,6 +28,7 @@ std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, co
     rows_of(h, o, e).copy_(at::mm(rows_of(x, o, e), gate_up[e].t()));
     rows_of(y, o, e).copy_(at::mm(swiglu_forward_plain(rows_of(h, o, e)), down[e].t()));
   }
+  y.slice(0, o[gate_up.size(0)]).zero_();
   return {y, h};
 }
 
@@ -48,6 +49,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
     dgate_up[e].copy_(at::mm(dh.to(acc).t(), rows_of(x, o, e).to(acc)));
     rows_of(dx, o, e).copy_(at::mm(dh, gate_up[e]));
   }
+  dx.slice(0, o[gate_up.size(0)]).zero_();
   return {dx, dgate_up, ddown};
 }
 

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "ops/assignments.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
@@ -37,11 +39,14 @@ TEST_P(DispatchTest, ValuesOfThePlan) {
     const auto plan = ops::plan(ids.to(device()), c.experts);
     const auto [counts, offsets, token, row] = ops::plan_plain(ids.to(device()), c.experts);
     for (const auto& got : {plan, ops::Plan{counts, offsets, token, row}}) {
+      const int64_t used = want.token.size(0);
       EXPECT_TRUE(same(got.counts.cpu(), want.counts));
       EXPECT_TRUE(same(got.offsets.cpu(), want.offsets));
-      EXPECT_TRUE(same(got.token.cpu(), want.token));
+      EXPECT_TRUE(same(got.token.slice(0, 0, used).cpu(), want.token));
+      EXPECT_EQ(got.token.slice(0, used).ne(0).sum().item<int64_t>(), 0);
       EXPECT_TRUE(same(got.row.cpu(), want.row));
     }
+    EXPECT_EQ(plan.token.size(0), device() == at::kCUDA ? ids.numel() : want.token.size(0));
   }
 }
 
@@ -50,7 +55,9 @@ TEST_P(DispatchTest, ValuesAndGradientsOfPermute) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
     const auto permute = [&](const std::vector<at::Tensor>& in) {
-      return std::vector{ops::permute(in[0], ops::plan(in[1], c.experts))};
+      // Without the unused rows that a plan on CUDA ends with.
+      const auto used = in[1].ge(0).sum().item<int64_t>();
+      return std::vector{ops::permute(in[0], ops::plan(in[1], c.experts)).slice(0, 0, used)};
     };
     const auto want = [&](const std::vector<at::Tensor>& in) {
       const auto plan = counted(in[1].cpu(), c.experts);
@@ -67,7 +74,8 @@ TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
   for (const auto& c : kExpertsCases) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
-    const auto rows = counted(ids_of(c), c.experts).token.size(0);
+    const auto ids = ids_of(c);
+    const auto rows = device() == at::kCUDA ? ids.numel() : counted(ids, c.experts).token.size(0);
     const auto combine = [&](const std::vector<at::Tensor>& in) {
       return std::vector{ops::combine(in[0], in[1], ops::plan(in[2], c.experts))};
     };
@@ -75,10 +83,38 @@ TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
       const auto row = counted(in[2].cpu(), c.experts).row.to(in[0].device());
       return std::vector{at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]})};
     };
-    check(
-        combine, want,
-        {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids_of(c), Role::kFixed}},
-        {kRoundedOnce}, {kRoundedOnce, kFp32});
+    check(combine, want,
+          {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids, Role::kFixed}},
+          {kRoundedOnce}, {kRoundedOnce, kFp32});
+  }
+}
+
+// From ids to the tokens' outputs and back: what a plan on CUDA ends with leaves no trace.
+TEST_P(DispatchTest, ValuesAndGradientsOfALayer) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(name(c));
+    const auto layer = [&](const std::vector<at::Tensor>& in) {
+      const auto plan = ops::plan(in[4], c.experts);
+      const auto rows = ops::experts(ops::permute(in[0], plan), in[1], in[2], plan);
+      EXPECT_TRUE(rows.isfinite().all().item<bool>());
+      return std::vector{ops::combine(rows, in[3], plan)};
+    };
+    const auto want = [&](const std::vector<at::Tensor>& in) {
+      const auto chosen = one_hot_rows(in[4], c.experts) * in[3].unsqueeze(2);  // [T, K, E]
+      const auto halves = at::einsum("td,efd->tef", {in[0], in[1]}).chunk(2, 2);
+      const auto every = at::einsum("tef,edf->ted", {at::silu(halves[0]) * halves[1], in[2]});
+      return std::vector{at::einsum("tke,ted->td", {chosen, every})};
+    };
+    const auto scale = [](int64_t n) { return 1 / std::sqrt(static_cast<double>(n)); };
+    constexpr Tolerance kLayer{1.01 * kBf16Rounding, 32 * kBf16Rounding, 1.5 * kBf16Rounding};
+    check(layer, want,
+          {{normal({c.tokens, c.width}, 1)},
+           {normal({c.experts, 2 * c.inner, c.width}, 2, scale(c.width)), Role::kWeight},
+           {normal({c.experts, c.width, c.inner}, 3, scale(c.inner)), Role::kWeight},
+           {normal({c.tokens, c.k}, 5), Role::kWide},
+           {ids_of(c), Role::kFixed}},
+          {kLayer}, {kLayer, kLayer, kLayer, kLayer});
   }
 }
 

@@ -1,0 +1,105 @@
+#pragma once
+// RMSNorm: a warp per row for values and the input's gradient. The weight's gradient is a sum over all rows:
+// each block sums a strip of rows of some columns, a second kernel the strips, always in the same order.
+#include "ops/cuda/kernels/device.cuh"
+
+namespace hero::ops::cuda {
+
+inline constexpr int kNormWarps = 4;     // of a block, one row each
+inline constexpr int kStripWarps = 8;    // of a block that sums a strip, every eighth row each
+inline constexpr int kStripColumns = 4;  // of a lane
+
+template <typename T>
+struct NormWork {
+  int64_t rows, d;
+  const T *x, *w, *dy;
+  float eps;
+  float* rstd;  // [rows], 1 / sqrt(mean(x^2) + eps): written forward, read backward
+  T* out;       // y, or dx
+};
+
+template <int n, typename T>
+__global__ void norm_forward(NormWork<T> a) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kNormWarps + threadIdx.y;
+  if (r >= a.rows) return;
+  const T* x = a.x + r * a.d;
+  float squares = 0;
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
+    const auto v = load_wide<n>(x + c);
+    HERO_UNROLL
+    for (int i = 0; i < n; ++i) squares += v.value[i] * v.value[i];
+  }
+  const float rstd = 1.0f / sqrtf(warp_sum(squares) / a.d + a.eps);
+  if (threadIdx.x == 0) a.rstd[r] = rstd;
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
+    auto v = load_wide<n>(x + c);
+    const auto w = load_wide<n>(a.w + c);
+    HERO_UNROLL
+    for (int i = 0; i < n; ++i) v.value[i] = v.value[i] * rstd * w.value[i];
+    store_rounded(a.out + r * a.d + c, v);
+  }
+}
+
+// dx = (dn - normed * mean(dn * normed)) * rstd with dn = dy * w and normed = x * rstd.
+template <int n, typename T>
+__global__ void norm_backward(NormWork<T> a) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kNormWarps + threadIdx.y;
+  if (r >= a.rows) return;
+  const T *x = a.x + r * a.d, *dy = a.dy + r * a.d;
+  const float rstd = a.rstd[r];
+  float dot = 0;
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
+    const auto v = load_wide<n>(x + c), g = load_wide<n>(dy + c), w = load_wide<n>(a.w + c);
+    HERO_UNROLL
+    for (int i = 0; i < n; ++i) dot += g.value[i] * w.value[i] * (v.value[i] * rstd);
+  }
+  const float mean = warp_sum(dot) / a.d;
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
+    auto v = load_wide<n>(x + c);
+    const auto g = load_wide<n>(dy + c), w = load_wide<n>(a.w + c);
+    HERO_UNROLL
+    for (int i = 0; i < n; ++i) v.value[i] = (g.value[i] * w.value[i] - v.value[i] * rstd * mean) * rstd;
+    store_rounded(a.out + r * a.d + c, v);
+  }
+}
+
+// partial [strips, d]: the sum of dy * x * rstd over a strip's rows. Grid: columns / (32 * n), strips.
+template <int n, typename T>
+__global__ void norm_weight_strips(int64_t rows, int64_t d, int64_t strip, const T* dy, const T* x,
+                                   const float* rstd, float* partial) {
+  __shared__ float sums[kStripWarps][kLanes * n];
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x) * n, first = blockIdx.y * strip;
+  const int64_t end = first + strip < rows ? first + strip : rows;
+  Vector<float, n> sum{};
+  if (c < d) {
+    for (int64_t r = first + threadIdx.y; r < end; r += kStripWarps) {
+      const auto g = load_wide<n>(dy + r * d + c), v = load_wide<n>(x + r * d + c);
+      HERO_UNROLL
+      for (int i = 0; i < n; ++i) sum.value[i] += g.value[i] * (v.value[i] * rstd[r]);
+    }
+  }
+  HERO_UNROLL
+  for (int i = 0; i < n; ++i) sums[threadIdx.y][threadIdx.x * n + i] = sum.value[i];
+  __syncthreads();
+  if (threadIdx.y > 0 || c >= d) return;
+  for (int warp = 1; warp < kStripWarps; ++warp) {
+    HERO_UNROLL
+    for (int i = 0; i < n; ++i) sum.value[i] += sums[warp][threadIdx.x * n + i];
+  }
+  store(partial + blockIdx.y * d + c, sum);
+}
+
+// Grid: columns / 32.
+inline __global__ void add_strips(int64_t strips, int64_t d, const float* partial, float* dw) {
+  __shared__ float sums[kStripWarps][kLanes];
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  float sum = 0;
+  for (int64_t s = threadIdx.y; s < strips && c < d; s += kStripWarps) sum += partial[s * d + c];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || c >= d) return;
+  for (int warp = 1; warp < kStripWarps; ++warp) sum += sums[warp][threadIdx.x];
+  dw[c] = sum;
+}
+
+}  // namespace hero::ops::cuda

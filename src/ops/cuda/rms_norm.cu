@@ -1,0 +1,90 @@
+// RMSNorm on CUDA.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "ops/cuda/kernels/rms_norm.cuh"
+#include "ops/cuda/launch.h"
+#include "ops/plain.h"
+
+namespace hero::ops {
+namespace {
+
+using namespace cuda;
+
+constexpr int64_t kBlocks = 1024;  // that sum strips: several for each multiprocessor
+constexpr int64_t kMostStrips = 512, kLeastStrip = 64;
+
+bool fused(const at::Tensor& x, const at::Tensor& w) {
+  return suits(x.scalar_type()) && w.scalar_type() == x.scalar_type();
+}
+
+std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+  if (!fused(x, w)) return rms_norm_forward_plain(x, w, eps);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto in = x.contiguous(), weight = w.contiguous();
+  const int64_t rows = x.size(0), d = x.size(1);
+  auto y = at::empty({rows, d}, x.options()), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+  if (y.numel() == 0) return {y, rstd};
+  for_type(x.scalar_type(), suits_vectors(in, d, {weight}), [&]<typename T, int n>() {
+    norm_forward<n>
+        <<<blocks(rows, kNormWarps), dim3(kLanes, kNormWarps), 0, at::cuda::getCurrentCUDAStream()>>>(
+            NormWork<T>{.rows = rows,
+                        .d = d,
+                        .x = in.const_data_ptr<T>(),
+                        .w = weight.const_data_ptr<T>(),
+                        .eps = static_cast<float>(eps),
+                        .rstd = rstd.data_ptr<float>(),
+                        .out = y.data_ptr<T>()});
+  });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {y, rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
+                                            const at::Tensor& rstd) {
+  if (!fused(x, w)) return rms_norm_backward_plain(dy, x, w, rstd);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  const auto in = x.contiguous(), weight = w.contiguous(), gradient = dy.contiguous();
+  const int64_t rows = x.size(0), d = x.size(1);
+  auto dx = at::empty({rows, d}, x.options());
+  if (dx.numel() == 0) return {dx, at::zeros({d}, rstd.options())};
+  auto dw = at::empty({d}, rstd.options());
+  const int64_t tiles = (d + kLanes * kStripColumns - 1) / (kLanes * kStripColumns);
+  const int64_t most = std::clamp<int64_t>(kBlocks / tiles, 1, kMostStrips);
+  const int64_t strip = std::max(kLeastStrip, (rows + most - 1) / most);
+  const int64_t strips = (rows + strip - 1) / strip;
+  const auto partial = at::empty({strips, d}, rstd.options());
+  for_type(x.scalar_type(), suits_vectors(in, d, {weight, gradient}), [&]<typename T, int n>() {
+    norm_backward<n><<<blocks(rows, kNormWarps), dim3(kLanes, kNormWarps), 0, stream>>>(
+        NormWork<T>{.rows = rows,
+                    .d = d,
+                    .x = in.const_data_ptr<T>(),
+                    .w = weight.const_data_ptr<T>(),
+                    .dy = gradient.const_data_ptr<T>(),
+                    .rstd = rstd.data_ptr<float>(),
+                    .out = dx.data_ptr<T>()});
+    constexpr int columns = n == 1 ? 1 : kStripColumns;
+    norm_weight_strips<columns>
+        <<<blocks(d, kLanes * columns, strips), dim3(kLanes, kStripWarps), 0, stream>>>(
+            rows, d, strip, gradient.const_data_ptr<T>(), in.const_data_ptr<T>(),
+            rstd.const_data_ptr<float>(), partial.data_ptr<float>());
+  });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  add_strips<<<blocks(d, kLanes), dim3(kLanes, kStripWarps), 0, stream>>>(
+      strips, d, partial.const_data_ptr<float>(), dw.data_ptr<float>());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {dx, dw};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hero, CUDA, m) {
+  m.impl("rms_norm_forward", forward);
+  m.impl("rms_norm_backward", backward);
+}
+
+}  // namespace hero::ops

@@ -1,0 +1,134 @@
+#include "cuda/run.h"
+#include "ops/assignments.h"
+#include "ops/cuda/kernels/dispatch.cuh"
+#include "ops/plain.h"
+
+namespace hero::test {
+namespace {
+
+using ops::cuda::kChunk, ops::cuda::kLanes, ops::cuda::kPlanWarps, ops::cuda::kRowWarps;
+
+// counts, offsets, token, row, as the device makes them.
+std::vector<at::Tensor> planned(const at::Tensor& ids, int64_t experts) {
+  const int64_t n = ids.numel(), chunks = (n + kChunk - 1) / kChunk;
+  const auto filled = [](at::IntArrayRef sizes) { return at::full(sizes, -77, at::kLong); };
+  auto ranks = at::full({n}, -77, at::kInt), before = filled({experts, chunks});
+  std::vector<at::Tensor> out = {filled({experts}), filled({experts + 1}), filled({n}), filled(ids.sizes())};
+  const ops::cuda::PlanWork work{.assignments = n,
+                                 .k = ids.size(1),
+                                 .experts = experts,
+                                 .chunks = chunks,
+                                 .ids = ids.const_data_ptr<int64_t>(),
+                                 .ranks = ranks.data_ptr<int>(),
+                                 .before = before.data_ptr<int64_t>(),
+                                 .counts = out[0].data_ptr<int64_t>(),
+                                 .offsets = out[1].data_ptr<int64_t>(),
+                                 .token = out[2].data_ptr<int64_t>(),
+                                 .row = out[3].data_ptr<int64_t>()};
+  launch({ranks, before}, ops::cuda::rank_in_chunks, blocks(chunks, kPlanWarps), {kLanes, kPlanWarps}, work);
+  launch({before, out[0], out[1]}, ops::cuda::add_up_chunks, {1}, {kLanes, ops::cuda::kScanWarps}, work);
+  launch({out[2], out[3]}, ops::cuda::place_assignments, blocks(n, 256), {256}, work);
+  return out;
+}
+
+// The plan of the processor, whose rows the device follows with unused rows of token 0.
+void check_plan(const at::Tensor& ids, int64_t experts) {
+  const auto got = planned(ids, experts);
+  const auto [counts, offsets, token, row] = ops::plan_plain(ids, experts);
+  EXPECT_TRUE(same(got[0], counts));
+  EXPECT_TRUE(same(got[1], offsets));
+  EXPECT_TRUE(same(got[2].slice(0, 0, token.size(0)), token));
+  EXPECT_EQ(got[2].slice(0, token.size(0)).ne(0).sum().item<int64_t>(), 0);
+  EXPECT_TRUE(same(got[3], row));
+}
+
+TEST(CudaDispatch, PlanSortsAndKeepsTheOrderOfTokens) {
+  for (const auto& c : kExpertsCases) {
+    SCOPED_TRACE(name(c));
+    check_plan(ids_of(c), c.experts);
+  }
+  check_plan(integers(-1, 5, {700, 3}, 3), 5);
+  check_plan(integers(-1, 1000, {300, 2}, 4), 1000);
+  check_plan(integers(0, 1, {1500, 1}, 5), 1);
+  for (const int64_t n : {kChunk - 1, kChunk, kChunk + 1, kChunk * 33})
+    check_plan(integers(-1, 3, {n, 1}, 6), 3);
+}
+
+TEST(CudaDispatch, PlanRefusesIdsThatNoExpertHas) {
+  for (const int64_t id : {int64_t{4}, int64_t{-2}, int64_t{1} << 32}) {
+    auto ids = at::full({1, 1}, id, at::kLong), ranks = at::zeros({1}, at::kInt),
+         before = at::zeros({4, 1}, at::kLong);
+    const ops::cuda::PlanWork work{.assignments = 1,
+                                   .k = 1,
+                                   .experts = 4,
+                                   .chunks = 1,
+                                   .ids = ids.const_data_ptr<int64_t>(),
+                                   .ranks = ranks.data_ptr<int>(),
+                                   .before = before.data_ptr<int64_t>()};
+    EXPECT_NE(emulate::launch(ops::cuda::rank_in_chunks, {1}, {kLanes, kPlanWarps}, work), "");
+  }
+}
+
+template <typename T, int n>
+void check_rows(const ExpertsCase& c, at::ScalarType type) {
+  const auto [counts, offsets, kept, row_of] = ops::plan_plain(ids_of(c), c.experts);
+  const int64_t rows = c.tokens * c.k, d = c.width, used = kept.size(0);
+  const auto token = at::constant_pad_nd(kept, {0, rows - used}), row = row_of;
+  const auto x = normal({c.tokens, d}, 1).to(type), y = normal({rows, d}, 2).to(type);
+  const auto weights = normal({c.tokens, c.k}, 3).to(at::kFloat);
+  const auto spoilt = [&](at::IntArrayRef sizes) { return at::full(sizes, NAN, x.options()); };
+  at::Tensor gathered = spoilt({rows, d});
+  launch({gathered}, ops::cuda::gather<ops::cuda::Vector<T, n>>, blocks(rows, kRowWarps), {kLanes, kRowWarps},
+         rows, d / n, reinterpret_cast<const ops::cuda::Vector<T, n>*>(x.const_data_ptr<T>()),
+         token.const_data_ptr<int64_t>(), reinterpret_cast<ops::cuda::Vector<T, n>*>(gathered.data_ptr<T>()));
+  EXPECT_TRUE(same(gathered, x.index_select(0, token)));
+
+  for (const bool weighted : {true, false}) {
+    at::Tensor sum = spoilt({c.tokens, d});
+    // The unused rows hold NaN: nothing may read them.
+    auto in = y.clone();
+    in.slice(0, used).fill_(NAN);
+    launch({sum}, ops::cuda::sum_rows<n, T>, blocks(c.tokens, kRowWarps), {kLanes, kRowWarps}, c.tokens, c.k,
+           d, static_cast<const T*>(in.const_data_ptr<T>()),
+           weighted ? weights.const_data_ptr<float>() : nullptr, row.const_data_ptr<int64_t>(),
+           sum.data_ptr<T>());
+    const auto want =
+        ops::sum_rows_plain(y.to(at::kDouble), weighted ? std::optional(weights) : std::nullopt, row);
+    EXPECT_TRUE(close(sum, want, type == at::kFloat ? kFp32 : kRoundedOnce));
+  }
+
+  at::Tensor dx = spoilt({rows, d}), dweights = at::zeros_like(weights);
+  launch({dx, dweights}, ops::cuda::combine_gradient<n, T>, blocks(rows, kRowWarps), {kLanes, kRowWarps},
+         ops::cuda::CombineGradient<T>{.rows = rows,
+                                       .k = c.k,
+                                       .d = d,
+                                       .dy = x.const_data_ptr<T>(),
+                                       .y = y.const_data_ptr<T>(),
+                                       .weights = weights.const_data_ptr<float>(),
+                                       .row = row.const_data_ptr<int64_t>(),
+                                       .token = token.const_data_ptr<int64_t>(),
+                                       .dx = dx.data_ptr<T>(),
+                                       .dweights = dweights.data_ptr<float>()});
+  const auto [want_dx, want_dweights] =
+      ops::combine_backward_plain(x.to(at::kDouble), y.to(at::kDouble), weights, row, token);
+  EXPECT_TRUE(close(dx, want_dx, type == at::kFloat ? kFp32 : kRoundedOnce));
+  EXPECT_TRUE(same(dx.slice(0, used), at::zeros_like(dx.slice(0, used))));
+  EXPECT_TRUE(close(dweights, want_dweights, kFp32));
+  EXPECT_TRUE(same(dweights.masked_select(row.lt(0)), at::zeros({row.lt(0).sum().item<int64_t>()})));
+}
+
+TEST(CudaDispatch, RowsAreCopiedAndSummed) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(name(c));
+    check_rows<c10::BFloat16, 8>(c, at::kBFloat16);
+    check_rows<float, 4>(c, at::kFloat);
+  }
+  const ExpertsCase odd{13, 3, 4, 37, 8, Load::kDropped};
+  check_rows<c10::BFloat16, 1>(odd, at::kBFloat16);
+  check_rows<c10::Half, 1>(odd, at::kHalf);
+  check_rows<float, 1>(odd, at::kFloat);
+}
+
+}  // namespace
+}  // namespace hero::test

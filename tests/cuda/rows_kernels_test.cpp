@@ -1,0 +1,176 @@
+// RMSNorm, SwiGLU and rotary embedding, each against its plain form in fp64.
+#include "cuda/run.h"
+#include "ops/cases.h"
+#include "ops/cuda/kernels/rms_norm.cuh"
+#include "ops/cuda/kernels/rope.cuh"
+#include "ops/cuda/kernels/swiglu.cuh"
+#include "ops/plain.h"
+
+namespace hero::test {
+namespace {
+
+using namespace ops::cuda;
+
+Tolerance once(at::ScalarType type) { return type == at::kFloat ? kFp32 : kRoundedOnce; }
+
+at::Tensor spoilt(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::full(sizes, NAN, at::TensorOptions(type));
+}
+
+// f<T, n>(type) with vectors where the width allows them, and value by value.
+template <typename F>
+void for_types(int64_t width, const F& f) {
+  f.template operator()<c10::BFloat16, 1>(at::kBFloat16);
+  f.template operator()<float, 1>(at::kFloat);
+  if (width % 8 == 0) f.template operator()<c10::BFloat16, 8>(at::kBFloat16);
+  if (width % 8 == 0) f.template operator()<c10::Half, 8>(at::kHalf);
+  if (width % 4 == 0) f.template operator()<float, 4>(at::kFloat);
+}
+
+template <typename T, int n>
+void check_norm(const RowsCase& c, at::ScalarType type) {
+  const int64_t rows = c.tokens, d = c.width, strip = 64, strips = (rows + strip - 1) / strip;
+  const auto x = normal({rows, d}, 1).to(type), w = normal({d}, 2).to(type),
+             dy = normal({rows, d}, 3).to(type);
+  const double eps = 1e-5;
+  at::Tensor y = spoilt({rows, d}, type), dx = spoilt({rows, d}, type), rstd = spoilt({rows}, at::kFloat),
+             partial = spoilt({strips, d}, at::kFloat), dw = spoilt({d}, at::kFloat);
+  NormWork<T> work{.rows = rows,
+                   .d = d,
+                   .x = x.const_data_ptr<T>(),
+                   .w = w.const_data_ptr<T>(),
+                   .dy = dy.const_data_ptr<T>(),
+                   .eps = static_cast<float>(eps),
+                   .rstd = rstd.data_ptr<float>(),
+                   .out = y.data_ptr<T>()};
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto [want_y, want_rstd] = ops::rms_norm_forward_plain(wide(x), wide(w), eps);
+  launch({y, rstd}, norm_forward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
+  EXPECT_TRUE(close(y, want_y, once(type)));
+  EXPECT_TRUE(close(rstd, want_rstd, kFp32));
+
+  const auto [want_dx, want_dw] = ops::rms_norm_backward_plain(wide(dy), wide(x), wide(w), want_rstd);
+  work.out = dx.data_ptr<T>();
+  launch({dx}, norm_backward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
+  EXPECT_TRUE(close(dx, want_dx, once(type)));
+  constexpr int columns = n == 1 ? 1 : kStripColumns;
+  launch({partial}, norm_weight_strips<columns, T>, blocks(d, kLanes * columns, strips),
+         {kLanes, kStripWarps}, rows, d, strip, work.dy, work.x, work.rstd, partial.data_ptr<float>());
+  launch({dw}, add_strips, blocks(d, kLanes), {kLanes, kStripWarps}, strips, d,
+         partial.const_data_ptr<float>(), dw.data_ptr<float>());
+  EXPECT_TRUE(close(dw, want_dw, kFp32));
+}
+
+TEST(CudaRows, RmsNorm) {
+  for (const auto& c : kRmsNormCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width);
+    for_types(c.width, [&]<typename T, int n>(at::ScalarType type) { check_norm<T, n>(c, type); });
+  }
+}
+
+// The last `unused` rows hold NaN, and give zeros.
+template <typename T, int n>
+void check_swiglu(const RowsCase& c, at::ScalarType type, int64_t unused) {
+  const int64_t rows = c.tokens, f = c.width / 2;
+  const auto gate_up = normal({rows, 2 * f}, 1, 3.0).to(type), dy = normal({rows, f}, 2).to(type);
+  const auto used = at::full({1}, rows - unused, at::kLong);
+  const auto want_y = ops::swiglu_forward_plain(gate_up.to(at::kDouble)),
+             want_dgate_up = ops::swiglu_backward_plain(dy.to(at::kDouble), gate_up.to(at::kDouble));
+  for (const auto& t : {gate_up, dy}) t.slice(0, rows - unused).fill_(NAN);
+  for (const auto& t : {want_y, want_dgate_up}) t.slice(0, rows - unused).zero_();
+  at::Tensor y = spoilt({rows, f}, type), again = spoilt({rows, f}, type),
+             dgate_up = spoilt({rows, 2 * f}, type);
+  SwigluWork<T> work{.rows = rows,
+                     .f = f,
+                     .gate_up = gate_up.const_data_ptr<T>(),
+                     .used = unused ? used.const_data_ptr<int64_t>() : nullptr,
+                     .dy = dy.const_data_ptr<T>(),
+                     .y = y.data_ptr<T>(),
+                     .dgate_up = dgate_up.data_ptr<T>()};
+  const auto grid = blocks(rows * f / n, kSwigluThreads);
+  launch({y}, swiglu_forward<n, T>, grid, {kSwigluThreads}, work);
+  EXPECT_TRUE(close(y, want_y, once(type)));
+  work.y = again.data_ptr<T>();
+  launch({again, dgate_up}, swiglu_backward<n, T>, grid, {kSwigluThreads}, work);
+  EXPECT_TRUE(same(again, y));
+  EXPECT_TRUE(close(dgate_up, want_dgate_up, once(type)));
+  work.y = nullptr;
+  const auto before = dgate_up.clone();
+  launch({dgate_up}, swiglu_backward<n, T>, grid, {kSwigluThreads}, work);
+  EXPECT_TRUE(same(dgate_up, before));
+}
+
+TEST(CudaRows, Swiglu) {
+  for (const auto& c : kSwigluCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " 2F " << c.width);
+    for (const int64_t unused : {int64_t{0}, c.tokens / 3, c.tokens}) {
+      for_types(c.width / 2,
+                [&]<typename T, int n>(at::ScalarType type) { check_swiglu<T, n>(c, type, unused); });
+    }
+  }
+}
+
+TEST(CudaRows, SwigluStaysFiniteWhereTheGateSaturates) {
+  const auto gate = at::tensor({-1e4f, -88.0f, -87.0f, 0.0f, 88.0f, 1e4f}, at::kFloat);
+  const auto gate_up = at::cat({gate, at::ones_like(gate)}), dy = at::ones_like(gate);
+  at::Tensor y = spoilt({6}, at::kFloat), dgate_up = spoilt({12}, at::kFloat);
+  const SwigluWork<float> work{.rows = 1,
+                               .f = 6,
+                               .gate_up = gate_up.const_data_ptr<float>(),
+                               .dy = dy.const_data_ptr<float>(),
+                               .y = y.data_ptr<float>(),
+                               .dgate_up = dgate_up.data_ptr<float>()};
+  launch({y, dgate_up}, swiglu_backward<1, float>, {1}, {kSwigluThreads}, work);
+  EXPECT_TRUE(close(y, at::silu(gate.to(at::kDouble)), {1e-6, 1e-9}));
+  EXPECT_TRUE(dgate_up.isfinite().all().item<bool>());
+}
+
+// x is a column range of a wider tensor, `before` columns from its left end.
+template <typename T, int n, bool interleaved>
+void check_rope(const RopeCase& c, at::ScalarType type, int64_t before) {
+  const int64_t half = c.width / 2;
+  const auto wider = normal({c.batch, c.positions, c.heads, before + c.width}, 1).to(type);
+  const auto x = wider.slice(-1, before);
+  const auto cos = normal({c.positions, half}, 2).to(at::kFloat),
+             sin = normal({c.positions, half}, 3).to(at::kFloat);
+  for (const bool inverse : {false, true}) {
+    at::Tensor y = spoilt(x.sizes(), type);
+    const RopeWork<T> work{.batch = c.batch,
+                           .positions = c.positions,
+                           .heads = c.heads,
+                           .half = half,
+                           .ld_batch = x.stride(0),
+                           .ld_position = x.stride(1),
+                           .ld_head = x.stride(2),
+                           .x = x.const_data_ptr<T>(),
+                           .cos = cos.const_data_ptr<float>(),
+                           .sin = sin.const_data_ptr<float>(),
+                           .sign = inverse ? -1.0f : 1.0f,
+                           .y = y.data_ptr<T>()};
+    launch({y}, turn<n, interleaved, T>, blocks(y.numel() / 2 / n, kRopeThreads), {kRopeThreads}, work);
+    EXPECT_TRUE(close(y, ops::rope_plain(x.to(at::kDouble), cos, sin, interleaved, inverse),
+                      type == at::kFloat ? kFp32 : Tolerance{1.01 * kBf16Rounding, 1e-5}));
+  }
+}
+
+TEST(CudaRows, Rope) {
+  for (const auto& c : kRopeCases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(::testing::Message()
+                 << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width);
+    check_rope<c10::BFloat16, 1, true>(c, at::kBFloat16, 3);
+    check_rope<c10::BFloat16, 1, false>(c, at::kBFloat16, 3);
+    check_rope<float, 1, true>(c, at::kFloat, 3);
+    check_rope<float, 1, false>(c, at::kFloat, 3);
+    if (c.width % 8) continue;
+    check_rope<c10::BFloat16, 4, true>(c, at::kBFloat16, 16);
+    check_rope<c10::BFloat16, 4, false>(c, at::kBFloat16, 16);
+    check_rope<float, 4, true>(c, at::kFloat, 16);
+    check_rope<float, 4, false>(c, at::kFloat, 16);
+  }
+}
+
+}  // namespace
+}  // namespace hero::test

@@ -1,0 +1,33 @@
+#pragma once
+// Kernels run on tensors on the processor.
+#include "cuda/emulate.h"
+
+// Kernels come after the vocabulary.
+#include "ops/compare.h"
+
+namespace hero::test {
+
+/// Runs a kernel in both orders of its threads; `outputs` must come out the same. What they held before is
+/// restored in between.
+template <typename... Parameters, typename... Arguments>
+void launch(const std::vector<at::Tensor>& outputs, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            const Arguments&... arguments) {
+  std::vector<at::Tensor> before, first;
+  for (const auto& output : outputs) before.push_back(output.clone());
+  emulate::set_order(emulate::Order::kDescending);
+  ASSERT_EQ(emulate::launch(kernel, grid, block, arguments...), "");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    first.push_back(outputs[i].clone());
+    outputs[i].copy_(before[i]);
+  }
+  emulate::set_order(emulate::Order::kAscending);
+  ASSERT_EQ(emulate::launch(kernel, grid, block, arguments...), "");
+  for (size_t i = 0; i < outputs.size(); ++i)
+    EXPECT_TRUE(same(outputs[i], first[i])) << "output " << i << " depends on the order of the threads";
+}
+
+inline dim3 blocks(int64_t n, int64_t per_block, int64_t y = 1) {
+  return {static_cast<unsigned>((n + per_block - 1) / per_block), static_cast<unsigned>(y)};
+}
+
+}  // namespace hero::test
