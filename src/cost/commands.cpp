@@ -161,15 +161,13 @@ void check_layout(const Config& config, const Layout& layout) {
            "a number that model.num_experts = " + std::to_string(config.model.num_experts) +
                " can be divided by");
   }
-  if (config.model.vocab_size == 0)
-    throw UserError(
-        "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
 }
 
 void run_cost(const CostOptions& options, const std::vector<std::string>& flags) {
   const Config config = load_config(options.configs, flags);
   check(config);
   check_layout(config, options.layout);
+  check_vocabulary(config);
   const auto all = tables(config, options.layout);
   if (options.as_json) return print_json(all);
   const Layout& l = options.layout;

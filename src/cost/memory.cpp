@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/error.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -191,6 +192,14 @@ std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout
     if (total(parts) > total(most)) most = std::move(parts);
   }
   return most;
+}
+
+std::vector<MemoryPart> process_memory(const Config& config) { return device_memory(config, Layout()); }
+
+void check_vocabulary(const Config& config) {
+  if (config.model.vocab_size > 0) return;
+  throw UserError(
+      "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
 }
 
 double total(const std::vector<MemoryPart>& parts) {

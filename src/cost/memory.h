@@ -36,6 +36,13 @@ double history_bytes(const Config& config, double tokens, int64_t pipeline, int6
 /// that holds most, in the order of their names' first mention here.
 std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout);
 
+/// What `hero train` holds on this machine's CPUs at its peak, as its metrics' peak_memory_mib says: the
+/// parts of a lone device, what the operators take meanwhile, and the process with its libraries.
+std::vector<MemoryPart> process_memory(const Config& config);
+
+/// UserError where model.vocab_size is not known.
+void check_vocabulary(const Config& config);
+
 double total(const std::vector<MemoryPart>& parts);
 
 /// Weights that a device of each pipeline stage holds: all of its layers but for other ranks' experts, the
