@@ -9,6 +9,7 @@
 #include "bench/step_process.h"
 #include "config/error.h"
 #include "cost/memory.h"
+#include "cost/process_memory.h"
 #include "data/step_progress.h"
 #include "model/counts.h"
 
@@ -169,7 +170,7 @@ void print_json(const std::vector<Column>& columns, const Config& config, const 
   std::printf("%s\n", all.dump(1).c_str());
 }
 
-constexpr int kWidth = 18;
+constexpr int kWidth = 22;
 
 void print_row(const std::string& name, const std::vector<std::string>& cells) {
   std::printf("%-12s", name.c_str());
