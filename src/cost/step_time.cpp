@@ -7,24 +7,23 @@
 #include "cost/memory.h"
 #include "model/counts.h"
 #include "model/router.h"
-#include "ops/ops.h"
 #include "train/process.h"
+#include "train/run_log.h"
 
 namespace hero {
 namespace {
 
 double number(int64_t n) { return static_cast<double>(n); }
 
-// Seconds of the fastest of some calls, after one that is not counted.
+// Seconds of the fastest of some calls.
 template <typename Work>
 double fastest(const Work& work) {
-  double best = 0, spent = 0;
-  for (int i = 0; i < 6 && spent < 1; ++i) {
+  double best = 0;
+  for (int i = 0; i < 6; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     work();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (i > 0) best = i == 1 ? seconds : std::min(best, seconds);
-    spent += seconds;
+    best = i == 0 ? seconds : std::min(best, seconds);
   }
   return best;
 }
@@ -34,13 +33,11 @@ double fastest(const Work& work) {
 Rates measure_rates(const Config& config) {
   prepare_process(config);
   const at::NoGradGuard no_grad;
-  constexpr int64_t n = 2048, copied = 256 << 20;
-  const auto a = at::rand({n, n}, at::TensorOptions(at::kFloat)).to(train_dtype(config));
-  const double product = std::min(fastest([&] { at::mm(a, a.t()); }), fastest([&] { ops::linear(a, a); }));
+  constexpr int64_t copied = 256 << 20;
   const auto from = at::ones({copied}, at::TensorOptions(at::kByte));
   auto to = at::empty_like(from);
   const double copy = fastest([&] { to.copy_(from); });
-  return {2.0 * n * n * n / product, 2.0 * copied / copy};
+  return {gemm_rate(train_dtype(config)), 2.0 * copied / copy};
 }
 
 std::vector<TimePart> step_time(const Config& config, const Rates& rates) {

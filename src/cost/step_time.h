@@ -14,8 +14,7 @@ struct Rates {
   double bytes = 0;       ///< read and written; 0: not known, and nothing but products is predicted
 };
 
-/// This machine's, with as many threads as the run: the better of at::mm and ops::linear on 2048 x 2048
-/// matrices; copying 256 MiB, read and written.
+/// This machine's, with as many threads as the run: gemm_rate, and copying 256 MiB, read and written.
 Rates measure_rates(const Config& config);
 
 struct TimePart {

@@ -34,8 +34,8 @@ class RunLog {
 /// Highest resident memory of this process so far, MiB.
 double peak_memory_mib();
 
-/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the best of a
-/// few.
+/// Operations per second of a 2048 x 2048 x 2048 matrix product of this type on this machine, the library's or
+/// ours (ops::linear), the best of a few.
 double gemm_rate(at::ScalarType dtype);
 
 }  // namespace hero
