@@ -71,7 +71,7 @@ def contestants(folder: Path, prompts: list[list[int]], new: int, quick: bool) -
         made[f"hero_moe.load, {dtype}"] = partial(timed, partial(generate_ours, model, prompts, new), new)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
     for dtype in ("fp32",) if quick else types:
-        for cache in ("dynamic",) if quick else ("dynamic", "static"):
+        for cache in ("static",) if quick else ("dynamic", "static"):
             theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=types[dtype], trust_remote_code=True)
             run = partial(generate_theirs, theirs.eval(), cache, torch.tensor(prompts), new)
             made[f"transformers, {dtype}, {cache} cache"] = partial(timed, run, new)

@@ -27,7 +27,6 @@ def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, 
     return {
         "weights of the history (bf16 leaf 2, fp32 master 4, gradient 4, moments 8 bytes each)": 18 * weights / MIB,
         "history (bf16)": 2 * tokens * slots * experts / MIB,
-        "sums of squares (fp32)": 4 * tokens * slots / MIB,
     }
 
 
@@ -105,7 +104,7 @@ def main() -> None:
             *table("model, layers|counted|baseline|HERO|HERO minus baseline|predicted|off".split("|"), rows),
             "",
             "Predicted: 18 bytes for each of the history's weights (bf16 leaf 2, fp32 master 4, fp32 gradient 4, moments "
-            "8), 2 for each number of the history that is kept for later layers, and 4 for each of their sums of squares.",
+            "8) and 2 for each number of the history that is kept for later layers.",
             "",
             "The bytes of tensors are counted one by one. Resident memory counts pages, those of the operators' own "
             "temporaries and of holes in the heap among them.",
