@@ -1,8 +1,12 @@
-"""Training speed of Hugging Face transformers on a model of our `small-qwen3` shape, as a process of its own.
+"""Training speed of Hugging Face transformers on a model of our shapes, as a process of its own.
 
-Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates, gradient
-clipping and the balance loss are those of `hero train`; what differs is the implementation.
+Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates and gradient
+clipping are those of `hero train`, and the balance loss where transformers has one (Qwen3-MoE); what differs is the
+implementation.
 """
+
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -13,21 +17,24 @@ import tomllib
 import torch
 import transformers
 
+# What our configurations leave at our defaults and DeepSeek's class has otherwise.
+DEEPSEEK = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0, "num_mtp_layers": 0}
+
 
 def build(config: dict, experts: str) -> torch.nn.Module:
-    """A randomly initialised Qwen3MoeForCausalLM from a configuration's [model] section."""
+    """A randomly initialised model from a configuration's [model] section."""
     model = dict(config["model"])
-    model.pop("model_type")
-    hf = transformers.Qwen3MoeConfig(
-        **model,
-        decoder_sparse_step=1,
-        output_router_logits=True,
-        router_aux_loss_coef=1e-3,
-        use_cache=False,
-        attn_implementation="sdpa",
-    )
+    common = {"use_cache": False, "attn_implementation": "sdpa"}
+    if model.pop("model_type") == "deepseek_v3":
+        model.pop("scoring_func", None)  # the class knows the sigmoid alone
+        hf = transformers.DeepseekV3Config(**DEEPSEEK | model, **common)
+        made = transformers.DeepseekV3ForCausalLM
+    else:
+        loss = {"output_router_logits": True, "router_aux_loss_coef": 1e-3}
+        hf = transformers.Qwen3MoeConfig(**model, decoder_sparse_step=1, **loss, **common)
+        made = transformers.Qwen3MoeForCausalLM
     hf._experts_implementation = experts
-    return transformers.Qwen3MoeForCausalLM(hf)
+    return made(hf)
 
 
 def main() -> None:
@@ -35,6 +42,7 @@ def main() -> None:
     parser.add_argument("--config", required=True, help="TOML file with a [model] section")
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--experts", choices=["eager", "grouped_mm", "batched_mm"], default="grouped_mm")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--steps", type=int, default=8, help="timed steps, after two that are not")
@@ -49,18 +57,20 @@ def main() -> None:
     if args.dtype == "bf16":
         model = model.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model) if args.compile else model
     rates = []
     for step in range(args.steps + 2):
         tokens = torch.randint(0, config["model"]["vocab_size"], (args.batch, args.sequence))
         begin = time.perf_counter()
-        loss = model(input_ids=tokens, labels=tokens).loss
+        loss = run(input_ids=tokens, labels=tokens).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step >= 2:
             rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
-    json.dump({"tokens_per_second": rates, "loss": loss.item(), "experts": args.experts, "dtype": args.dtype}, sys.stdout)
+    parameters = sum(p.numel() for p in model.parameters())
+    json.dump({"tokens_per_second": rates, "loss": loss.item(), "parameters": parameters}, sys.stdout)
     print()
 
 

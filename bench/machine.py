@@ -9,14 +9,30 @@ from pathlib import Path
 SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # from the fastest for bf16 products down
 
 
-def machine() -> str:
-    """Such as "2 cores (x86_64, avx512f, no bf16 instructions)"."""
+def cpuinfo(key: str) -> str:
+    """The first value of a key of /proc/cpuinfo; empty: it has none."""
     info = Path("/proc/cpuinfo")
-    flags = set()
     for line in info.read_text().splitlines() if info.is_file() else []:
-        if line.startswith("flags"):
-            flags = set(line.split(":", 1)[1].split())
-            break
-    widest = next((name for name in SETS if name in flags), "neither AVX2 nor wider")
-    bf16 = "" if widest.endswith("bf16") else ", no bf16 instructions"
-    return f"{os.cpu_count()} cores ({platform.machine()}, {widest}{bf16})"
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def instruction_set() -> str:
+    """The widest of SETS that the processor has."""
+    flags = set(cpuinfo("flags").split())
+    return next((name for name in SETS if name in flags), "neither AVX2 nor wider")
+
+
+def has_bf16() -> bool:
+    """Whether the processor multiplies bf16."""
+    return instruction_set().endswith("bf16")
+
+
+def machine() -> str:
+    """Such as "Intel(R) Xeon(R) Processor, 2 cores (x86_64, avx512f, no bf16 instructions)"."""
+    bf16 = "" if has_bf16() else ", no bf16 instructions"
+    name = cpuinfo("model name")
+    cores = f"{os.cpu_count()} cores ({platform.machine()}, {instruction_set()}{bf16})"
+    return f"{name}, {cores}" if name else cores

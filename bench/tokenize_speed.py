@@ -1,24 +1,21 @@
 """MB of text a second: `hero data tokenize`, files to token files, against transformers' fast tokenizer on texts in memory.
 
 Both use the same tokenizer.json (byte-level BPE with Qwen's splitting, trained here) and all cores. Writes
-docs/results/tokenize-speed.md. Rounds alternate the contestants.
+docs/results/tokenize-speed.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sysconfig
 import tempfile
 import time
 from pathlib import Path
 
-from machine import machine
+from rounds import PROGRAM, Target, in_turn, own_command, parser, spread, table, within_rounds, write_page
 
-ROOT = Path(__file__).resolve().parent.parent
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -58,7 +55,7 @@ def write_tokenizer(folder: Path, texts: list[str], vocabulary: int) -> None:
 
 def run_hero(folder: Path, lines: Path) -> float:
     """Seconds of the whole command."""
-    command = [ROOT / "build/hero", "data", "tokenize", "--input", lines, "--tokenizer", folder]
+    command = [PROGRAM, "data", "tokenize", "--input", lines, "--tokenizer", folder]
     begin = time.perf_counter()
     subprocess.run(
         [str(word) for word in [*command, "--out", folder / "out"]],
@@ -81,52 +78,43 @@ def run_transformers(folder: Path, texts: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--input", type=Path, nargs="+", help="files, or folders of .py files")
-    parser.add_argument("--vocab-size", type=int, default=32768)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/tokenize-speed.md")
-    args = parser.parse_args()
+    args_parser = parser(__doc__, "tokenize-speed.md")
+    args_parser.add_argument("--input", type=Path, nargs="+", help="files, or folders of .py files")
+    args_parser.add_argument("--vocab-size", type=int, default=32768)
+    args = args_parser.parse_args()
     packages = Path(sysconfig.get_paths()["purelib"])
-    texts = texts_of(args.input or [packages / "numpy", packages / "sympy"])
+    inputs = args.input or [packages / "numpy", packages / "sympy"]
+    if args.quick:
+        args.rounds, args.vocab_size, inputs = 1, 1024, [packages / "numpy" / "lib"]
+    texts = texts_of(inputs)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    names = ("hero data tokenize", "transformers, fast tokenizer")
-    rates: dict[str, list[float]] = {name: [] for name in names}
+    ours, theirs = "hero data tokenize", "transformers, fast tokenizer"
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "tokenizer"
         write_tokenizer(folder, texts, args.vocab_size)
         lines = Path(work) / "texts.jsonl"
         with lines.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-        for number in range(args.rounds):
-            for name, seconds in zip(names, (run_hero(folder, lines), run_transformers(folder, texts))):
-                rates[name].append(megabytes / seconds)
-                print(f"round {number + 1}/{args.rounds}: {name}: {rates[name][-1]:.2f} MB/s", flush=True)
-    ratios = [a / b for a, b in zip(*rates.values())]
-    rows = [
-        f"| {name} | {statistics.median(values):.2f} | {min(values):.2f} to {max(values):.2f} |"
-        for name, values in rates.items()
-    ]
-    text = "\n".join(
+        contestants = {
+            ours: lambda: megabytes / run_hero(folder, lines),
+            theirs: lambda: megabytes / run_transformers(folder, texts),
+        }
+        rates = in_turn(contestants, args.rounds, "MB/s", places=2)
+    ratios = within_rounds(rates[ours], rates[theirs])
+    write_page(
+        args,
+        "Tokenizing speed",
         [
-            "# Tokenizing speed",
+            f"{len(texts):,} texts, {megabytes:.1f} MB, {args.vocab_size:,} tokens, byte-level BPE with Qwen's splitting. "
+            "The program's time is that of the whole command, reading and writing included.",
             "",
-            f"`.venv/bin/python bench/tokenize_speed.py --rounds {args.rounds}` on {machine()}: {len(texts):,} texts, "
-            f"{megabytes:.1f} MB, {args.vocab_size:,} tokens, byte-level BPE with Qwen's splitting. The program's time is "
-            "that of the whole command, reading and writing included.",
+            *table(["", "MB/s, median (range over rounds)"], [[name, spread(v)] for name, v in rates.items()]),
             "",
-            "| | MB/s, median | range over rounds |",
-            "|---|---|---|",
-            *rows,
-            "",
-            f"Ratio within rounds: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}).",
-            "",
-        ]
+            f"Ratio within rounds: {spread(ratios)}.",
+        ],
+        [Target("tokenizing, MB/s over transformers' fast tokenizer", 1.0, ratios, own_command())],
     )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(text)
-    print("\n" + text)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,46 @@
 """Training tokens per second of `hero train`, baseline and HERO, against transformers, in one run and in turn.
 
-Writes docs/results/train-speed.md. Rounds alternate all contestants (A B C A B C ...), so that a machine whose speed
-drifts is fair to all; figures are medians with the range over rounds.
+Writes docs/results/train-speed-CONFIG.md.
 """
-import argparse
+
+from __future__ import annotations
+
 import json
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from machine import machine
+from rounds import (
+    PROGRAM,
+    ROOT,
+    Target,
+    best_of,
+    in_turn,
+    json_lines,
+    note,
+    own_command,
+    parser,
+    spread,
+    table,
+    within_rounds,
+    write_page,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4 * 512
+BASELINE, HERO = "hero train, baseline", "hero train, HERO"
+# Of transformers: type, implementation of the experts, compiled or not.
+SETTINGS = [
+    ("bf16", "grouped_mm", False),
+    ("bf16", "eager", False),
+    ("fp32", "grouped_mm", False),
+    ("bf16", "grouped_mm", True),
+    ("fp32", "grouped_mm", True),
+]
+COMPILE_SECONDS = 400  # of a process that compiles; what takes longer counts as failed
 
 
 def write_tokens(folder: Path, vocabulary: int) -> Path:
@@ -33,71 +58,112 @@ def write_tokens(folder: Path, vocabulary: int) -> Path:
     return prefix
 
 
-def run_hero(folder: Path, prefix: Path, config: str, overlay: str, steps: int) -> float:
-    """Median tokens per second of `hero train` after its first two steps."""
-    run = folder / "run"
-    shutil.rmtree(run, ignore_errors=True)
-    command = [ROOT / "build/hero", "train", "--config", ROOT / f"configs/{config}.toml", "--config", ROOT / f"configs/{overlay}.toml"]
-    command += ["--data", prefix, "--run", run, f"--train.steps={steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
-    subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
-    lines = (run / "metrics.jsonl").read_text().splitlines()[2:]
-    return statistics.median(json.loads(line)["tokens_per_second"] for line in lines)
+@dataclass
+class Runs:
+    """`hero train`, again and again in one folder; the shares of the matrix products' rate it reported."""
+
+    folder: Path
+    prefix: Path
+    config: str
+    steps: int
+    mfu: list[float] = field(default_factory=list)
+
+    def rate(self, overlay: str) -> float:
+        """Median tokens per second after the first two steps."""
+        run = self.folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
+        command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
+        command += [f"--train.steps={self.steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
+        subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[2:]]
+        if overlay == "hero":
+            self.mfu.append(100 * statistics.median(line["mfu"] for line in lines))
+        return statistics.median(line["tokens_per_second"] for line in lines)
 
 
-def run_hf(config: str, dtype: str, experts: str, steps: int) -> float:
+def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
+    dtype, experts, compiled = setting
+    words = [sys.executable, ROOT / "bench/hf_train.py", "--config", ROOT / f"configs/{config}.toml", "--dtype", dtype]
+    words += ["--experts", experts, "--steps", steps, *(["--compile"] if compiled else [])]
+    return [str(word) for word in words]
+
+
+def hf_rate(words: list[str]) -> float:
     """Median tokens per second of bench/hf_train.py."""
-    command = [sys.executable, ROOT / "bench/hf_train.py", "--config", ROOT / f"configs/{config}.toml"]
-    command += ["--dtype", dtype, "--experts", experts, "--steps", str(steps)]
-    out = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
-    return statistics.median(json.loads(out.splitlines()[-1])["tokens_per_second"])
+    return statistics.median(json_lines(*words)[-1]["tokens_per_second"])
+
+
+def failure(words: list[str]) -> str:
+    """Why a setting of transformers does not run; empty if it does."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done after {COMPILE_SECONDS} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return "" if done.returncode == 0 else (lines[-1][:200] if lines else f"exit status {done.returncode}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", default="small-qwen3")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/train-speed.md")
-    args = parser.parse_args()
-    contestants = {
-        "hero train, baseline": lambda f, p: run_hero(f, p, args.config, "baseline", args.steps),
-        "hero train, HERO": lambda f, p: run_hero(f, p, args.config, "hero", args.steps),
-        "transformers, bf16, grouped_mm": lambda f, p: run_hf(args.config, "bf16", "grouped_mm", max(4, args.steps // 3)),
-        "transformers, bf16, eager": lambda f, p: run_hf(args.config, "bf16", "eager", max(4, args.steps // 3)),
-        "transformers, fp32, grouped_mm": lambda f, p: run_hf(args.config, "fp32", "grouped_mm", max(4, args.steps // 3)),
-    }
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    args_parser = parser(__doc__, "")
+    args_parser.set_defaults(out=None)
+    args_parser.add_argument("--config", default="small-qwen3")
+    args_parser.add_argument("--steps", type=int, default=12)
+    args = args_parser.parse_args()
+    args.out = args.out or ROOT / f"docs/results/train-speed-{args.config}.md"
+    if args.quick:
+        args.rounds, args.steps = 1, 2
+    few = max(2, args.steps // 3)
+    skipped = []
     with tempfile.TemporaryDirectory() as folder:
-        prefix = write_tokens(Path(folder), 8192)
-        for number in range(args.rounds):
-            for name, contestant in contestants.items():
-                rates[name].append(contestant(Path(folder), prefix))
-                print(f"round {number + 1}/{args.rounds}: {name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
+        runs = Runs(Path(folder), write_tokens(Path(folder), 8192), args.config, args.steps)
+        contestants = {BASELINE: lambda: runs.rate("baseline"), HERO: lambda: runs.rate("hero")}
+        for setting in SETTINGS[2:3] if args.quick else SETTINGS:
+            dtype, experts, compiled = setting
+            name = f"transformers, {dtype}, {experts}" + (", torch.compile" if compiled else "")
+            words = hf_words(args.config, setting, few)
+            if compiled and (reason := failure(hf_words(args.config, setting, 1))):
+                skipped.append(f"{name} did not run: {reason}")
+                note(skipped[-1])
+                continue
+            contestants[name] = lambda words=words: hf_rate(words)
+        rates = in_turn(contestants, args.rounds, "tokens/s")
 
-    best = max((name for name in rates if name.startswith("transformers")), key=lambda name: statistics.median(rates[name]))
-    rows = []
-    for name, values in rates.items():
-        ratios = [value / other for value, other in zip(values, rates[best])]
-        rows.append(f"| {name} | {statistics.median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} "
-                    f"| {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |")
-    overhead = [b / h - 1 for b, h in zip(rates["hero train, baseline"], rates["hero train, HERO"])]
-    text = "\n".join([
-        f"# Training speed, `{args.config}`, {TOKENS_A_STEP} tokens a step",
-        "",
-        f"`.venv/bin/python bench/train_speed.py --config {args.config} --rounds {args.rounds} --steps {args.steps}` on "
-        f"{machine()}; ratios within rounds to {best}, the fastest of its settings here.",
-        "",
-        "| | tokens/s, median | range over rounds | ratio, median (range) |",
-        "|---|---|---|---|",
-        *rows,
-        "",
-        f"HERO changes the baseline's step time by {100 * statistics.median(overhead):+.1f}% "
-        f"({100 * min(overhead):+.1f}% to {100 * max(overhead):+.1f}%).",
-        "",
-    ])
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(text)
-    print("\n" + text)
+    best = best_of(rates, "transformers")
+    rows = [
+        [name, spread(values, 0), spread(within_rounds(values, rates[best]))] for name, values in rates.items()
+    ]
+    overhead = [100 * (ratio - 1) for ratio in within_rounds(rates[BASELINE], rates[HERO])]
+    shown = f"{args.config}, bf16, 4 x 512 tokens a step"
+    targets = [
+        Target(
+            f"training, {kind} over transformers' best setting, {shown}",
+            4.5,
+            within_rounds(rates[name], rates[best]),
+            own_command(),
+        )
+        for kind, name in (("baseline", BASELINE), ("HERO", HERO))
+    ]
+    targets += [
+        Target(f"share of the matrix products' rate that training sustains, {shown}", 40, runs.mfu, own_command(),
+               unit="%", places=0),
+        Target(f"step time, HERO over baseline, {shown}", 2, overhead, own_command(), at_least=False, unit="%",
+               places=1),
+    ]  # fmt: skip
+    write_page(
+        args,
+        f"Training speed, `{args.config}`, {TOKENS_A_STEP} tokens a step",
+        [
+            f"Ratios within rounds to {best}, the fastest of its settings here.",
+            "",
+            *table(["", "tokens/s, median (range over rounds)", "ratio, median (range)"], rows),
+            "",
+            *(f"{line}\n" for line in skipped),
+            f"HERO changes the baseline's step time by {spread(overhead, 1, '%')}. HERO's share of the rate of matrix "
+            f"products that `hero train` measures as it begins (`mfu`): {spread(runs.mfu, 0, '%')}.",
+        ],
+        targets,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "bench/commands.h"
 #include "config/error.h"
 #include "cost/commands.h"
 #include "data/commands.h"
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
   hero::add_export_command(hero);
   hero::add_inspect_commands(hero);
   hero::add_cost_command(hero);
+  hero::add_bench_commands(hero);
   try {
     hero.parse(argc, argv);
     return status;

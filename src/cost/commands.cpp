@@ -6,6 +6,8 @@
 
 #include "config/error.h"
 #include "cost/memory.h"
+#include "cost/process_memory.h"
+#include "cost/step_time.h"
 #include "cost/traffic.h"
 #include "model/counts.h"
 
@@ -17,6 +19,8 @@ using json = nlohmann::ordered_json;
 struct CostOptions {
   std::vector<std::string> configs;
   Layout layout;
+  double teraflops = 0, gigabytes = 0;  // a second; 0: not given
+  bool measure = false;
   bool as_json = false;
 };
 
@@ -27,7 +31,7 @@ struct Row {
 };
 
 struct Table {
-  std::string name, unit;  // "MiB", or empty: thousands, millions and so on
+  std::string name, unit;  // "MiB", "ms", or empty: thousands, millions and so on
   std::vector<Row> rows;
   std::string total = "total";  // name of the last row; empty: none
 };
@@ -48,6 +52,10 @@ void add_parts(Table& table, const std::vector<Part>& parts, Column column, doub
 
 void add_bytes(Table& table, const std::vector<MemoryPart>& parts, Column column) {
   for (const MemoryPart& part : parts) row_of(table, part.name).*column += part.bytes;
+}
+
+void add_times(Table& table, const std::vector<TimePart>& parts, Column column) {
+  for (const TimePart& part : parts) row_of(table, part.name).*column += part.seconds;
 }
 
 void finish(Table& table) {
@@ -77,7 +85,10 @@ Table router_rows(const std::vector<Part>& baseline, const std::vector<Part>& he
   return table;
 }
 
-std::vector<Table> tables(const Config& config, const Layout& layout) {
+bool alone(const Layout& l) { return l.data * l.pipeline * l.expert * l.in_flight == 1; }
+
+// Memory and time of a run on this machine alone have a table each where there is something to say.
+std::vector<Table> tables(const Config& config, const Layout& layout, const std::optional<Rates>& rates) {
   Config variants[2] = {config, config};
   variants[0].router.kind = "baseline";
   variants[1].router.kind = "hero";
@@ -90,7 +101,9 @@ std::vector<Table> tables(const Config& config, const Layout& layout) {
       paper{.name = "operations of a step, paper's count", .unit = "", .rows = {}},
       exact{.name = "operations of a step, exact", .unit = "", .rows = {}},
       memory{.name = "memory of a device", .unit = "MiB", .rows = {}, .total = "peak"},
-      traffic{.name = "bytes a device sends in a step", .unit = "MiB", .rows = {}};
+      traffic{.name = "bytes a device sends in a step", .unit = "MiB", .rows = {}},
+      process{.name = "resident memory of hero train on CPUs", .unit = "MiB", .rows = {}, .total = "peak"},
+      time{.name = "predicted time of a step", .unit = "ms", .rows = {}};
   std::vector<Part> parts[2];
   for (int v = 0; v < 2; ++v) {
     parts[v] = model_parts(variants[v]);
@@ -101,16 +114,21 @@ std::vector<Table> tables(const Config& config, const Layout& layout) {
     add_parts(exact, parts[v], columns[v], &Part::backward, tokens);
     add_bytes(memory, device_memory(variants[v], layout), columns[v]);
     add_bytes(traffic, device_traffic(variants[v], layout), columns[v]);
+    if (alone(layout)) add_bytes(process, process_memory(variants[v]), columns[v]);
+    if (rates) add_times(time, step_time(variants[v], *rates), columns[v]);
   }
-  std::vector<Table> all = {parameters, active, router_rows(parts[0], parts[1], tokens), paper, exact,
-                            memory,     traffic};
+  std::vector<Table> all = {parameters, active,  router_rows(parts[0], parts[1], tokens),
+                            paper,      exact,   memory,
+                            process,    traffic, time};
   for (Table& table : all) finish(table);
+  std::erase_if(all, [](const Table& table) { return table.rows.size() <= (table.total.empty() ? 0u : 1u); });
   return all;
 }
 
 // The unit that leaves the last row, the greatest, one to three digits before the point.
 std::pair<double, std::string> scale_of(const Table& table) {
   if (table.unit == "MiB") return {1 << 20, "MiB"};
+  if (table.unit == "ms") return {1e-3, "ms"};
   const double most = table.rows.back().hero;
   for (const auto& [scale, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}}) {
     if (most >= scale) return {scale, letter};
@@ -120,7 +138,6 @@ std::pair<double, std::string> scale_of(const Table& table) {
 
 void print(const std::vector<Table>& all) {
   for (const Table& table : all) {
-    if (table.rows.size() <= (table.total.empty() ? 0u : 1u)) continue;
     const auto [scale, unit] = scale_of(table);
     std::printf("\n%-40s %14s %14s %14s\n", (table.name + " [" + unit + "]").c_str(), "baseline", "HERO",
                 "difference");
@@ -161,22 +178,38 @@ void check_layout(const Config& config, const Layout& layout) {
            "a number that model.num_experts = " + std::to_string(config.model.num_experts) +
                " can be divided by");
   }
-  if (config.model.vocab_size == 0)
-    throw UserError(
-        "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
+}
+
+std::optional<Rates> rates_of(const CostOptions& options, const Config& config) {
+  Rates rates{options.teraflops * 1e12, options.gigabytes * 1e9};
+  if (!options.measure) {
+    if (rates.operations > 0) return rates;
+    if (rates.bytes > 0) throw UserError("--bandwidth: found no --rate beside it, expected both");
+    return std::nullopt;
+  }
+  const Rates measured = measure_rates(config);
+  if (rates.operations == 0) rates.operations = measured.operations;
+  if (rates.bytes == 0) rates.bytes = measured.bytes;
+  return rates;
 }
 
 void run_cost(const CostOptions& options, const std::vector<std::string>& flags) {
   const Config config = load_config(options.configs, flags);
   check(config);
   check_layout(config, options.layout);
-  const auto all = tables(config, options.layout);
+  check_vocabulary(config);
+  const auto rates = rates_of(options, config);
+  const auto all = tables(config, options.layout, rates);
   if (options.as_json) return print_json(all);
   const Layout& l = options.layout;
   std::printf(
       "%ld tokens a step and data rank; data %ld x pipeline %ld x expert %ld; %ld x %ld tokens in flight\n",
       config.train.global_batch * config.train.sequence / l.data, l.data, l.pipeline, l.expert, l.in_flight,
       config.train.micro_batch * config.train.sequence);
+  if (rates) {
+    std::printf("%.3f TFLOP/s of %s products", rates->operations / 1e12, config.train.dtype.c_str());
+    std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; time in memory left out\n", rates->bytes / 1e9);
+  }
   print(all);
 }
 
@@ -196,7 +229,15 @@ void add_cost_command(CLI::App& hero) {
   ranks("--expert-ranks", &options->layout.expert, "ranks that split every layer's experts");
   ranks("--in-flight", &options->layout.in_flight,
         "micro-batches whose activations a device holds at a time");
-  command->add_flag("--json", options->as_json, "all numbers as JSON: operations, weights, bytes");
+  const auto rate = [&](const char* name, double* value, const char* help) {
+    command->add_option(name, *value, help)->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  };
+  rate("--rate", &options->teraflops,
+       "TFLOP/s of matrix products in the run's type: predicts the time of a step; 0: not given");
+  rate("--bandwidth", &options->gigabytes,
+       "GB/s of memory, reading and writing, for what is no product; 0: not given");
+  command->add_flag("--measure", options->measure, "measure on this machine those of the two not given");
+  command->add_flag("--json", options->as_json, "all numbers as JSON: operations, weights, bytes, seconds");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
   command->callback([options, command] { run_cost(*options, command->remaining()); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/error.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -98,6 +99,8 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   return tokens * bytes;
 }
 
+double routing_bytes(const Config& config, double tokens) { return tokens * routing(config, Widths(config)); }
+
 double head_activation_bytes(const Config& config, double tokens) {
   const ModelConfig& m = config.model;
   const Widths w(config);
@@ -166,8 +169,8 @@ std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout
     for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
       if (stage_of[i] != stage) continue;
       const double layer = layer_activation_bytes(config, i, tokens);
-      const double kept =
-          tokens * (number(m.hidden_size) * w.operand + (moe_numbers(m)[i] > 0 ? routing(config, w) : 0));
+      const double kept = tokens * number(m.hidden_size) * w.operand +
+                          (moe_numbers(m)[i] > 0 ? routing_bytes(config, tokens) : 0);
       layers += config.train.recompute ? kept : layer;
       largest = std::max(largest, config.train.recompute ? layer : 0.0);
     }
@@ -191,6 +194,12 @@ std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout
     if (total(parts) > total(most)) most = std::move(parts);
   }
   return most;
+}
+
+void check_vocabulary(const Config& config) {
+  if (config.model.vocab_size > 0) return;
+  throw UserError(
+      "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
 }
 
 double total(const std::vector<MemoryPart>& parts) {

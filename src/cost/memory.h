@@ -25,6 +25,9 @@ struct MemoryPart {
 /// included and its history slots not.
 double layer_activation_bytes(const Config& config, int64_t i, double tokens);
 
+/// The part of them that a MoE layer's router, choice and losses keep.
+double routing_bytes(const Config& config, double tokens);
+
 /// The same for the final norm, the output projection and the loss, the projection's gradient included.
 double head_activation_bytes(const Config& config, double tokens);
 
@@ -35,6 +38,9 @@ double history_bytes(const Config& config, double tokens, int64_t pipeline, int6
 /// Weights, master weights, gradients, optimizer, activations, history and workspace of the pipeline stage
 /// that holds most, in the order of their names' first mention here.
 std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout);
+
+/// UserError where model.vocab_size is not known.
+void check_vocabulary(const Config& config);
 
 double total(const std::vector<MemoryPart>& parts);
 

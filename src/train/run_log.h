@@ -35,8 +35,8 @@ class RunLog {
 /// Highest memory so far, MiB: what this process had resident, or on a GPU what its tensors took there.
 double peak_memory_mib(at::Device device);
 
-/// Operations per second of a square matrix product of this type on this device, the best of a few; of 2048
-/// rows on the CPU, of 8192 elsewhere.
+/// Operations per second of a square matrix product of this type on this device, the library's or ours
+/// (ops::linear), the best of a few; of 2048 rows on the CPU, of 8192 elsewhere.
 double gemm_rate(at::ScalarType dtype, at::Device device);
 
 }  // namespace hero

@@ -2,19 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <malloc.h>
 
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <thread>
 
 #include "config/error.h"
 #include "data/step_progress.h"
 #include "folder/load.h"
 #include "model/counts.h"
 #include "ops/cuda_library.h"
+#include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/step.h"
@@ -153,13 +152,8 @@ class Trainer {
 
 int train(const TrainOptions& options) {
   auto run = open_run(options);
-  at::set_num_threads(run.config.train.threads > 0 ? static_cast<int>(run.config.train.threads)
-                                                   : static_cast<int>(std::thread::hardware_concurrency()));
   if (run.device.is_cuda()) use_deterministic_algorithms();
-  // Activations of a step are freed and asked for again thousands of times: keep their pages.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_TOP_PAD, 64 << 20);
+  prepare_process(run.config);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   return Trainer(std::move(run), options.run).run();

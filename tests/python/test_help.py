@@ -19,7 +19,10 @@ OPTIONS: dict[str, list[str]] = {
     "logits": "tokens out routing gradients dtype device".split(),
     "diff": "text tokens tolerance dtype device".split(),
     "export": "dtype max-shard-size".split(),
-    "cost": "config data-ranks pipeline-stages expert-ranks in-flight json".split(),
+    "cost": "config data-ranks pipeline-stages expert-ranks in-flight rate bandwidth measure json".split(),
+    "bench": [],
+    "bench cost-table": "config steps warmup rounds layers train-steps json".split(),
+    "bench step": "config steps warmup".split(),
     "report": ["out"],
 }
 # Those that take a value and have none by default.
@@ -29,6 +32,8 @@ WITHOUT_DEFAULT = {
     "train --init-from",
     "generate --tokenizer",
     "cost --config",
+    "bench cost-table --config",
+    "bench step --config",
     "diff --text",
     "diff --tokens",
 }
@@ -48,7 +53,7 @@ def test_help(command: str) -> None:
             assert re.match(r" \S.*=\S+", rest), f"--{name}: no default in {rest!r}"
 
 
-@pytest.mark.parametrize("command", ["", "data"])
+@pytest.mark.parametrize("command", ["", "bench", "data"])
 def test_subcommands_are_listed(command: str) -> None:
     inner = {name.split()[-1] for name in OPTIONS if name and " ".join(name.split()[:-1]) == command}
     listed = ran(*command.split(), "--help").stdout.split("Subcommands:\n")[1].split("\n\n")[0]

@@ -1,0 +1,96 @@
+"""A MoE layer alone and the paper's routers alone: build/bench_moe_layer and build/bench_router_step.
+
+Writes docs/results/layer-speed.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rounds import ROOT, Target, json_lines, own_command, parser, spread, table, within_rounds, write_page
+
+
+def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
+    def gigaflops(rates: list[float]) -> str:
+        return spread([rate / 1e9 for rate in rates], 0)
+
+    return [
+        [
+            f"{s['tokens']:,}",
+            f"{s['hidden_size']:,} x {s['moe_intermediate_size']}",
+            str(s["experts"]),
+            gigaflops(s["balanced"]["rate"]),
+            spread([100 * share for share in s["balanced"]["share"]], 0, "%"),
+            gigaflops(s["skewed"]["rate"]),
+            spread(s["skewed_over_balanced"]),
+            gigaflops(s["gemm_rate"]),
+        ]
+        for s in shapes
+    ]
+
+
+def main() -> None:
+    args = parser(__doc__, "layer-speed.md").parse_args()
+    few = ["--calls", 1] if args.quick else []
+    rounds = ["--rounds", 1 if args.quick else args.rounds]
+    shapes = json_lines(ROOT / "build/bench_moe_layer", *rounds, *few, *(["--quick"] if args.quick else []))
+    small = ["--layers", 4, "--tokens", 512] if args.quick else []
+    [routers] = json_lines(ROOT / "build/bench_router_step", *rounds, *few, *small)
+    seconds = routers["seconds"]
+    joined = min(
+        ("concatenating_bf16", "concatenating_fp32"), key=lambda name: sorted(seconds[name])[len(seconds[name]) // 2]
+    )
+    over, faster = within_rounds(seconds["hero"], seconds["baseline"]), within_rounds(seconds[joined], seconds["hero"])
+    # The slowest shape of all has to reach the target.
+    slowest = min(shapes, key=lambda s: sorted(s["balanced"]["share"])[len(s["balanced"]["share"]) // 2])
+    skewed = min(shapes, key=lambda s: sorted(s["skewed_over_balanced"])[len(s["skewed_over_balanced"]) // 2])
+
+    def shape(s: dict[str, Any]) -> str:
+        return f"{s['tokens']:,} tokens, {s['hidden_size']:,} x {s['moe_intermediate_size']}, {s['experts']} experts"
+
+    command = own_command()
+    targets = [
+        Target(
+            f"MoE layer, share of the matrix products' rate, slowest shape ({shape(slowest)})",
+            60,
+            [100 * share for share in slowest["balanced"]["share"]],
+            command,
+            unit="%",
+            places=0,
+        ),
+        Target(
+            f"MoE layer, rate with one expert taking half over balanced, slowest shape ({shape(skewed)})",
+            0.8,
+            skewed["skewed_over_balanced"],
+            command,
+        ),
+        Target("router step, HERO over baseline", 1.75, over, command, at_least=False),
+        Target(f"router step, {joined.replace('_', ' in ')} over HERO", 3.0, faster, command),
+    ]
+    write_page(
+        args,
+        "A MoE layer alone, the routers alone",
+        [
+            "Router to combine, forward and backward, bf16, 4 experts a token; GFLOP/s, and the share of the rate of "
+            "matrix products of 2,048 x 2,048 measured beside it (the better of `at::mm` and our blocks). Skewed: one "
+            "expert takes half of the tokens. Median (range over rounds).",
+            "",
+            *table(
+                "tokens|D x F|E|balanced|share|skewed|skewed over balanced|matrix products".split("|"),
+                layer_rows(shapes),
+            ),
+            "",
+            f"Routers of the paper's model, {routers['layers']} layers of 128 experts in two stages, hidden size 1,024, "
+            f"{routers['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden state joined "
+            "before one linear layer, in PyTorch's own operators.",
+            "",
+            *table(["", "ms"], [[name.replace("_", ", "), spread([1e3 * v for v in s], 1)] for name, s in seconds.items()]),
+            "",
+            f"HERO over baseline: {spread(over)}; the faster of the concatenating ones over HERO: {spread(faster)}.",
+        ],
+        targets,
+    )
+
+
+if __name__ == "__main__":
+    main()

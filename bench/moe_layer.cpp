@@ -1,0 +1,127 @@
+// bench_moe_layer [--rounds N] [--calls N] [--quick]: a MoE layer alone in bf16, router to combine, forward
+// and backward, with every expert's load equal and with one expert that takes half of the tokens. A line of
+// JSON per shape: operations a second, and that as a share of the rate of matrix products measured in the
+// same run.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cost/step_time.h"
+#include "ops/ops.h"
+#include "paired.h"
+#include "train/process.h"
+
+namespace hero::bench {
+namespace {
+
+struct Shape {
+  int64_t tokens, width, inner, experts;
+  int64_t k = 4;
+};
+
+// The weights' gradients are fp32, as in training.
+at::Tensor leaf(at::IntArrayRef shape, double scale) {
+  auto w = (at::randn(shape) * scale).to(at::kBFloat16).set_requires_grad(true);
+  torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
+  return w;
+}
+
+// Assignments in turn; skewed: the first choice of every other token is expert 0, nobody else's is.
+at::Tensor assignments(const Shape& s, bool skewed) {
+  const int64_t others = skewed ? s.experts - 1 : s.experts;
+  auto ids =
+      (at::arange(s.tokens * s.k, at::kLong).remainder(others) + (skewed ? 1 : 0)).view({s.tokens, s.k});
+  if (skewed) ids.slice(0, 0, s.tokens, 2).select(1, 0).fill_(0);
+  return ids;
+}
+
+class Layer {
+ public:
+  explicit Layer(const Shape& s)
+      : shape_(s),
+        x_(leaf({s.tokens, s.width}, 1.0)),
+        router_(leaf({s.experts, s.width}, 0.02)),
+        gate_up_(leaf({s.experts, 2 * s.inner, s.width}, 0.02)),
+        down_(leaf({s.experts, s.width, s.inner}, 0.02)),
+        dy_(at::randn({s.tokens, s.width}).to(at::kBFloat16)) {}
+
+  void step(const at::Tensor& ids) const {
+    const auto routed = ops::route(x_, router_, std::nullopt, {});
+    const auto chosen = routed.probs.gather(1, ids);
+    const auto plan = ops::plan(ids, shape_.experts);
+    const auto rows = ops::permute(x_, plan);
+    const auto y =
+        ops::combine(ops::experts(rows, gate_up_, down_, plan), chosen / chosen.sum(1, true), plan);
+    torch::autograd::backward({y}, {dy_});
+    for (const at::Tensor& t : {x_, router_, gate_up_, down_}) t.mutable_grad() = at::Tensor();
+  }
+
+  /// Of forward and backward pass.
+  double operations() const {
+    const auto rows = static_cast<double>(shape_.tokens * shape_.k);
+    const auto number = [](int64_t n) { return static_cast<double>(n); };
+    return 6 * (rows * 3 * number(shape_.width * shape_.inner) +
+                number(shape_.tokens) * number(shape_.width * shape_.experts));
+  }
+
+ private:
+  Shape shape_;
+  at::Tensor x_, router_, gate_up_, down_, dy_;
+};
+
+void measure(const Shape& s, const Config& config, int64_t rounds, int64_t calls) {
+  const Layer layer(s);
+  const auto even = assignments(s, false), skewed = assignments(s, true);
+  std::vector<double> gemm;
+  std::vector<Contestant> both = {{"balanced", [&] { layer.step(even); }},
+                                  {"one expert takes half", [&] { layer.step(skewed); }}};
+  for (int64_t round = 0; round < rounds; ++round) {
+    gemm.push_back(measure_rates(config).operations);
+    run_rounds(both, 1, calls);
+  }
+  std::vector<double> rates[2], shares[2], ratios;
+  for (size_t i = 0; i < gemm.size(); ++i) {
+    for (int side = 0; side < 2; ++side) {
+      rates[side].push_back(layer.operations() / both[side].seconds[i]);
+      shares[side].push_back(rates[side].back() / gemm[i]);
+    }
+    ratios.push_back(rates[1].back() / rates[0].back());
+  }
+  print_line({{"tokens", s.tokens},
+              {"hidden_size", s.width},
+              {"moe_intermediate_size", s.inner},
+              {"experts", s.experts},
+              {"k", s.k},
+              {"gemm_rate", gemm},
+              {"balanced", {{"rate", rates[0]}, {"share", shares[0]}}},
+              {"skewed", {{"rate", rates[1]}, {"share", shares[1]}}},
+              {"skewed_over_balanced", ratios}});
+}
+
+}  // namespace
+}  // namespace hero::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("A MoE layer alone: balanced, and with one expert that takes half of the tokens");
+  int64_t rounds = 5, calls = 5;
+  bool quick = false;
+  app.add_option("--rounds", rounds, "times that both are measured, in turn")->check(CLI::Range(1, 1000));
+  app.add_option("--calls", calls, "forward and backward passes of a measurement")
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--quick", quick, "one small shape");
+  CLI11_PARSE(app, argc, argv);
+  const hero::Config config;  // bf16, all cores
+  hero::prepare_process(config);
+  at::manual_seed(1);
+  for (const int64_t tokens : {2048, 4096}) {
+    for (const auto& [width, inner] : {std::pair<int64_t, int64_t>{256, 160}, {1024, 640}}) {
+      for (const int64_t experts : {32, 64, 128}) {
+        hero::bench::measure({tokens, width, inner, experts}, config, rounds, calls);
+        if (quick) return 0;
+      }
+    }
+  }
+  return 0;
+}

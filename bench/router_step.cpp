@@ -1,0 +1,129 @@
+// bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N]: forward and backward pass of all
+// routers of the paper's model (30 layers of 128 experts in two stages, hidden size 1024) for one micro-batch
+// of 4,096 tokens, in bf16: without history, with it by hero::route, and with it by concatenation in
+// PyTorch's own operators, as the paper writes it. One line of JSON.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <CLI/CLI.hpp>
+
+#include "model/history.h"
+#include "ops/ops.h"
+#include "paired.h"
+#include "train/process.h"
+
+namespace hero::bench {
+namespace {
+
+constexpr int64_t kWidth = 1024, kExperts = 128;
+constexpr double kEps = 1e-6;
+
+RouterConfig router_config(const std::string& kind) {
+  RouterConfig config;
+  config.kind = kind;
+  config.stages = 2;
+  return config;
+}
+
+// What all routers of a micro-batch read, and the gradients that come back to their probabilities.
+struct Batch {
+  std::vector<at::Tensor> x, dprobs;
+
+  Batch(int64_t layers, int64_t tokens) {
+    for (int64_t l = 0; l < layers; ++l) {
+      x.push_back(at::randn({tokens, kWidth}).to(at::kBFloat16));
+      dprobs.push_back(at::randn({tokens, kExperts}));
+    }
+  }
+};
+
+class Routers {
+ public:
+  Routers(const std::string& kind, const Batch& batch, at::ScalarType dtype, bool wide_gradients)
+      : batch_(&batch),
+        config_(router_config(kind)),
+        layout_(static_cast<int64_t>(batch.x.size()), kExperts, config_),
+        dtype_(dtype) {
+    for (int64_t l = 1; l <= layout_.layers(); ++l) {
+      const auto columns = kWidth + static_cast<int64_t>(layout_.visible(l).size()) * kExperts;
+      auto w = (at::randn({kExperts, columns}) * 0.02).to(dtype).set_requires_grad(true);
+      if (wide_gradients) torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
+      weights_.push_back(w);
+      inputs_.push_back(batch.x[l - 1].to(dtype).detach().set_requires_grad(true));
+    }
+  }
+
+  /// Our operator; with or without history as the kind says.
+  void fused() const {
+    const RoutingHistory history(layout_, inputs_[0].size(0), dtype_, /*live=*/false);
+    std::vector<at::Tensor> probs;
+    for (int64_t l = 1; l <= layout_.layers(); ++l)
+      probs.push_back(
+          ops::route(inputs_[l - 1], weights_[l - 1], history.visible(l, config_), history.slot(l)).probs);
+    backward(probs);
+  }
+
+  /// u = [x | rho * H], Z = u W^T, Q = softmax(Z); H is joined anew for every layer.
+  void concatenating() const {
+    std::vector<at::Tensor> probs, detached;
+    for (int64_t l = 1; l <= layout_.layers(); ++l) {
+      const auto& x = inputs_[l - 1];
+      std::vector<at::Tensor> seen;
+      for (const int64_t j : layout_.visible(l)) seen.push_back(detached[j - 1]);
+      auto u = x;
+      if (!seen.empty()) {
+        const auto h = at::cat(seen, 1);
+        const auto rms = [](const at::Tensor& t) {
+          return t.detach().to(at::kFloat).pow(2).mean(1, true).sqrt();
+        };
+        const auto rho = rms(x) / (rms(h) + kEps) * layout_.depth_factor(l);
+        u = at::cat({x, (rho * h).to(dtype_)}, 1);
+      }
+      probs.push_back(at::linear(u, weights_[l - 1]).to(at::kFloat).softmax(1));
+      detached.push_back(probs.back().detach().to(dtype_));
+    }
+    backward(probs);
+  }
+
+ private:
+  void backward(const std::vector<at::Tensor>& probs) const {
+    torch::autograd::backward(probs, batch_->dprobs);
+    for (const auto& w : weights_) w.mutable_grad() = at::Tensor();
+    for (const auto& x : inputs_) x.mutable_grad() = at::Tensor();
+  }
+
+  const Batch* batch_;
+  RouterConfig config_;
+  HistoryLayout layout_;
+  at::ScalarType dtype_;
+  std::vector<at::Tensor> weights_, inputs_;
+};
+
+}  // namespace
+}  // namespace hero::bench
+
+int main(int argc, char** argv) {
+  using namespace hero::bench;
+  CLI::App app("All routers of the paper's model, forward and backward");
+  int64_t rounds = 5, calls = 3, layers = 30, tokens = 4096;
+  app.add_option("--rounds", rounds, "times that all are measured, in turn")->check(CLI::Range(1, 1000));
+  app.add_option("--calls", calls, "steps of a measurement")->check(CLI::Range(1, 1000));
+  app.add_option("--layers", layers, "MoE layers, in two stages")->check(CLI::Range(2, 1000));
+  app.add_option("--tokens", tokens, "of the micro-batch")->check(CLI::Range(1, 1 << 20));
+  CLI11_PARSE(app, argc, argv);
+  hero::prepare_process(hero::Config());
+  at::manual_seed(1);
+  const Batch batch(layers, tokens);
+  const Routers baseline("baseline", batch, at::kBFloat16, true), hero("hero", batch, at::kBFloat16, true),
+      joined("hero", batch, at::kBFloat16, false), joined_wide("hero", batch, at::kFloat, false);
+  std::vector<Contestant> all = {{"baseline", [&] { baseline.fused(); }},
+                                 {"hero", [&] { hero.fused(); }},
+                                 {"concatenating_bf16", [&] { joined.concatenating(); }},
+                                 {"concatenating_fp32", [&] { joined_wide.concatenating(); }}};
+  run_rounds(all, rounds, calls);
+  nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}};
+  for (const auto& contestant : all) line["seconds"][contestant.name] = contestant.seconds;
+  print_line(line);
+  return 0;
+}

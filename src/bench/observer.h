@@ -1,0 +1,44 @@
+#pragma once
+// What is seen of a training step from outside of it: time in the routers' operators, bytes of tensors. Only
+// while such an observer lives; steps without one pay nothing.
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <memory>
+
+namespace hero {
+
+/// Time spent in hero::route_forward and hero::route_backward, by callbacks of the dispatcher.
+class RouterClock {
+ public:
+  RouterClock();
+  ~RouterClock();
+  RouterClock(const RouterClock&) = delete;
+  RouterClock& operator=(const RouterClock&) = delete;
+
+  double seconds() const;  ///< since the clock began
+  int64_t calls() const;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+/// Bytes of CPU tensors that this thread makes and frees while it lives. Temporaries that operators take from
+/// the heap themselves are not among them.
+class TensorLedger {
+ public:
+  TensorLedger();
+  ~TensorLedger();
+  TensorLedger(const TensorLedger&) = delete;
+  TensorLedger& operator=(const TensorLedger&) = delete;
+
+  int64_t live() const;  ///< bytes made and not freed since it began
+  int64_t peak() const;  ///< the most that `live` was
+
+ private:
+  class Counter;
+  std::shared_ptr<Counter> counter_;
+  std::unique_ptr<c10::DebugInfoGuard> guard_;
+};
+
+}  // namespace hero
