@@ -1,7 +1,8 @@
 #pragma once
 // The menu of operators. Model code calls only these; each stands in <op>.cpp (schema, checks, autograd,
-// plain form) with its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. Those for CUDA wait for nothing from the
-// device, so that a step can be captured in a graph; fp64 goes through the plain forms there, which may wait.
+// plain form) with its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. Those for CUDA wait for nothing from
+// the device, so that a step can be captured in a graph; fp64 goes through the plain forms there, which may
+// wait.
 //
 // Shape suffixes, everywhere in the project:
 //   B batch, S sequence, T tokens (B*S), D hidden size, H heads, E experts, K experts per token, N routed
@@ -100,10 +101,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD
 at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::TensorList history,
                           at::TensorList sumsq, double depth_factor, double eps, bool scale);
 
-/// Where each kept assignment goes: rows sorted by expert, tokens ascending within one. On CUDA the host does not
-/// know how many were dropped, so there N = T*K always, and rows from offsets[E] on are unused: their token is 0,
-/// permute copies that token's row into them, experts makes zeros of them forward and backward, combine leaves
-/// them out and gives them a gradient of zeros, and nothing is ever summed over them.
+/// Where each kept assignment goes: rows sorted by expert, tokens ascending within one. On CUDA the host does
+/// not know how many were dropped, so there N = T*K always, and rows from offsets[E] on are unused: their
+/// token is 0, permute copies that token's row into them, experts makes zeros of them forward and backward,
+/// combine leaves them out and gives them a gradient of zeros, and nothing is ever summed over them.
 struct Plan {
   at::Tensor counts;   ///< [E] int64, kept rows of each expert
   at::Tensor offsets;  ///< [E+1] int64, first row of each expert; the last is the number of kept rows

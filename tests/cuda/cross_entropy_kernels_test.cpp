@@ -30,20 +30,16 @@ void check(const at::Tensor& z, const at::Tensor& targets, at::ScalarType type) 
   const auto gradient = logits.view(type).slice(1, 0, v);
   const dim3 grid{static_cast<unsigned>(rows)};
   const auto before = logits.clone();
-  launch({losses, logits}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work,
-         reinterpret_cast<T*>(work.logits));
+  launch({losses, logits}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work);
   EXPECT_TRUE(close(losses, want_losses, kFp32));
   EXPECT_TRUE(same(logits, before));
   losses.fill_(NAN);
-  launch({losses}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work,
-         reinterpret_cast<T*>(work.logits));
+  launch({losses}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work);
   // The rest of a row is left as it fell, so the rows are compared as a whole only in one order.
   for (const auto order : {emulate::Order::kDescending, emulate::Order::kAscending}) {
     logits.copy_(before);
     emulate::set_order(order);
-    ASSERT_EQ(emulate::launch(losses_and_gradients<n, true, T>, grid, {kLossThreads}, work,
-                              reinterpret_cast<T*>(work.logits)),
-              "");
+    ASSERT_EQ(emulate::launch(losses_and_gradients<n, true, T>, grid, {kLossThreads}, work), "");
     EXPECT_TRUE(close(losses, want_losses, kFp32));
     // Beside the target, 1 is taken from a number close to it.
     EXPECT_TRUE(close(gradient, want, type == at::kFloat ? Tolerance{2e-6, 1e-5} : kRoundedOnce));
@@ -88,8 +84,7 @@ TEST(CudaCrossEntropy, RefusesTargetsBeyondTheVocabulary) {
                             LossWork{.vocabulary = 8,
                                      .logits = logits.data_ptr<float>(),
                                      .targets = targets.const_data_ptr<int64_t>(),
-                                     .losses = losses.data_ptr<float>()},
-                            logits.data_ptr<float>()),
+                                     .losses = losses.data_ptr<float>()}),
             "");
 }
 

@@ -24,12 +24,11 @@ constexpr int64_t kLeastChunk = 128;           // tokens, and what chunks are mu
 template <typename T, int n>
 void launch(const LossWork& work, int64_t rows, bool gradients) {
   const auto stream = at::cuda::getCurrentCUDAStream();
-  auto* gradient = reinterpret_cast<T*>(work.logits);
   const dim3 grid(static_cast<unsigned>(rows));
   if (gradients) {
-    losses_and_gradients<n, true><<<grid, kLossThreads, 0, stream>>>(work, gradient);
+    losses_and_gradients<n, true, T><<<grid, kLossThreads, 0, stream>>>(work);
   } else {
-    losses_and_gradients<n, false><<<grid, kLossThreads, 0, stream>>>(work, gradient);
+    losses_and_gradients<n, false, T><<<grid, kLossThreads, 0, stream>>>(work);
   }
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

@@ -37,7 +37,7 @@ __device__ __forceinline__ LogSum warp_join(LogSum v) {
 
 // Grid: a block per row. T is the gradient's type; n divides V.
 template <int n, bool gradients, typename T>
-__global__ void __launch_bounds__(kLossThreads) losses_and_gradients(LossWork a, T* gradient) {
+__global__ void __launch_bounds__(kLossThreads) losses_and_gradients(LossWork a) {
   constexpr int kWarps = kLossThreads / kLanes, kTile = kLossThreads * n;
   __shared__ LogSum parts[kWarps];
   float* z = a.logits + blockIdx.x * a.vocabulary;
@@ -67,8 +67,7 @@ __global__ void __launch_bounds__(kLossThreads) losses_and_gradients(LossWork a,
   const float inverse = 1.0f / own.sum;
   if (threadIdx.x == 0) a.losses[blockIdx.x] = target >= 0 ? logf(own.sum) - (hit - own.highest) : 0.0f;
   if constexpr (gradients) {
-    // Rows of the gradient are as far apart as those of the logits.
-    T* out = gradient + blockIdx.x * a.vocabulary * static_cast<int64_t>(sizeof(float) / sizeof(T));
+    T* out = reinterpret_cast<T*>(z);
     for (int64_t first = 0; first < a.vocabulary; first += kTile) {
       const int64_t c = first + threadIdx.x * n;
       Vector<float, n> v{};
