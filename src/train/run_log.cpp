@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "ops/ops.h"
 
@@ -70,6 +72,11 @@ void RunLog::cut_to(int64_t step) {
 }
 
 double peak_memory_mib() {
+  // What getrusage says includes the memory of the process that started this one (vfork).
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;
+  }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
