@@ -32,8 +32,8 @@ test-all: build ## the same, the long ones, and the fuzzers
 fuzz: install ## libFuzzer on the readers of model folders (SECONDS=n for each; default: 30)
 	@scripts/fuzz.sh $(SECONDS)
 
-bench: build ## timings of the operators and of training
-	@$(BIN)/python bench/run.py
+bench: build ## every target on CPUs, measured: docs/results/cpu.md; hours, alone on the machine (QUICK=1: a trial)
+	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)
 
 lint: configure ## format, include order, and clang-tidy on what changed (BASE=commit; default: the last one)
 	@BASE=$(BASE) scripts/lint.sh

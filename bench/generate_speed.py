@@ -1,7 +1,7 @@
-"""Tokens generated a second with a cache: our engine from Python against transformers, on the same exported folders.
+"""Tokens generated a second with a cache: our engine from Python against transformers, on the same folders.
 
-Writes docs/results/generate-speed.md. Greedy; a baseline and a HERO model, one text at a time and 16 together. Both
-sides may choose fp32 or bf16, transformers also its cache; compared are the best of each.
+Writes docs/results/generate-speed.md. Greedy; a baseline and a HERO model, one text at a time and 16 together.
+Both sides may choose fp32 or bf16, transformers also its cache; compared are the best of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rounds import PROGRAM, ROOT, Target, best_of, in_turn, own_command, parser, spread, table, within_rounds, write_page
+from rounds import (
+    PROGRAM,
+    ROOT,
+    Target,
+    best_of,
+    in_turn,
+    own_command,
+    parser,
+    spread,
+    table,
+    within_rounds,
+    write_page,
+)
 from train_speed import write_tokens
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -25,10 +37,10 @@ def export(work: Path, config: str, kind: str) -> Path:
     """A model folder of this configuration, after a single step."""
     run, folder = work / f"run-{kind}", work / kind
     prefix = write_tokens(work, 8192)
-    command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}", "--data", prefix]
-    command += ["--run", run, "--train.steps=1", "--optim.warmup_steps=1"]
+    command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}"]
+    command += ["--data", prefix, "--run", run, "--train.steps=1", "--optim.warmup_steps=1"]
     for words in (command, [PROGRAM, "export", run, folder]):
-        subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([str(word) for word in words], check=True, capture_output=True)
     return folder
 
 
@@ -71,8 +83,10 @@ def contestants(folder: Path, prompts: list[list[int]], new: int, quick: bool) -
         made[f"hero_moe.load, {dtype}"] = partial(timed, partial(generate_ours, model, prompts, new), new)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
     for dtype in ("fp32",) if quick else types:
-        for cache in ("static",) if quick else ("dynamic", "static"):
-            theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=types[dtype], trust_remote_code=True)
+        for cache in ("dynamic",) if quick else ("dynamic", "static"):
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=types[dtype], trust_remote_code=True
+            )
             run = partial(generate_theirs, theirs.eval(), cache, torch.tensor(prompts), new)
             made[f"transformers, {dtype}, {cache} cache"] = partial(timed, run, new)
     return made
@@ -103,14 +117,17 @@ def main() -> None:
                 rates = in_turn(made, args.rounds, "tokens/s")
                 ours, theirs = best_of(rates, "hero_moe"), best_of(rates, "transformers")
                 ratio = within_rounds(rates[ours], rates[theirs])
-                rows = [[n, spread(v, 0), spread(within_rounds(v, rates[theirs]))] for n, v in rates.items()]
+                rows = [
+                    [name, spread(values, 0), spread(within_rounds(values, rates[theirs]))]
+                    for name, values in rates.items()
+                ]
                 lines += [
                     f"## {'HERO' if kind == 'hero' else 'Baseline'}, batch {batch}",
                     "",
                     *table(["", "tokens/s, median (range over rounds)", f"ratio to {theirs}"], rows),
                     "",
                 ]
-                what = f"generation, batch {batch}, {'HERO' if kind == 'hero' else 'baseline'}, over transformers' best"
+                what = f"generation, batch {batch}, {kind}, over transformers' best"
                 targets.append(Target(what, 5.0, ratio, own_command()))
     head = f"`configs/{args.config}.toml`, greedy, prompts of {args.prompt} ids, {args.new} new ids each."
     write_page(args, "Generation speed", [head, "", *lines], targets)

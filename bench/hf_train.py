@@ -1,8 +1,8 @@
 """Training speed of Hugging Face transformers on a model of our shapes, as a process of its own.
 
-Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates and gradient
-clipping are those of `hero train`, and the balance loss where transformers has one (Qwen3-MoE); what differs is the
-implementation.
+Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates and
+gradient clipping are those of `hero train`, and the balance loss where transformers has one (Qwen3-MoE); what
+differs is the implementation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 import transformers
 
 # What our configurations leave at our defaults and DeepSeek's class has otherwise.
-DEEPSEEK = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0, "num_mtp_layers": 0}
+DEEPSEEK = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
+DEEPSEEK |= {"num_mtp_layers": 0}
 
 
 def build(config: dict, experts: str) -> torch.nn.Module:
@@ -56,7 +57,8 @@ def main() -> None:
     model = build(config, args.experts)
     if args.dtype == "bf16":
         model = model.to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model) if args.compile else model
     rates = []
     for step in range(args.steps + 2):
@@ -64,12 +66,12 @@ def main() -> None:
         begin = time.perf_counter()
         loss = run(input_ids=tokens, labels=tokens).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step >= 2:
             rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = sum(p.numel() for p in weights)
     json.dump({"tokens_per_second": rates, "loss": loss.item(), "parameters": parameters}, sys.stdout)
     print()
 

@@ -5,6 +5,7 @@ Writes docs/results/layer-speed.md.
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from rounds import ROOT, Target, json_lines, own_command, parser, spread, table, within_rounds, write_page
@@ -29,21 +30,25 @@ def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
+def milliseconds(seconds: list[float]) -> str:
+    return spread([1e3 * value for value in seconds], 1)
+
+
 def main() -> None:
     args = parser(__doc__, "layer-speed.md").parse_args()
     few = ["--calls", 1] if args.quick else []
     rounds = ["--rounds", 1 if args.quick else args.rounds]
-    shapes = json_lines(ROOT / "build/bench_moe_layer", *rounds, *few, *(["--quick"] if args.quick else []))
+    quick = ["--quick"] if args.quick else []
+    shapes = json_lines(ROOT / "build/bench_moe_layer", *rounds, *few, *quick)
     small = ["--layers", 4, "--tokens", 512] if args.quick else []
     [routers] = json_lines(ROOT / "build/bench_router_step", *rounds, *few, *small)
     seconds = routers["seconds"]
-    joined = min(
-        ("concatenating_bf16", "concatenating_fp32"), key=lambda name: sorted(seconds[name])[len(seconds[name]) // 2]
-    )
-    over, faster = within_rounds(seconds["hero"], seconds["baseline"]), within_rounds(seconds[joined], seconds["hero"])
+    joined = min(("concatenating_bf16", "concatenating_fp32"), key=lambda name: median(seconds[name]))
+    over = within_rounds(seconds["hero"], seconds["baseline"])
+    faster = within_rounds(seconds[joined], seconds["hero"])
     # The slowest shape of all has to reach the target.
-    slowest = min(shapes, key=lambda s: sorted(s["balanced"]["share"])[len(s["balanced"]["share"]) // 2])
-    skewed = min(shapes, key=lambda s: sorted(s["skewed_over_balanced"])[len(s["skewed_over_balanced"]) // 2])
+    slowest = min(shapes, key=lambda s: median(s["balanced"]["share"]))
+    skewed = min(shapes, key=lambda s: median(s["skewed_over_balanced"]))
 
     def shape(s: dict[str, Any]) -> str:
         return f"{s['tokens']:,} tokens, {s['hidden_size']:,} x {s['moe_intermediate_size']}, {s['experts']} experts"
@@ -71,22 +76,23 @@ def main() -> None:
         args,
         "A MoE layer alone, the routers alone",
         [
-            "Router to combine, forward and backward, bf16, 4 experts a token; GFLOP/s, and the share of the rate of "
-            "matrix products of 2,048 x 2,048 measured beside it (the better of `at::mm` and our blocks). Skewed: one "
-            "expert takes half of the tokens. Median (range over rounds).",
+            "Router to combine, forward and backward, bf16, 4 experts a token; GFLOP/s, and the share of the rate "
+            "of matrix products of 2,048 x 2,048 measured beside it (the better of `at::mm` and our blocks). Skewed: "
+            "one expert takes half of the tokens. Median (range over rounds).",
             "",
             *table(
                 "tokens|D x F|E|balanced|share|skewed|skewed over balanced|matrix products".split("|"),
                 layer_rows(shapes),
             ),
             "",
-            f"Routers of the paper's model, {routers['layers']} layers of 128 experts in two stages, hidden size 1,024, "
-            f"{routers['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden state joined "
-            "before one linear layer, in PyTorch's own operators.",
+            f"Routers of the paper's model, {routers['layers']} layers of 128 experts in two stages, hidden size "
+            f"1,024, {routers['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden "
+            "state joined before one linear layer, in PyTorch's own operators.",
             "",
-            *table(["", "ms"], [[name.replace("_", ", "), spread([1e3 * v for v in s], 1)] for name, s in seconds.items()]),
+            *table(["", "ms"], [[n.replace("_", ", "), milliseconds(s)] for n, s in seconds.items()]),
             "",
-            f"HERO over baseline: {spread(over)}; the faster of the concatenating ones over HERO: {spread(faster)}.",
+            f"HERO over baseline: {spread(over)}; the faster of the concatenating ones over HERO: "
+            f"{spread(faster)}.",
         ],
         targets,
     )

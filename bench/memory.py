@@ -1,9 +1,9 @@
 """Peak memory of training, HERO minus baseline, in the paper's shapes, against its prediction.
 
-Writes docs/results/memory.md. Two models: the paper's first layers, as many as fit in this machine's memory, and all
-of its layers with narrow experts, which leaves routers and history as they are. Every measurement is a process of its
-own (`hero bench cost-table`). Predicted are the history's weights with master copy, gradient and moments, and the
-history itself.
+Writes docs/results/memory.md. Two models: the paper's first layers, as many as fit in this machine's memory, and
+all of its layers with narrow experts, which leaves routers and history as they are. Every measurement is a process
+of its own (`hero bench cost-table`). Predicted are the history's weights with master copy, gradient and moments, and
+the history itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[
 def main() -> None:
     args_parser = parser(__doc__, "memory.md", rounds=2)
     args_parser.add_argument("--sequence", type=int, default=1024)
-    args_parser.add_argument("--vocab-size", type=int, default=8192, help="less than the paper's leaves room for layers")
+    less = "less than the paper's leaves room for layers"
+    args_parser.add_argument("--vocab-size", type=int, default=8192, help=less)
     args = args_parser.parse_args()
     if args.quick:
         args.rounds, args.sequence, args.vocab_size = 1, 128, 1024
@@ -77,12 +78,14 @@ def main() -> None:
     for name, layers, words in models:
         parts = predicted(layers, 2, 128, args.sequence)
         expected = sum(parts.values())
-        note(f"{name}: {layers} layers; predicted: " + ", ".join(f"{k}: {v:.2f} MiB" for k, v in parts.items()))
+        shown = ", ".join(f"{what}: {value:.2f} MiB" for what, value in parts.items())
+        note(f"{name}: {layers} layers; predicted: {shown}")
         for what, (baseline, hero) in measure(layers, words, args.rounds).items():
             extra = [a - b for a, b in zip(hero, baseline, strict=True)]
             off = [value - expected for value in extra]
             sides = [spread(side, 2) for side in (baseline, hero)]
-            rows.append([f"{name}, {layers}", what, *sides, spread(extra), f"{expected:.2f}", f"{statistics.median(off):+.2f}"])
+            counted = [spread(extra), f"{expected:.2f}", f"{statistics.median(off):+.2f}"]
+            rows.append([f"{name}, {layers}", what, *sides, *counted])
             if what == "bytes of tensors":
                 targets.append(
                     Target(
@@ -98,13 +101,13 @@ def main() -> None:
         args,
         "Peak memory, HERO minus baseline",
         [
-            f"`configs/paper-8b.toml` in two stages, bf16, {args.vocab_size:,} tokens of vocabulary, two micro-batches "
-            f"of {args.sequence:,} tokens; MiB, median (range over {args.rounds} rounds).",
+            f"`configs/paper-8b.toml` in two stages, bf16, {args.vocab_size:,} tokens of vocabulary, two "
+            f"micro-batches of {args.sequence:,} tokens; MiB, median (range over {args.rounds} rounds).",
             "",
             *table("model, layers|counted|baseline|HERO|HERO minus baseline|predicted|off".split("|"), rows),
             "",
-            "Predicted: 18 bytes for each of the history's weights (bf16 leaf 2, fp32 master 4, fp32 gradient 4, moments "
-            "8) and 2 for each number of the history that is kept for later layers.",
+            "Predicted: 18 bytes for each of the history's weights (bf16 leaf 2, fp32 master 4, fp32 gradient 4, "
+            "moments 8) and 2 for each number of the history that is kept for later layers.",
             "",
             "The bytes of tensors are counted one by one. Resident memory counts pages, those of the operators' own "
             "temporaries and of holes in the heap among them.",

@@ -103,7 +103,7 @@ void measure(const Shape& s, const Config& config, int64_t rounds, int64_t calls
 }  // namespace
 }  // namespace hero::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("A MoE layer alone: balanced, and with one expert that takes half of the tokens");
   int64_t rounds = 5, calls = 5;
   bool quick = false;
@@ -124,4 +124,7 @@ int main(int argc, char** argv) {
     }
   }
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

@@ -1,4 +1,4 @@
-"""What the benchmarks share: contestants in turn, medians with their spread, tables, targets, and the pages they write."""
+"""What the benchmarks share: contestants in turn, medians with their spread, tables, targets, pages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def in_turn(
             values[name].append(contestant())
             done += 1
             left = (time.monotonic() - begin) / done * (rounds * len(contestants) - done)
-            note(f"round {number + 1}/{rounds}: {name}: {values[name][-1]:,.{places}f} {unit}, left {left:.0f} s")
+            rate = f"{values[name][-1]:,.{places}f} {unit}"
+            note(f"round {number + 1}/{rounds}: {name}: {rate}, left {left:.0f} s")
     return values
 
 
@@ -117,7 +118,7 @@ def parser(description: str | None, page: str, rounds: int = 5) -> argparse.Argu
 def own_command() -> str:
     """The command line of this script, from the checkout's root."""
     script = Path(sys.argv[0]).resolve()
-    words = [word for word in sys.argv[1:]]
+    words = list(sys.argv[1:])
     for option in ("--targets", "--out"):
         if option in words:
             at = words.index(option)
@@ -125,7 +126,9 @@ def own_command() -> str:
     return " ".join([".venv/bin/python", str(script.relative_to(ROOT)), *words])
 
 
-def write_page(args: argparse.Namespace, title: str, lines: Sequence[str], targets: Sequence[Target] = ()) -> None:
+def write_page(
+    args: argparse.Namespace, title: str, lines: Sequence[str], targets: Sequence[Target] = ()
+) -> None:
     """The page: its command and machine, then `lines`; and the targets' file if one was asked for."""
     head = [f"# {title}", "", f"`{own_command()}` on {machine()}.", ""]
     text = "\n".join([*head, *lines, ""])

@@ -103,7 +103,7 @@ class Routers {
 }  // namespace
 }  // namespace hero::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   using namespace hero::bench;
   CLI::App app("All routers of the paper's model, forward and backward");
   int64_t rounds = 5, calls = 3, layers = 30, tokens = 4096;
@@ -126,4 +126,7 @@ int main(int argc, char** argv) {
   for (const auto& contestant : all) line["seconds"][contestant.name] = contestant.seconds;
   print_line(line);
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

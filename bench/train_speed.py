@@ -84,8 +84,8 @@ class Runs:
 
 def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
     dtype, experts, compiled = setting
-    words = [sys.executable, ROOT / "bench/hf_train.py", "--config", ROOT / f"configs/{config}.toml", "--dtype", dtype]
-    words += ["--experts", experts, "--steps", steps, *(["--compile"] if compiled else [])]
+    words = [sys.executable, ROOT / "bench/hf_train.py", "--config", ROOT / f"configs/{config}.toml"]
+    words += ["--dtype", dtype, "--experts", experts, "--steps", steps, *(["--compile"] if compiled else [])]
     return [str(word) for word in words]
 
 

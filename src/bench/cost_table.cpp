@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bench/machine.h"
 #include "bench/step_process.h"
@@ -248,7 +249,7 @@ Config first_layers(const Config& config, int64_t layers) {
     sizes.push_back(next - cut_end);
     cut_end = next;
   }
-  r.stage_sizes = sizes;
+  r.stage_sizes = std::move(sizes);
   return cut;
 }
 

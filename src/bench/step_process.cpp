@@ -15,8 +15,6 @@
 #include "config/error.h"
 #include "data/file_io.h"
 
-extern char** environ;
-
 namespace hero {
 namespace {
 

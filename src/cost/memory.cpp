@@ -28,11 +28,11 @@ bool fused_attention(const Config& config, int64_t qk, int64_t v) {
 double grouped_attention(const Config& config, const Widths& w) {
   const ModelConfig& m = config.model;
   const double h = number(m.num_attention_heads), g = number(m.num_key_value_heads), p = number(m.head_dim);
-  const double norms = (h + g) * (p * w.operand + w.wide);
+  const double projection = (h + 2 * g) * p, rstds = h + g;
   if (fused_attention(config, m.head_dim, m.head_dim))  // the values are a view of the projection
-    return norms + (2 * h * p + g * p + (h + 2 * g) * p) * w.operand + h * w.wide;
-  const double values = h == g ? 3 * h * p : h * p;  // a view keeps the projection's whole result
-  return norms + (3 * h * p + values) * w.operand + h * w.wide;
+    return (projection + 2 * h * p + g * p) * w.operand + (rstds + h) * w.wide;
+  const double repeated = h == g ? 0 : h * p;  // values
+  return (projection + 3 * h * p + repeated) * w.operand + (rstds + h) * w.wide;
 }
 
 double latent_attention(const Config& config, const Widths& w) {

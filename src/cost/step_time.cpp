@@ -52,7 +52,9 @@ std::vector<TimePart> step_time(const Config& config, const Rates& rates) {
   for (const Part& part : model_parts(config)) {
     weights += part.parameters;
     const double operations = (passes * part.forward + part.backward) * tokens;
-    if (operations > 0) parts.push_back({part.name, operations / rates.operations});
+    // A baseline has the history's row too: it stands beside HERO's.
+    if (operations > 0 || part.name == kHistoryPart)
+      parts.push_back({part.name, operations / rates.operations});
   }
   if (rates.bytes <= 0) return parts;
   double kept = tokens * 3 * number(m.hidden_size) * w.operand;

@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <thread>
 
@@ -23,9 +24,10 @@ class Heap : public c10::Allocator {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw std::bad_alloc();
     }
-    const auto place = reinterpret_cast<uintptr_t>(raw) + sizeof(void*) + kAlignment - 1;
-    auto** aligned = reinterpret_cast<void**>(place & ~(kAlignment - 1));
-    aligned[-1] = raw;
+    void* aligned = static_cast<char*>(raw) + sizeof(void*);
+    size_t room = bytes + kAlignment;
+    std::align(kAlignment, bytes, aligned, room);
+    static_cast<void**>(aligned)[-1] = raw;
     c10::profiledCPUMemoryReporter().New(aligned, bytes);
     return {aligned, aligned, &release, c10::Device(c10::kCPU)};
   }
@@ -35,7 +37,7 @@ class Heap : public c10::Allocator {
   }
 
  private:
-  static constexpr uintptr_t kAlignment = 64;
+  static constexpr size_t kAlignment = 64;
 
   static void release(void* aligned) {
     if (!aligned) return;

@@ -6,7 +6,9 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "ops/ops.h"
 
@@ -77,6 +79,11 @@ double peak_memory_mib(at::Device device) {
     const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return static_cast<double>(stats.allocated_bytes[all].peak) / kMib;
+  }
+  // What getrusage says includes the memory of the process that started this one (vfork).
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
