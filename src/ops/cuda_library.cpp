@@ -74,6 +74,8 @@ void use_deterministic_algorithms() {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   at::globalContext().setDeterministicCuDNN(true);
+  // Split sums stay in fp32.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
 }
 
 }  // namespace hero
