@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "ops/ops.h"
@@ -68,15 +69,23 @@ RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequenc
   return {angle.cos() * a, angle.sin() * a};
 }
 
-void CachedRows::append(const at::Tensor& rows) {
-  const int64_t length = length_ + rows.size(0);
+void CachedRows::append(const at::Tensor& rows, int64_t first, int64_t count) {
+  const int64_t length = length_ + count;
   if (!memory_.defined() || length > memory_.size(0)) {
     constexpr int64_t kLeast = 64;
     auto larger = at::empty({std::max(kLeast, 2 * length), rows.size(1), rows.size(2)}, rows.options());
     if (length_) larger.slice(0, 0, length_).copy_(memory_.slice(0, 0, length_));
     memory_ = larger;
   }
-  memory_.slice(0, length_, length).copy_(rows);
+  if (rows.is_cpu() && rows.stride(2) == 1 && rows.stride(1) == rows.size(2)) {
+    // A few hundred bytes: tensors for source and destination would cost more than the copy.
+    const int64_t size = rows.element_size(), bytes = rows.size(1) * rows.size(2) * size;
+    const auto* from = static_cast<const char*>(rows.const_data_ptr()) + first * rows.stride(0) * size;
+    auto* to = static_cast<char*>(memory_.mutable_data_ptr()) + length_ * bytes;
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * bytes, from + i * rows.stride(0) * size, bytes);
+  } else {
+    memory_.slice(0, length_, length).copy_(rows.slice(0, first, first + count));
+  }
   length_ = length;
 }
 
@@ -85,7 +94,7 @@ std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CachedRows Lay
   int64_t first = 0;
   for (size_t i = 0; i < caches.size(); ++i) {
     auto& cache = caches[i]->*part;
-    cache.append(caches.size() == 1 ? rows : rows.slice(0, first, first + counts[i]));
+    cache.append(rows, first, counts[i]);
     all.push_back(cache.rows());
     first += counts[i];
   }

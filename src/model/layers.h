@@ -25,8 +25,8 @@ double yarn_logit_scale(const RopeScaling& scaling);
 /// Rows of earlier positions, [S, heads, width], in memory that grows by doubling.
 class CachedRows {
  public:
-  /// Appends rows [n, heads, width].
-  void append(const at::Tensor& rows);
+  /// Appends `count` of the rows [T, heads, width] from `first` on.
+  void append(const at::Tensor& rows, int64_t first, int64_t count);
   at::Tensor rows() const { return memory_.slice(0, 0, length_); }
 
  private:

@@ -21,16 +21,25 @@ struct Sizes {
   int64_t positions, key_row, value_row, qk, v;
 };
 
+// q k of the keys from `first` on.
 template <typename T>
-HERO_INLINE void attend_body(const T* q, const T* keys, const T* values, const Sizes& n, acc_t<T> scale,
-                             acc_t<T>* scores, acc_t<T>* sum, T* out) {
-  acc_t<T> highest = 0;
-  for (int64_t j = 0; j < n.positions; ++j) {
+HERO_INLINE void score_body(const T* q, const T* keys, const Sizes& n, int64_t first, acc_t<T>* scores) {
+  for (int64_t j = first; j < n.positions; ++j) {
     const T* key = keys + j * n.key_row;
     acc_t<T> dot = 0;
     for (int64_t i = 0; i < n.qk; ++i) dot += cpu::load(q[i]) * cpu::load(key[i]);
-    scores[j] = dot * scale;
-    highest = j == 0 || scores[j] > highest ? scores[j] : highest;
+    scores[j] = dot;
+  }
+}
+
+// Softmax of the scores, and the values' mean.
+template <typename T>
+HERO_INLINE void attend_body(const T* values, const Sizes& n, acc_t<T> scale, acc_t<T>* scores, acc_t<T>* sum,
+                             T* out) {
+  acc_t<T> highest = scores[0] * scale;
+  for (int64_t j = 0; j < n.positions; ++j) {
+    scores[j] *= scale;
+    highest = scores[j] > highest ? scores[j] : highest;
   }
   acc_t<T> total = 0;
   for (int64_t j = 0; j < n.positions; ++j) {
@@ -46,10 +55,13 @@ HERO_INLINE void attend_body(const T* q, const T* keys, const T* values, const S
   for (int64_t i = 0; i < n.v; ++i) cpu::store(out[i], sum[i] * inverse);
 }
 
-#define HERO_ATTEND(T)                                                                              \
-  HERO_SIMD void attend(const T* q, const T* keys, const T* values, const Sizes& n, acc_t<T> scale, \
-                        acc_t<T>* scores, acc_t<T>* sum, T* out) {                                  \
-    attend_body(q, keys, values, n, scale, scores, sum, out);                                       \
+#define HERO_ATTEND(T)                                                                                    \
+  HERO_SIMD void score(const T* q, const T* keys, const Sizes& n, int64_t first, acc_t<T>* scores) {      \
+    score_body(q, keys, n, first, scores);                                                                \
+  }                                                                                                       \
+  HERO_SIMD void attend(const T* values, const Sizes& n, acc_t<T> scale, acc_t<T>* scores, acc_t<T>* sum, \
+                        T* out) {                                                                         \
+    attend_body(values, n, scale, scores, sum, out);                                                      \
   }
 HERO_ATTEND(bf16)
 HERO_ATTEND(float)
@@ -77,9 +89,18 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
       const auto &k = keys[sequence], &values_of = values[sequence];
       const int64_t g = h / (heads / k.size(1));
       scores.resize(positions);
-      attend(q.const_data_ptr<T>() + r * q.stride(0) + h * q.stride(1),
-             k.const_data_ptr<T>() + g * k.stride(1), values_of.const_data_ptr<T>() + g * values_of.stride(1),
-             {positions, k.stride(0), values_of.stride(0), qk, v}, static_cast<acc_t<T>>(scale),
+      const Sizes n{positions, k.stride(0), values_of.stride(0), qk, v};
+      const T *query = q.const_data_ptr<T>() + r * q.stride(0) + h * q.stride(1),
+              *head_keys = k.const_data_ptr<T>() + g * k.stride(1);
+      int64_t scored = 0;
+      if constexpr (std::is_same_v<T, bf16>) {
+        if (cpu::suits_gemm(qk)) {
+          scored = positions / 16 * 16;
+          cpu::few_rows(1, scored, qk, query, qk, head_keys, k.stride(0), scores.data(), positions);
+        }
+      }
+      score(query, head_keys, n, scored, scores.data());
+      attend(values_of.const_data_ptr<T>() + g * values_of.stride(1), n, static_cast<acc_t<T>>(scale),
              scores.data(), sum.data(), out.data_ptr<T>() + i * v);
     }
   });
