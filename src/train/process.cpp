@@ -51,8 +51,8 @@ class Heap : public c10::Allocator {
 void prepare_process(const Config& config) {
   at::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads)
                                                : static_cast<int>(std::thread::hardware_concurrency()));
-  // Tensors and packed weights of a step are freed and asked for again thousands of times: all of them live in
-  // one heap, which keeps its pages. A mapping of its own would be cleared by the kernel at every use.
+  // Tensors and packed weights of a step are freed and asked for again thousands of times: all of them live
+  // in one heap, which keeps its pages. A mapping of its own would be cleared by the kernel at every use.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
