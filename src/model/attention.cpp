@@ -44,7 +44,8 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   const auto turned = [&](const at::Tensor& part, const at::Tensor& weight) {
     return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
   };
-  const auto q = turned(parts[0], q_norm_), k = turned(parts[1], k_norm_), v = parts[2];
+  const auto q = turned(parts[0], q_norm_), k = turned(parts[1], k_norm_);
+  const auto& v = parts[2];
   if (extension) {
     const auto keys = extension->append(k[0], &LayerCache::keys),
                values = extension->append(v[0], &LayerCache::values);
