@@ -142,16 +142,10 @@ class LanguageModel:
             options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
             return list(self.stream(ids, **options, seed=seed, eos=eos))
         prompts = [_prompt(prompt) for prompt in ids]
+        sampling = _sampling(max_tokens, temperature, top_k, top_p)
         first = _whole("seed", seed)
-        return self._engine.generate(
-            prompts,
-            _whole("max_tokens", max_tokens),
-            float(temperature),
-            _whole("top_k", top_k),
-            float(top_p),
-            [_whole("seed", first + number) for number in range(len(prompts))],
-            self._ends(eos),
-        )
+        seeds = [_whole("seed", first + number) for number in range(len(prompts))]
+        return self._engine.generate(prompts, *sampling, seeds, self._ends(eos))
 
     def stream(
         self,
@@ -165,15 +159,8 @@ class LanguageModel:
         eos: int | Sequence[int] | None = None,
     ) -> Iterator[int]:
         """As `generate`, one id at a time, each as soon as it is made."""
-        text = self._engine.start(
-            _prompt(ids),
-            _whole("max_tokens", max_tokens),
-            float(temperature),
-            _whole("top_k", top_k),
-            float(top_p),
-            _whole("seed", seed),
-            self._ends(eos),
-        )
+        prompt, sampling = _prompt(ids), _sampling(max_tokens, temperature, top_k, top_p)
+        text = self._engine.start(prompt, *sampling, _whole("seed", seed), self._ends(eos))
         return iter(text.next, None)
 
     def _ends(self, eos: int | Sequence[int] | None) -> list[int]:
@@ -198,6 +185,11 @@ def _prompt(ids: Tensor | Sequence[int]) -> list[int]:
     if prompt.dim() != 1:
         raise ValueError(f"ids: found the shape {list(prompt.shape)}, expected one sequence [S]")
     return prompt.tolist()
+
+
+def _sampling(max_tokens: int, temperature: float, top_k: int, top_p: float) -> tuple[int, float, int, float]:
+    """As the engine takes them, in its order."""
+    return _whole("max_tokens", max_tokens), float(temperature), _whole("top_k", top_k), float(top_p)
 
 
 def _whole(name: str, value: Any) -> int:
