@@ -17,6 +17,7 @@ packages=(
   libsentencepiece-dev libpcre2-dev libicu-dev     # tokenizers
   libssl-dev                                       # libcrypto: hashes of checkpoint files
   zlib1g-dev libzstd-dev                           # compressed corpora
+  libgloo-dev                                      # headers of the wheel's collectives between CPUs
   libgtest-dev libbenchmark-dev                    # tests, benchmarks
 )
 

@@ -127,6 +127,53 @@ void check_training(const Config& config) {
           "at most " + named("train.steps", t.steps));
 }
 
+void check_parallel(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const TrainConfig& t = config.train;
+  const int64_t data = std::max<int64_t>(p.data, 1), parts = p.pipeline * p.chunks;
+  require(p.data == 0 || data % p.expert == 0, "parallel.expert", p.expert,
+          "a divisor of " + named("parallel.data", p.data));
+  require(config.model.num_experts % p.expert == 0, "parallel.expert", p.expert,
+          "a divisor of " + named("model.num_experts", config.model.num_experts));
+  require(t.global_batch % (t.micro_batch * data) == 0, "train.global_batch", t.global_batch,
+          "a multiple of " + named("train.micro_batch", t.micro_batch) + " times " +
+              named("parallel.data", p.data));
+  require(p.chunks == 1 || p.schedule == "interleaved", "parallel.schedule", p.schedule,
+          "interleaved with " + named("parallel.chunks", p.chunks));
+  require(p.schedule == "1f1b" || p.pipeline > 1, "parallel.schedule", p.schedule,
+          "1f1b with " + named("parallel.pipeline", p.pipeline));
+  require(p.history_top < config.model.num_experts, "parallel.history_top", p.history_top,
+          "less than " + named("model.num_experts", config.model.num_experts));
+  if (parts == 1) return;
+  const auto bounds = chunk_bounds(config, parts);
+  const int64_t micro_batches = t.global_batch / (t.micro_batch * data);
+  require(p.schedule != "interleaved" || micro_batches % p.pipeline == 0, "train.global_batch",
+          t.global_batch,
+          "micro-batches of a data rank (" + std::to_string(micro_batches) + ") that are a multiple of " +
+              named("parallel.pipeline", p.pipeline) + " (interleaved)");
+  require(!config.model.tie_word_embeddings, "model.tie_word_embeddings", config.model.tie_word_embeddings,
+          "false with " + named("parallel.pipeline", p.pipeline) +
+              ": embedding and output projection lie on different ranks");
+  const RouterConfig& r = config.router;
+  require(r.detach, "router.detach", r.detach,
+          "true with " + named("parallel.pipeline", p.pipeline) + ": no gradient crosses with the history");
+  require(r.balance != "pooled", "router.balance", r.balance,
+          "another one than pooled with " + named("parallel.pipeline", p.pipeline) +
+              ": it needs all layers on one rank");
+  const auto numbers = moe_numbers(config.model);
+  const auto stage_of = stage_of_layers(moe_layers(config.model), r);
+  for (size_t c = 1; r.coupling_loss > 0 && c + 1 < bounds.size(); ++c) {
+    int64_t before = 0, behind = 0;
+    for (int64_t i = 0; i < bounds[c]; ++i) before = std::max(before, numbers[i]);
+    for (int64_t i = bounds[c]; i < static_cast<int64_t>(numbers.size()) && behind == 0; ++i)
+      behind = numbers[i];
+    require(before == 0 || behind == 0 || stage_of[before - 1] != stage_of[behind - 1],
+            "router.coupling_loss", r.coupling_loss,
+            "0, or parts of the model that split no stage of the router: R_cp pairs layers " +
+                std::to_string(before) + " and " + std::to_string(behind));
+  }
+}
+
 }  // namespace
 
 void check(const Config& config) {
@@ -140,6 +187,7 @@ void check(const Config& config) {
   check_layers_and_positions(config.model);
   check_router(config);
   check_training(config);
+  check_parallel(config);
 }
 
 }  // namespace hero

@@ -112,12 +112,25 @@ struct CheckpointConfig {
   int64_t keep = 2;     ///< 0: all
 };
 
+/// How a run is spread over processes. None of it changes what is trained.
+struct ParallelConfig {
+  int64_t data = 0;                  ///< ranks that split the batch; 0: all that the pipeline leaves
+  int64_t pipeline = 1;              ///< ranks that split the layers
+  int64_t expert = 1;                ///< data ranks that split every MoE layer's experts
+  int64_t chunks = 1;                ///< parts of the layers on every pipeline rank
+  std::vector<int64_t> chunk_sizes;  ///< decoder layers of every part; empty: see layers_of_chunks
+  std::string schedule = "1f1b";     ///< "interleaved", "zero_bubble"
+  int64_t history_top = 0;           ///< entries of a layer's history that cross a boundary; 0: all
+  double timeout = 600;              ///< seconds after which a silent rank is given up
+};
+
 struct Config {
   ModelConfig model;
   RouterConfig router;
   TrainConfig train;
   OptimConfig optim;
   CheckpointConfig checkpoint;
+  ParallelConfig parallel;
 };
 
 /// `base` (defaults), then each TOML file in order, then `--section.key=value` flags. UserError names file,
@@ -151,6 +164,12 @@ std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage
 
 /// For each decoder layer its number l among the MoE layers, from 1; 0 for a dense one.
 std::vector<int64_t> moe_numbers(const ModelConfig& model);
+
+/// First decoder layer of each of `chunks` parts of the model, and behind them the number of layers.
+/// `parallel.chunk_sizes` decides; without it, parts that are as many as the router's stages begin where the
+/// stages do, and others are as equal as possible, the first ones larger. UserError when a part would be
+/// empty or the sizes do not add up.
+std::vector<int64_t> chunk_bounds(const Config& config, int64_t chunks);
 
 /// Number of MoE layers.
 int64_t moe_layers(const ModelConfig& model);

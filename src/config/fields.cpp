@@ -55,6 +55,7 @@ std::vector<Field> fields(Config& config) {
   TrainConfig& t = config.train;
   OptimConfig& o = config.optim;
   CheckpointConfig& c = config.checkpoint;
+  ParallelConfig& p = config.parallel;
   return {
       choice("model.model_type", &m.model_type, {"qwen3_moe", "deepseek_v3"},
              "architecture: grouped-query (qwen3_moe) or latent attention (deepseek_v3)"),
@@ -169,6 +170,20 @@ std::vector<Field> fields(Config& config) {
 
       integer("checkpoint.every", &c.every, 0, "steps between checkpoints; 0: only the last"),
       integer("checkpoint.keep", &c.keep, 0, "newest checkpoints kept; 0: all"),
+
+      integer("parallel.data", &p.data, 0,
+              "ranks that split the batch and the optimizer's state; 0: all that the pipeline leaves"),
+      integer("parallel.pipeline", &p.pipeline, 1, "ranks that split the layers"),
+      integer("parallel.expert", &p.expert, 1, "data ranks that split every MoE layer's experts"),
+      integer("parallel.chunks", &p.chunks, 1, "parts of the layers on every pipeline rank (interleaved)"),
+      integers("parallel.chunk_sizes", &p.chunk_sizes, 1,
+               "decoder layers of every part; []: along router.stages where as many, else equal parts"),
+      choice("parallel.schedule", &p.schedule, {"1f1b", "interleaved", "zero_bubble"},
+             "order of forward and backward passes on a pipeline rank"),
+      integer(
+          "parallel.history_top", &p.history_top, 0,
+          "largest probabilities of a layer that cross a pipeline boundary, the rest as one mass; 0: all"),
+      positive("parallel.timeout", &p.timeout, "seconds after which a silent rank is given up"),
   };
 }
 

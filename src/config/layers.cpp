@@ -62,4 +62,37 @@ std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage
   return out;
 }
 
+std::vector<int64_t> chunk_bounds(const Config& config, int64_t chunks) {
+  const int64_t layers = config.model.num_hidden_layers;
+  const auto& sizes = config.parallel.chunk_sizes;
+  std::vector<int64_t> bounds = {0};
+  if (!sizes.empty()) {
+    for (const int64_t size : sizes) bounds.push_back(bounds.back() + size);
+    if (static_cast<int64_t>(sizes.size()) != chunks || bounds.back() != layers) {
+      throw UserError("parallel.chunk_sizes: found " + std::to_string(sizes.size()) +
+                      " sizes that add up to " + std::to_string(bounds.back()) + ", expected " +
+                      std::to_string(chunks) +
+                      " that add up to model.num_hidden_layers = " + std::to_string(layers));
+    }
+    return bounds;
+  }
+  const auto numbers = moe_numbers(config.model);
+  const auto stage_of = stage_of_layers(moe_layers(config.model), config.router);
+  if (chunks > 1 && stage_of.back() + 1 == chunks) {
+    for (int64_t i = 0; i < layers; ++i) {
+      if (numbers[i] > 1 && stage_of[numbers[i] - 1] != stage_of[numbers[i] - 2]) bounds.push_back(i);
+    }
+    bounds.push_back(layers);
+    return bounds;
+  }
+  if (chunks > layers) {
+    throw UserError(
+        "parallel.pipeline: found " + std::to_string(chunks) +
+        " parts of the model, expected at most model.num_hidden_layers = " + std::to_string(layers));
+  }
+  for (int64_t chunk = 0; chunk < chunks; ++chunk)
+    bounds.push_back(bounds.back() + layers / chunks + (chunk < layers % chunks ? 1 : 0));
+  return bounds;
+}
+
 }  // namespace hero

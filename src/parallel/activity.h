@@ -1,0 +1,35 @@
+#pragma once
+// What this process is doing, for the one line that says where a run stopped and for what others are told.
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace hero {
+
+struct Activity {
+  int64_t step = 0;
+  std::string operation;  ///< the collective that is waited for; empty: computing
+  double since = 0;       ///< seconds on std::chrono::steady_clock when that began
+};
+
+/// Thread-safe.
+Activity current_activity();
+void set_current_step(int64_t step);
+
+/// While it lives, this thread waits for `operation`.
+class Waiting {
+ public:
+  explicit Waiting(const std::string& operation);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+};
+
+/// Seconds that the process has spent in Waiting so far.
+double seconds_waited();
+
+/// Says which ranks are missing after a failed operation (" (rank 3 ...)"); empty where nobody knows. World
+/// sets it.
+void set_diagnosis(std::function<std::string()> diagnosis);
+std::string diagnosis();
+
+}  // namespace hero

@@ -1,0 +1,69 @@
+#pragma once
+// Collectives over some of the processes, through PyTorch's own backends. A group of one process needs no
+// backend: its operations are copies.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace hero {
+
+/// An operation under way. Its tensors stay alive until it is waited for or destroyed.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(c10::intrusive_ptr<c10d::Work> work, std::string what, std::vector<at::Tensor> tensors);
+  ~Pending();
+  Pending(Pending&&) noexcept;
+  Pending& operator=(Pending&&) noexcept;
+
+  /// Until it is done; on a GPU, until what is launched next comes after it. RunError naming the operation,
+  /// the step and, where they can be told, the ranks that are missing.
+  void wait();
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::string what_;
+  std::vector<at::Tensor> tensors_;
+};
+
+class Group {
+ public:
+  /// `name`: for messages ("data ranks"); `ranks`: of the world, ascending, this one among them. `backend`
+  /// may be null where that is the only one.
+  Group(std::string name, std::vector<int64_t> ranks, int64_t rank, c10::intrusive_ptr<c10d::Backend> backend);
+  ~Group();
+
+  int64_t rank() const { return rank_; }  ///< within the group
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  const std::vector<int64_t>& ranks() const { return ranks_; }
+
+  /// Sum over the ranks, in place.
+  Pending all_reduce(const at::Tensor& t) const;
+  /// out [n / size] = this rank's part of the sum of in [n].
+  Pending reduce_scatter(const at::Tensor& out, const at::Tensor& in) const;
+  /// out [n * size] = every rank's in [n], in the ranks' order.
+  Pending all_gather(const at::Tensor& out, const at::Tensor& in) const;
+  /// Rows: in_counts[r] of `in` go to rank r, out_counts[r] of `out` come from it, in the ranks' order.
+  Pending all_to_all(const at::Tensor& out, const at::Tensor& in, std::vector<int64_t> out_counts,
+                     std::vector<int64_t> in_counts) const;
+  /// `to`, `from`: within the group. Messages between two ranks with one tag arrive in their order.
+  Pending send(const at::Tensor& t, int64_t to, int tag) const;
+  Pending receive(const at::Tensor& t, int64_t from, int tag) const;
+
+ private:
+  std::string describe(const char* what) const;
+
+  std::string name_;
+  std::vector<int64_t> ranks_;
+  int64_t rank_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace hero

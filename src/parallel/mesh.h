@@ -1,0 +1,31 @@
+#pragma once
+// Where a process stands among the others: rank = pipeline * data ranks + data. Data ranks that follow one
+// another split the experts among them, so that their traffic stays within a machine.
+#include <cstdint>
+#include <vector>
+
+#include "config/config.h"
+
+namespace hero {
+
+struct Mesh {
+  int64_t data = 1, pipeline = 1, expert = 1;  ///< sizes; expert divides data
+  int64_t rank = 0;
+
+  int64_t size() const { return data * pipeline; }
+  int64_t data_rank() const { return rank % data; }
+  int64_t pipeline_rank() const { return rank / data; }
+  int64_t expert_rank() const { return rank % data % expert; }
+
+  /// World ranks of this process's groups, ascending: those of its stage; those of its stage that split one
+  /// set of experts; those that hold the same experts; those of all stages with its part of the batch.
+  std::vector<int64_t> data_ranks() const;
+  std::vector<int64_t> expert_ranks() const;
+  std::vector<int64_t> replica_ranks() const;
+  std::vector<int64_t> pipeline_ranks() const;
+};
+
+/// The mesh of this configuration in a world of `size` processes. UserError naming the key that does not fit.
+Mesh make_mesh(const Config& config, int64_t rank, int64_t size);
+
+}  // namespace hero

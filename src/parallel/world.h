@@ -1,0 +1,69 @@
+#pragma once
+// The processes of a run: who they are, how they find one another, the groups they form. Started by torchrun
+// or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without these, one process alone.
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+
+#include "parallel/group.h"
+#include "parallel/mesh.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace hero {
+
+/// What the launcher says.
+struct Launch {
+  int64_t rank = 0, size = 1;
+  int64_t local_rank = 0, local_size = 1;  ///< among the processes of this machine
+  std::string host;                        ///< MASTER_ADDR; empty: alone
+  int64_t port = 0;
+  int64_t restarts = 0;      ///< TORCHELASTIC_RESTART_COUNT
+  bool agent_store = false;  ///< the launcher serves the store (TORCHELASTIC_USE_AGENT_STORE)
+};
+
+/// From the environment. UserError naming the variable that is missing or no number in its bounds.
+Launch read_launch();
+
+class World {
+ public:
+  /// Finds the others, forms the groups. `device`: of the tensors that travel (Gloo on CPUs, NCCL on GPUs).
+  /// RunError after parallel.timeout, naming who did not come.
+  World(const Launch& launch, const Config& config, at::Device device);
+  ~World();
+  World(const World&) = delete;
+
+  const Launch& launch() const { return launch_; }
+  const Mesh& mesh() const { return mesh_; }
+  bool first() const { return launch_.rank == 0; }
+
+  const Group& all() const { return *all_; }
+  const Group& data() const { return *data_; }
+  const Group& expert() const { return *expert_; }
+  const Group& replica() const { return *replica_; }  ///< who holds the same experts
+  const Group& pipeline() const { return *pipeline_; }
+
+  /// A word to all others, under a key that is used once in a run.
+  void tell(const std::string& key, const std::string& value) const;
+  /// What was told under `key`, waiting for it. Thread-safe. RunError after parallel.timeout.
+  std::string hear(const std::string& key) const;
+
+  /// Every rank gives the same `facts` (configuration, version, data); UserError on all ranks naming the
+  /// first that differs from rank 0's, and how.
+  void agree(const std::vector<std::pair<std::string, std::string>>& facts) const;
+
+ private:
+  std::unique_ptr<Group> make_group(const char* name, const std::vector<int64_t>& ranks) const;
+
+  Launch launch_;
+  Mesh mesh_;
+  at::Device device_;
+  double timeout_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::unique_ptr<Group> all_, data_, expert_, replica_, pipeline_;
+};
+
+}  // namespace hero
