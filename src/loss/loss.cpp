@@ -38,16 +38,16 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
                          const std::vector<int64_t>& stage_of) {
   at::Tensor sum, previous;
   int64_t pairs = 0;
+  for (size_t l = 1; l < stage_of.size(); ++l) pairs += stage_of[l] == stage_of[l - 1];
   for (const auto& r : routings) {
     const auto mass = pick_columns(r.probs, std::get<1>(r.probs.detach().topk(k, -1))).sum(-1);
-    if (r.layer > 1 && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
+    if (previous.defined() && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
       const auto product = (previous * mass).mean();
       sum = sum.defined() ? sum + product : product;
-      ++pairs;
     }
     previous = mass;
   }
-  return pairs ? -sum / static_cast<double>(pairs) : at::Tensor();
+  return sum.defined() ? -sum / static_cast<double>(pairs) : at::Tensor();
 }
 
 namespace {
@@ -61,21 +61,21 @@ at::Tensor normalised_scores(const Routing& routing, const ModelConfig& model) {
 }  // namespace
 
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
-                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance) {
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance, bool ends) {
   const auto& config = model.config();
   const auto& router = config.router;
-  const auto layers = static_cast<double>(output.routings.size());
+  const auto layers = static_cast<double>(model.layout().layers());
   // No value of a loss is read here: on a GPU that would wait for it.
-  const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
-  const auto zero = at::zeros({}, sum.options().dtype(at::kDouble).requires_grad(false));
-  Losses losses{.total = sum / targets_T.ge(0).sum().to(sum.scalar_type()),
-                .balance = zero,
-                .z = zero,
-                .coupling = zero};
+  const auto zero = at::zeros({}, at::TensorOptions(model.device()).dtype(at::kDouble));
+  Losses losses{.total = {}, .lm = zero, .balance = zero, .z = zero, .coupling = zero};
   const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
-  losses.lm = value(losses.total);
+  if (ends) {
+    const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
+    losses.total = sum / targets_T.ge(0).sum().to(sum.scalar_type());
+    losses.lm = value(losses.total);
+  }
   const auto add = [&](const at::Tensor& term, double coefficient) {
-    losses.total = losses.total + term * coefficient;
+    losses.total = losses.total.defined() ? losses.total + term * coefficient : term * coefficient;
   };
   const bool balanced = router.balance != "none" && router.balance_loss > 0,
              pooled = router.balance == "pooled";

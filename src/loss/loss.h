@@ -22,10 +22,13 @@ struct Losses {
   at::Tensor coupling;  ///< R_cp, before its coefficient
 };
 
-/// Loss of one micro-batch. targets int64 [T], -1 ignored; sequences of `sequence` tokens follow one another
-/// in T. Balance and z terms are summed over layers in `total`, as each layer's own loss.
+/// Loss of one micro-batch, or what a chunk of the model adds to it: its layers' terms, and cross-entropy
+/// where the model ends (`ends`). targets int64 [T], -1 ignored; sequences of `sequence` tokens follow one
+/// another in T. Balance and z terms are summed over layers in `total`, as each layer's own loss. `total` is
+/// undefined where nothing is added.
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
-                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance);
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
+                      bool ends = true);
 
 /// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P the mean of the normalised scores over the
 /// tokens, f the shares of assignments, summing to 1, of this micro-batch ("micro_batch"), of each sequence
@@ -42,8 +45,8 @@ at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
 at::Tensor z_loss(const at::Tensor& logits_TE);
 
 /// R_cp of arXiv 2602.14159: minus the product of the top-k probability masses of adjacent layers of one
-/// stage, averaged over tokens and pairs. Gradient flows into both layers. Undefined where no two layers
-/// share a stage.
+/// stage, averaged over tokens and over the pairs of the whole model (`stage_of`); `routings` may be those of
+/// a chunk, with whole stages. Gradient flows into both layers. Undefined where no two layers share a stage.
 at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
                          const std::vector<int64_t>& stage_of);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace hero {
 
@@ -29,11 +30,37 @@ double HistoryLayout::depth_factor(int64_t l) const {
   return seen ? std::sqrt(static_cast<double>(l - 1) / seen) : 1.0;
 }
 
+std::vector<int64_t> HistoryLayout::needed_from(int64_t l) const {
+  std::set<int64_t> needed;
+  for (int64_t later = l; later <= layers(); ++later) {
+    for (const int64_t j : visible(later)) {
+      if (j < l) needed.insert(j);
+    }
+  }
+  return {needed.begin(), needed.end()};
+}
+
 RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
                                at::Device device)
+    : RoutingHistory(layout, 1, layout.layers() + 1, tokens, dtype, live, device) {}
+
+RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64_t last, int64_t tokens,
+                               at::ScalarType dtype, bool live, at::Device device)
     : layout_(&layout), live_(live), live_probs_(live ? layout.layers() : 0) {
+  if (live) return;
+  const size_t groups = layout.slots_.size();
+  std::vector<int64_t> end(groups, 0);
+  first_slot_.assign(groups, 0);
+  auto held = layout.needed_from(first);
+  for (int64_t l = first; l < last; ++l) held.push_back(l);
+  for (const int64_t l : held) {
+    const int64_t group = layout.group_[l - 1], slot = layout.index_[l - 1];
+    if (end[group] == 0) first_slot_[group] = slot;
+    end[group] = std::min(slot + 1, layout.slots_[group]);
+  }
   const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  for (const int64_t slots : live ? std::vector<int64_t>() : layout.slots_) {
+  for (size_t g = 0; g < groups; ++g) {
+    const int64_t slots = std::max<int64_t>(end[g] - first_slot_[g], 0);
     probs_.push_back(at::empty({tokens, slots * layout.experts()}, at::TensorOptions(device).dtype(dtype)));
     sumsq_.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
   }
@@ -42,7 +69,8 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::
 std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const RouterConfig& router) const {
   const auto seen = static_cast<int64_t>(layout_->visible(l).size());
   if (seen == 0) return std::nullopt;
-  const int64_t group = layout_->group_[l - 1], end = layout_->index_[l - 1], e = layout_->experts();
+  const int64_t group = layout_->group_[l - 1], e = layout_->experts();
+  const int64_t end = layout_->index_[l - 1] - first_slot_[group];
   return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - seen) * e, end * e),
                              .sumsq = sumsq_[group].slice(1, end - seen, end),
                              .depth_factor = layout_->depth_factor(l),
@@ -51,9 +79,16 @@ std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const Rout
 }
 
 ops::HistorySlot RoutingHistory::slot(int64_t l) const {
-  const int64_t group = layout_->group_[l - 1], i = layout_->index_[l - 1], e = layout_->experts();
-  if (i >= layout_->slots_[group]) return {};
+  const int64_t group = layout_->group_[l - 1], e = layout_->experts();
+  if (layout_->index_[l - 1] >= layout_->slots_[group]) return {};
+  const int64_t i = layout_->index_[l - 1] - first_slot_[group];
   return {probs_[group].slice(1, i * e, (i + 1) * e), sumsq_[group].select(1, i)};
+}
+
+void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
+  const auto place = slot(l);
+  place.probs.copy_(probs);
+  place.sumsq.copy_(place.probs.to(place.sumsq.scalar_type()).pow(2).sum(1));
 }
 
 std::vector<at::Tensor> RoutingHistory::visible_live(int64_t l) const {

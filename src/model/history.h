@@ -24,6 +24,9 @@ class HistoryLayout {
   const std::vector<int64_t>& visible(int64_t l) const { return visible_[l - 1]; }
   /// sqrt((l-1)/M_l); 1 where nothing is visible.
   double depth_factor(int64_t l) const;
+  /// Layers before l whose routing l or a later layer sees, ascending: what a process that computes from l on
+  /// must be told.
+  std::vector<int64_t> needed_from(int64_t l) const;
 
  private:
   friend class RoutingHistory;
@@ -41,6 +44,10 @@ class RoutingHistory {
   /// = false).
   RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
                  at::Device device = at::kCPU);
+  /// For a process that computes MoE layers [first, last): their slots, and those of
+  /// layout.needed_from(first).
+  RoutingHistory(const HistoryLayout& layout, int64_t first, int64_t last, int64_t tokens,
+                 at::ScalarType dtype, bool live, at::Device device);
 
   /// What layer l reads; none where M_l = 0.
   std::optional<ops::VisibleHistory> visible(int64_t l, const RouterConfig& router) const;
@@ -51,6 +58,9 @@ class RoutingHistory {
   std::vector<at::Tensor> visible_live(int64_t l) const;
   void store_live(int64_t l, const at::Tensor& probs) { live_probs_[l - 1] = probs; }
 
+  /// Takes over what layer l wrote elsewhere, [T, E].
+  void store(int64_t l, const at::Tensor& probs);
+
   /// Bytes of the buffers.
   int64_t bytes() const;
 
@@ -58,6 +68,7 @@ class RoutingHistory {
   const HistoryLayout* layout_;
   bool live_;
   std::vector<at::Tensor> probs_, sumsq_;  // per group: [T, slots*E], [T, slots]
+  std::vector<int64_t> first_slot_;        // per group: the slot that its buffer begins with
   std::vector<at::Tensor> live_probs_;     // per layer
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "model/random.h"
+#include "model/row_exchange.h"
 
 namespace hero {
 namespace {
@@ -20,29 +21,51 @@ at::Tensor jittered(const at::Tensor& x_TD, double jitter, int64_t layer, const 
   return x_TD * noise.to(x_TD.device(), /*non_blocking=*/true).to(x_TD.scalar_type());
 }
 
+// The plan that brings rows back into the order they had before `plan`, of one assignment each.
+ops::Plan inverse(const ops::Plan& plan) {
+  return {plan.counts, plan.offsets, plan.row.flatten(), plan.token.unsqueeze(1)};
+}
+
 }  // namespace
 
 Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
-         const HistoryLayout& layout)
-    : model_(config.model), config_(config.router), router_(parameters, prefix, l, config, layout) {
-  const int64_t e = model_.num_experts, d = model_.hidden_size, f = model_.moe_intermediate_size;
+         const HistoryLayout& layout, const ModelPart& part)
+    : model_(config.model),
+      config_(config.router),
+      expert_group_(part.expert_group),
+      router_(parameters, prefix, l, config, layout) {
+  const int64_t e = part.experts, d = model_.hidden_size, f = model_.moe_intermediate_size;
   const auto init = normal_init(model_.initializer_range);
   std::vector<ParameterPart> gate_up, down;
   for (int64_t i = 0; i < e; ++i) {
-    const std::string expert = prefix + ".experts." + std::to_string(i);
+    const std::string expert = prefix + ".experts." + std::to_string(part.first_expert + i);
     gate_up.push_back({expert + ".gate_proj.weight", {f, d}, init});
     gate_up.push_back({expert + ".up_proj.weight", {f, d}, init});
     down.push_back({expert + ".down_proj.weight", {d, f}, init});
   }
   gate_up_ =
       parameters.add(prefix + ".experts.gate_up_proj", {e, 2 * f, d}, std::move(gate_up), /*decay=*/true);
+  parameters.mark_expert();
   down_ = parameters.add(prefix + ".experts.down_proj", {e, d, f}, std::move(down), true);
+  parameters.mark_expert();
   if (model_.model_type == "deepseek_v3")
-    bias_ = parameters.add_buffer(prefix + ".gate.e_score_correction_bias", {e});
+    bias_ = parameters.add_buffer(prefix + ".gate.e_score_correction_bias", {model_.num_experts});
   if (model_.n_shared_experts > 0) {
     shared_.emplace(parameters, prefix + ".shared_experts", d, model_.n_shared_experts * f,
                     model_.initializer_range);
   }
+}
+
+Moe::Computed Moe::compute(const at::Tensor& x_TD, const ops::Plan& plan) const {
+  const auto rows = ops::permute(x_TD, plan);
+  if (!expert_group_) return {ops::experts(rows, gate_up_, down_, plan), shared(x_TD)};
+  // The shared experts work while rows travel.
+  RowExchange exchange(*expert_group_, rows, plan.counts);
+  auto shared_TD = shared(x_TD);
+  const auto arrived = exchange.arrive();
+  const auto local = ops::plan(exchange.expert_of_row(), gate_up_.size(0));
+  const auto sorted = ops::experts(ops::permute(arrived, local), gate_up_, down_, local);
+  return {exchange.go_back(ops::permute(sorted, inverse(local))), shared_TD};
 }
 
 Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position) const {
@@ -51,9 +74,9 @@ Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, con
       router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), position) : x_TD, history);
   const auto choice = sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer());
   const auto plan = ops::plan(choice.kept, model_.num_experts);
-  const auto rows = ops::permute(x_TD, plan);
-  auto y = ops::combine(ops::experts(rows, gate_up_, down_, plan), choice.weights, plan);
-  if (shared_) y = y + (*shared_)(x_TD);
+  const auto computed = compute(x_TD, plan);
+  auto y = ops::combine(computed.rows_ND, choice.weights, plan);
+  if (computed.shared_TD.defined()) y = y + computed.shared_TD;
   const bool dropless = config_.capacity_factor <= 0;
   return {y, Routing{.layer = router_.layer(),
                      .logits = routed.logits,

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "model/layers.h"
+#include "model/part.h"
 #include "model/policy.h"
 #include "model/router.h"
 
@@ -31,7 +32,7 @@ struct Position {
 class Moe {
  public:
   Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
-      const HistoryLayout& layout);
+      const HistoryLayout& layout, const ModelPart& part);
 
   struct Output {
     at::Tensor y_TD;
@@ -44,8 +45,16 @@ class Moe {
   const at::Tensor& bias() const { return bias_; }
 
  private:
+  /// The experts' rows, and beside them what the shared experts make of x.
+  struct Computed {
+    at::Tensor rows_ND, shared_TD;
+  };
+  Computed compute(const at::Tensor& x_TD, const ops::Plan& plan) const;
+  at::Tensor shared(const at::Tensor& x_TD) const { return shared_ ? (*shared_)(x_TD) : at::Tensor(); }
+
   ModelConfig model_;
   RouterConfig config_;
+  const Group* expert_group_;
   Router router_;
   at::Tensor gate_up_, down_, bias_;
   std::optional<FeedForward> shared_;

@@ -80,7 +80,7 @@ void Parameters::publish() {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> leaves, values;
   for (const auto& p : all_) {
-    if (p.leaf.scalar_type() == p.values.scalar_type()) continue;
+    if (!p.values.defined() || p.leaf.scalar_type() == p.values.scalar_type()) continue;
     leaves.push_back(p.leaf);
     values.push_back(p.values);
   }
@@ -89,7 +89,7 @@ void Parameters::publish() {
 
 int64_t Parameters::count() const {
   int64_t n = 0;
-  for (const auto& p : all_) n += p.values.numel();
+  for (const auto& p : all_) n += p.leaf.numel();
   return n;
 }
 

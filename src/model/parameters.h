@@ -31,10 +31,12 @@ struct ParameterPart {
 };
 
 struct Parameter {
-  std::string name;    ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
-  at::Tensor values;   ///< fp32 or fp64, no gradient
-  at::Tensor leaf;     ///< what operators read; requires a gradient unless frozen
-  bool decay = false;  ///< takes weight decay: matrices do, norm weights do not
+  std::string name;  ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
+  at::Tensor
+      values;       ///< fp32 or fp64, no gradient; undefined where only an optimizer's pieces are left of it
+  at::Tensor leaf;  ///< what operators read; requires a gradient unless frozen
+  bool decay = false;   ///< takes weight decay: matrices do, norm weights do not
+  bool expert = false;  ///< belongs to experts: other ranks that split them hold others
   std::vector<ParameterPart> parts;
 };
 
@@ -50,6 +52,8 @@ class Parameters {
   /// A parameter that is one part of its own name.
   at::Tensor add(const std::string& name, const std::vector<int64_t>& shape, const Init& init, bool decay,
                  std::optional<at::ScalarType> dtype = {});
+  /// The parameter added last belongs to experts.
+  void mark_expert() { all_.back().expert = true; }
   /// A tensor that is saved with the weights and has no gradient (balance biases). fp32.
   at::Tensor add_buffer(const std::string& name, const std::vector<int64_t>& shape);
 

@@ -8,7 +8,7 @@
 namespace hero {
 
 DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-                           const HistoryLayout& layout)
+                           const HistoryLayout& layout, const ModelPart& part)
     : eps_(config.model.rms_norm_eps) {
   const auto& model = config.model;
   const std::string prefix = "model.layers." + std::to_string(i);
@@ -22,7 +22,7 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
   post_norm_ = parameters.add(prefix + ".post_attention_layernorm.weight", {model.hidden_size},
                               constant_init(1), false);
   if (l > 0) {
-    moe_.emplace(parameters, prefix + ".mlp", l, config, layout);
+    moe_.emplace(parameters, prefix + ".mlp", l, config, layout, part);
   } else {
     dense_.emplace(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
                    model.initializer_range);
@@ -43,21 +43,28 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
 }
 
 Transformer::Transformer(const Config& config, at::Device device)
+    : Transformer(config, device, whole_model(config)) {}
+
+Transformer::Transformer(const Config& config, at::Device device, ModelPart part)
     : config_(config),
+      part_(std::move(part)),
       layout_(moe_layers(config.model), config.model.num_experts, config.router),
       parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
       rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
-  embedding_ = parameters_.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, init,
-                               /*decay=*/true);
+  const auto vocabulary_matrix = [&](const char* name) {
+    return parameters_.add(name, {model.vocab_size, model.hidden_size}, init, /*decay=*/true);
+  };
   const auto numbers = moe_numbers(model);
-  for (int64_t i = 0; i < model.num_hidden_layers; ++i)
-    layers_.emplace_back(parameters_, i, numbers[i], config_, layout_);
-  norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
-  head_ = model.tie_word_embeddings
-              ? embedding_
-              : parameters_.add("lm_head.weight", {model.vocab_size, model.hidden_size}, init, true);
+  for (const Chunk& chunk : part_.chunks) {
+    if (chunk.begins) embedding_ = vocabulary_matrix("model.embed_tokens.weight");
+    for (int64_t i = chunk.first; i < chunk.last; ++i)
+      layers_.emplace_back(parameters_, i, numbers[i], config_, layout_, part_);
+    if (!chunk.ends) continue;
+    norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
+    head_ = model.tie_word_embeddings ? embedding_ : vocabulary_matrix("lm_head.weight");
+  }
   if (config_.train.trainable == "routers") {
     parameters_.freeze_unless([](const std::string& name) { return name.ends_with(".mlp.gate.weight"); });
   }
@@ -65,23 +72,41 @@ Transformer::Transformer(const Config& config, at::Device device)
 
 Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Position& position,
                                          bool recompute, std::vector<at::Tensor>* states) const {
-  const int64_t batch = tokens_BS.size(0), length = tokens_BS.size(1);
-  const auto positions = at::arange(length, at::TensorOptions(device()).dtype(at::kLong));
+  const auto history = new_history(part_.chunks.front(), tokens_BS.numel());
+  return run_chunk(0, tokens_BS, history, position, recompute, {}, states);
+}
+
+std::shared_ptr<RoutingHistory> Transformer::new_history(const Chunk& chunk, int64_t tokens) const {
+  return std::make_shared<RoutingHistory>(layout_, chunk.first_moe, chunk.last_moe, tokens,
+                                          router_dtype(config_), !config_.router.detach, device());
+}
+
+Transformer::Output Transformer::run_chunk(size_t held, const at::Tensor& input,
+                                           const std::shared_ptr<RoutingHistory>& history,
+                                           const Position& position, bool recompute,
+                                           const std::function<void(int64_t l)>& routed,
+                                           std::vector<at::Tensor>* states) const {
+  size_t next = 0;  // of layers_
+  for (size_t c = 0; c < held; ++c) next += static_cast<size_t>(part_.chunks[c].last - part_.chunks[c].first);
+  const Chunk& chunk = part_.chunks[held];
+  const auto positions = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
   const auto rotary = rotary_table(positions, rotary_frequencies_, config_.model);
-  const auto history = std::make_shared<RoutingHistory>(layout_, batch * length, router_dtype(config_),
-                                                        !config_.router.detach, device());
   Output output;
-  auto x = ops::embedding(tokens_BS, embedding_);
+  auto x = chunk.begins ? ops::embedding(input, embedding_) : input;
   if (states) states->push_back(x);
-  for (const auto& layer : layers_) {
+  for (int64_t i = chunk.first; i < chunk.last; ++i) {
+    const auto& layer = layers_[next++];
     auto out = recompute ? recomputed(layer, x, rotary, history, position)
                          : layer(x, rotary, *history, position, nullptr);
     x = out.x;
     if (states) states->push_back(x);
-    if (out.routing) output.routings.push_back(std::move(*out.routing));
+    if (!out.routing) continue;
+    if (routed) routed(out.routing->layer);
+    output.routings.push_back(std::move(*out.routing));
   }
   output.hidden_TD =
-      ops::rms_norm(x, norm_, config_.model.rms_norm_eps).view({-1, config_.model.hidden_size});
+      chunk.ends ? ops::rms_norm(x, norm_, config_.model.rms_norm_eps).view({-1, config_.model.hidden_size})
+                 : x;
   return output;
 }
 

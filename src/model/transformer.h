@@ -1,6 +1,7 @@
 #pragma once
 // The language model: embedding, decoder layers, final norm. The output projection belongs to the loss, which
 // never holds all logits.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -16,7 +17,7 @@ class DecoderLayer {
  public:
   /// `i` counts decoder layers from 0; `l` MoE layers from 1, 0 for a dense one.
   DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-               const HistoryLayout& layout);
+               const HistoryLayout& layout, const ModelPart& part);
 
   struct Output {
     at::Tensor x;                    ///< [B, S, D]
@@ -39,10 +40,12 @@ class Transformer {
  public:
   /// Builds and initialises every weight from config.train.seed. config.model.vocab_size must be set.
   explicit Transformer(const Config& config, at::Device device = at::kCPU);
+  /// Of it, what `part` says. forward, extend and logits need all of it.
+  Transformer(const Config& config, at::Device device, ModelPart part);
   Transformer(const Transformer&) = delete;
 
   struct Output {
-    at::Tensor hidden_TD;           ///< after the final norm
+    at::Tensor hidden_TD;           ///< after the final norm; [B, S, D] without it where a chunk ends earlier
     std::vector<Routing> routings;  ///< of every MoE layer, l ascending
   };
   /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: keep only each layer's input and
@@ -50,6 +53,15 @@ class Transformer {
   /// every layer's output, each [B, S, D].
   Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
                  std::vector<at::Tensor>* states = nullptr) const;
+
+  /// What a chunk remembers of a micro-batch: room for its routing and for that of earlier chunks.
+  std::shared_ptr<RoutingHistory> new_history(const Chunk& chunk, int64_t tokens) const;
+  /// The layers of part().chunks[held]: from tokens [B, S] int64 or the chunk before's [B, S, D].
+  /// `routed(l)` is called as soon as layer l has written its slot.
+  Output run_chunk(size_t held, const at::Tensor& input, const std::shared_ptr<RoutingHistory>& history,
+                   const Position& position, bool recompute,
+                   const std::function<void(int64_t l)>& routed = {},
+                   std::vector<at::Tensor>* states = nullptr) const;
 
   /// Continues sequences: counts[i] tokens of sequence i in tokens [T], one sequence after the other, follow
   /// the positions that caches[i] holds, and it grows. A new sequence has an empty cache. Returns the hidden
@@ -66,10 +78,13 @@ class Transformer {
   const Parameters& parameters() const { return parameters_; }
   const HistoryLayout& layout() const { return layout_; }
   const Config& config() const { return config_; }
+  /// Those of this part.
   const std::vector<DecoderLayer>& layers() const { return layers_; }
+  const ModelPart& part() const { return part_; }
 
  private:
   Config config_;
+  ModelPart part_;
   HistoryLayout layout_;
   Parameters parameters_;
   at::Tensor embedding_, norm_, head_, rotary_frequencies_;

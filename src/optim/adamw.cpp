@@ -29,29 +29,49 @@ Clipping clipping_on_device(const at::Tensor& norm, double limit) {
 
 }  // namespace
 
-AdamW::AdamW(Parameters& parameters, const OptimConfig& config)
+AdamW::AdamW(Parameters& parameters, const OptimConfig& config) : AdamW(parameters, config, nullptr) {}
+
+AdamW::AdamW(Parameters& parameters, const OptimConfig& config, const Group& data, const Group& replica)
+    : AdamW(parameters, config, std::make_unique<Buckets>(parameters, data, replica)) {}
+
+AdamW::AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets)
     : parameters_(&parameters),
       config_(config),
-      step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))) {
-  for (const auto& p : parameters.all()) {
-    const bool learns = p.leaf.requires_grad();
-    exp_avg_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
-    exp_avg_sq_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
+      step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))),
+      buckets_(std::move(buckets)) {
+  if (buckets_) pieces_ = buckets_->pieces();
+  const auto& all = parameters.all();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (buckets_ && buckets_->holds(i)) continue;
+    pieces_.push_back(
+        {.parameter = i, .begin = 0, .end = all[i].values.numel(), .values = all[i].values.view({-1})});
+  }
+  for (auto& piece : pieces_) {
+    if (!all[piece.parameter].leaf.requires_grad()) continue;
+    piece.exp_avg = at::zeros_like(piece.values);
+    piece.exp_avg_sq = at::zeros_like(piece.values);
   }
 }
 
-at::Tensor AdamW::gradient_norm() const {
+at::Tensor AdamW::gradient(const Piece& piece) const {
+  if (buckets_ && buckets_->holds(piece.parameter)) return buckets_->gradient(piece);
+  const auto& gradient = parameters_->all()[piece.parameter].leaf.grad();
+  return gradient.defined() ? gradient.view({-1}) : at::Tensor();
+}
+
+at::Tensor AdamW::gradient_square() const {
   std::vector<at::Tensor> gradients;
-  for (const auto& p : parameters_->all()) {
-    if (p.leaf.grad().defined()) gradients.push_back(p.leaf.grad());
+  for (const auto& piece : pieces_) {
+    if (auto g = gradient(piece); g.defined()) gradients.push_back(std::move(g));
   }
   if (gradients.empty()) return at::zeros({}, step_.options().dtype(at::kDouble));
-  return at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).norm();
+  return at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).square().sum();
 }
 
 std::string AdamW::non_finite_gradient() const {
-  for (const auto& p : parameters_->all()) {
-    if (p.leaf.grad().defined() && !p.leaf.grad().isfinite().all().item<bool>()) return p.name;
+  for (const auto& piece : pieces_) {
+    const auto g = gradient(piece);
+    if (g.defined() && !g.isfinite().all().item<bool>()) return parameters_->all()[piece.parameter].name;
   }
   return "";
 }
@@ -67,14 +87,14 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
   if (clipping->scale) divisor = clipping->scale->reciprocal().to(at::kFloat);
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> values, gradients, first, second;
-    auto& all = parameters_->all();
-    for (size_t i = 0; i < all.size(); ++i) {
-      auto gradient = all[i].leaf.grad();
-      if (all[i].decay != decay || !gradient.defined()) continue;
-      values.push_back(all[i].values);
-      gradients.push_back(gradient);
-      first.push_back(exp_avg_[i]);
-      second.push_back(exp_avg_sq_[i]);
+    for (const auto& piece : pieces_) {
+      if (parameters_->all()[piece.parameter].decay != decay) continue;
+      auto g = gradient(piece);
+      if (!g.defined()) continue;
+      values.push_back(piece.values);
+      gradients.push_back(std::move(g));
+      first.push_back(piece.exp_avg);
+      second.push_back(piece.exp_avg_sq);
     }
     if (values.empty()) continue;
     const std::vector<at::Tensor> steps(values.size(), step_);
@@ -85,6 +105,7 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
                       /*maximize=*/false, wide ? std::nullopt : divisor, clipping->skip);
   }
   parameters_->publish();
+  if (buckets_) buckets_->spread();
 }
 
 void AdamW::clear_gradients(bool keep) {

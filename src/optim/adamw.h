@@ -2,19 +2,25 @@
 // AdamW (arXiv 1711.05101) over the fp32 values of all parameters, through the library's fused kernel. On a
 // GPU nothing here waits for it.
 #include "config/config.h"
-#include "model/parameters.h"
+#include "optim/buckets.h"
 
 namespace hero {
 
 class AdamW {
  public:
+  /// A process alone: it owns every parameter whole.
   AdamW(Parameters& parameters, const OptimConfig& config);
+  /// Parameters and their state shared out as Buckets does. Load weights before.
+  AdamW(Parameters& parameters, const OptimConfig& config, const Group& data, const Group& replica);
 
-  /// Norm over the gradients of all leaves, in fp64 over per-tensor fp32 norms: a scalar on the parameters'
-  /// device. Parameters without a gradient count 0.
-  at::Tensor gradient_norm() const;
+  /// Gradients that other ranks share; null: this process owns all.
+  Buckets* buckets() { return buckets_.get(); }
 
-  /// The first parameter whose gradient is not finite, "" if none.
+  /// Sum of squares over the gradients of this rank's pieces, in fp64 over per-tensor fp32 norms: a scalar on
+  /// the parameters' device. Parameters without a gradient count 0.
+  at::Tensor gradient_square() const;
+
+  /// The first parameter whose gradient is not finite, "" if none on this rank.
   std::string non_finite_gradient() const;
 
   /// Scales the gradients, whose norm is `norm`, to the norm config.clip_norm where it is larger (0: never),
@@ -25,15 +31,18 @@ class AdamW {
   /// Before the next step's backward passes. `keep`: the tensors stay, as zeros.
   void clear_gradients(bool keep = false);
 
-  /// Moments shaped like the parameters, in their order; undefined for frozen ones.
-  std::vector<at::Tensor>& exp_avg() { return exp_avg_; }
-  std::vector<at::Tensor>& exp_avg_sq() { return exp_avg_sq_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
+  AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets);
+  /// Flat; undefined where there is none.
+  at::Tensor gradient(const Piece& piece) const;
+
   Parameters* parameters_;
   OptimConfig config_;
   at::Tensor step_;  ///< fp32 scalar on the parameters' device
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
+  std::unique_ptr<Buckets> buckets_;
+  std::vector<Piece> pieces_;
 };
 
 /// Linear warm-up over warmup_steps, then a cosine from lr to min_lr at the last step; `step` from 1 to

@@ -48,9 +48,10 @@ class Heap : public c10::Allocator {
 
 }  // namespace
 
-void prepare_process(const Config& config) {
-  at::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads)
-                                               : static_cast<int>(std::thread::hardware_concurrency()));
+void prepare_process(const Config& config, int64_t processes) {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(config.train.threads > 0 ? config.train.threads
+                                                                : std::max<int64_t>(cores / processes, 1)));
   // Tensors and packed weights of a step are freed and asked for again thousands of times: all of them live
   // in one heap, which keeps its pages. A mapping of its own would be cleared by the kernel at every use.
   mallopt(M_MMAP_MAX, 0);

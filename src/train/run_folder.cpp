@@ -8,13 +8,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "checkpoint/file_hash.h"
 #include "config/error.h"
+#include "config/fields.h"
 #include "data/file_io.h"
 #include "data/tokenizer_export.h"
 #include "folder/load.h"
 #include "folder/model_config.h"
 #include "folder/resolve.h"
 #include "ops/cuda_library.h"
+#include "train/version.h"
 
 namespace hero {
 namespace {
@@ -34,7 +37,7 @@ std::string join(const std::vector<std::string>& parts) {
 // What may change when a run goes on.
 bool may_change(const std::string& difference) {
   for (const char* prefix : {"train.steps:", "train.threads:", "train.device:", "train.cuda_graph:",
-                             "train.routing_every:", "checkpoint."}) {
+                             "train.routing_every:", "checkpoint.", "parallel."}) {
     if (difference.starts_with(prefix)) return true;
   }
   return false;
@@ -129,28 +132,45 @@ RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Run open_run(const TrainOptions& given_options) {
-  Run run;
-  TrainOptions options = given_options;
-  const bool started = fs::exists(options.run / "config.toml");
-  const fs::path init_note = options.run / kInitNote;
-  if (started && !options.resume) {
+namespace {
+
+// Whether the folder holds a run, and the checkpoint to go on from.
+struct Found {
+  bool started = false;
+  fs::path checkpoint;
+};
+
+// What the first process of a run finds; it alone locks and cleans.
+Found find_run(const TrainOptions& options, RunLock& lock) {
+  Found found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
+  if (!found.started) return found;
+  if (!options.resume) {
     throw UserError(options.run.string() +
                     ": holds a run already; give --resume to continue it, or another --run");
   }
-  if (started) {
-    run.lock = RunLock(options.run);
-    clean_leftovers(options.run);
-    const auto checkpoints = list_checkpoints(options.run);
-    if (!checkpoints.empty()) run.checkpoint = checkpoints.back();
-    if (checkpoints.empty() && options.init_from.empty() && fs::exists(init_note))
-      options.init_from = read_file(init_note.string());
+  lock = RunLock(options.run);
+  clean_leftovers(options.run);
+  const auto checkpoints = list_checkpoints(options.run);
+  if (!checkpoints.empty()) {
+    found.checkpoint = checkpoints.back();
+    verify_checkpoint(found.checkpoint);
   }
+  return found;
+}
+
+Run open_found(const TrainOptions& given_options, const Found& found, bool first, RunLock lock) {
+  Run run;
+  run.lock = std::move(lock);
+  run.checkpoint = found.checkpoint;
+  TrainOptions options = given_options;
+  const bool started = found.started;
+  const fs::path init_note = options.run / kInitNote;
+  if (started && run.checkpoint.empty() && options.init_from.empty() && fs::exists(init_note))
+    options.init_from = read_file(init_note.string());
   run.config = started ? resumed_config(options)
                        : load_config(options.config_files, options.flags, base_config(options));
   auto& config = run.config;
   if (!run.checkpoint.empty()) {
-    verify_checkpoint(run.checkpoint);
     run.inputs = load_inputs(run.checkpoint);
     if (!options.data.empty() && options.data != run.inputs.data) {
       throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) +
@@ -198,6 +218,7 @@ Run open_run(const TrainOptions& given_options) {
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
+  if (!first) return run;
   std::error_code failed;
   fs::create_directories(options.run, failed);
   if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
@@ -210,6 +231,51 @@ Run open_run(const TrainOptions& given_options) {
     }
   }
   write_file((options.run / "config.toml").string(), dump(config));
+  return run;
+}
+
+// What must be alike on all ranks.
+std::vector<std::pair<std::string, std::string>> facts(Run& run) {
+  std::vector<std::pair<std::string, std::string>> all;
+  all.emplace_back("hero", program_version());
+  for (const auto& field : fields(run.config)) {
+    if (field.key != "train.threads") all.emplace_back(field.key, literal(read(field)));
+  }
+  for (const auto& source : parse_sources(run.inputs.data)) {
+    const auto prefix = resolve_prefix(source.prefix, "train");
+    all.emplace_back(prefix + ".idx", "sha256 " + sha256_file(prefix + ".idx"));
+    all.emplace_back(prefix + ".bin", std::to_string(fs::file_size(prefix + ".bin")) + " bytes");
+  }
+  return all;
+}
+
+// Begins what rank 0 tells the others where it refuses.
+constexpr char kRefused = '!';
+
+}  // namespace
+
+Run open_run(const TrainOptions& options, const World* world) {
+  RunLock lock;
+  if (!world) {
+    const auto found = find_run(options, lock);
+    return open_found(options, found, /*first=*/true, std::move(lock));
+  }
+  Run run;
+  if (world->first()) {
+    try {
+      const auto found = find_run(options, lock);
+      run = open_found(options, found, /*first=*/true, std::move(lock));
+      world->tell("run", (found.started ? "1" : "0") + found.checkpoint.string());
+    } catch (const UserError& error) {
+      world->tell("run", kRefused + std::string(error.what()));
+      throw;
+    }
+  } else {
+    const auto told = world->hear("run");
+    if (told[0] == kRefused) throw UserError("rank 0: " + told.substr(1));
+    run = open_found(options, {told[0] == '1', told.substr(1)}, /*first=*/false, RunLock());
+  }
+  world->agree(facts(run));
   return run;
 }
 

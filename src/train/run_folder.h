@@ -5,6 +5,7 @@
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
+#include "parallel/world.h"
 #include "train/trainer.h"
 
 namespace hero {
@@ -38,8 +39,9 @@ struct Run {
 
 /// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its
 /// configuration, and what the command line says otherwise is refused, except train.steps, train.threads,
-/// train.device, train.cuda_graph, train.routing_every and checkpoint.*. UserError for all of that and for
-/// unfit data.
-Run open_run(const TrainOptions& options);
+/// train.device, train.cuda_graph, train.routing_every, parallel.* and checkpoint.*. UserError for all of
+/// that and for unfit data. Of several processes (`world`) rank 0 does so, the others read what it found;
+/// UserError on all where they were started with other configurations, programs or data.
+Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero

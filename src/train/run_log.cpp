@@ -5,9 +5,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 
 #include "ops/ops.h"
@@ -16,25 +18,42 @@ namespace hero {
 
 using json = nlohmann::ordered_json;
 
+namespace {
+
+json ranks(const StepRecord& s) {
+  const auto slowest = std::ranges::max_element(s.busy_ms);
+  const double sum = std::accumulate(s.busy_ms.begin(), s.busy_ms.end(), 0.0);
+  return {{"count", s.busy_ms.size()},
+          {"slowest", slowest - s.busy_ms.begin()},
+          {"busy_ms_max", *slowest},
+          {"busy_ms_mean", sum / static_cast<double>(s.busy_ms.size())},
+          {"activations_mib", s.activations_mib},
+          {"history_mib", s.history_mib}};
+}
+
+}  // namespace
+
 RunLog::RunLog(const std::filesystem::path& run)
     : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), board_(run / "tb") {}
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
   const double share = layers.max_share();
   const json per_layer = layers.json();
-  metrics_.append({{"step", s.step},
-                   {"tokens", s.tokens},
-                   {"loss", s.loss},
-                   {"lm_loss", s.lm},
-                   {"aux_losses", {{"balance", s.balance}, {"z", s.z}, {"coupling", s.coupling}}},
-                   {"lr", s.lr},
-                   {"grad_norm", s.gradient_norm},
-                   {"step_ms", s.milliseconds},
-                   {"tokens_per_second", s.tokens_per_second},
-                   {"mfu", s.mfu},
-                   {"peak_memory_mib", s.peak_memory_mib},
-                   {"max_expert_share", share},
-                   {"layers", per_layer}});
+  json line = {{"step", s.step},
+               {"tokens", s.tokens},
+               {"loss", s.loss},
+               {"lm_loss", s.lm},
+               {"aux_losses", {{"balance", s.balance}, {"z", s.z}, {"coupling", s.coupling}}},
+               {"lr", s.lr},
+               {"grad_norm", s.gradient_norm},
+               {"step_ms", s.milliseconds},
+               {"tokens_per_second", s.tokens_per_second},
+               {"mfu", s.mfu},
+               {"peak_memory_mib", s.peak_memory_mib},
+               {"max_expert_share", share},
+               {"layers", per_layer}};
+  if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
+  metrics_.append(line);
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const std::pair<const char*, double> scalars[] = {{"loss/total", s.loss},

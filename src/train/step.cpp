@@ -2,33 +2,79 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <csignal>
+
 namespace hero {
 namespace {
 
-constexpr int64_t kLosses = 5;  // total, lm, balance, z, coupling; the norm follows
+constexpr int64_t kLosses = 5;  // total, lm, balance, z, coupling
+constexpr int kSignals[] = {SIGINT, SIGTERM};
+
+int64_t ranks(const World* world) { return world ? world->mesh().size() : 1; }
+int64_t data_ranks(const World* world) { return world ? world->mesh().data : 1; }
 
 }  // namespace
 
-TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance)
+TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance, const World* world)
     : model_(model),
       optimizer_(optimizer),
       balance_(balance),
-      sums_(at::zeros({kLosses + 1 + LayerStats::size(model.layout())},
+      world_(world),
+      sums_(at::zeros({kLosses + 3 + ranks(world) + LayerStats::size(model.layout())},
                       at::TensorOptions(model.device()).dtype(at::kDouble))),
       losses_(sums_.slice(0, 0, kLosses)),
-      norm_(sums_[kLosses]),
-      layers_(model.layout(), sums_.slice(0, kLosses + 1)),
-      use_graph_(model.config().train.cuda_graph && model.device().is_cuda()) {}
+      gradient_square_(sums_[kLosses]),
+      signals_(sums_.slice(0, kLosses + 1, kLosses + 3)),
+      busy_(sums_.slice(0, kLosses + 3, kLosses + 3 + ranks(world))),
+      layers_(model.layout(), sums_.slice(0, kLosses + 3 + ranks(world))),
+      use_graph_(model.config().train.cuda_graph && model.device().is_cuda() && ranks(world) == 1) {
+  if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
+}
 
-void TrainStep::begin() {
+void TrainStep::begin(double busy) {
   // What a recording adds to must stay where it is.
   optimizer_.clear_gradients(/*keep=*/graph_ != nullptr);
   sums_.zero_();
   layers_.clear_tokens();
+  if (world_) busy_[world_->mesh().rank].fill_(busy);
+}
+
+void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read) {
+  if (auto* buckets = optimizer_.buckets()) buckets->expect(micro_batches);
+  if (!pipeline_) {
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      const auto batch = read(i);
+      micro_batch(batch.samples, batch.position);
+    }
+    return;
+  }
+  const auto& parallel = model_.config().parallel;
+  const auto& mesh = world_->mesh();
+  const auto schedule = make_schedule(parallel.schedule, mesh.pipeline, parallel.chunks, micro_batches);
+  std::map<int64_t, MicroBatch> batches;
+  const auto known = [&](int64_t i) -> const MicroBatch& {
+    auto found = batches.find(i);
+    if (found == batches.end()) {
+      auto batch = read(i);
+      batch.samples = batch.samples.to(model_.device(), /*non_blocking=*/true);
+      layers_.count_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
+      found = batches.emplace(i, std::move(batch)).first;
+    }
+    return found->second;
+  };
+  pipeline_->run(
+      schedule[mesh.pipeline_rank()], known,
+      [&](const Chunk& chunk, const Transformer::Output& output, const MicroBatch& batch) {
+        return account(chunk, output, batch.samples);
+      },
+      [&](const at::Tensor& leaf) {
+        if (auto* buckets = optimizer_.buckets()) buckets->came(leaf);
+      });
 }
 
 void TrainStep::micro_batch(const at::Tensor& samples, const Position& position) {
-  layers_.count_tokens(samples.size(0) * (samples.size(1) - 1));
+  layers_.count_tokens(data_ranks(world_) * samples.size(0) * (samples.size(1) - 1));
   const auto moved = samples.to(model_.device(), /*non_blocking=*/true);
   if (!use_graph_) return compute(moved, position);
   if (!graph_) {
@@ -43,23 +89,39 @@ void TrainStep::micro_batch(const at::Tensor& samples, const Position& position)
 }
 
 void TrainStep::compute(const at::Tensor& samples, const Position& position) {
+  const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
+  const auto output = model_.forward(tokens, position, model_.config().train.recompute);
+  account(model_.part().chunks.front(), output, samples).backward();
+}
+
+at::Tensor TrainStep::account(const Chunk& chunk, const Transformer::Output& output,
+                              const at::Tensor& samples) {
   const auto& c = model_.config().train;
-  const int64_t length = samples.size(1) - 1;
-  const auto output = model_.forward(samples.slice(1, 0, length).contiguous(), position, c.recompute);
   const auto targets = samples.slice(1, 1).reshape({-1});
-  const auto losses = compute_losses(model_, output, targets, length, balance_);
+  const auto losses =
+      compute_losses(model_, output, targets, samples.size(1) - 1, balance_, /*ends=*/chunk.ends);
   const double share = static_cast<double>(c.micro_batch) / static_cast<double>(c.global_batch);
-  (losses.total * share).backward();
+  const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
   layers_.add(output.routings);
-  const auto total = losses.total.detach().to(at::kDouble);
+  const auto total =
+      losses.total.defined() ? losses.total.detach().to(at::kDouble) : at::zeros_like(losses.lm);
   losses_ += at::stack({total, losses.lm, losses.balance, losses.z, losses.coupling}) * share;
+  return weighted;
+}
+
+void TrainStep::ask_to_stop(int signal) {
+  for (int i = 0; i < 2; ++i) {
+    if (signal == kSignals[i]) signals_[i].fill_(1.0);
+  }
 }
 
 void TrainStep::update(int64_t step, double lr) {
   at::NoGradGuard no_grad;
-  norm_.copy_(optimizer_.gradient_norm());
-  optimizer_.step(step, lr, norm_);
+  if (auto* buckets = optimizer_.buckets()) buckets->finish();
+  gradient_square_.copy_(optimizer_.gradient_square());
+  if (world_) world_->all().all_reduce(sums_).wait();
+  optimizer_.step(step, lr, gradient_square_.sqrt());
   rebalance();
 }
 
@@ -83,8 +145,12 @@ StepSums TrainStep::read() const {
           .balance = values[2],
           .z = values[3],
           .coupling = values[4],
-          .gradient_norm = values[kLosses],
-          .layers = layers_.with_sums(host.slice(0, kLosses + 1))};
+          .gradient_norm = std::sqrt(values[kLosses]),
+          .stop_signal = values[kLosses + 2] > 0   ? SIGTERM
+                         : values[kLosses + 1] > 0 ? SIGINT
+                                                   : 0,
+          .busy = std::vector<double>(values + kLosses + 3, values + kLosses + 3 + ranks(world_)),
+          .layers = layers_.with_sums(host.slice(0, kLosses + 3 + ranks(world_)))};
 }
 
 }  // namespace hero

@@ -12,7 +12,10 @@
 #include "data/step_progress.h"
 #include "folder/load.h"
 #include "model/counts.h"
+#include "model/part.h"
 #include "ops/cuda_library.h"
+#include "parallel/activity.h"
+#include "parallel/world.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
@@ -33,51 +36,86 @@ void on_signal(int number) {
 
 class Trainer {
  public:
-  Trainer(Run run, const fs::path& folder)
+  /// `world`: null for a process alone.
+  Trainer(Run run, const fs::path& folder, const World* world)
       : run_(std::move(run)),
         folder_(folder),
-        model_(run_.config, run_.device),
-        optimizer_(model_.parameters(), run_.config.optim),
-        step_(model_, optimizer_, state_.balance),
-        log_(folder),
+        world_(world),
+        mesh_(world ? world->mesh() : Mesh()),
+        model_(run_.config, run_.device, model_part()),
+        optimizer_(make_optimizer()),
+        step_(model_, optimizer_, state_.balance, world),
         machine_share_per_token_(training_flops_per_token(run_.config) /
-                                 gemm_rate(train_dtype(run_.config), run_.device)) {
+                                 gemm_rate(train_dtype(run_.config), run_.device) /
+                                 static_cast<double>(mesh_.size())) {
     state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), run_.device);
-    if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
-    log_.cut_to(state_.step);
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
+    if (mesh_.rank != 0) return;
+    log_.emplace(folder);
+    log_->cut_to(state_.step);
   }
 
   int run() {
     const auto& c = run_.config;
-    announce();
-    StepProgress progress(
-        "step", c.train.steps,
-        {.start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
-    while (state_.step < c.train.steps && stop_signal == 0) {
+    std::optional<StepProgress> progress;
+    if (log_) {
+      announce();
+      progress.emplace(
+          "step", c.train.steps,
+          ProgressOptions{
+              .start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
+    }
+    while (state_.step < c.train.steps && stop_ == 0) {
       const double loss = step();
       char note[32];
       std::snprintf(note, sizeof note, "loss %.4f", loss);
-      progress.update(state_.step, note);
+      if (progress) progress->update(state_.step, note);
       if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0) save();
     }
-    progress.finish();
+    if (progress) progress->finish();
     save();
-    if (stop_signal == 0) return 0;
-    std::fprintf(stderr, "%s: stopped by signal %d after step %ld of %ld and saved; continue with --resume\n",
-                 folder_.c_str(), static_cast<int>(stop_signal), state_.step, c.train.steps);
-    return 128 + stop_signal;
+    if (stop_ == 0) return 0;
+    if (log_) {
+      std::fprintf(stderr,
+                   "%s: stopped by signal %d after step %ld of %ld and saved; continue with --resume\n",
+                   folder_.c_str(), stop_, state_.step, c.train.steps);
+    }
+    return 128 + stop_;
   }
 
  private:
+  ModelPart model_part() const {
+    auto part = pipeline_part(run_.config, mesh_.pipeline_rank(), mesh_.pipeline);
+    if (mesh_.expert == 1) return part;
+    part.experts = run_.config.model.num_experts / mesh_.expert;
+    part.first_expert = part.experts * mesh_.expert_rank();
+    part.expert_group = &world_->expert();
+    return part;
+  }
+
+  // Loads the weights before: of what other ranks own it keeps no fp32 values.
+  AdamW make_optimizer() {
+    if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
+    if (!run_.checkpoint.empty()) load_weights(run_.checkpoint, model_);
+    if (!world_) return AdamW(model_.parameters(), run_.config.optim);
+    return AdamW(model_.parameters(), run_.config.optim, world_->data(), world_->replica());
+  }
+
   int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
 
   void announce() const {
     const auto& c = run_.config;
-    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %s, %s\n", folder_.c_str(),
-                 c.router.kind.c_str(), with_thousands(model_.parameters().count()).c_str(),
-                 with_thousands(step_tokens()).c_str(),
+    int64_t parameters = 0;
+    for (const auto& part : model_parts(c)) parameters += static_cast<int64_t>(part.parameters);
+    std::string layout;
+    if (world_) {
+      layout = "data " + std::to_string(mesh_.data) + " x pipeline " + std::to_string(mesh_.pipeline) +
+               ", experts over " + std::to_string(mesh_.expert) + ", ";
+    }
+    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %s%s, %s\n", folder_.c_str(),
+                 c.router.kind.c_str(), with_thousands(parameters).c_str(),
+                 with_thousands(step_tokens()).c_str(), layout.c_str(),
                  run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
                                       : run_.device.str().c_str(),
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
@@ -87,19 +125,25 @@ class Trainer {
   double step() {
     const auto& c = run_.config;
     const auto begin = std::chrono::steady_clock::now();
-    const int64_t s = c.train.sequence, micro = c.train.micro_batch, count = c.train.global_batch / micro;
+    const double waited = seconds_waited();
+    const int64_t s = c.train.sequence, micro = c.train.micro_batch;
     StepRecord record{.step = state_.step + 1};
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
-    step_.begin();
-    for (int64_t i = 0; i < count; ++i) {
-      // A GPU copies from pinned memory while this thread goes on, so every micro-batch has its own.
+    set_current_step(record.step);
+    step_.begin(busy_seconds_);
+    step_.run(c.train.global_batch / micro / mesh_.data, [&](int64_t i) {
+      // Data ranks take turns. A GPU copies from pinned memory while this thread goes on, so every
+      // micro-batch has its own.
+      const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
       const auto samples =
           at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
-      run_.stream->read(state_.samples + i * micro, micro, samples.data_ptr<int64_t>());
-      step_.micro_batch(samples, {true, static_cast<uint64_t>(c.train.seed), record.step, i * micro * s});
-    }
+      run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
+      return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
+    });
+    step_.ask_to_stop(stop_signal);
     step_.update(record.step, record.lr);
     const auto sums = step_.read();
+    stop_ = world_ ? sums.stop_signal : static_cast<int>(stop_signal);
     record.loss = sums.loss;
     record.lm = sums.lm;
     record.balance = sums.balance;
@@ -107,20 +151,29 @@ class Trainer {
     record.coupling = sums.coupling;
     record.gradient_norm = sums.gradient_norm;
     if (!std::isfinite(record.loss)) fail("the loss is " + std::to_string(record.loss));
-    if (!std::isfinite(record.gradient_norm))
-      fail("the gradient of " + optimizer_.non_finite_gradient() + " is not finite");
+    if (!std::isfinite(record.gradient_norm)) {
+      const auto name = optimizer_.non_finite_gradient();
+      fail("the gradient of " + (name.empty() ? "a parameter on another rank" : name) + " is not finite");
+    }
 
     state_.step = record.step;
     state_.samples += c.train.global_batch;
     record.tokens = state_.tokens += step_tokens();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    busy_seconds_ = seconds - (seconds_waited() - waited);
     record.milliseconds = seconds * 1e3;
+    for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
+    constexpr double kMib = 1 << 20;
+    record.activations_mib = static_cast<double>(step_.activation_bytes()) / kMib;
+    record.history_mib = static_cast<double>(step_.history_bytes()) / kMib;
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * machine_share_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
     const bool last = record.step == c.train.steps;
-    log_.write(record, sums.layers,
-               last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+    if (log_) {
+      log_->write(record, sums.layers,
+                  last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+    }
     return record.loss;
   }
 
@@ -139,24 +192,51 @@ class Trainer {
 
   Run run_;
   fs::path folder_;
+  const World* world_;
+  Mesh mesh_;
   Transformer model_;
   AdamW optimizer_;
   TrainingState state_;
   TrainStep step_;
-  RunLog log_;
+  std::optional<RunLog> log_;       // rank 0's
   double machine_share_per_token_;  // seconds that a token would take at the measured GEMM rate
+  double busy_seconds_ = 0;         // of the last step, those without waiting for other ranks
+  int stop_ = 0;                    // signal on which all ranks stop after this step
   int64_t saved_ = -1;
 };
 
 }  // namespace
 
-int train(const TrainOptions& options) {
+namespace {
+
+int train_alone(const TrainOptions& options) {
   auto run = open_run(options);
   if (run.device.is_cuda()) use_deterministic_algorithms();
-  prepare_process(run.config);
+  prepare_process(run.config, /*processes=*/1);
+  return Trainer(std::move(run), options.run, nullptr).run();
+}
+
+int train_together(const TrainOptions& given, const Launch& launch) {
+  TrainOptions options = given;
+  options.resume |= launch.restarts > 0;
+  World world(launch, load_config(options.config_files, options.flags).parallel.timeout);
+  auto run = open_run(options, &world);
+  if (run.device.is_cuda()) {
+    run.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));
+    use_deterministic_algorithms();
+  }
+  prepare_process(run.config, launch.local_size);
+  world.form(run.config, run.device);
+  return Trainer(std::move(run), options.run, &world).run();
+}
+
+}  // namespace
+
+int train(const TrainOptions& options) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  return Trainer(std::move(run), options.run).run();
+  const auto launch = read_launch();
+  return launch.host.empty() ? train_alone(options) : train_together(options, launch);
 }
 
 }  // namespace hero

@@ -13,7 +13,7 @@ struct Layer {
       : config(c),
         layout(1, c.model.num_experts, c.router),
         parameters(hero::train_dtype(c), 11),
-        moe(parameters, "model.layers.0.mlp", 1, config, layout) {}
+        moe(parameters, "model.layers.0.mlp", 1, config, layout, hero::whole_model(config)) {}
 
   hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::Position& position = {}) const {
     hero::RoutingHistory history(layout, x_TD.size(0), x_TD.scalar_type(), false);

@@ -14,8 +14,8 @@ struct Layer {
       : config(c),
         layout(2, c.model.num_experts, c.router),
         parameters(at::kDouble, 11),
-        first(parameters, "model.layers.0.mlp", 1, config, layout),
-        second(parameters, "model.layers.1.mlp", 2, config, layout) {}
+        first(parameters, "model.layers.0.mlp", 1, config, layout, hero::whole_model(c)),
+        second(parameters, "model.layers.1.mlp", 2, config, layout, hero::whole_model(c)) {}
 
   hero::Config config;
   hero::HistoryLayout layout;

@@ -1,0 +1,55 @@
+#pragma once
+// Gradients and weights that several ranks share (ZeRO-1, arXiv 1910.02054): flat runs of parameters, each
+// cut into equal parts of which every rank owns one. As soon as a bucket's gradients are complete its sum
+// over the ranks begins, while the backward pass goes on; each rank receives its part, updates it, and the
+// ranks gather the new weights.
+#include <memory>
+#include <vector>
+
+#include "model/parameters.h"
+#include "optim/piece.h"
+#include "parallel/group.h"
+
+namespace hero {
+
+class Buckets {
+ public:
+  /// Moves the leaves of parameters that `data` (or for experts' `replica`) ranks share into flat memory.
+  /// Where leaves are of a narrower type, Parameter::values of these is given up: the pieces hold what this
+  /// rank needs of it. Groups of one share nothing. Both outlive it.
+  Buckets(Parameters& parameters, const Group& data, const Group& replica);
+  ~Buckets();
+  Buckets(const Buckets&) = delete;
+
+  bool holds(size_t parameter) const { return bucket_of_[parameter] >= 0; }
+  /// Their values, without moments.
+  std::vector<Piece> pieces() const;
+
+  /// Before a step's backward passes, of which every parameter takes part in `passes`.
+  void expect(int64_t passes);
+  /// A gradient has been added to this leaf outside the autograd engine.
+  void came(const at::Tensor& leaf);
+  /// After the last backward pass: waits until all sums are there.
+  void finish();
+  /// The summed gradient of a piece, after finish().
+  at::Tensor gradient(const Piece& piece) const;
+
+  /// Sends the pieces' new values to all ranks' leaves.
+  void spread();
+  /// All values of a parameter in the pieces' type, from all ranks, one bucket after the other; every rank
+  /// calls it. `visit(parameter, values)` sees each once, shaped like the parameter.
+  void gather(const std::function<void(size_t parameter, const at::Tensor& values)>& visit) const;
+
+ private:
+  struct Bucket;
+  void arrived(size_t parameter);
+  void launch(Bucket& bucket);
+
+  Parameters& parameters_;
+  std::vector<int64_t> bucket_of_;  // per parameter; -1: not shared
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<int64_t> passes_;  // per parameter: gradients still to come
+  size_t next_ = 0;              // the first bucket whose sum has not begun
+};
+
+}  // namespace hero

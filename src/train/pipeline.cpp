@@ -1,0 +1,137 @@
+#include "train/pipeline.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "model/history_message.h"
+
+namespace hero {
+namespace {
+
+// Actions ahead whose inputs are asked for.
+constexpr size_t kAhead = 2;
+
+bool forward_pass(const Action& action) { return action.pass == Pass::forward; }
+bool takes_gradient(const Action& action) {
+  return action.pass == Pass::backward || action.pass == Pass::input_gradient;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const Transformer& model, const World& world) : model_(model), world_(world) {}
+
+const Group& Pipeline::lane(int64_t from_chunk, int64_t to_chunk) const {
+  const bool gradients = to_chunk < from_chunk;
+  const int64_t lower = std::min(from_chunk, to_chunk);
+  const bool wraps = rank_of(lower + 1) < rank_of(lower);
+  return world_.lane(gradients, wraps);
+}
+
+void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
+  sent_.push_back(lane(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
+}
+
+void Pipeline::run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
+                   const std::function<void(const at::Tensor& leaf)>& done) {
+  history_bytes_ = activation_bytes_ = 0;
+  size_t asked = 0;
+  for (size_t i = 0; i < actions.size(); ++i) {
+    for (; asked < std::min(i + 1 + kAhead, actions.size()); ++asked)
+      ask(actions[asked], read(actions[asked].micro_batch));
+    const auto& action = actions[i];
+    if (forward_pass(action)) forward(action, read(action.micro_batch), loss);
+    if (takes_gradient(action)) backward(action);
+  }
+  for (auto& pending : sent_) pending.wait();
+  sent_.clear();
+  (void)done;
+}
+
+void Pipeline::ask(const Action& action, const MicroBatch& batch) {
+  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+  const Key key{action.chunk, action.micro_batch};
+  const auto& config = model_.config();
+  const int64_t b = batch.samples.size(0), s = batch.samples.size(1) - 1;
+  const auto options = at::TensorOptions(model_.device());
+  const auto receive = [&](Coming& coming, int64_t from) {
+    coming.x = at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
+    coming.x_pending = lane(from, action.chunk).receive(coming.x, rank_of(from), 0);
+  };
+  if (forward_pass(action) && !chunk.begins) {
+    auto& coming = activations_[key];
+    const int64_t width =
+        history_message_width(model_.layout().experts(), config.parallel.history_top, router_dtype(config));
+    for (const int64_t l : model_.layout().needed_from(chunk.first_moe)) {
+      coming.history.emplace_back(l, at::empty({b * s, width}, options.dtype(at::kByte)));
+      coming.history_pending.push_back(
+          lane(action.chunk - 1, action.chunk)
+              .receive(coming.history.back().second, rank_of(action.chunk - 1), 0));
+    }
+    receive(coming, action.chunk - 1);
+  }
+  if (takes_gradient(action) && !chunk.ends) receive(gradients_[key], action.chunk + 1);
+}
+
+void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss& loss) {
+  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+  const Key key{action.chunk, action.micro_batch};
+  const auto& config = model_.config();
+  const int64_t length = batch.samples.size(1) - 1, tokens = batch.samples.size(0) * length;
+  const int64_t top = config.parallel.history_top;
+  const auto history = model_.new_history(chunk, tokens);
+  const auto needed = chunk.ends ? std::vector<int64_t>() : model_.layout().needed_from(chunk.last_moe);
+  const auto pass_on = [&](int64_t l, const at::Tensor& message) {
+    if (!std::ranges::binary_search(needed, l)) return;
+    send(message, chunk.number, chunk.number + 1);
+    history_bytes_ += static_cast<int64_t>(message.nbytes());
+  };
+  Flight flight;
+  if (chunk.begins) {
+    flight.input = batch.samples.slice(1, 0, length).contiguous();
+  } else {
+    auto coming = std::move(activations_.extract(key).mapped());
+    for (size_t i = 0; i < coming.history.size(); ++i) {
+      const auto& [l, message] = coming.history[i];
+      coming.history_pending[i].wait();
+      pass_on(l, message);
+      history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
+    }
+    coming.x_pending.wait();
+    flight.input = coming.x.set_requires_grad(true);
+  }
+  const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
+                                       config.train.recompute, [&](int64_t l) {
+                                         if (std::ranges::binary_search(needed, l))
+                                           pass_on(l, pack_history(history->slot(l).probs, top));
+                                       });
+  flight.loss = loss(chunk, output, batch);
+  if (!chunk.ends) {
+    flight.output = output.hidden_TD;
+    send(flight.output.detach(), chunk.number, chunk.number + 1);
+    activation_bytes_ += static_cast<int64_t>(flight.output.nbytes());
+  }
+  flights_.emplace(key, std::move(flight));
+}
+
+void Pipeline::backward(const Action& action) {
+  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+  const Key key{action.chunk, action.micro_batch};
+  const auto flight = std::move(flights_.extract(key).mapped());
+  std::vector<at::Tensor> roots, gradients;
+  if (flight.loss.defined()) {
+    roots.push_back(flight.loss);
+    gradients.emplace_back();
+  }
+  if (!chunk.ends) {
+    auto coming = std::move(gradients_.extract(key).mapped());
+    coming.x_pending.wait();
+    roots.push_back(flight.output);
+    gradients.push_back(coming.x);
+  }
+  torch::autograd::backward(roots, gradients);
+  if (chunk.begins) return;
+  send(flight.input.grad(), chunk.number, chunk.number - 1);
+  activation_bytes_ += static_cast<int64_t>(flight.input.nbytes());
+}
+
+}  // namespace hero
