@@ -33,10 +33,11 @@ AdamW::AdamW(Parameters& parameters, const OptimConfig& config)
     : parameters_(&parameters),
       config_(config),
       step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))) {
-  for (const auto& p : parameters.all()) {
-    const bool learns = p.leaf.requires_grad();
-    exp_avg_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
-    exp_avg_sq_.push_back(learns ? at::zeros_like(p.values) : at::Tensor());
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    const auto& p = parameters.all()[i];
+    const auto values = p.values.view({-1});
+    const auto moment = [&] { return p.leaf.requires_grad() ? at::zeros_like(values) : at::Tensor(); };
+    pieces_.push_back({i, 0, values.numel(), values, moment(), moment()});
   }
 }
 
@@ -67,14 +68,13 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
   if (clipping->scale) divisor = clipping->scale->reciprocal().to(at::kFloat);
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> values, gradients, first, second;
-    auto& all = parameters_->all();
-    for (size_t i = 0; i < all.size(); ++i) {
-      auto gradient = all[i].leaf.grad();
-      if (all[i].decay != decay || !gradient.defined()) continue;
-      values.push_back(all[i].values);
-      gradients.push_back(gradient);
-      first.push_back(exp_avg_[i]);
-      second.push_back(exp_avg_sq_[i]);
+    for (const auto& piece : pieces_) {
+      const auto& p = parameters_->all()[piece.parameter];
+      if (p.decay != decay || !p.leaf.grad().defined()) continue;
+      values.push_back(piece.values);
+      gradients.push_back(p.leaf.grad().view({-1}));
+      first.push_back(piece.exp_avg);
+      second.push_back(piece.exp_avg_sq);
     }
     if (values.empty()) continue;
     const std::vector<at::Tensor> steps(values.size(), step_);

@@ -3,6 +3,7 @@
 // GPU nothing here waits for it.
 #include "config/config.h"
 #include "model/parameters.h"
+#include "optim/piece.h"
 
 namespace hero {
 
@@ -25,15 +26,14 @@ class AdamW {
   /// Before the next step's backward passes. `keep`: the tensors stay, as zeros.
   void clear_gradients(bool keep = false);
 
-  /// Moments shaped like the parameters, in their order; undefined for frozen ones.
-  std::vector<at::Tensor>& exp_avg() { return exp_avg_; }
-  std::vector<at::Tensor>& exp_avg_sq() { return exp_avg_sq_; }
+  /// Values and moments of what this process updates: whole parameters, in their order.
+  std::vector<Piece>& pieces() { return pieces_; }
 
  private:
   Parameters* parameters_;
   OptimConfig config_;
   at::Tensor step_;  ///< fp32 scalar on the parameters' device
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
+  std::vector<Piece> pieces_;
 };
 
 /// Linear warm-up over warmup_steps, then a cosine from lr to min_lr at the last step; `step` from 1 to
