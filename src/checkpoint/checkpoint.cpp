@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <optional>
-#include <set>
 
 #include "checkpoint/manifest.h"
 #include "config/error.h"
@@ -24,41 +22,31 @@ fs::path with_suffix(const fs::path& folder, std::string_view suffix) {
   return folder.string() + std::string(suffix);
 }
 
-void copy_into(const fs::path& source, const fs::path& target) {
-  std::ifstream stream(source, std::ios::binary);
-  if (!stream) throw RunError("cannot read " + source.string() + ": " + std::strerror(errno));
-  DurableFile file(target);
-  std::vector<char> block(1 << 20);
-  do {
-    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
-    file.write(block.data(), static_cast<size_t>(stream.gcount()));
-  } while (stream);
-  if (stream.bad()) throw RunError("cannot read " + source.string() + ": " + std::strerror(errno));
-  file.commit();
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path doomed = with_suffix(folder, kDeleted);
+  fs::remove_all(doomed);
+  fs::rename(folder, doomed);
+  fs::remove_all(doomed);
 }
 
-void write_contents(const fs::path& folder, const CheckpointContents& contents, size_t max_shard_bytes) {
-  std::set<std::string> names{kManifestName};
-  const auto claim = [&](const std::string& name) {
-    if (!names.insert(name).second) throw RunError("two files named " + name);
-  };
-  for (const std::string& name : write_sharded(folder, "model", contents.model, max_shard_bytes)) claim(name);
-  for (const std::string& name : write_sharded(folder, "optimizer", contents.optimizer, max_shard_bytes))
-    claim(name);
-  for (const auto& [name, text] : contents.texts) {
-    claim(name);
-    write_durable(folder / name, text);
-  }
-  for (const fs::path& source : contents.copies) {
-    claim(source.filename().string());
-    copy_into(source, folder / source.filename());
-  }
-  write_durable(folder / kManifestName, make_manifest(folder));
-  sync_folder(folder);
+}  // namespace
+
+fs::path checkpoint_folder(const fs::path& run, int64_t step) {
+  return run / "checkpoints" / checkpoint_name(step);
 }
 
-// Puts a complete folder in its place. What was there lies under a leftover's name afterwards.
-void publish(const fs::path& unfinished, const fs::path& folder) {
+fs::path unfinished_folder(const fs::path& folder) { return with_suffix(folder, kUnfinished); }
+
+void start_checkpoint(const fs::path& folder) {
+  const fs::path parent = folder.parent_path(), unfinished = unfinished_folder(folder);
+  fs::create_directories(parent);
+  sync_folder(parent.parent_path());
+  fs::remove_all(unfinished);
+  fs::create_directory(unfinished);
+}
+
+void publish_checkpoint(const fs::path& folder) {
+  const fs::path unfinished = unfinished_folder(folder);
   if (renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, folder.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno == EEXIST &&
       renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
@@ -73,46 +61,16 @@ void publish(const fs::path& unfinished, const fs::path& folder) {
   fs::rename(unfinished, folder);
 }
 
-void remove_checkpoint(const fs::path& folder) {
-  const fs::path doomed = with_suffix(folder, kDeleted);
-  fs::remove_all(doomed);
-  fs::rename(folder, doomed);
-  fs::remove_all(doomed);
-}
-
-}  // namespace
-
-fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointContents& contents, int keep,
-                         size_t max_shard_bytes) {
-  const fs::path parent = run / "checkpoints", folder = parent / checkpoint_name(step);
-  const fs::path unfinished = with_suffix(folder, kUnfinished);
-  const std::string failed = "cannot save checkpoint " + folder.string() + ": ";
-  try {
-    fs::create_directories(parent);
-    sync_folder(run);
-    fs::remove_all(unfinished);
-    fs::create_directory(unfinished);
-    write_contents(unfinished, contents, max_shard_bytes);
-    publish(unfinished, folder);
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    fs::remove_all(unfinished, ignored);
-    throw RunError(failed + error.what() + "; earlier checkpoints are intact");
-  }
-  sync_folder(parent);
-  try {
-    fs::remove_all(unfinished);
-    fs::remove_all(with_suffix(folder, kReplaced));
-    std::vector<fs::path> done = list_checkpoints(run);
-    std::erase_if(done,
-                  [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) > step; });
-    const size_t kept = keep > 0 ? static_cast<size_t>(keep) : done.size();
-    for (size_t i = 0; i + kept < done.size(); ++i) remove_checkpoint(done[i]);
-  } catch (const std::exception& error) {
-    throw RunError("checkpoint " + folder.string() +
-                   " is saved, but an old one cannot be removed: " + error.what());
-  }
-  return folder;
+void settle_checkpoint(const fs::path& folder, int keep) {
+  sync_folder(folder.parent_path());
+  fs::remove_all(unfinished_folder(folder));
+  fs::remove_all(with_suffix(folder, kReplaced));
+  const int64_t step = *checkpoint_step(folder.filename().string());
+  std::vector<fs::path> done = list_checkpoints(folder.parent_path().parent_path());
+  std::erase_if(done,
+                [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) > step; });
+  const size_t kept = keep > 0 ? static_cast<size_t>(keep) : done.size();
+  for (size_t i = 0; i + kept < done.size(); ++i) remove_checkpoint(done[i]);
 }
 
 void clean_leftovers(const fs::path& run) {

@@ -3,33 +3,50 @@
 // written and synced beside its place (step-%08d.tmp) and renamed last; one that goes is renamed (.del)
 // before its files are deleted. A process killed at any moment leaves every finished checkpoint whole.
 #pragma once
-#include <cstddef>
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "folder/resolve.h"
-#include "folder/safetensors.h"
 
 namespace hero {
 
+/// Elements of a model's tensor from `begin` on; other ranks hold the others.
+struct ModelSlice {
+  std::string name;
+  std::vector<int64_t> shape;  ///< of the whole tensor
+  int64_t begin;
+  at::Tensor values;  ///< 1-D
+};
+
+/// What one rank has to save. Tensors are contiguous, on any device, of a type of the files.
 struct CheckpointContents {
-  std::vector<TensorView> model, optimizer;
+  std::vector<std::pair<std::string, at::Tensor>> model, optimizer;
+  std::vector<ModelSlice> model_slices;
   std::map<std::string, std::string>
       texts;  // file name -> contents: config.json, state.json, config.toml ...
   std::vector<std::filesystem::path> copies;  // files copied in under their own names
 };
 
-/// Writes and syncs RUN/checkpoints/step-%08d (a folder of that step is replaced by one atomic exchange),
-/// then removes the oldest of the checkpoints up to this step beyond `keep` (keep <= 0: all stay).
-/// Checkpoints of later steps stay. Tensors are sharded above `max_shard_bytes`. Returns the folder. RunError
-/// says what failed, down to the system's reason; the unfinished folder is removed and earlier checkpoints
-/// are intact.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t step,
-                                      const CheckpointContents& contents, int keep,
-                                      size_t max_shard_bytes = size_t{4} << 30);
+/// RUN/checkpoints/step-%08d, and beside it the place where it is written.
+std::filesystem::path checkpoint_folder(const std::filesystem::path& run, int64_t step);
+std::filesystem::path unfinished_folder(const std::filesystem::path& folder);
+
+/// Makes the unfinished folder of a checkpoint, empty whatever was left there.
+void start_checkpoint(const std::filesystem::path& folder);
+
+/// Puts the unfinished folder, complete and synced, in its place. A folder of that name is replaced by one
+/// atomic exchange, and lies under a leftover's name afterwards.
+void publish_checkpoint(const std::filesystem::path& folder);
+
+/// Makes a published checkpoint's name durable, then removes what it replaced and the oldest of the
+/// checkpoints up to it beyond `keep` (keep <= 0: all stay). Checkpoints of later steps stay.
+void settle_checkpoint(const std::filesystem::path& folder, int keep);
 
 /// Removes what killed processes left unfinished. Call it before a run goes on, never beside a running one.
 void clean_leftovers(const std::filesystem::path& run);

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "checkpoint/file_hash.h"
 #include "data/sha256.h"
 
 namespace fs = std::filesystem;
@@ -33,14 +32,10 @@ std::optional<nlohmann::json> read_files(const std::string& text) {
 
 }  // namespace
 
-std::string make_manifest(const fs::path& folder) {
-  nlohmann::json files = nlohmann::json::object();
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kManifestName) continue;
-    files[name] = {{"bytes", entry.file_size()}, {"sha256", sha256_file(entry.path())}};
-  }
-  return canonical(files);
+std::string make_manifest(const std::map<std::string, FileRecord>& files) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, record] : files) json[name] = {{"bytes", record.bytes}, {"sha256", record.sha256}};
+  return canonical(json);
 }
 
 std::optional<std::string> find_damage(const fs::path& folder) {
@@ -65,7 +60,7 @@ std::optional<std::string> find_damage(const fs::path& folder) {
       const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
       return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
     }
-    const std::string found_hash = sha256_file(file);
+    const std::string found_hash = record_file(file).sha256;
     if (found_hash != hash) {
       return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/pieces.h"
 #include "config/error.h"
 #include "data/file_io.h"
 #include "data/tokenizer_export.h"
@@ -28,29 +29,15 @@ json read_state(const fs::path& dir) {
   }
 }
 
-// Every moment with its name in the file.
-std::vector<std::pair<std::string, at::Tensor>> moments(const Transformer& model, AdamW& optimizer) {
-  std::vector<std::pair<std::string, at::Tensor>> named;
-  const auto& all = model.parameters().all();
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!optimizer.exp_avg()[i].defined()) continue;
-    for (const auto& part : all[i].parts) {
-      named.emplace_back("exp_avg." + part.name, part.of(optimizer.exp_avg()[i]));
-      named.emplace_back("exp_avg_sq." + part.name, part.of(optimizer.exp_avg_sq()[i]));
-    }
-  }
-  return named;
-}
-
 }  // namespace
 
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
-                                       const RunInputs& inputs) {
+                                       const RunInputs& inputs, bool buffers) {
   CheckpointContents contents;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors())
-    contents.model.push_back(tensor_view(name, tensor));
-  for (const auto& [name, tensor] : moments(model, optimizer))
-    contents.optimizer.push_back(tensor_view(name, tensor));
+  add_pieces(model.parameters(), optimizer.pieces(), contents);
+  if (buffers) {
+    for (const auto& [name, buffer] : model.parameters().buffers()) contents.model.emplace_back(name, buffer);
+  }
   const auto shares = state.balance.shares_LE.cpu().contiguous();
   const auto* values = shares.const_data_ptr<double>();
   const json saved = {{"step", state.step},
@@ -73,8 +60,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
 TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW& optimizer) {
   const auto saved = read_state(dir);
   load_weights(dir, model);
-  const ShardedReader reader(dir, "optimizer");
-  for (const auto& [name, tensor] : moments(model, optimizer)) read_into(reader, dir.string(), name, tensor);
+  read_pieces(dir, model.parameters(), optimizer.pieces());
   TrainingState state;
   try {
     auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());

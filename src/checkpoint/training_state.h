@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
 #include "loss/loss.h"
 #include "model/transformer.h"
 #include "optim/adamw.h"
@@ -28,13 +28,13 @@ struct RunInputs {
   int64_t eos = -1;
 };
 
-/// Views of model and optimizer as the files of RUN/checkpoints/step-*: fp32 values under Hugging Face's
-/// names, moments as exp_avg.NAME and exp_avg_sq.NAME, the state as state.json. The tensors stay owned by
-/// their modules.
+/// What a process saves of model and optimizer: the optimizer's pieces (see add_pieces), the state as
+/// state.json, and what makes the folder a model folder. The tensors stay owned by their modules. `buffers`:
+/// also the model's buffers, which several ranks may hold alike and one saves.
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
-                                       const RunInputs& inputs);
+                                       const RunInputs& inputs, bool buffers = true);
 
-/// Reads moments and state, after verify_checkpoint. UserError as above.
+/// Reads weights, moments and state, after verify_checkpoint. UserError as above.
 TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model, AdamW& optimizer);
 
 /// The inputs recorded in a checkpoint.

@@ -108,8 +108,9 @@ struct OptimConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every = 200;  ///< steps; 0: only the last
-  int64_t keep = 2;     ///< 0: all
+  int64_t every = 200;       ///< steps; 0: only the last
+  int64_t keep = 2;          ///< 0: all
+  bool asynchronous = true;  ///< training goes on while files are written
 };
 
 /// How a run is spread over processes. None of it changes what is trained.

@@ -170,6 +170,8 @@ std::vector<Field> fields(Config& config) {
 
       integer("checkpoint.every", &c.every, 0, "steps between checkpoints; 0: only the last"),
       integer("checkpoint.keep", &c.keep, 0, "newest checkpoints kept; 0: all"),
+      flag("checkpoint.asynchronous", &c.asynchronous,
+           "write while training goes on, from a copy in the CPU's memory"),
 
       integer("parallel.data", &p.data, 0,
               "ranks that split the batch and the optimizer's state; 0: all that the pipeline leaves"),

@@ -21,9 +21,11 @@ bool sync_descriptor(int descriptor) { return fsync(descriptor) == 0 || errno ==
 
 }  // namespace
 
-DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw RunError("cannot write " + path_.string() + ": " + std::strerror(errno));
+DurableFile::DurableFile(std::filesystem::path path, std::optional<uint64_t> offset)
+    : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (offset ? 0 : O_TRUNC), 0666);
+  if (descriptor_ < 0 || (offset && lseek(descriptor_, static_cast<off_t>(*offset), SEEK_SET) < 0))
+    fail(std::strerror(errno));
 }
 
 DurableFile::~DurableFile() {

@@ -1,7 +1,9 @@
 // Files that are on the disk once the call returns: written through, fsynced, or not there at all.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,12 +13,13 @@ namespace hero {
 /// again. Every failure is a RunError `cannot write PATH: <the system's reason>`.
 class DurableFile {
  public:
-  explicit DurableFile(std::filesystem::path path);
+  /// `offset`: of a file that others write into too. What it holds stays, and bytes go there.
+  explicit DurableFile(std::filesystem::path path, std::optional<uint64_t> offset = {});
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
 
-  /// Appends `size` bytes.
+  /// Writes the next `size` bytes.
   void write(const void* data, size_t size);
   /// fsync and close. The file's name is durable only after sync_folder of its folder.
   void commit();

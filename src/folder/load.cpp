@@ -39,22 +39,6 @@ std::optional<at::ScalarType> floating_type(const TensorView& view) {
   return std::nullopt;
 }
 
-// The tensor of this name, if it is what the model needs.
-const TensorView& fitting(const ShardedReader& reader, const std::string& where, const std::string& name,
-                          const std::vector<int64_t>& shape) {
-  const TensorView* found = reader.find(name);
-  const std::string expected = shape_text(shape) + ": the weights of another model";
-  if (!found) throw UserError(where + ": no tensor " + name + ", expected one of shape " + expected);
-  if (found->shape != shape) {
-    throw UserError(where + ": tensor " + name + " has the shape " + shape_text(found->shape) +
-                    ", expected " + expected);
-  }
-  if (!floating_type(*found)) {
-    throw UserError(where + ": tensor " + name + " is " + found->dtype + ", expected F32, BF16, F16 or F64");
-  }
-  return *found;
-}
-
 // [E, D] of a baseline router, where the model's router is [E, D + M*E].
 bool lacks_history(const TensorView& found, const std::string& name, const std::vector<int64_t>& shape,
                    int64_t hidden) {
@@ -86,7 +70,8 @@ void check_all(const ShardedReader& reader, const std::string& where, const Conf
   std::set<std::string> known;
   for_each_weight(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
     known.insert(name);
-    fitting(reader, where, name, shape_on_file(reader, name, shape, config.model.hidden_size, new_history));
+    find_tensor(reader, where, name,
+                shape_on_file(reader, name, shape, config.model.hidden_size, new_history));
   });
   for (const auto& name : reader.names()) {
     if (known.count(name) || redundant(reader, name, config.model)) continue;
@@ -122,13 +107,37 @@ TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
   throw RunError("tensor " + name + ": no such type in safetensors");
 }
 
+const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,
+                              const std::vector<int64_t>& shape) {
+  const TensorView* found = reader.find(name);
+  const std::string expected = shape_text(shape) + ": the weights of another model";
+  if (!found) throw UserError(where + ": no tensor " + name + ", expected one of shape " + expected);
+  if (found->shape != shape) {
+    throw UserError(where + ": tensor " + name + " has the shape " + shape_text(found->shape) +
+                    ", expected " + expected);
+  }
+  if (!floating_type(*found)) {
+    throw UserError(where + ": tensor " + name + " is " + found->dtype + ", expected F32, BF16, F16 or F64");
+  }
+  return *found;
+}
+
+at::Tensor read_elements(const TensorView& found, Range range) {
+  // In memory of its own: files place data at any address.
+  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*floating_type(found)));
+  const size_t size = values.element_size();
+  if (values.numel() > 0) {
+    std::memcpy(values.data_ptr(),
+                static_cast<const char*>(found.data) + static_cast<size_t>(range.begin) * size,
+                values.nbytes());
+  }
+  return values;
+}
+
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target) {
-  const TensorView& found = fitting(reader, where, name, target.sizes().vec());
-  // In memory of its own: files place data at any address.
-  auto values = at::empty(found.shape, at::TensorOptions(*floating_type(found)));
-  if (values.nbytes() > 0) std::memcpy(values.data_ptr(), found.data, values.nbytes());
-  target.copy_(values);
+  const TensorView& found = find_tensor(reader, where, name, target.sizes().vec());
+  target.copy_(read_elements(found, {0, target.numel()}).view(target.sizes()));
 }
 
 Config load_model_config(const fs::path& dir) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "folder/ranges.h"
 #include "folder/safetensors.h"
 #include "model/transformer.h"
 
@@ -29,8 +30,15 @@ void load_weights(const std::filesystem::path& dir, Transformer& model, bool new
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "",
                                         at::Device device = at::kCPU);
 
-/// Copies a tensor of a file into its place, converted to the place's type. `where` begins the message of a
-/// UserError: no such tensor, another shape, no floating type.
+/// The tensor of this name, if it has this shape and a floating type. `where` begins the message of a
+/// UserError otherwise.
+const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,
+                              const std::vector<int64_t>& shape);
+
+/// A copy of elements of a file's tensor, 1-D, in the file's floating type.
+at::Tensor read_elements(const TensorView& found, Range range);
+
+/// Copies a tensor of a file into its place, converted to the place's type. UserError as find_tensor.
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target);
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -35,11 +36,28 @@ struct SafetensorsDtype {
 };
 std::span<const SafetensorsDtype> safetensors_dtypes();
 
+/// Sees the bytes of a file as they are written, in order.
+using ByteObserver = std::function<void(const void* data, size_t size)>;
+
 /// Writes one file, byte for byte what the reference implementation writes (metadata in the order of its
 /// keys), and syncs it. RunError with the system's reason (full disk, no permission...); a file cut short is
 /// removed.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       const ByteObserver& seen = {});
+
+/// Elements [begin, end) of a tensor whose other elements lie with other processes.
+struct TensorSlice {
+  TensorView whole;  ///< `data`: of element `begin`
+  int64_t begin, end;
+
+  size_t bytes() const;
+};
+
+/// Writes and syncs a slice's part of a file that holds the whole tensor and nothing else (metadata
+/// `format: pt`). Who has element 0 writes the header; the file is complete when every element was written.
+/// RunError as write_safetensors.
+void write_slice(const std::filesystem::path& path, const TensorSlice& slice);
 
 /// What a file holds; the views point into its bytes.
 struct SafetensorsContents {
@@ -81,10 +99,32 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes NAME.safetensors, or, when there are more than `max_shard_bytes`, NAME-00001-of-000NN.safetensors
-/// and NAME.safetensors.index.json, tensors filled into shards in the given order (one larger than a shard
-/// gets its own). Metadata `format: pt`, which transformers asks for. Returns the names of the files written.
-/// Errors as write_safetensors.
+/// A file of a larger set, named within its folder.
+struct Shard {
+  std::string file;
+  std::span<const TensorView> tensors;
+};
+
+/// NAME.safetensors, or, when there are more than `max_shard_bytes`, NAME-00001-of-000NN.safetensors: tensors
+/// filled into shards in the given order (one larger than a shard gets its own).
+std::vector<Shard> plan_shards(const std::string& name, std::span<const TensorView> tensors,
+                               size_t max_shard_bytes);
+
+/// Writes one of them, with metadata `format: pt`, which transformers asks for. Errors as write_safetensors.
+void write_shard(const std::filesystem::path& folder, const Shard& shard, const ByteObserver& seen = {});
+
+/// What NAME.safetensors.index.json says.
+struct ShardIndex {
+  std::map<std::string, std::string> weight_map;  ///< tensor -> file
+  uint64_t total_size = 0;                        ///< bytes of all tensors
+
+  /// RunError for a tensor that is there already.
+  void add(const std::string& tensor, const std::string& file);
+  std::string text() const;
+};
+
+/// Writes the shards of a set and, if there is more than one, their index. Returns the names of the files
+/// written. Errors as write_safetensors.
 std::vector<std::string> write_sharded(const std::filesystem::path& folder, const std::string& name,
                                        std::span<const TensorView> tensors, size_t max_shard_bytes);
 

@@ -1,5 +1,3 @@
-#include "checkpoint/checkpoint.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>

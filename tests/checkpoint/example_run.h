@@ -1,4 +1,5 @@
 #pragma once
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
+#include "folder/safetensors.h"
 #include "folder/temporary_folder.h"
 
 namespace hero::test {
@@ -17,23 +19,18 @@ constexpr int kKeep = 2;
 /// A small checkpoint whose every file depends on its step; `model` is sharded when saved with kShardBytes.
 class ExampleContents {
  public:
-  explicit ExampleContents(int64_t step) : values_(300, static_cast<float>(step)), longs_(20, step) {
-    contents_.model = {{"model.a", "F32", {10, 30}, values_.data()},
-                       {"model.b", "F32", {300}, values_.data()}};
-    contents_.optimizer = {{"exp_avg.model.a", "F32", {100}, values_.data()},
-                           {"step", "I64", {20}, longs_.data()}};
+  explicit ExampleContents(int64_t step) {
+    contents_.model = {{"model.a", at::full({10, 30}, step, at::kFloat)},
+                       {"model.b", at::full({300}, step, at::kFloat)}};
+    contents_.optimizer = {{"exp_avg.model.a", at::full({100}, step, at::kFloat)},
+                           {"step", at::full({20}, step, at::kLong)}};
     contents_.texts = {{"config.json", "{}"},
                        {"config.toml", "[train]\n"},
                        {"state.json", "{\"step\":" + std::to_string(step) + "}"}};
   }
-  ExampleContents(const ExampleContents&) = delete;
-  ExampleContents& operator=(const ExampleContents&) = delete;
-
   CheckpointContents& operator*() { return contents_; }
 
  private:
-  std::vector<float> values_;
-  std::vector<int64_t> longs_;
   CheckpointContents contents_;
 };
 

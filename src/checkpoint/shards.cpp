@@ -1,0 +1,151 @@
+#include "checkpoint/shards.h"
+
+#include <ATen/ATen.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "checkpoint/manifest.h"
+#include "config/error.h"
+#include "data/sha256.h"
+#include "folder/durable_file.h"
+#include "folder/load.h"
+
+namespace fs = std::filesystem;
+
+namespace hero {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileRecord, bytes, sha256)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ShardIndex, weight_map, total_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Range, begin, end)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedTensor, file, elements, written)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenFiles, files, model, optimizer, shared)
+
+namespace {
+
+std::string set_name(const std::string& kind, int64_t rank, int64_t size) {
+  char text[64];
+  std::snprintf(text, sizeof text, "-%05ld-of-%05ld", rank + 1, size);
+  return size == 1 ? kind : kind + text;
+}
+
+void write_set(const fs::path& folder, const std::string& name,
+               const std::vector<std::pair<std::string, at::Tensor>>& tensors, size_t max_shard_bytes,
+               WrittenFiles& written, ShardIndex& index) {
+  std::vector<TensorView> views;
+  for (const auto& [tensor, values] : tensors) views.push_back(tensor_view(tensor, values));
+  for (const Shard& shard : plan_shards(name, views, max_shard_bytes)) {
+    RunningHash hash;
+    write_shard(folder, shard, [&](const void* data, size_t size) { hash.add(data, size); });
+    written.add_file(shard.file, hash.record());
+    for (const TensorView& view : shard.tensors) {
+      index.add(view.name, shard.file);
+      index.total_size += view.bytes();
+    }
+  }
+}
+
+void write_slices(const fs::path& folder, const CheckpointContents& contents, WrittenFiles& written) {
+  for (const ModelSlice& part : contents.model_slices) {
+    TensorView whole = tensor_view(part.name, part.values);
+    whole.shape = part.shape;
+    const TensorSlice slice{whole, part.begin, part.begin + part.values.numel()};
+    SharedTensor& shared = written.shared[part.name];
+    shared.file = "model-" + part.name + ".safetensors";
+    shared.elements = std::accumulate(part.shape.begin(), part.shape.end(), int64_t{1}, std::multiplies<>());
+    shared.written.push_back({slice.begin, slice.end});
+    write_slice(folder / shared.file, slice);
+    written.model.total_size += slice.bytes();
+  }
+}
+
+FileRecord copy_into(const fs::path& source, const fs::path& target) {
+  std::ifstream stream(source, std::ios::binary);
+  if (!stream) throw RunError("cannot read " + source.string() + ": " + std::strerror(errno));
+  DurableFile file(target);
+  RunningHash hash;
+  std::vector<char> block(1 << 20);
+  do {
+    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
+    file.write(block.data(), static_cast<size_t>(stream.gcount()));
+    hash.add(block.data(), static_cast<size_t>(stream.gcount()));
+  } while (stream);
+  if (stream.bad()) throw RunError("cannot read " + source.string() + ": " + std::strerror(errno));
+  file.commit();
+  return hash.record();
+}
+
+void add_index(ShardIndex& index, const ShardIndex& others) {
+  for (const auto& [tensor, file] : others.weight_map) index.add(tensor, file);
+  index.total_size += others.total_size;
+}
+
+}  // namespace
+
+void WrittenFiles::add_file(const std::string& name, const FileRecord& record) {
+  if (name == kManifestName || !files.emplace(name, record).second) throw RunError("two files named " + name);
+}
+
+void WrittenFiles::add(const WrittenFiles& others) {
+  for (const auto& [name, record] : others.files) add_file(name, record);
+  add_index(model, others.model);
+  add_index(optimizer, others.optimizer);
+  for (const auto& [name, tensor] : others.shared) {
+    SharedTensor& all = shared[name];
+    all.file = tensor.file;
+    all.elements = tensor.elements;
+    all.written.insert(all.written.end(), tensor.written.begin(), tensor.written.end());
+  }
+}
+
+std::string WrittenFiles::text() const { return nlohmann::json(*this).dump(); }
+
+WrittenFiles WrittenFiles::parse(const std::string& text) { return nlohmann::json::parse(text); }
+
+WrittenFiles write_tensors(const fs::path& folder, const CheckpointContents& contents, int64_t rank,
+                           int64_t size, size_t max_shard_bytes) {
+  WrittenFiles written;
+  // Alone, a file without tensors says that there are none.
+  if (size == 1 || !contents.model.empty()) {
+    write_set(folder, set_name("model", rank, size), contents.model, max_shard_bytes, written, written.model);
+  }
+  if (size == 1 || !contents.optimizer.empty()) {
+    write_set(folder, set_name("optimizer", rank, size), contents.optimizer, max_shard_bytes, written,
+              written.optimizer);
+  }
+  write_slices(folder, contents, written);
+  return written;
+}
+
+void write_rest(const fs::path& folder, const CheckpointContents& contents, WrittenFiles written) {
+  for (const auto& [name, tensor] : written.shared) {
+    const auto ranges = joined(tensor.written);
+    if (ranges != std::vector<Range>{{0, tensor.elements}}) {
+      throw RunError("tensor " + name + ": found the elements " + range_text(ranges) + ", expected [0, " +
+                     std::to_string(tensor.elements) + ") in slices that do not overlap");
+    }
+    written.model.add(name, tensor.file);
+    written.add_file(tensor.file, record_file(folder / tensor.file));
+  }
+  const auto write_text = [&](const std::string& name, const std::string& text) {
+    written.add_file(name, {text.size(), sha256(text)});
+    write_durable(folder / name, text);
+  };
+  for (const auto& [kind, index] : {std::pair("model", &written.model), {"optimizer", &written.optimizer}}) {
+    const std::string single = std::string(kind) + ".safetensors";
+    if (!written.files.contains(single)) write_text(single + ".index.json", index->text());
+  }
+  for (const auto& [name, text] : contents.texts) write_text(name, text);
+  for (const fs::path& source : contents.copies) {
+    const std::string name = source.filename().string();
+    written.add_file(name, copy_into(source, folder / name));
+  }
+  write_durable(folder / kManifestName, make_manifest(written.files));
+  sync_folder(folder);
+}
+
+}  // namespace hero
