@@ -59,7 +59,6 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
 
 TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW& optimizer) {
   const auto saved = read_state(dir);
-  load_weights(dir, model);
   read_pieces(dir, model.parameters(), optimizer.pieces());
   TrainingState state;
   try {

@@ -34,7 +34,8 @@ struct RunInputs {
 CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
                                        const RunInputs& inputs, bool buffers = true);
 
-/// Reads weights, moments and state, after verify_checkpoint. UserError as above.
+/// Reads moments and state, and of weights the fp32 values that only the optimizer's pieces hold, after
+/// verify_checkpoint; load_weights reads the rest. UserError as above.
 TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model, AdamW& optimizer);
 
 /// The inputs recorded in a checkpoint.

@@ -42,7 +42,8 @@ AdamW::AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<
   if (buckets_) pieces_ = buckets_->pieces();
   const auto& all = parameters.all();
   for (size_t i = 0; i < all.size(); ++i) {
-    if (buckets_ && buckets_->holds(i)) continue;
+    // What nobody trains and all ranks have is the first one's.
+    if (buckets_ && (buckets_->holds(i) || !buckets_->first_of(i))) continue;
     pieces_.push_back(
         {.parameter = i, .begin = 0, .end = all[i].values.numel(), .values = all[i].values.view({-1})});
   }

@@ -34,13 +34,17 @@ struct Buckets::Bucket {
 };
 
 Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica)
-    : parameters_(parameters), bucket_of_(parameters.all().size(), -1), passes_(parameters.all().size(), 0) {
+    : parameters_(parameters),
+      data_(data),
+      replica_(replica),
+      bucket_of_(parameters.all().size(), -1),
+      passes_(parameters.all().size(), 0) {
   const at::NoGradGuard no_grad;
   auto& all = parameters.all();
   // Backwards: the last layers' gradients are complete first.
   for (size_t i = all.size(); i-- > 0;) {
     const auto& p = all[i];
-    const Group& group = p.expert ? replica : data;
+    const Group& group = group_of(i);
     if (group.size() == 1 || !p.leaf.requires_grad()) continue;
     Bucket* open = nullptr;
     for (auto& bucket : buckets_) {
@@ -166,22 +170,6 @@ void Buckets::spread() {
     bucket->sums = at::Tensor();
   }
   for (auto& pending : under_way) pending.wait();
-}
-
-void Buckets::gather(const std::function<void(size_t parameter, const at::Tensor& values)>& visit) const {
-  const at::NoGradGuard no_grad;
-  for (const auto& bucket : buckets_) {
-    auto values = bucket->leaves;
-    if (values.scalar_type() != bucket->masters.scalar_type()) {
-      values = at::empty({bucket->size}, bucket->masters.options());
-      bucket->group->all_gather(values, bucket->masters).wait();
-    }
-    for (size_t k = 0; k < bucket->parameters.size(); ++k) {
-      const auto& leaf = parameters_.all()[bucket->parameters[k]].leaf;
-      visit(bucket->parameters[k],
-            values.slice(0, bucket->offsets[k], bucket->offsets[k] + leaf.numel()).view(leaf.sizes()));
-    }
-  }
 }
 
 }  // namespace hero

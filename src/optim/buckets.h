@@ -22,6 +22,8 @@ class Buckets {
   Buckets(const Buckets&) = delete;
 
   bool holds(size_t parameter) const { return bucket_of_[parameter] >= 0; }
+  /// Whether this is the first of the ranks that have the parameter.
+  bool first_of(size_t parameter) const { return group_of(parameter).rank() == 0; }
   /// Their values, without moments.
   std::vector<Piece> pieces() const;
 
@@ -36,16 +38,17 @@ class Buckets {
 
   /// Sends the pieces' new values to all ranks' leaves.
   void spread();
-  /// All values of a parameter in the pieces' type, from all ranks, one bucket after the other; every rank
-  /// calls it. `visit(parameter, values)` sees each once, shaped like the parameter.
-  void gather(const std::function<void(size_t parameter, const at::Tensor& values)>& visit) const;
 
  private:
   struct Bucket;
+  const Group& group_of(size_t parameter) const {
+    return parameters_.all()[parameter].expert ? replica_ : data_;
+  }
   void arrived(size_t parameter);
   void launch(Bucket& bucket);
 
   Parameters& parameters_;
+  const Group &data_, &replica_;
   std::vector<int64_t> bucket_of_;  // per parameter; -1: not shared
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<int64_t> passes_;  // per parameter: gradients still to come

@@ -45,6 +45,7 @@ class Trainer {
         model_(run_.config, run_.device, model_part()),
         optimizer_(make_optimizer()),
         step_(model_, optimizer_, state_.balance, world),
+        writer_(voices(), folder, static_cast<int>(run_.config.checkpoint.keep)),
         machine_share_per_token_(training_flops_per_token(run_.config) /
                                  gemm_rate(train_dtype(run_.config), run_.device) /
                                  static_cast<double>(mesh_.size())) {
@@ -71,10 +72,11 @@ class Trainer {
       char note[32];
       std::snprintf(note, sizeof note, "loss %.4f", loss);
       if (progress) progress->update(state_.step, note);
-      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0) save();
+      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0)
+        save(/*wait=*/!c.checkpoint.asynchronous);
     }
     if (progress) progress->finish();
-    save();
+    save(/*wait=*/true);
     if (stop_ == 0) return 0;
     if (log_) {
       std::fprintf(stderr,
@@ -177,11 +179,20 @@ class Trainer {
     return record.loss;
   }
 
-  void save() {
-    if (saved_ == state_.step) return;
-    save_checkpoint(folder_, state_.step, checkpoint_contents(model_, optimizer_, state_, run_.inputs),
-                    static_cast<int>(run_.config.checkpoint.keep));
+  // `wait`: until the checkpoint exists; otherwise training goes on while it is written.
+  void save(bool wait) {
+    if (saved_ == state_.step) return writer_.finish();
+    const bool buffers = mesh_.data_rank() == 0;
+    writer_.save(state_.step, checkpoint_contents(model_, optimizer_, state_, run_.inputs, buffers), wait);
     saved_ = state_.step;
+  }
+
+  Voices voices() const {
+    if (!world_) return {};
+    return {.rank = mesh_.rank,
+            .size = mesh_.size(),
+            .tell = [this](const std::string& key, const std::string& value) { world_->tell(key, value); },
+            .hear = [this](const std::string& key) { return world_->hear(key); }};
   }
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -198,6 +209,7 @@ class Trainer {
   AdamW optimizer_;
   TrainingState state_;
   TrainStep step_;
+  CheckpointWriter writer_;
   std::optional<RunLog> log_;       // rank 0's
   double machine_share_per_token_;  // seconds that a token would take at the measured GEMM rate
   double busy_seconds_ = 0;         // of the last step, those without waiting for other ranks
