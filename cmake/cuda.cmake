@@ -42,3 +42,7 @@ set_target_properties(hero_cuda PROPERTIES CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY
 target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda CUDA::cudart)
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
+
+# nccl.h comes with the wheel, in a package of its own beside it.
+target_sources(hero_cuda PRIVATE src/parallel/cuda/nccl.cpp)
+target_include_directories(hero_cuda SYSTEM PRIVATE "${HERO_TORCH_DIR}/../nvidia/nccl/include")

@@ -22,6 +22,9 @@ class Waiting {
   explicit Waiting(const std::string& operation);
   ~Waiting();
   Waiting(const Waiting&) = delete;
+
+ private:
+  int64_t number_;  ///< of all waits of the process
 };
 
 /// Seconds that the process has spent in Waiting so far.

@@ -3,7 +3,9 @@
 // backend: its operations are copies.
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,7 @@ namespace hero {
 /// An operation under way. Its tensors stay alive until it is waited for or destroyed.
 class Pending {
  public:
-  Pending() = default;
+  Pending();
   Pending(c10::intrusive_ptr<c10d::Work> work, std::string what, std::vector<at::Tensor> tensors);
   ~Pending();
   Pending(Pending&&) noexcept;
@@ -33,12 +35,17 @@ class Pending {
   std::vector<at::Tensor> tensors_;
 };
 
+/// Tensors are contiguous, of any type where they only travel; sums are the backend's (Gloo and NCCL: fp64,
+/// fp32, bf16, fp16 and integers), the same from run to run. Every operation may throw what Pending::wait
+/// throws.
 class Group {
  public:
-  /// `name`: for messages ("data ranks"); `ranks`: of the world, ascending, this one among them. `backend`
-  /// may be null where that is the only one.
+  /// This process alone, whose rank in the world is `rank`. `name`: for messages ("data ranks").
+  Group(std::string name, int64_t rank);
+  /// `ranks`: of the world, ascending, two or more; `rank`: this one's place among them.
   Group(std::string name, std::vector<int64_t> ranks, int64_t rank, c10::intrusive_ptr<c10d::Backend> backend);
   ~Group();
+  Group(const Group&) = delete;
 
   int64_t rank() const { return rank_; }  ///< within the group
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
@@ -50,20 +57,24 @@ class Group {
   Pending reduce_scatter(const at::Tensor& out, const at::Tensor& in) const;
   /// out [n * size] = every rank's in [n], in the ranks' order.
   Pending all_gather(const at::Tensor& out, const at::Tensor& in) const;
-  /// Rows: in_counts[r] of `in` go to rank r, out_counts[r] of `out` come from it, in the ranks' order.
+  /// Rows: in_counts[r] of `in` go to rank r, out_counts[r] of `out` come from it, in the ranks' order. Any
+  /// count may be 0.
   Pending all_to_all(const at::Tensor& out, const at::Tensor& in, std::vector<int64_t> out_counts,
                      std::vector<int64_t> in_counts) const;
-  /// `to`, `from`: within the group. Messages between two ranks with one tag arrive in their order.
+  /// `to`, `from`: within the group, another rank. Messages between two ranks with one tag arrive in their
+  /// order.
   Pending send(const at::Tensor& t, int64_t to, int tag) const;
   Pending receive(const at::Tensor& t, int64_t from, int tag) const;
 
  private:
-  std::string describe(const char* what) const;
+  using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
+  Pending start(const std::string& what, std::vector<at::Tensor> tensors, const Begin& begin) const;
 
   std::string name_;
   std::vector<int64_t> ranks_;
   int64_t rank_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  mutable std::atomic<int64_t> operations_ = 0;  ///< begun so far
 };
 
 }  // namespace hero

@@ -24,8 +24,8 @@ Mesh make_mesh(const Config& config, int64_t rank, int64_t size) {
   const auto& p = config.parallel;
   const auto processes = std::to_string(size) + (size == 1 ? " process" : " processes");
   if (size % p.pipeline != 0) {
-    throw UserError("parallel.pipeline: found " + std::to_string(p.pipeline) + ", expected a divisor of the " +
-                    processes);
+    throw UserError("parallel.pipeline: found " + std::to_string(p.pipeline) +
+                    ", expected a divisor of the " + processes);
   }
   const int64_t data = size / p.pipeline;
   if (p.data != 0 && p.data != data) {

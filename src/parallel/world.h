@@ -4,16 +4,16 @@
 #include <c10/core/Device.h>
 
 #include <memory>
-#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "parallel/group.h"
 #include "parallel/mesh.h"
 
-namespace c10d {
-class Store;
-}
-
 namespace hero {
+
+struct Stores;
 
 /// What the launcher says.
 struct Launch {
@@ -21,6 +21,7 @@ struct Launch {
   int64_t local_rank = 0, local_size = 1;  ///< among the processes of this machine
   std::string host;                        ///< MASTER_ADDR; empty: alone
   int64_t port = 0;
+  std::string run;           ///< TORCHELASTIC_RUN_ID
   int64_t restarts = 0;      ///< TORCHELASTIC_RESTART_COUNT
   bool agent_store = false;  ///< the launcher serves the store (TORCHELASTIC_USE_AGENT_STORE)
 };
@@ -53,17 +54,19 @@ class World {
 
   /// Every rank gives the same `facts` (configuration, version, data); UserError on all ranks naming the
   /// first that differs from rank 0's, and how.
+  /// Every rank calls it equally often.
   void agree(const std::vector<std::pair<std::string, std::string>>& facts) const;
 
  private:
-  std::unique_ptr<Group> make_group(const char* name, const std::vector<int64_t>& ranks) const;
+  std::unique_ptr<Group> make_group(const std::string& name, const std::vector<int64_t>& ranks) const;
 
   Launch launch_;
   Mesh mesh_;
   at::Device device_;
-  double timeout_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  double timeout_;  ///< seconds
+  std::unique_ptr<Stores> stores_;
   std::unique_ptr<Group> all_, data_, expert_, replica_, pipeline_;
+  mutable int64_t agreements_ = 0;
 };
 
 }  // namespace hero

@@ -1,0 +1,114 @@
+#include "parallel/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "config/error.h"
+#include "parallel/activity.h"
+#include "parallel/backends.h"
+#include "parallel/rendezvous.h"
+
+namespace hero {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<int64_t> all_ranks(int64_t size) {
+  std::vector<int64_t> ranks(size);
+  for (int64_t r = 0; r < size; ++r) ranks[r] = r;
+  return ranks;
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+std::string value_of(const Facts& facts, const std::string& key) {
+  for (const auto& [name, value] : facts)
+    if (name == key) return value;
+  return "nothing";
+}
+
+// "" where they are equal.
+std::string difference(const Facts& mine, const Facts& theirs, int64_t rank) {
+  for (const Facts* facts : {&theirs, &mine}) {
+    for (const auto& [key, value] : *facts) {
+      const std::string here = value_of(mine, key), there = value_of(theirs, key);
+      if (here != there)
+        return key + ": found " + here + " on rank " + std::to_string(rank) + " (" + who_am_i() +
+               "), expected " + there + " as on rank 0";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+World::World(const Launch& launch, const Config& config, at::Device device)
+    : launch_(launch),
+      mesh_(make_mesh(config, launch.rank, launch.size)),
+      device_(device),
+      timeout_(config.parallel.timeout),
+      stores_(std::make_unique<Stores>(meet(launch, timeout_))),
+      all_(make_group("all ranks", all_ranks(launch.size))),
+      data_(make_group("data ranks", mesh_.data_ranks())),
+      expert_(make_group("expert ranks", mesh_.expert_ranks())),
+      replica_(make_group("replica ranks", mesh_.replica_ranks())),
+      pipeline_(make_group("pipeline ranks", mesh_.pipeline_ranks())) {}
+
+World::~World() {
+  // Who serves the store stays until nobody needs it.
+  try {
+    tell("end/" + std::to_string(launch_.rank), "");
+    if (launch_.rank != 0 || launch_.agent_store) return;
+    for (int64_t rank = 0; rank < launch_.size; ++rank) hear("end/" + std::to_string(rank));
+  } catch (const std::exception&) {
+  }
+}
+
+std::unique_ptr<Group> World::make_group(const std::string& name, const std::vector<int64_t>& ranks) const {
+  if (ranks.size() == 1) return std::make_unique<Group>(name, launch_.rank);
+  const auto place = std::find(ranks.begin(), ranks.end(), launch_.rank) - ranks.begin();
+  const auto make = device_.is_cuda() ? make_nccl : make_gloo;
+  const auto store =
+      c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(ranks[0]), stores_->groups);
+  const Waiting waiting("connecting the " + name);
+  return std::make_unique<Group>(
+      name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout_));
+}
+
+void World::tell(const std::string& key, const std::string& value) const { stores_->words->set(key, value); }
+
+std::string World::hear(const std::string& key) const {
+  const Waiting waiting("\"" + key + "\" from another rank");
+  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
+  for (auto pause = std::chrono::milliseconds(1); Clock::now() < deadline;
+       pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
+    if (const auto value = find(*stores_->words, key)) return *value;
+    std::this_thread::sleep_for(pause);
+  }
+  throw RunError("step " + std::to_string(current_activity().step) + ": nobody has told \"" + key +
+                 "\" for " + std::to_string(timeout_) + " s" + diagnosis());
+}
+
+void World::agree(const Facts& facts) const {
+  const std::string prefix = "agree/" + std::to_string(agreements_++) + "/";
+  if (first()) {
+    tell(prefix + "facts", nlohmann::json(facts).dump());
+    std::string verdict;
+    for (int64_t rank = 1; rank < launch_.size; ++rank) {
+      const std::string found = hear(prefix + std::to_string(rank));
+      if (verdict.empty()) verdict = found;
+    }
+    tell(prefix + "verdict", verdict);
+  } else {
+    const Facts expected = nlohmann::json::parse(hear(prefix + "facts"));
+    tell(prefix + std::to_string(launch_.rank), difference(facts, expected, launch_.rank));
+  }
+  const std::string verdict = hear(prefix + "verdict");
+  if (!verdict.empty()) throw UserError(verdict);
+}
+
+}  // namespace hero

@@ -1,0 +1,107 @@
+// The processes of a run find one another, and tell one another what they should know.
+#include "parallel/world.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "config/error.h"
+#include "parallel/processes.h"
+
+namespace hero {
+namespace {
+
+Config example(int64_t pipeline, int64_t expert, double timeout = 60) {
+  Config config;
+  config.train.global_batch = 48;
+  config.parallel.pipeline = pipeline;
+  config.parallel.expert = expert;
+  config.parallel.timeout = timeout;
+  return config;
+}
+
+TEST(World, groups_are_the_meshes) {
+  run_processes(4, [] {
+    const World world(read_launch(), example(2, 2), c10::kCPU);
+    const int64_t rank = world.launch().rank;
+    const std::vector<int64_t> stage = rank < 2 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{2, 3};
+    EXPECT_EQ(world.all().ranks(), (std::vector<int64_t>{0, 1, 2, 3}));
+    EXPECT_EQ(world.data().ranks(), stage);
+    EXPECT_EQ(world.expert().ranks(), stage);
+    EXPECT_EQ(world.replica().ranks(), std::vector<int64_t>{rank});
+    EXPECT_EQ(world.pipeline().ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
+    EXPECT_EQ(world.data().rank(), rank % 2);
+    EXPECT_EQ(world.pipeline().rank(), rank / 2);
+  });
+}
+
+TEST(World, words_reach_all) {
+  run_processes(3, [] {
+    const World world(read_launch(), example(1, 1), c10::kCPU);
+    if (world.launch().rank == 1) world.tell("seed", "17");
+    EXPECT_EQ(world.hear("seed"), "17");
+  });
+}
+
+TEST(World, alone) {
+  run_processes(1, [] {
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+    const World world(read_launch(), example(1, 1), c10::kCPU);
+    EXPECT_TRUE(world.first());
+    world.tell("seed", "17");
+    EXPECT_EQ(world.hear("seed"), "17");
+    world.agree({{"train.seed", "1"}});
+  });
+}
+
+TEST(World, differences_are_named_on_all_ranks) {
+  Processes processes(3, [] {
+    const World world(read_launch(), example(1, 1), c10::kCPU);
+    world.agree({{"version", "1"}, {"train.seed", "17"}});
+    world.agree({{"version", "1"}, {"train.seed", world.launch().rank == 2 ? "18" : "17"}});
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const Ended ended = processes.wait(rank, 60);
+    EXPECT_EQ(ended.status, 2);
+    EXPECT_TRUE(ended.error.starts_with("train.seed: found 18 on rank 2 (host ")) << ended.error;
+    EXPECT_TRUE(ended.error.ends_with("), expected 17 as on rank 0\n")) << ended.error;
+  }
+}
+
+TEST(World, who_does_not_come_is_named) {
+  Processes processes(3, [] { const World world(read_launch(), example(1, 1, 2), c10::kCPU); },
+                      {{"WORLD_SIZE", "4"}});
+  for (int rank = 0; rank < 3; ++rank) {
+    const Ended ended = processes.wait(rank, 30);
+    EXPECT_EQ(ended.status, 1);
+    EXPECT_EQ(ended.error, "rank 3 of 4 did not come within 2 s (parallel.timeout)\n");
+  }
+}
+
+TEST(World, the_first_rank_may_be_missing) {
+  Processes processes(1, [] { const World world(read_launch(), example(1, 1, 2), c10::kCPU); },
+                      {{"WORLD_SIZE", "2"}, {"RANK", "1"}});
+  const Ended ended = processes.wait(0, 30);
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_TRUE(ended.error.starts_with("rank 1: found no store within 2 s at 127.0.0.1:")) << ended.error;
+}
+
+TEST(Launch, refuses_what_is_no_launch) {
+  const auto message = [](const std::map<std::string, std::string>& environment) {
+    Processes processes(1, [] { read_launch(); }, environment);
+    const Ended ended = processes.wait(0, 30);
+    EXPECT_EQ(ended.status, 2);
+    return ended.error;
+  };
+  EXPECT_EQ(message({{"RANK", "3"}, {"WORLD_SIZE", "2"}}),
+            "RANK: found 3, expected a number from 0 to 1 (set by torchrun and its like)\n");
+  EXPECT_EQ(
+      message({{"WORLD_SIZE", ""}}),
+      "WORLD_SIZE: found nothing, expected a number from 1 to 1000000 (set by torchrun and its like)\n");
+  EXPECT_EQ(message({{"MASTER_ADDR", ""}}), "MASTER_ADDR: found nothing, expected the host of rank 0\n");
+  EXPECT_EQ(message({{"MASTER_PORT", "http"}}),
+            "MASTER_PORT: found http, expected a number from 1 to 65535 (set by torchrun and its like)\n");
+}
+
+}  // namespace
+}  // namespace hero
