@@ -22,9 +22,10 @@ struct State {
   int64_t begun = 0;              // waits so far
   std::map<int64_t, Wait> waits;  // of all threads, by number
   double since = now();           // the last wait ended
-  double waited = 0;
   std::function<std::string()> diagnosis;
 };
+
+thread_local double waited = 0;
 
 State& state() {
   static State state;
@@ -59,15 +60,11 @@ Waiting::~Waiting() {
   const std::lock_guard lock(s.mutex);
   const auto wait = s.waits.find(number_);
   s.since = now();
-  s.waited += s.since - wait->second.since;
+  waited += s.since - wait->second.since;
   s.waits.erase(wait);
 }
 
-double seconds_waited() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  return s.waited;
-}
+double seconds_waited() { return waited; }
 
 void set_diagnosis(std::function<std::string()> diagnosis) {
   State& s = state();

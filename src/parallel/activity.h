@@ -27,7 +27,7 @@ class Waiting {
   int64_t number_;  ///< of all waits of the process
 };
 
-/// Seconds that the process has spent in Waiting so far.
+/// Seconds that this thread has spent in Waiting so far.
 double seconds_waited();
 
 /// Says which ranks are missing after a failed operation (" (rank 3 ...)"); empty where nobody knows. World

@@ -46,17 +46,29 @@ std::string difference(const Facts& mine, const Facts& theirs, int64_t rank) {
 
 }  // namespace
 
+World::World(const Launch& launch, double timeout)
+    : launch_(launch), timeout_(timeout), stores_(std::make_unique<Stores>(meet(launch, timeout))) {}
+
 World::World(const Launch& launch, const Config& config, at::Device device)
-    : launch_(launch),
-      mesh_(make_mesh(config, launch.rank, launch.size)),
-      device_(device),
-      timeout_(config.parallel.timeout),
-      stores_(std::make_unique<Stores>(meet(launch, timeout_))),
-      all_(make_group("all ranks", all_ranks(launch.size))),
-      data_(make_group("data ranks", mesh_.data_ranks())),
-      expert_(make_group("expert ranks", mesh_.expert_ranks())),
-      replica_(make_group("replica ranks", mesh_.replica_ranks())),
-      pipeline_(make_group("pipeline ranks", mesh_.pipeline_ranks())) {}
+    : World(launch, config.parallel.timeout) {
+  form(config, device);
+}
+
+void World::form(const Config& config, at::Device device) {
+  mesh_ = make_mesh(config, launch_.rank, launch_.size);
+  device_ = device;
+  timeout_ = config.parallel.timeout;
+  all_ = make_group("all ranks", all_ranks(launch_.size));
+  data_ = make_group("data ranks", mesh_.data_ranks());
+  expert_ = make_group("expert ranks", mesh_.expert_ranks());
+  replica_ = make_group("replica ranks", mesh_.replica_ranks());
+  const char* lanes[] = {"activations", "activations, wrapped", "gradients", "gradients, wrapped"};
+  for (int lane = 0; lane < 4; ++lane) {
+    const bool wraps = lane % 2 == 1;
+    if (mesh_.pipeline > 1 && (!wraps || config.parallel.chunks > 1))
+      lanes_[lane] = make_group("pipeline ranks (" + std::string(lanes[lane]) + ")", mesh_.pipeline_ranks());
+  }
+}
 
 World::~World() {
   // Who serves the store stays until nobody needs it.

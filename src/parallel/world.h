@@ -31,11 +31,16 @@ Launch read_launch();
 
 class World {
  public:
-  /// Finds the others, forms the groups. `device`: of the tensors that travel (Gloo on CPUs, NCCL on GPUs).
-  /// RunError after parallel.timeout, naming who did not come.
+  /// Finds the others. RunError after `timeout` seconds, naming who did not come.
+  World(const Launch& launch, double timeout);
+  /// Finds the others and forms the groups.
   World(const Launch& launch, const Config& config, at::Device device);
   ~World();
   World(const World&) = delete;
+
+  /// Forms mesh and groups, as every rank must with one configuration. `device`: of the tensors that travel
+  /// (Gloo on CPUs, NCCL on GPUs). RunError after parallel.timeout.
+  void form(const Config& config, at::Device device);
 
   const Launch& launch() const { return launch_; }
   const Mesh& mesh() const { return mesh_; }
@@ -45,7 +50,12 @@ class World {
   const Group& data() const { return *data_; }
   const Group& expert() const { return *expert_; }
   const Group& replica() const { return *replica_; }  ///< who holds the same experts
-  const Group& pipeline() const { return *pipeline_; }
+  /// The pipeline ranks. Messages of every kind have a lane of their own, on which no two ranks send to each
+  /// other: a backend that carries out a pair's operations one by one cannot stall. `wraps`: between the last
+  /// rank and the first.
+  const Group& lane(bool gradients, bool wraps) const {
+    return *lanes_[2 * (gradients ? 1 : 0) + (wraps ? 1 : 0)];
+  }
 
   /// A word to all others, under a key that is used once in a run.
   void tell(const std::string& key, const std::string& value) const;
@@ -62,10 +72,11 @@ class World {
 
   Launch launch_;
   Mesh mesh_;
-  at::Device device_;
+  at::Device device_ = at::kCPU;
   double timeout_;  ///< seconds
   std::unique_ptr<Stores> stores_;
-  std::unique_ptr<Group> all_, data_, expert_, replica_, pipeline_;
+  std::unique_ptr<Group> all_, data_, expert_, replica_;
+  std::unique_ptr<Group> lanes_[4];
   mutable int64_t agreements_ = 0;
 };
 

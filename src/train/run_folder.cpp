@@ -158,7 +158,8 @@ Found find_run(const TrainOptions& options, RunLock& lock) {
   return found;
 }
 
-Run open_found(const TrainOptions& given_options, const Found& found, bool first, RunLock lock) {
+// `writes`: makes the folder and says in it what the run is.
+Run open_found(const TrainOptions& given_options, const Found& found, bool writes, RunLock lock) {
   Run run;
   run.lock = std::move(lock);
   run.checkpoint = found.checkpoint;
@@ -218,7 +219,7 @@ Run open_found(const TrainOptions& given_options, const Found& found, bool first
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
-  if (!first) return run;
+  if (!writes) return run;
   std::error_code failed;
   fs::create_directories(options.run, failed);
   if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
@@ -243,7 +244,7 @@ std::vector<std::pair<std::string, std::string>> facts(Run& run) {
   }
   for (const auto& source : parse_sources(run.inputs.data)) {
     const auto prefix = resolve_prefix(source.prefix, "train");
-    all.emplace_back(prefix + ".idx", "sha256 " + sha256_file(prefix + ".idx"));
+    all.emplace_back(prefix + ".idx", "sha256 " + record_file(prefix + ".idx").sha256);
     all.emplace_back(prefix + ".bin", std::to_string(fs::file_size(prefix + ".bin")) + " bytes");
   }
   return all;
@@ -258,13 +259,13 @@ Run open_run(const TrainOptions& options, const World* world) {
   RunLock lock;
   if (!world) {
     const auto found = find_run(options, lock);
-    return open_found(options, found, /*first=*/true, std::move(lock));
+    return open_found(options, found, /*writes=*/true, std::move(lock));
   }
   Run run;
   if (world->first()) {
     try {
       const auto found = find_run(options, lock);
-      run = open_found(options, found, /*first=*/true, std::move(lock));
+      run = open_found(options, found, /*writes=*/true, std::move(lock));
       world->tell("run", (found.started ? "1" : "0") + found.checkpoint.string());
     } catch (const UserError& error) {
       world->tell("run", kRefused + std::string(error.what()));
@@ -273,7 +274,7 @@ Run open_run(const TrainOptions& options, const World* world) {
   } else {
     const auto told = world->hear("run");
     if (told[0] == kRefused) throw UserError("rank 0: " + told.substr(1));
-    run = open_found(options, {told[0] == '1', told.substr(1)}, /*first=*/false, RunLock());
+    run = open_found(options, {told[0] == '1', told.substr(1)}, /*writes=*/false, RunLock());
   }
   world->agree(facts(run));
   return run;

@@ -29,9 +29,9 @@ TEST(World, groups_are_the_meshes) {
     EXPECT_EQ(world.data().ranks(), stage);
     EXPECT_EQ(world.expert().ranks(), stage);
     EXPECT_EQ(world.replica().ranks(), std::vector<int64_t>{rank});
-    EXPECT_EQ(world.pipeline().ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
+    EXPECT_EQ(world.lane(false, false).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
     EXPECT_EQ(world.data().rank(), rank % 2);
-    EXPECT_EQ(world.pipeline().rank(), rank / 2);
+    EXPECT_EQ(world.lane(false, false).rank(), rank / 2);
   });
 }
 
