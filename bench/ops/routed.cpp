@@ -23,8 +23,9 @@ void add_route(const test::RouteCase& c) {
       [=, scale = c.scale](bool plain) {
         const auto [z, p, stats] = call(plain, "hero::route_forward", ops::route_forward_plain, x, w, history,
                                         sumsq, 1.0, 1e-6, scale, slot, slot_squares);
-        call(plain, "hero::route_backward", ops::route_backward_plain, dlogits, dprobs, p, x, w, history,
-             stats);
+        const auto [dx, dz] = call(plain, "hero::route_backward_input", ops::route_backward_input_plain,
+                                   dlogits, dprobs, p, x, w, history, stats);
+        call(plain, "hero::route_backward_weight", ops::route_backward_weight_plain, dz, x, history);
       });
 }
 
@@ -45,6 +46,18 @@ void add_experts(const test::ExpertsCase& c) {
     const auto [y, h] =
         call(plain, "hero::experts_forward", ops::experts_forward_plain, x_N, gate_up, down, offsets);
     call(plain, "hero::experts_backward", ops::experts_backward_plain, dy_N, x_N, h, gate_up, down, offsets);
+  });
+  // The backward pass as one operator, and apart, as schedules that put weight gradients off run it.
+  const at::Tensor h = std::get<1>(
+      call(false, "hero::experts_forward", ops::experts_forward_plain, x_N, gate_up, down, offsets));
+  add("experts_backward/" + shape, [=](bool plain) {
+    call(plain, "hero::experts_backward", ops::experts_backward_plain, dy_N, x_N, h, gate_up, down, offsets);
+  });
+  add("experts_backward_apart/" + shape, [=](bool plain) {
+    const auto [dx, dh, act] = call(plain, "hero::experts_backward_input", ops::experts_backward_input_plain,
+                                    dy_N, h, gate_up, down, offsets);
+    call(plain, "hero::experts_backward_weight", ops::experts_backward_weight_plain, dh, x_N, offsets);
+    call(plain, "hero::experts_backward_weight", ops::experts_backward_weight_plain, dy_N, act, offsets);
   });
   add("plan/" + shape, [=, experts = c.experts](bool plain) {
     call(plain, "hero::plan_assignments", ops::plan_plain, ids, experts);

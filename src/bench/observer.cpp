@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <string_view>
 
 namespace hero {
 namespace {
@@ -20,9 +20,8 @@ struct Began : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-  const char* name = function.name();
-  if (std::strcmp(name, "hero::route_forward") != 0 && std::strcmp(name, "hero::route_backward") != 0)
-    return nullptr;
+  const std::string_view name = function.name();
+  if (name != "hero::route_forward" && !name.starts_with("hero::route_backward_")) return nullptr;
   return std::make_unique<Began>();
 }
 

@@ -8,7 +8,7 @@
 
 namespace hero {
 
-/// Time spent in hero::route_forward and hero::route_backward, by callbacks of the dispatcher.
+/// Time spent in hero::route_forward and hero::route_backward_*, by callbacks of the dispatcher.
 class RouterClock {
  public:
   RouterClock();

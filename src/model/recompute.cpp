@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ops/deferred.h"
+
 namespace hero {
 namespace {
 
@@ -13,9 +15,11 @@ struct Replay {
   RotaryTable rotary;
   std::shared_ptr<RoutingHistory> history;
   Position position;
+  ops::WeightGradients* queue;     // in force in the first pass
   std::optional<Routing> routing;  // of the first pass
 
   DecoderLayer::Output run(const at::Tensor& x) const {
+    const ops::DeferWeightGradients defer(queue);
     return (*layer)(x, rotary, *history, position, nullptr);
   }
 };
@@ -59,7 +63,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 DecoderLayer::Output recomputed(const DecoderLayer& layer, const at::Tensor& x, const RotaryTable& rotary,
                                 const std::shared_ptr<RoutingHistory>& history, const Position& position) {
-  auto replay = std::make_shared<Replay>(Replay{&layer, rotary, history, position, {}});
+  auto replay = std::make_shared<Replay>(
+      Replay{&layer, rotary, history, position, ops::DeferWeightGradients::queue(), {}});
   const auto out = Recompute::apply(x, at::zeros({}).set_requires_grad(true), replay);
   if (out.size() == 1) return {out[0], std::nullopt};
   auto routing = *replay->routing;

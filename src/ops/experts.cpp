@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
@@ -32,25 +33,44 @@ std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, co
   return {y, h};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
-    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
-    const at::Tensor& down, const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_plain(const at::Tensor& dy,
+                                                                            const at::Tensor& h,
+                                                                            const at::Tensor& gate_up,
+                                                                            const at::Tensor& down,
+                                                                            const at::Tensor& offsets) {
+  const auto bounds = offsets.to(at::kCPU);
+  const auto* o = bounds.const_data_ptr<int64_t>();
+  auto dx = at::empty_like(dy), dh = at::empty_like(h),
+       act = at::empty({h.size(0), down.size(2)}, h.options());
+  for (int64_t e = 0; e < gate_up.size(0); ++e) {
+    if (o[e] == o[e + 1]) continue;
+    const auto h_e = rows_of(h, o, e), dh_e = rows_of(dh, o, e);
+    dh_e.copy_(swiglu_backward_plain(at::mm(rows_of(dy, o, e), down[e]), h_e));
+    rows_of(act, o, e).copy_(swiglu_forward_plain(h_e));
+    rows_of(dx, o, e).copy_(at::mm(dh_e, gate_up[e]));
+  }
+  dx.slice(0, o[gate_up.size(0)]).zero_();
+  return {dx, dh, act};
+}
+
+at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x,
+                                         const at::Tensor& offsets) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
-  auto dx = at::empty_like(x);
-  auto dgate_up = at::zeros(gate_up.sizes(), gate_up.options().dtype(acc));
-  auto ddown = at::zeros(down.sizes(), down.options().dtype(acc));
-  for (int64_t e = 0; e < gate_up.size(0); ++e) {
+  auto dw = at::zeros({offsets.size(0) - 1, dy.size(1), x.size(1)}, x.options().dtype(acc));
+  for (int64_t e = 0; e < dw.size(0); ++e) {
     if (o[e] == o[e + 1]) continue;
-    const auto dy_e = rows_of(dy, o, e), h_e = rows_of(h, o, e);
-    const auto dh = swiglu_backward_plain(at::mm(dy_e, down[e]), h_e);
-    ddown[e].copy_(at::mm(dy_e.to(acc).t(), swiglu_forward_plain(h_e).to(acc)));
-    dgate_up[e].copy_(at::mm(dh.to(acc).t(), rows_of(x, o, e).to(acc)));
-    rows_of(dx, o, e).copy_(at::mm(dh, gate_up[e]));
+    dw[e].copy_(at::mm(rows_of(dy, o, e).to(acc).t(), rows_of(x, o, e).to(acc)));
   }
-  dx.slice(0, o[gate_up.size(0)]).zero_();
-  return {dx, dgate_up, ddown};
+  return dw;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
+    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
+    const at::Tensor& down, const at::Tensor& offsets) {
+  const auto [dx, dh, act] = experts_backward_input_plain(dy, h, gate_up, down, offsets);
+  return {dx, experts_backward_weight_plain(dh, x, offsets), experts_backward_weight_plain(dy, act, offsets)};
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
@@ -58,10 +78,16 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
       "experts_backward(Tensor dy, Tensor x, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> "
       "(Tensor, Tensor, Tensor)");
+  m.def(
+      "experts_backward_input(Tensor dy, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> (Tensor, "
+      "Tensor, Tensor)");
+  m.def("experts_backward_weight(Tensor dy, Tensor x, Tensor offsets) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("experts_forward", experts_forward_plain);
   m.impl("experts_backward", experts_backward_plain);
+  m.impl("experts_backward_input", experts_backward_input_plain);
+  m.impl("experts_backward_weight", experts_backward_weight_plain);
 }
 
 namespace {
@@ -72,15 +98,27 @@ struct Experts : torch::autograd::Function<Experts> {
     static const auto op = find_operator("hero::experts_forward", experts_forward_plain);
     auto [y, h] = op.call(x, gate_up, down, offsets);
     ctx->save_for_backward({x, h, gate_up, down, offsets});
+    note_queue(ctx);
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     static const auto op = find_operator("hero::experts_backward", experts_backward_plain);
+    static const auto input_op = find_operator("hero::experts_backward_input", experts_backward_input_plain);
+    static const auto weight_op =
+        find_operator("hero::experts_backward_weight", experts_backward_weight_plain);
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dgate_up, ddown] =
-        op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
-    return {dx, dgate_up, ddown, {}};
+    const auto &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
+    const auto x = saved[0].detach(), dy = grads[0].contiguous();
+    if (!noted_queue(ctx)) {
+      auto [dx, dgate_up, ddown] = op.call(dy, x, h, gate_up, down, offsets);
+      return {dx, dgate_up, ddown, {}};
+    }
+    auto [dx, dh, act] = input_op.call(dy, h, gate_up, down, offsets);
+    const auto later = [&](size_t input, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) {
+      return weight_gradient(ctx, input, weight, [=] { return weight_op.call(a, b, offsets); });
+    };
+    return {dx, later(1, gate_up, dh, x), later(2, down, dy, act), {}};
   }
 };
 

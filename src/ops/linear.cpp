@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/registry.h"
@@ -33,6 +34,7 @@ struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
     static const auto op = find_operator("hero::linear_forward", linear_forward_plain);
     ctx->save_for_backward({x, w});
+    note_queue(ctx);
     return op.call(x, w);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -41,9 +43,10 @@ struct Linear : torch::autograd::Function<Linear> {
     static const auto weight_op = find_operator("hero::linear_backward_weight", linear_backward_weight_plain);
     const auto saved = ctx->get_saved_variables();
     const auto dy = grads[0].contiguous();
-    at::Tensor dx, dw;
+    at::Tensor dx;
     if (ctx->needs_input_grad(0)) dx = input_op.call(dy, saved[1]);
-    if (ctx->needs_input_grad(1)) dw = weight_op.call(dy, saved[0]);
+    const auto dw =
+        weight_gradient(ctx, 1, saved[1], [dy, x = saved[0].detach()] { return weight_op.call(dy, x); });
     return {dx, dw};
   }
 };

@@ -88,6 +88,15 @@ std::tuple<Tensor, Tensor, Tensor> experts_backward(const Tensor&, const Tensor&
           wide(x, down.sym_sizes().vec())};
 }
 
+std::tuple<Tensor, Tensor, Tensor> experts_backward_input(const Tensor& dy, const Tensor& h, const Tensor&,
+                                                          const Tensor& down, const Tensor&) {
+  return {like(dy, dy.sym_sizes().vec()), like(h, h.sym_sizes().vec()),
+          like(h, {h.sym_size(0), down.sym_size(2)})};
+}
+Tensor experts_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& offsets) {
+  return wide(x, {offsets.sym_size(0) - 1, dy.sym_size(1), x.sym_size(1)});
+}
+
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x, const Tensor& w,
                                                                 const Tensor&, bool gradients) {
   const c10::SymInt none = 0;
@@ -115,6 +124,8 @@ TORCH_LIBRARY_IMPL(hero, Meta, m) {
   m.impl("combine_backward", combine_backward);
   m.impl("experts_forward", experts_forward);
   m.impl("experts_backward", experts_backward);
+  m.impl("experts_backward_input", experts_backward_input);
+  m.impl("experts_backward_weight", experts_backward_weight);
   m.impl("linear_cross_entropy_forward", linear_cross_entropy_forward);
 }
 

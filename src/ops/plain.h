@@ -50,19 +50,32 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
     const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
     const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
     const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq);
-/// dz, the gradient of the logits through both outputs -> dx, dw
-std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                                        const at::Tensor& probs, const at::Tensor& x,
-                                                        const at::Tensor& w,
-                                                        const std::optional<at::Tensor>& history,
-                                                        const at::Tensor& stats);
+/// -> dx and [1, T, E] the gradient of the logits through both outputs; with history [2, T, E], then times
+/// rho
+std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
+    const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs, const at::Tensor& x,
+    const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats);
+/// dz as above -> dw
+at::Tensor route_backward_weight_plain(const at::Tensor& dz, const at::Tensor& x,
+                                       const std::optional<at::Tensor>& history);
 
 /// -> y, gate_up of every row (kept for backward)
 std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up,
                                                          const at::Tensor& down, const at::Tensor& offsets);
+/// -> dx, dgate_up, ddown
 std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
     const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
     const at::Tensor& down, const at::Tensor& offsets);
+/// -> dx, dh [N, 2F], and swiglu of h [N, F]: the operands of the weights' gradients
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_plain(const at::Tensor& dy,
+                                                                            const at::Tensor& h,
+                                                                            const at::Tensor& gate_up,
+                                                                            const at::Tensor& down,
+                                                                            const at::Tensor& offsets);
+/// dy [N, O], x [N, I] -> every expert's dy^T x over its rows [E, O, I]: dgate_up of (dh, x), ddown of (dy,
+/// swiglu of h)
+at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x,
+                                         const at::Tensor& offsets);
 
 /// -> counts, offsets, token, row
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids, int64_t experts);

@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
+#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
@@ -43,18 +44,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
   return {logits, probs, stats};
 }
 
-std::tuple<at::Tensor, at::Tensor> route_backward_plain(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                                        const at::Tensor& probs, const at::Tensor& x,
-                                                        const at::Tensor& w,
-                                                        const std::optional<at::Tensor>& history,
-                                                        const at::Tensor& stats) {
-  const auto acc = probs.scalar_type();
-  const int64_t d = x.size(1);
+std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
+    const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs, const at::Tensor& x,
+    const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats) {
   const auto dz = dlogits + probs * (dprobs - (dprobs * probs).sum(1, /*keepdim=*/true));
-  const auto dx = at::mm(dz, w.slice(1, 0, d).to(acc)).to(x.scalar_type());
-  auto dw = at::mm(dz.t(), x.to(acc));
-  if (history) dw = at::cat({dw, at::mm((dz * stats.slice(1, 2, 3)).t(), history->to(acc))}, 1);
-  return {dx, dw};
+  const auto dx = at::mm(dz, w.slice(1, 0, x.size(1)).to(dz.scalar_type())).to(x.scalar_type());
+  return {dx, history ? at::stack({dz, dz * stats.slice(1, 2, 3)}) : dz.unsqueeze(0)};
+}
+
+at::Tensor route_backward_weight_plain(const at::Tensor& dz, const at::Tensor& x,
+                                       const std::optional<at::Tensor>& history) {
+  const auto dw = at::mm(dz[0].t(), x.to(dz.scalar_type()));
+  return history ? at::cat({dw, at::mm(dz[1].t(), history->to(dz.scalar_type()))}, 1) : dw;
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
@@ -63,13 +64,14 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "scale, "
       "Tensor(a!)? slot, Tensor(b!)? slot_sumsq) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "route_backward(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? history, "
-      "Tensor stats) -> "
-      "(Tensor, Tensor)");
+      "route_backward_input(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? "
+      "history, Tensor stats) -> (Tensor, Tensor)");
+  m.def("route_backward_weight(Tensor dz, Tensor x, Tensor? history) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("route_forward", route_forward_plain);
-  m.impl("route_backward", route_backward_plain);
+  m.impl("route_backward_input", route_backward_input_plain);
+  m.impl("route_backward_weight", route_backward_weight_plain);
 }
 
 namespace {
@@ -91,14 +93,20 @@ struct Route : torch::autograd::Function<Route> {
                 history.scale, if_defined(slot.probs), if_defined(slot.sumsq));
     ctx->save_for_backward({x, w, probs, stats, history.probs});
     ctx->mark_non_differentiable({stats});
+    note_queue(ctx);
     return {logits, probs, stats};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::route_backward", route_backward_plain);
+    static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_plain);
+    static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_plain);
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dw] = op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0], saved[1],
-                            if_defined(saved[4]), saved[3]);
+    const auto x = saved[0].detach();
+    const auto history = if_defined(saved[4]);
+    const auto [dx, dz] =
+        input_op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], x, saved[1], history, saved[3]);
+    const auto dw =
+        weight_gradient(ctx, 1, saved[1], [dz = dz, x, history] { return weight_op.call(dz, x, history); });
     return {dx, dw, {}, {}};
   }
 };

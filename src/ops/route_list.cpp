@@ -56,8 +56,11 @@ std::tuple<at::Tensor, at::Tensor> route_list_backward(const at::Tensor& dlogits
                                                        const at::Tensor& probs, const at::Tensor& x,
                                                        const at::Tensor& w, at::TensorList history,
                                                        const at::Tensor& stats) {
-  static const auto op = find_operator("hero::route_backward", route_backward_plain);
-  return op.call(dlogits, dprobs, probs, x, w, joined(history), stats);
+  static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_plain);
+  static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_plain);
+  const auto seen = joined(history);
+  const auto [dx, dz] = input_op.call(dlogits, dprobs, probs, x, w, seen, stats);
+  return {dx, weight_op.call(dz, x, seen)};
 }
 
 // -> the history's part of the logits, rho

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "ops/cuda_library.h"
+#include "ops/deferred.h"
 
 namespace hero::test {
 namespace {
@@ -23,6 +24,45 @@ at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
     if (outputs[i].requires_grad()) sum = sum + (outputs[i] * normal(outputs[i].sizes(), 900 + i)).sum();
   }
   return sum;
+}
+
+bool wants_gradient(const Operand& operand) { return operand.gradient && operand.role != Role::kFixed; }
+
+std::vector<at::Tensor> leaves_of(const std::vector<Operand>& operands, at::ScalarType type,
+                                  at::DeviceType device) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& operand : operands) {
+    const auto to = operand.role == Role::kFixed  ? operand.value.scalar_type()
+                    : operand.role == Role::kWide ? wide(type)
+                                                  : type;
+    auto leaf = operand.value.to(device, to, false, /*copy=*/true);
+    leaf.set_requires_grad(wants_gradient(operand));
+    if (wants_gradient(operand) && operand.role == Role::kWeight && type != wide(type)) {
+      torch::autograd::impl::materialize_autograd_meta(leaf)->set_grad_dtype(wide(type), leaf);
+    }
+    leaves.push_back(leaf);
+  }
+  return leaves;
+}
+
+// From seeded gradients of all differentiable outputs.
+void backward(const std::vector<at::Tensor>& outputs, uint64_t seed) {
+  torch::autograd::variable_list roots, seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad()) continue;
+    roots.push_back(outputs[i]);
+    seeds.push_back(normal(outputs[i].sizes(), seed + i).to(outputs[i].options()));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+}
+
+constexpr uint64_t kSeed = 900;
+
+// Forward passes of three micro-batches, then their backward passes.
+void step(const Function& f, const std::vector<at::Tensor>& leaves) {
+  std::vector<std::vector<at::Tensor>> outputs;
+  for (int i = 0; i < 3; ++i) outputs.push_back(f(leaves));
+  for (size_t i = 0; i < outputs.size(); ++i) backward(outputs[i], kSeed + 10 * i);
 }
 
 }  // namespace
@@ -74,33 +114,48 @@ at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t s
 
 Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
            at::DeviceType device) {
-  std::vector<at::Tensor> leaves, wanted;
-  for (const auto& operand : operands) {
-    const auto to = operand.role == Role::kFixed  ? operand.value.scalar_type()
-                    : operand.role == Role::kWide ? wide(type)
-                                                  : type;
-    auto leaf = operand.value.to(device, to, false, /*copy=*/true);
-    if (operand.gradient && operand.role != Role::kFixed) {
-      leaf.set_requires_grad(true);
-      if (operand.role == Role::kWeight && type != wide(type)) {
-        torch::autograd::impl::materialize_autograd_meta(leaf)->set_grad_dtype(wide(type), leaf);
-      }
-      wanted.push_back(leaf);
-    }
-    leaves.push_back(leaf);
-  }
-  Result result;
-  result.outputs = f(leaves);
-  torch::autograd::variable_list roots, seeds;
-  for (size_t i = 0; i < result.outputs.size(); ++i) {
-    const auto& output = result.outputs[i];
-    if (!output.requires_grad()) continue;
-    roots.push_back(output);
-    seeds.push_back(normal(output.sizes(), 900 + i).to(output.options()));
-  }
-  if (!roots.empty()) torch::autograd::backward(roots, seeds);
-  for (const auto& leaf : wanted) result.gradients.push_back(leaf.grad());
+  const auto leaves = leaves_of(operands, type, device);
+  Result result{.outputs = f(leaves), .gradients = {}};
+  backward(result.outputs, kSeed);
+  for (const auto& leaf : leaves)
+    if (leaf.requires_grad()) result.gradients.push_back(leaf.grad());
   return result;
+}
+
+void check_deferred(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                    at::DeviceType device) {
+  const auto want = leaves_of(operands, type, device), got = leaves_of(operands, type, device);
+  step(f, want);
+  ops::WeightGradients queue;
+  {
+    const ops::DeferWeightGradients guard(&queue);
+    step(f, got);
+  }
+  size_t put_off = 0, done = 0;
+  const auto check = [&](size_t i) {
+    EXPECT_TRUE(same(got[i].grad(), want[i].grad())) << "gradient of operand " << i;
+  };
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!wants_gradient(operands[i])) {
+      EXPECT_FALSE(got[i].grad().defined()) << "operand " << i;
+    } else if (operands[i].role == Role::kWeight) {
+      EXPECT_FALSE(got[i].grad().defined()) << "operand " << i;
+      ++put_off;
+    } else {
+      check(i);
+    }
+  }
+  EXPECT_EQ(queue.empty(), put_off == 0);
+  queue.run([&](const at::Tensor& weight) {
+    for (size_t i = 0; i < got.size(); ++i)
+      if (got[i].is_same(weight)) check(i);
+    ++done;
+  });
+  EXPECT_EQ(done, put_off);
+  EXPECT_TRUE(queue.empty());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (wants_gradient(operands[i])) check(i);
+  }
 }
 
 void check_differences(const Function& f, const std::vector<Operand>& operands) {
@@ -108,14 +163,14 @@ void check_differences(const Function& f, const std::vector<Operand>& operands) 
   size_t wanted = 0;
   constexpr double kStep = 1e-5;
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!operands[i].gradient || operands[i].role == Role::kFixed) continue;
+    if (!wants_gradient(operands[i])) continue;
     SCOPED_TRACE("operand " + std::to_string(i));
     const auto gradient = result.gradients[wanted++];
     ASSERT_TRUE(gradient.defined());
     std::vector<at::Tensor> values;
     for (const auto& operand : operands) values.push_back(operand.value.clone());
     for (size_t j = 0; j < operands.size(); ++j) {
-      if (operands[j].role != Role::kFixed && operands[j].gradient) values[j].set_requires_grad(true);
+      if (wants_gradient(operands[j])) values[j].set_requires_grad(true);
     }
     auto differences = at::empty_like(gradient);
     at::NoGradGuard no_grad;
@@ -169,7 +224,7 @@ void DeviceTest::check(const Function& f, const Function& want, const std::vecto
   }
   size_t wanted = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!operands[i].gradient || operands[i].role == Role::kFixed) continue;
+    if (!wants_gradient(operands[i])) continue;
     const auto& gradient = got.gradients[wanted];
     ASSERT_TRUE(gradient.defined()) << "operand " << i;
     EXPECT_EQ(gradient.scalar_type(), operands[i].role == Role::kValue ? type() : wide(type()))

@@ -63,6 +63,11 @@ at::Tensor integers(int64_t low, int64_t high, at::IntArrayRef shape, uint64_t s
 Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
            at::DeviceType device = at::kCPU);
 
+/// Three micro-batches whose weight gradients are put off leave the same bits in every gradient as three that
+/// put nothing off; those of values are there before the weights' are made.
+void check_deferred(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                    at::DeviceType device = at::kCPU);
+
 /// Gradients of f in fp64 against central differences of every element.
 void check_differences(const Function& f, const std::vector<Operand>& operands);
 

@@ -51,6 +51,14 @@ TEST_P(ExpertsTest, ValuesAndGradients) {
   }
 }
 
+TEST_P(ExpertsTest, ValuesOfDeferredGradients) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(name(c));
+    check_deferred(experts(c), operands_of(c), type(), device());
+  }
+}
+
 TEST(Experts, ThoseWithoutRowsGetExactlyZero) {
   for (const auto& c : kExpertsCases) {
     SCOPED_TRACE(name(c));

@@ -42,6 +42,14 @@ TEST_P(LinearTest, ValuesOfStridedInputs) {
         {kRoundedOnce, kRoundedOnce});
 }
 
+TEST_P(LinearTest, ValuesOfDeferredGradients) {
+  for (const auto& c : kLinearCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " I " << c.in << " O " << c.out);
+    check_deferred(linear, operands_of(c), type(), device());
+  }
+}
+
 TEST(Linear, GradientsAgreeWithDifferences) { check_differences(linear, operands_of({3, 5, 4})); }
 
 TEST(Linear, RepeatsBitForBitOnAnyThreads) {

@@ -97,6 +97,14 @@ TEST_P(RouteTest, ValuesAndGradients) {
   }
 }
 
+TEST_P(RouteTest, ValuesOfDeferredGradients) {
+  for (const auto& c : kRouteCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(name(c));
+    check_deferred(route(c), operands_of(c), type(), device());
+  }
+}
+
 TEST_P(RouteTest, ValuesAndGradientsThroughHistory) {
   for (const bool scale : {true, false}) {
     const auto list = [&](const std::vector<at::Tensor>& in) {

@@ -89,68 +89,142 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   return {y, h};
 }
 
-// Packs rows first..first+rows of x [.., n] into panels of an expert's region whose inner dimension is
-// `padded`.
-void pack_rows(const bf16* x, int64_t first, int64_t rows, int64_t filled, int64_t n, int64_t padded,
-               bf16* region) {
-  for (int64_t p = 0; p < cpu::panels(n); ++p) {
-    const int64_t width = cpu::panel_width(n, p);
-    bf16* panel = region + p * kPanel * padded + first * width;
-    cpu::pack_panel(x + p * kPanel, filled, rows, width, n, false, 0, panel);
+// The pass over the row blocks: what each block of rows gives back to its inputs.
+struct InputGradients {
+  InputGradients(const at::Tensor& dy, const at::Tensor& h, const at::Tensor& gate_up, const at::Tensor& down,
+                 const int64_t* offsets, const at::Tensor& dx)
+      : d(down.size(1)),
+        f(down.size(2)),
+        dy(dy.const_data_ptr<bf16>()),
+        h(h.const_data_ptr<bf16>()),
+        down_packed(pack_all(down, offsets, 0, d, f, f, false)),
+        up_packed(pack_all(gate_up, offsets, 0, 2 * f, d, d, false)),
+        dx(dx.data_ptr<bf16>()) {}
+
+  // Writes the block's dx, and what the weights' gradients need: dh [rows, 2F] and act [rows, F].
+  void rows(const Block& block, bf16* dh, bf16* act) const {
+    const auto [e, r, rows] = block;
+    std::vector<float> dact(rows * f);
+    cpu::gemm(rows, f, d, dy + r * d, d, down_packed.get() + e * d * f, dact.data(), f);
+    cpu::swiglu_backward_rows(dact.data(), h + r * 2 * f, rows, f, dh, act);
+    cpu::gemm_bf16(rows, d, 2 * f, dh, 2 * f, up_packed.get() + e * d * 2 * f, dx + r * d, d);
   }
+
+  int64_t d, f;
+  const bf16 *dy, *h;
+  std::unique_ptr<bf16[]> down_packed, up_packed;
+  bf16* dx;
+};
+
+// Every expert's a^T b over its rows of a [N, m] and b [N, n]: blocks of rows are taken in first, a
+// transposed and b in panels; then tiles of the result are made.
+class WeightGradient {
+ public:
+  WeightGradient(const int64_t* offsets, int64_t experts, int64_t m, int64_t n)
+      : offsets_(offsets), m_(m), n_(n), start_(experts + 1, 0) {
+    for (int64_t e = 0; e < experts; ++e)
+      start_[e + 1] = start_[e] + cpu::round_up(offsets[e + 1] - offsets[e], 32);
+    a_.reset(new bf16[start_[experts] * m]);
+    b_.reset(new bf16[start_[experts] * n]);
+  }
+
+  // `a` and `b` are the block's own rows.
+  void take(const Block& block, const bf16* a, const bf16* b) {
+    const auto [e, r, rows] = block;
+    const int64_t inner = start_[e + 1] - start_[e], first = r - offsets_[e],
+                  filled = cpu::round_up(rows, 32);
+    cpu::transpose(a, rows, m_, m_, filled, a_.get() + start_[e] * m_ + first, inner);
+    for (int64_t p = 0; p < cpu::panels(n_); ++p) {
+      const int64_t width = cpu::panel_width(n_, p);
+      cpu::pack_panel(b + p * kPanel, filled, rows, width, n_, false, 0,
+                      b_.get() + start_[e] * n_ + p * kPanel * inner + first * width);
+    }
+  }
+
+  int64_t tiles() const { return (static_cast<int64_t>(start_.size()) - 1) * strips(); }
+
+  // Tile i of out [E, m, n].
+  void make(int64_t i, float* out) const {
+    const int64_t e = i / strips(), r = i % strips() * kRows, inner = start_[e + 1] - start_[e],
+                  rows = std::min(kRows, m_ - r);
+    out += (e * m_ + r) * n_;
+    if (inner == 0) {
+      std::memset(out, 0, rows * n_ * sizeof(float));
+      return;
+    }
+    cpu::gemm(rows, n_, inner, a_.get() + start_[e] * m_ + r * inner, inner, b_.get() + start_[e] * n_, out,
+              n_);
+  }
+
+ private:
+  int64_t strips() const { return (m_ + kRows - 1) / kRows; }
+
+  const int64_t* offsets_;
+  int64_t m_, n_;
+  std::vector<int64_t> start_;  // first row of each expert's padded region
+  std::unique_ptr<bf16[]> a_, b_;
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& dy, const at::Tensor& h,
+                                                              const at::Tensor& gate_up,
+                                                              const at::Tensor& down,
+                                                              const at::Tensor& offsets) {
+  if (!fused(dy, gate_up, down)) return experts_backward_input_plain(dy, h, gate_up, down, offsets);
+  const int64_t f = down.size(2);
+  const auto* o = offsets.const_data_ptr<int64_t>();
+  auto dx = at::empty_like(dy), dh = at::empty_like(h), act = at::empty({h.size(0), f}, h.options());
+  const InputGradients input(dy, h, gate_up, down, o, dx);
+  const auto blocks = row_blocks(o, down.size(0));
+  cpu::parallel_tasks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
+    const int64_t r = blocks[i].first;
+    input.rows(blocks[i], dh.data_ptr<bf16>() + r * 2 * f, act.data_ptr<bf16>() + r * f);
+  });
+  return {dx, dh, act};
 }
 
+at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets) {
+  const int64_t experts = offsets.size(0) - 1, m = dy.size(1), n = x.size(1);
+  if (x.scalar_type() != at::kBFloat16 || !x.is_contiguous() || !cpu::suits_gemm(m, n))
+    return experts_backward_weight_plain(dy, x, offsets);
+  const auto* o = offsets.const_data_ptr<int64_t>();
+  auto dw = at::empty({experts, m, n}, x.options().dtype(at::kFloat));
+  WeightGradient weight(o, experts, m, n);
+  const auto blocks = row_blocks(o, experts);
+  cpu::parallel_tasks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
+    const int64_t r = blocks[i].first;
+    weight.take(blocks[i], dy.const_data_ptr<bf16>() + r * m, x.const_data_ptr<bf16>() + r * n);
+  });
+  cpu::parallel_tasks(weight.tiles(), [&](int64_t i) { weight.make(i, dw.data_ptr<float>()); });
+  return dw;
+}
+
+// Both at once: dh and act are packed while they are in cache, and never stored.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x,
                                                         const at::Tensor& h, const at::Tensor& gate_up,
                                                         const at::Tensor& down, const at::Tensor& offsets) {
-  if (!fused(x, gate_up, down)) return experts_backward_plain(dy, x, h, gate_up, down, offsets);
+  if (!fused(x, gate_up, down)) {
+    const auto [dx, dh, act] = backward_input(dy, h, gate_up, down, offsets);
+    return {dx, backward_weight(dh, x, offsets), backward_weight(dy, act, offsets)};
+  }
   const int64_t experts = down.size(0), d = x.size(1), f = down.size(2);
   const auto* o = offsets.const_data_ptr<int64_t>();
   auto dx = at::empty_like(x);
   auto dgate_up = at::empty(gate_up.sizes(), gate_up.options().dtype(at::kFloat));
   auto ddown = at::empty(down.sizes(), down.options().dtype(at::kFloat));
-  std::vector<int64_t> start(experts + 1, 0);  // first row of each expert's padded region
-  for (int64_t e = 0; e < experts; ++e) start[e + 1] = start[e] + cpu::round_up(o[e + 1] - o[e], 32);
-  const int64_t padded = start[experts];
-  std::unique_ptr<bf16[]> dy_t(new bf16[padded * d]), dh_t(new bf16[padded * 2 * f]),
-      x_packed(new bf16[padded * d]), act_packed(new bf16[padded * f]);
-  const auto down_packed = pack_all(down, o, 0, d, f, f, false),
-             up_packed = pack_all(gate_up, o, 0, 2 * f, d, d, false);
+  WeightGradient of_gate_up(o, experts, 2 * f, d), of_down(o, experts, d, f);
+  const InputGradients input(dy, h, gate_up, down, o, dx);
   const auto blocks = row_blocks(o, experts);
   cpu::parallel_tasks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
-    const auto [e, r, rows] = blocks[i];
-    const int64_t inner = start[e + 1] - start[e], first = r - o[e], filled = cpu::round_up(rows, 32);
-    std::vector<float> dact(rows * f);
+    const int64_t r = blocks[i].first, rows = blocks[i].rows;
     std::vector<bf16> dh(rows * 2 * f), act(rows * f);
-    const auto* g = dy.const_data_ptr<bf16>() + r * d;
-    const auto* in = x.const_data_ptr<bf16>() + r * d;
-    cpu::gemm(rows, f, d, g, d, down_packed.get() + e * d * f, dact.data(), f);
-    cpu::swiglu_backward_rows(dact.data(), h.const_data_ptr<bf16>() + r * 2 * f, rows, f, dh.data(),
-                              act.data());
-    cpu::gemm_bf16(rows, d, 2 * f, dh.data(), 2 * f, up_packed.get() + e * d * 2 * f,
-                   dx.data_ptr<bf16>() + r * d, d);
-    cpu::transpose(g, rows, d, d, filled, dy_t.get() + start[e] * d + first, inner);
-    cpu::transpose(dh.data(), rows, 2 * f, 2 * f, filled, dh_t.get() + start[e] * 2 * f + first, inner);
-    pack_rows(in, first, rows, filled, d, inner, x_packed.get() + start[e] * d);
-    pack_rows(act.data(), first, rows, filled, f, inner, act_packed.get() + start[e] * f);
+    input.rows(blocks[i], dh.data(), act.data());
+    of_down.take(blocks[i], dy.const_data_ptr<bf16>() + r * d, act.data());
+    of_gate_up.take(blocks[i], dh.data(), x.const_data_ptr<bf16>() + r * d);
   });
-  const int64_t down_strips = (d + kRows - 1) / kRows, up_strips = (2 * f + kRows - 1) / kRows;
-  cpu::parallel_tasks(experts * (down_strips + up_strips), [&](int64_t i) {
-    const int64_t e = i / (down_strips + up_strips), strip = i % (down_strips + up_strips);
-    const int64_t inner = start[e + 1] - start[e];
-    const bool is_down = strip < down_strips;
-    const int64_t r = (is_down ? strip : strip - down_strips) * kRows, outer = is_down ? d : 2 * f,
-                  n = is_down ? f : d;
-    float* out = is_down ? ddown.data_ptr<float>() + (e * d + r) * f
-                         : dgate_up.data_ptr<float>() + (e * 2 * f + r) * d;
-    const int64_t rows = std::min(kRows, outer - r);
-    if (inner == 0) {
-      std::memset(out, 0, rows * n * sizeof(float));
-      return;
-    }
-    const bf16* a = (is_down ? dy_t.get() + start[e] * d : dh_t.get() + start[e] * 2 * f) + r * inner;
-    cpu::gemm(rows, n, inner, a, inner,
-              is_down ? act_packed.get() + start[e] * f : x_packed.get() + start[e] * d, out, n);
+  const int64_t down_tiles = of_down.tiles();
+  cpu::parallel_tasks(down_tiles + of_gate_up.tiles(), [&](int64_t i) {
+    if (i < down_tiles) return of_down.make(i, ddown.data_ptr<float>());
+    of_gate_up.make(i - down_tiles, dgate_up.data_ptr<float>());
   });
   return {dx, dgate_up, ddown};
 }
@@ -160,6 +234,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
 TORCH_LIBRARY_IMPL(hero, CPU, m) {
   m.impl("experts_forward", forward);
   m.impl("experts_backward", backward);
+  m.impl("experts_backward_input", backward_input);
+  m.impl("experts_backward_weight", backward_weight);
 }
 
 }  // namespace hero::ops

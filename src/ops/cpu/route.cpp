@@ -156,36 +156,50 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                            const at::Tensor& probs, const at::Tensor& x, const at::Tensor& w,
-                                            const std::optional<at::Tensor>& history,
-                                            const at::Tensor& stats) {
+std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, const at::Tensor& dprobs,
+                                                  const at::Tensor& probs, const at::Tensor& x,
+                                                  const at::Tensor& w,
+                                                  const std::optional<at::Tensor>& history,
+                                                  const at::Tensor& stats) {
   if (!fused(x, w, history, std::nullopt))
-    return route_backward_plain(dlogits, dprobs, probs, x, w, history, stats);
-  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
-  auto dx = at::empty_like(x), dw = at::empty({e, d + seen}, probs.options());
-  std::vector<bf16> dz(rows * e), scaled(seen ? rows * e : 0), packed(e * d);
+    return route_backward_input_plain(dlogits, dprobs, probs, x, w, history, stats);
+  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0);
+  auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
+  auto* plain = dz.data_ptr<bf16>();
+  auto* scaled = history ? plain + rows * e : nullptr;
+  std::vector<bf16> packed(e * d);
   cpu::pack(w.const_data_ptr<bf16>(), e, d, w.stride(0), false, packed.data());
   cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
     const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * 5, count, e,
-                   dz.data() + r * e, seen ? scaled.data() + r * e : nullptr);
-    cpu::gemm_bf16(count, d, e, dz.data() + r * e, e, packed.data(), dx.data_ptr<bf16>() + r * d, d);
+                   plain + r * e, scaled ? scaled + r * e : nullptr);
+    cpu::gemm_bf16(count, d, e, plain + r * e, e, packed.data(), dx.data_ptr<bf16>() + r * d, d);
   });
-  cpu::weight_gradient(dz.data(), e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);
-  if (seen) {
-    cpu::weight_gradient(scaled.data(), e, history->const_data_ptr<bf16>(), history->stride(0), rows, e, seen,
-                         dw.data_ptr<float>() + d, d + seen);
+  return {dx, dz};
+}
+
+at::Tensor backward_weight(const at::Tensor& dz, const at::Tensor& x,
+                           const std::optional<at::Tensor>& history) {
+  // The gradients of the logits are rounded where the input's gradient came from the kernel above.
+  if (dz.scalar_type() != at::kBFloat16) return route_backward_weight_plain(dz, x, history);
+  const int64_t rows = x.size(0), d = x.size(1), e = dz.size(2), seen = history ? history->size(1) : 0;
+  auto dw = at::empty({e, d + seen}, x.options().dtype(at::kFloat));
+  const auto* plain = dz.const_data_ptr<bf16>();
+  cpu::weight_gradient(plain, e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);
+  if (history) {
+    cpu::weight_gradient(plain + rows * e, e, history->const_data_ptr<bf16>(), history->stride(0), rows, e,
+                         seen, dw.data_ptr<float>() + d, d + seen);
   }
-  return {dx, dw};
+  return dw;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CPU, m) {
   m.impl("route_forward", forward);
-  m.impl("route_backward", backward);
+  m.impl("route_backward_input", backward_input);
+  m.impl("route_backward_weight", backward_weight);
 }
 
 }  // namespace hero::ops

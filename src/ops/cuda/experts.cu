@@ -7,6 +7,7 @@
 // last row, so groups may begin anywhere; for products of rows any beginning suits the library, too.
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -150,22 +151,19 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   return {of_rows(act, down.contiguous(), groups, true, /*clear=*/true), h};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x,
-                                                        const at::Tensor& h, const at::Tensor& gate_up,
-                                                        const at::Tensor& down, const at::Tensor& offsets) {
-  if (!fused(x, gate_up, down)) return experts_backward_plain(dy, x, h, gate_up, down, offsets);
-  const c10::cuda::CUDAGuard guard(x.device());
-  const int64_t rows = x.size(0), f = down.size(2);
-  if (rows == 0) {
-    const auto wide = x.options().dtype(at::kFloat);
-    return {at::empty({0, x.size(1)}, x.options()), at::zeros(gate_up.sizes(), wide),
-            at::zeros(down.sizes(), wide)};
-  }
-  const auto groups = groups_of(offsets, x);
-  const auto gradient = dy.contiguous(), in = x.contiguous(), both = h.contiguous();
-  const auto dact = of_rows(gradient, down.contiguous(), groups, false, /*clear=*/false);
-  const auto dh = at::empty({rows, 2 * f}, x.options()), act = at::empty({rows, f}, x.options());
-  for_type(x.scalar_type(), suits_vectors(both, f, {dact}), [&]<typename T, int n>() {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& dy, const at::Tensor& h,
+                                                              const at::Tensor& gate_up,
+                                                              const at::Tensor& down,
+                                                              const at::Tensor& offsets) {
+  if (!fused(dy, gate_up, down)) return experts_backward_input_plain(dy, h, gate_up, down, offsets);
+  const c10::cuda::CUDAGuard guard(dy.device());
+  const int64_t rows = dy.size(0), f = down.size(2);
+  const auto dh = at::empty({rows, 2 * f}, dy.options()), act = at::empty({rows, f}, dy.options());
+  if (rows == 0) return {at::empty_like(dy), dh, act};
+  const auto groups = groups_of(offsets, dy);
+  const auto both = h.contiguous();
+  const auto dact = of_rows(dy.contiguous(), down.contiguous(), groups, false, /*clear=*/false);
+  for_type(dy.scalar_type(), suits_vectors(both, f, {dact}), [&]<typename T, int n>() {
     swiglu_backward<n>
         <<<blocks(rows * f / n, kSwigluThreads), kSwigluThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
             SwigluWork<T>{.rows = rows,
@@ -177,8 +175,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
                           .dgate_up = dh.data_ptr<T>()});
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  auto dx = of_rows(dh, gate_up.contiguous(), groups, false, /*clear=*/true);
-  return {dx, of_weights(dh, in, groups), of_weights(gradient, act, groups)};
+  return {of_rows(dh, gate_up.contiguous(), groups, false, /*clear=*/true), dh, act};
+}
+
+at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets) {
+  if (!suits(x.scalar_type())) return experts_backward_weight_plain(dy, x, offsets);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const int64_t experts = offsets.size(0) - 1;
+  if (x.size(0) == 0) {
+    return at::zeros({experts, dy.size(1), x.size(1)}, x.options().dtype(at::kFloat));
+  }
+  return of_weights(dy.contiguous(), x.contiguous(), {offsets.contiguous(), {}});
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x,
+                                                        const at::Tensor& h, const at::Tensor& gate_up,
+                                                        const at::Tensor& down, const at::Tensor& offsets) {
+  const auto [dx, dh, act] = backward_input(dy, h, gate_up, down, offsets);
+  return {dx, backward_weight(dh, x, offsets), backward_weight(dy, act, offsets)};
 }
 
 }  // namespace
@@ -186,6 +200,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
   m.impl("experts_forward", forward);
   m.impl("experts_backward", backward);
+  m.impl("experts_backward_input", backward_input);
+  m.impl("experts_backward_weight", backward_weight);
 }
 
 }  // namespace hero::ops

@@ -64,35 +64,43 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   return {logits, probs, stats};
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                            const at::Tensor& probs, const at::Tensor& x, const at::Tensor& w,
-                                            const std::optional<at::Tensor>& history,
-                                            const at::Tensor& stats) {
+std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, const at::Tensor& dprobs,
+                                                  const at::Tensor& probs, const at::Tensor& x,
+                                                  const at::Tensor& w,
+                                                  const std::optional<at::Tensor>& history,
+                                                  const at::Tensor& stats) {
   if (!fused(x, history, std::nullopt))
-    return route_backward_plain(dlogits, dprobs, probs, x, w, history, stats);
+    return route_backward_input_plain(dlogits, dprobs, probs, x, w, history, stats);
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0);
   const auto dl = dlogits.contiguous(), dp = dprobs.contiguous();
-  auto dz = at::empty({rows, e}, x.options());
-  auto scaled = history ? at::empty_like(dz) : at::Tensor();
+  auto dz = at::empty({history ? 2 : 1, rows, e}, x.options());
   for_type(x.scalar_type(), /*vectors=*/false, [&]<typename T, int n>() {
     logit_gradient<<<blocks(rows, kRouteWarps), kRouteBlock, 0, at::cuda::getCurrentCUDAStream()>>>(
         rows, e, dl.const_data_ptr<float>(), dp.const_data_ptr<float>(), probs.const_data_ptr<float>(),
-        stats.const_data_ptr<float>(), dz.data_ptr<T>(), history ? scaled.data_ptr<T>() : nullptr);
+        stats.const_data_ptr<float>(), dz.data_ptr<T>(), history ? dz.data_ptr<T>() + rows * e : nullptr);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const auto dx = at::mm(dz, w.slice(1, 0, d));
-  auto dw = at::empty(w.sizes(), probs.options());
-  wide_mm_out(dw.slice(1, 0, d), dz.t(), x);
-  if (history) wide_mm_out(dw.slice(1, d), scaled.t(), *history);
-  return {dx, dw};
+  return {at::mm(dz[0], w.slice(1, 0, d)), dz};
+}
+
+at::Tensor backward_weight(const at::Tensor& dz, const at::Tensor& x,
+                           const std::optional<at::Tensor>& history) {
+  if (!fused(x, history, std::nullopt)) return route_backward_weight_plain(dz, x, history);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const int64_t d = x.size(1), seen = history ? history->size(1) : 0;
+  auto dw = at::empty({dz.size(2), d + seen}, x.options().dtype(at::kFloat));
+  wide_mm_out(dw.slice(1, 0, d), dz[0].t(), x);
+  if (history) wide_mm_out(dw.slice(1, d), dz[1].t(), *history);
+  return dw;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
   m.impl("route_forward", forward);
-  m.impl("route_backward", backward);
+  m.impl("route_backward_input", backward_input);
+  m.impl("route_backward_weight", backward_weight);
 }
 
 }  // namespace hero::ops

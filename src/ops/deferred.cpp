@@ -1,0 +1,65 @@
+#include "ops/deferred.h"
+
+#include <ATen/ATen.h>
+
+#include <unordered_map>
+#include <utility>
+
+namespace hero::ops {
+namespace {
+
+thread_local WeightGradients* in_force = nullptr;
+
+constexpr const char* kQueue = "weight_gradients";
+
+}  // namespace
+
+void WeightGradients::add(const at::Tensor& weight, std::function<at::Tensor()> make) {
+  entries_.push_back({weight, std::move(make)});
+}
+
+void WeightGradients::run(const std::function<void(const at::Tensor& weight)>& done) {
+  const at::NoGradGuard no_grad;
+  auto entries = std::exchange(entries_, {});
+  std::unordered_map<const void*, int64_t> missing;
+  for (const auto& entry : entries) ++missing[entry.weight.unsafeGetTensorImpl()];
+  for (auto& [weight, make] : entries) {
+    auto made = make();
+    make = nullptr;  // its operands are needed no more
+    auto& grad = weight.mutable_grad();
+    if (grad.defined()) {
+      grad.add_(made);
+    } else {
+      grad = std::move(made);
+    }
+    if (--missing[weight.unsafeGetTensorImpl()] == 0 && done) done(weight);
+  }
+}
+
+DeferWeightGradients::DeferWeightGradients(WeightGradients* queue)
+    : before_(std::exchange(in_force, queue)) {}
+
+DeferWeightGradients::~DeferWeightGradients() { in_force = before_; }
+
+WeightGradients* DeferWeightGradients::queue() { return in_force; }
+
+// The engine runs backward passes of CUDA devices on threads of its own: the note travels with the graph.
+void note_queue(torch::autograd::AutogradContext* ctx) {
+  if (in_force) ctx->saved_data[kQueue] = reinterpret_cast<int64_t>(in_force);
+}
+
+WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx) {
+  const auto note = ctx->saved_data.find(kQueue);
+  return note == ctx->saved_data.end() ? nullptr : reinterpret_cast<WeightGradients*>(note->second.toInt());
+}
+
+at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, size_t input, const at::Tensor& weight,
+                           std::function<at::Tensor()> make) {
+  if (!ctx->needs_input_grad(input)) return {};
+  auto* queue = noted_queue(ctx);
+  if (!queue || !weight.is_leaf()) return make();
+  queue->add(weight, std::move(make));
+  return {};
+}
+
+}  // namespace hero::ops
