@@ -1,8 +1,4 @@
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <random>
 
@@ -194,43 +190,17 @@ TEST(Checkpoint, UnwritableFolderIsARunError) {
   EXPECT_NE(message("/proc/nowhere").find("cannot save checkpoint /proc/nowhere"), std::string::npos);
 }
 
-// The message that a save under a limit of bytes a file fails with; the limit stands for a full disk.
-std::string save_under_limit(const fs::path& run, rlim_t bytes) {
-  int channel[2];
-  EXPECT_EQ(pipe(channel), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, bytes};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    std::string message;
-    try {
-      save_example(run, 2);
-    } catch (const RunError& error) {
-      message = error.what();
-    }
-    _exit(write(channel[1], message.data(), message.size()) == static_cast<ssize_t>(message.size()) ? 0 : 1);
-  }
-  close(channel[1]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  std::string message(1000, '\0');
-  message.resize(static_cast<size_t>(std::max<ssize_t>(0, read(channel[0], message.data(), message.size()))));
-  close(channel[0]);
-  return message;
-}
-
 TEST(Checkpoint, FullDiskLeavesTheEarlierOnes) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 1);
-  for (const rlim_t bytes : {0, 100, 500, 1250}) {
-    const std::string message = save_under_limit(run.path(), bytes);
+  const auto save = [&] { save_example(run.path(), 2); };
+  for (const uint64_t bytes : {0, 100, 500, 1250}) {
+    const std::string message = test::message_under_limit(bytes, save);
     EXPECT_NE(message.find("File too large; earlier checkpoints are intact"), std::string::npos) << message;
     EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000001"});
     EXPECT_NO_THROW(verify_checkpoint(saved));
   }
-  EXPECT_EQ(save_under_limit(run.path(), 1 << 20), "");
+  EXPECT_EQ(test::message_under_limit(1 << 20, save), "");
 }
 
 TEST(Checkpoint, KilledSavesLeaveAResumableRun) {
@@ -240,7 +210,8 @@ TEST(Checkpoint, KilledSavesLeaveAResumableRun) {
   std::mt19937 random(1);
   for (int i = 0; i < 5 && !HasFailure(); ++i) {
     last = test::save_until_killed(run.path(), last + 1,
-                                   std::uniform_int_distribution<int64_t>(0, 60000)(random));
+                                   std::uniform_int_distribution<int64_t>(0, 60000)(random),
+                                   [](const fs::path& folder, int64_t step) { save_example(folder, step); });
     test::expect_resumable(run.path(), last);
     last += 1;
   }

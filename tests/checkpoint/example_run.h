@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/ranks.h"
 #include "checkpoint/writer.h"
+#include "folder/ranges.h"
 #include "folder/safetensors.h"
 #include "folder/temporary_folder.h"
 
@@ -39,6 +42,28 @@ constexpr size_t kShardBytes = 2000;
 inline std::filesystem::path save_example(const std::filesystem::path& run, int64_t step, int keep = kKeep) {
   ExampleContents contents(step);
   return save_checkpoint(run, step, *contents, keep, kShardBytes);
+}
+
+/// What a rank saves of the same checkpoint when `size` ranks share model.b and its moment.
+inline CheckpointContents example_of_rank(int64_t step, int64_t rank, int64_t size) {
+  const int64_t begin = 300 * rank / size, end = 300 * (rank + 1) / size;
+  const auto values = at::full({end - begin}, step, at::kFloat);
+  CheckpointContents contents = *ExampleContents(step);
+  contents.model = {{"model.of-rank-" + std::to_string(rank), values}};
+  contents.model_slices = {{"model.b", {300}, begin, values}};
+  contents.optimizer = {{slice_name("exp_avg.model.b", {begin, end}), values}};
+  return contents;
+}
+
+/// Saves the examples of `size` ranks behind their backs; throws what rank 0 throws.
+inline void save_by_ranks(const std::filesystem::path& run, int64_t step, int64_t size) {
+  Board board;
+  const auto errors = in_ranks(size, [&](int64_t rank) {
+    CheckpointWriter writer(board.voices(rank, size), run, kKeep);
+    writer.save(step, example_of_rank(step, rank, size), /*wait=*/false);
+    writer.finish();
+  });
+  if (!errors[0].empty()) throw RunError(errors[0]);
 }
 
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
@@ -73,8 +98,15 @@ inline void expect_resumable(const std::filesystem::path& run, int64_t at_least)
   EXPECT_EQ(list_checkpoints(run).size(), size_t{kKeep});
 }
 
+using Save = std::function<void(const std::filesystem::path& run, int64_t step)>;
+
 /// A child saves step after step, each twice, until it is killed after `microseconds`. Returns the last step
 /// that it reported as saved.
-int64_t save_until_killed(const std::filesystem::path& run, int64_t first_step, int64_t microseconds);
+int64_t save_until_killed(const std::filesystem::path& run, int64_t first_step, int64_t microseconds,
+                          const Save& save);
+
+/// The message of the RunError that `save` fails with in a child whose files may not have more than `bytes`
+/// bytes: the limit stands for a full disk. "" if it does not fail.
+std::string message_under_limit(uint64_t bytes, const std::function<void()>& save);
 
 }  // namespace hero::test
