@@ -11,6 +11,7 @@
 #include "export/commands.h"
 #include "generate/commands.h"
 #include "inspect/commands.h"
+#include "plan/commands.h"
 #include "train/commands.h"
 
 namespace {
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   hero::add_export_command(hero);
   hero::add_inspect_commands(hero);
   hero::add_cost_command(hero);
+  hero::add_plan_command(hero);
   hero::add_bench_commands(hero);
   try {
     hero.parse(argc, argv);

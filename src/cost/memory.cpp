@@ -1,6 +1,7 @@
 #include "cost/memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "config/error.h"
 #include "model/counts.h"
@@ -8,16 +9,10 @@
 namespace hero {
 namespace {
 
-constexpr double kIndex = 8;  // bytes of an id, a row or a token number
+constexpr double kIndex = 8;          // bytes of an id, a row or a token number
+constexpr double kCrossingIndex = 2;  // of an expert's number between stages
 
 double number(int64_t n) { return static_cast<double>(n); }
-
-// Stages that split the MoE layers equally, whatever the model's own stages are.
-std::vector<int64_t> equal_stages(const ModelConfig& model, int64_t stages) {
-  RouterConfig split;
-  split.stages = stages;
-  return stage_of_layers(moe_layers(model), split);
-}
 
 // Fused attention reads its operands where they lie; the library's wants equal heads and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
@@ -108,89 +103,127 @@ double head_activation_bytes(const Config& config, double tokens) {
   return tokens * (3 * d * w.operand + w.wide) + number(m.vocab_size) * d * w.wide;
 }
 
-std::vector<int64_t> pipeline_stages(const ModelConfig& model, int64_t pipeline) {
-  const auto numbers = moe_numbers(model);
-  const auto of_moe = equal_stages(model, pipeline);
-  std::vector<int64_t> stages(numbers.size(), pipeline - 1);
-  for (size_t i = numbers.size(); i-- > 0;) {
-    stages[i] = numbers[i] > 0           ? of_moe[numbers[i] - 1]
-                : i + 1 < numbers.size() ? stages[i + 1]
-                                         : pipeline - 1;
-  }
+std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {
+  const int64_t chunks = layout.pipeline * layout.chunks;
+  return chunks == 1 ? std::vector<int64_t>{0, config.model.num_hidden_layers} : chunk_bounds(config, chunks);
+}
+
+std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout) {
+  const auto bounds = layout_bounds(config, layout);
+  std::vector<int64_t> stages;
+  for (size_t chunk = 0; chunk + 1 < bounds.size(); ++chunk)
+    stages.resize(bounds[chunk + 1], static_cast<int64_t>(chunk) % layout.pipeline);
   return stages;
 }
 
-double history_bytes(const Config& config, double tokens, int64_t pipeline, int64_t stage) {
+double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
   const int64_t layers = moe_layers(config.model);
   if (config.router.kind != "hero" || layers == 0) return 0;
   const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
                                                           : stage_of_layers(layers, config.router);
-  const auto device_of = equal_stages(config.model, pipeline);
+  const auto numbers = moe_numbers(config.model);
+  const auto bounds = layout_bounds(config, layout);
   double slots = 0;
-  for (int64_t group = 0; group <= group_of.back(); ++group) {
-    int64_t members = 0, here = 0, reached = 0;
-    for (int64_t l = 0; l < layers; ++l) {
-      if (group_of[l] != group) continue;
-      ++members;
-      here += device_of[l] == stage;
-      reached += device_of[l] <= stage;
+  for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline) {
+    for (int64_t group = 0; group <= group_of.back(); ++group) {
+      int64_t members = 0, here = 0, reached = 0;
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (numbers[i] == 0 || group_of[numbers[i] - 1] != group) continue;
+        const auto layer = static_cast<int64_t>(i);
+        ++members;
+        here += layer >= bounds[chunk] && layer < bounds[chunk + 1];
+        reached += layer < bounds[chunk + 1];
+      }
+      if (here > 0) slots += number(std::min(reached, members - 1));
     }
-    if (here > 0) slots += number(std::min(reached, members - 1));
   }
   const Widths w(config);
   return tokens * slots * (number(config.model.num_experts) * w.router + w.wide);
 }
 
-std::vector<double> stage_parameters(const Config& config, const Layout& layout) {
+double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
+                              int64_t chunk) {
+  const int64_t layers = moe_layers(config.model);
+  if (config.router.kind != "hero" || layers == 0) return 0;
+  const auto numbers = moe_numbers(config.model);
+  const auto stage_of = stage_of_layers(layers, config.router);
+  int64_t before = 0;  // MoE layers
+  for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
+  std::set<int64_t> seen;
+  for (int64_t l = before + 1; l <= layers; ++l) {
+    for (const int64_t j : visible_layers(l, stage_of, config.router)) {
+      if (j <= before) seen.insert(j);
+    }
+  }
+  const Widths w(config);
+  const double top = number(config.parallel.history_top);
+  const double entries =
+      top > 0 ? top * (w.router + kCrossingIndex) + w.router : number(config.model.num_experts) * w.router;
+  return tokens * number(static_cast<int64_t>(seen.size())) * (entries + w.wide);
+}
+
+std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout) {
   const ModelConfig& m = config.model;
-  const auto visible = visible_counts(config), stage_of = pipeline_stages(m, layout.pipeline);
-  std::vector<double> sums(layout.pipeline, 0);
+  const auto visible = visible_counts(config), stage_of = pipeline_stages(config, layout);
+  std::vector<StageWeights> sums(layout.pipeline);
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
-    for (const Part& part : layer_parts(config, i, visible[i]))
-      sums[stage_of[i]] += part.name == "experts" ? part.parameters / number(layout.expert) : part.parameters;
+    StageWeights& sum = sums[stage_of[i]];
+    for (const Part& part : layer_parts(config, i, visible[i])) {
+      if (part.name == "experts") {
+        sum.experts += part.parameters / number(layout.expert);
+      } else {
+        sum.common += part.parameters;
+      }
+    }
   }
   const double table = number(m.vocab_size * m.hidden_size);
-  sums.front() += table;
-  sums.back() += number(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  sums.front().common += table;
+  sums.back().common += number(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
   return sums;
 }
 
-std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
+int64_t expert_replicas(const Layout& layout) { return std::max<int64_t>(layout.data / layout.expert, 1); }
+
+std::vector<MemoryPart> stage_memory(const Config& config, const Layout& layout, int64_t stage,
+                                     double in_flight) {
   const ModelConfig& m = config.model;
   const Widths w(config);
   const double tokens = number(config.train.micro_batch * config.train.sequence);
   const double micro_batches =
       number(config.train.global_batch) / number(config.train.micro_batch * layout.data);
-  const auto stage_of = pipeline_stages(m, layout.pipeline);
-  const auto all_parameters = stage_parameters(config, layout);
+  const auto stage_of = pipeline_stages(config, layout), numbers = moe_numbers(m);
+  double layers = 0, largest = 0;
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    if (stage_of[i] != stage) continue;
+    const double layer = layer_activation_bytes(config, i, tokens);
+    const double kept =
+        tokens * number(m.hidden_size) * w.operand + (numbers[i] > 0 ? routing_bytes(config, tokens) : 0);
+    layers += config.train.recompute ? kept : layer;
+    largest = std::max(largest, config.train.recompute ? layer : 0.0);
+  }
+  const StageWeights weights = stage_weights(config, layout)[stage];
+  const double parameters = weights.sum(), sharded = weights.common / number(layout.data) +
+                                                     weights.experts / number(expert_replicas(layout));
+  // The output projection's gradient exists twice while the loss is differentiated.
+  const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
+                                                         number(m.vocab_size * m.hidden_size) * w.wide
+                                                   : 0;
+  const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
+  // A lone micro-batch's gradients take the place of its activations as these go.
+  const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
+  return {{"weights", parameters * w.operand},
+          {"master weights", w.operand == w.wide && layout.data == 1 ? 0 : sharded * w.wide},
+          {"gradients", gradients},
+          {"optimizer moments", 2 * sharded * w.wide},
+          {"activations", activations},
+          {"gradients in place of activations", -shared},
+          {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};
+}
+
+std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
   std::vector<MemoryPart> most;
   for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
-    double layers = 0, largest = 0;
-    for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
-      if (stage_of[i] != stage) continue;
-      const double layer = layer_activation_bytes(config, i, tokens);
-      const double kept = tokens * number(m.hidden_size) * w.operand +
-                          (moe_numbers(m)[i] > 0 ? routing_bytes(config, tokens) : 0);
-      layers += config.train.recompute ? kept : layer;
-      largest = std::max(largest, config.train.recompute ? layer : 0.0);
-    }
-    const double parameters = all_parameters[stage], in_flight = number(layout.in_flight);
-    // The output projection's gradient exists twice while the loss is differentiated.
-    const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
-                                                           number(m.vocab_size * m.hidden_size) * w.wide
-                                                     : 0;
-    const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
-    // A lone micro-batch's gradients take the place of its activations as these go.
-    const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
-    std::vector<MemoryPart> parts = {
-        {"weights", parameters * w.operand},
-        {"master weights",
-         w.operand == w.wide && layout.data == 1 ? 0 : parameters * w.wide / number(layout.data)},
-        {"gradients", gradients},
-        {"optimizer moments", 2 * parameters * w.wide / number(layout.data)},
-        {"activations", activations},
-        {"gradients in place of activations", -shared},
-        {"routing history", in_flight * history_bytes(config, tokens, layout.pipeline, stage)}};
+    auto parts = stage_memory(config, layout, stage, number(layout.in_flight));
     if (total(parts) > total(most)) most = std::move(parts);
   }
   return most;

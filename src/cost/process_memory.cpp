@@ -128,7 +128,7 @@ std::vector<MemoryPart> process_memory(const Config& config) {
           {"optimizer moments", 2 * step.weights() * w.wide},
           {"gradients", most.gradients},
           {"activations", most.activations},
-          {"routing history", history_bytes(config, tokens, 1, 0)},
+          {"routing history", history_bytes(config, tokens, {}, 0)},
           {"operators' workspace", most.workspace},
           {"program and libraries", kProcess}};
 }

@@ -168,15 +168,6 @@ void check_order(const Schedule& schedule, int64_t chunks) {
   }
 }
 
-int64_t most_held(const std::vector<Action>& actions) {
-  int64_t now = 0, most = 0;
-  for (const Action& action : actions) {
-    if (action.pass == Pass::forward) most = std::max(most, ++now);
-    if (action.pass == Pass::backward || action.pass == Pass::weight_gradient) --now;
-  }
-  return most;
-}
-
 }  // namespace
 
 Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
@@ -226,13 +217,23 @@ void carry_out(const Schedule& schedule, int64_t chunks,
   }
 }
 
-ScheduleFacts check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
+void check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
   check_complete(schedule, chunks, micro_batches);
   carry_out(schedule, chunks, [](Place, const std::vector<Place>&) {});
   check_order(schedule, chunks);
-  ScheduleFacts facts;
-  for (const auto& actions : schedule) facts.held.push_back(most_held(actions));
-  return facts;
+}
+
+std::vector<int64_t> held_activations(const Schedule& schedule) {
+  std::vector<int64_t> held;
+  for (const auto& actions : schedule) {
+    int64_t now = 0, most = 0;
+    for (const Action& action : actions) {
+      if (action.pass == Pass::forward) most = std::max(most, ++now);
+      if (action.pass == Pass::backward || action.pass == Pass::weight_gradient) --now;
+    }
+    held.push_back(most);
+  }
+  return held;
 }
 
 std::string to_text(const Action& action) {

@@ -32,18 +32,15 @@ using Schedule = std::vector<std::vector<Action>>;
 /// UserError for a kind, or numbers, that do not go together.
 Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
 
-/// What a schedule was found to need.
-struct ScheduleFacts {
-  /// Most activations that each rank holds at a time, one for each chunk and micro-batch whose forward pass
-  /// began and whose weights' gradient is not done.
-  std::vector<int64_t> held;
-};
+/// Most activations that each rank holds at a time, one for each chunk and micro-batch whose forward pass
+/// began and whose weights' gradient is not done.
+std::vector<int64_t> held_activations(const Schedule& schedule);
 
 /// Carries the schedule out without times. `chunks`: of the whole model. std::logic_error naming the rank and
 /// the action where an action is missing, twice or on a wrong rank, where it needs what can never come
 /// (deadlock), or where a receiver needs the messages of one sender and kind (activations, gradients) in
 /// another order than they are sent.
-ScheduleFacts check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches);
+void check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches);
 
 /// "0F3": chunk 0, forward, micro-batch 3; B backward, I input gradient, W weight gradient (PyTorch's
 /// notation).

@@ -106,31 +106,59 @@ TEST(Traffic, OfTwoStages) {
   EXPECT_EQ(sent({}, "gradients over data ranks"), 0);
   c.router.history = "global";  // 15 layers' probabilities in bf16, with their sums of squares
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * (128 * 2 + 4));
+  c.router.window = 3;
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (128 * 2 + 4));
+  c.parallel.history_top = 8;  // with their numbers and the mass of the rest
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (8 * 4 + 2 + 4));
+  c.router.history = "stage";
+  EXPECT_EQ(sent(layout, "history between stages"), 0);
+  EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
+  EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
+            6.0 * 65536 * 1024 * 2);
+  // All 128 experts of 1,024 x 640 x 3 weights are on one data rank or another: nothing of theirs is reduced.
+  const double experts = 30.0 * 128 * 1024 * 640 * 3 * 4 * 63 / 64;
+  EXPECT_DOUBLE_EQ(sent({.data = 64}, "gradients over data ranks") - experts,
+                   sent({.data = 64, .expert = 64}, "gradients over data ranks"));
   EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 4 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
 }
 
-TEST(Memory, StagesOfDenseLayersAreThoseOfTheNextMoeLayer) {
-  ModelConfig m = small::deepseek().model;  // one dense layer, four MoE layers
-  EXPECT_EQ(pipeline_stages(m, 2), (std::vector<int64_t>{0, 0, 0, 1, 1}));
-  m.model_type = "qwen3_moe";
-  m.first_k_dense_replace = 0;
-  m.mlp_only_layers = {2, 4};
-  EXPECT_EQ(pipeline_stages(m, 2), (std::vector<int64_t>{0, 0, 1, 1, 1}));
+TEST(Memory, StagesAreThoseOfTheTrainer) {
+  Config c = small::deepseek();  // one dense layer, four MoE layers
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2, .chunks = 2}), (std::vector<int64_t>{0, 0, 1, 0, 1}));
+  c.parallel.chunk_sizes = {1, 4};
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 1, 1, 1, 1}));
+  EXPECT_EQ(pipeline_stages(c, {}), (std::vector<int64_t>{0, 0, 0, 0, 0}));
+}
+
+// Whatever the layout, the optimizer's state exists once in all of a stage's data ranks.
+TEST(Memory, ExpertRanksSplitTheOptimizersState) {
+  const Config c = paper("hero");
+  const auto moments = [&](const Layout& layout) {
+    for (const MemoryPart& part : device_memory(c, layout)) {
+      if (part.name == "optimizer moments") return part.bytes;
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(moments({.data = 64, .expert = 8}), moments({.data = 64}));
+  EXPECT_DOUBLE_EQ(moments({.data = 64, .expert = 64}), moments({.data = 64}));
 }
 
 TEST(Memory, HistoryOfAStage) {
   Config c = small::qwen();  // 4 MoE layers, E 8, fp64
   const double slot = 10 * (8 * 8 + 8);
-  EXPECT_EQ(history_bytes(c, 10, 1, 0), 3 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {}, 0), 3 * slot);
   c.router.stages = 2;
-  EXPECT_EQ(history_bytes(c, 10, 1, 0), 2 * slot);  // the last of each stage is read by nobody
-  EXPECT_EQ(history_bytes(c, 10, 2, 0), slot);
-  EXPECT_EQ(history_bytes(c, 10, 2, 1), slot);
+  EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last of each stage is read by nobody
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), slot);
   c.router.history = "global";
-  EXPECT_EQ(history_bytes(c, 10, 2, 0), 2 * slot);
-  EXPECT_EQ(history_bytes(c, 10, 2, 1), 3 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 3 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 1), (2 + 3) * slot);
   c.router.kind = "baseline";
-  EXPECT_EQ(history_bytes(c, 10, 2, 1), 0);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 0);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   const auto tokens = static_cast<double>(batch * length);
   for (int64_t i = 0; i < config.model.num_hidden_layers; ++i)
     bytes.expected += layer_activation_bytes(priced, i, tokens);
-  bytes.expected += head_activation_bytes(priced, tokens) + history_bytes(priced, tokens, 1, 0);
+  bytes.expected += head_activation_bytes(priced, tokens) + history_bytes(priced, tokens, {}, 0);
   return bytes;
 }
 
