@@ -7,7 +7,7 @@ namespace hero {
 
 /// layer(x, ...) with the same values and bit-equal gradients, keeping only x. The replay writes the layer's
 /// history slot again with the same numbers; what the replay counts is thrown away, so nothing is counted
-/// twice.
+/// twice. Weight gradients go where they were put off to in the first pass.
 DecoderLayer::Output recomputed(const DecoderLayer& layer, const at::Tensor& x, const RotaryTable& rotary,
                                 const std::shared_ptr<RoutingHistory>& history, const Position& position);
 

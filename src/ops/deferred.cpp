@@ -53,13 +53,4 @@ WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx) {
   return note == ctx->saved_data.end() ? nullptr : reinterpret_cast<WeightGradients*>(note->second.toInt());
 }
 
-at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, size_t input, const at::Tensor& weight,
-                           std::function<at::Tensor()> make) {
-  if (!ctx->needs_input_grad(input)) return {};
-  auto* queue = noted_queue(ctx);
-  if (!queue || !weight.is_leaf()) return make();
-  queue->add(weight, std::move(make));
-  return {};
-}
-
 }  // namespace hero::ops

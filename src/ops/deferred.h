@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 namespace hero::ops {
@@ -15,6 +17,7 @@ class WeightGradients {
  public:
   WeightGradients() = default;
   WeightGradients(const WeightGradients&) = delete;
+  WeightGradients& operator=(const WeightGradients&) = delete;
 
   /// `make` returns the gradient of the leaf `weight`, contiguous, in the type that its grad has.
   void add(const at::Tensor& weight, std::function<at::Tensor()> make);
@@ -43,6 +46,7 @@ class DeferWeightGradients {
   explicit DeferWeightGradients(WeightGradients* queue);
   ~DeferWeightGradients();
   DeferWeightGradients(const DeferWeightGradients&) = delete;
+  DeferWeightGradients& operator=(const DeferWeightGradients&) = delete;
 
   /// The queue in force on this thread, or null.
   static WeightGradients* queue();
@@ -56,10 +60,24 @@ void note_queue(torch::autograd::AutogradContext* ctx);
 /// The queue that the forward pass noted, or null.
 WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx);
 
-/// For its backward pass: the gradient of its input number `input`, `weight`, as `make` returns it. Undefined
-/// where none is wanted, and where it was left to the noted queue. `make` should keep nothing alive but its
-/// operands: detached ones.
+inline at::Tensor detached(const at::Tensor& x) { return x.detach(); }
+inline std::optional<at::Tensor> detached(const std::optional<at::Tensor>& x) {
+  return x ? std::optional(x->detach()) : x;
+}
+
+/// For its backward pass: the gradient of its input number `input`, `weight`, which `op`, an Operator that
+/// lives on, makes of `operands`. Undefined where none is wanted, and where it was left to the noted queue.
+template <typename Op, typename... Operands>
 at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, size_t input, const at::Tensor& weight,
-                           std::function<at::Tensor()> make);
+                           const Op& op, const Operands&... operands) {
+  if (!ctx->needs_input_grad(input)) return {};
+  auto* queue = noted_queue(ctx);
+  if (!queue || !weight.is_leaf()) return op.call(operands...);
+  // Detached, operands keep nothing of the graph alive.
+  queue->add(weight, [&op, kept = std::tuple(detached(operands)...)] {
+    return std::apply([&](const auto&... each) { return op.call(each...); }, kept);
+  });
+  return {};
+}
 
 }  // namespace hero::ops

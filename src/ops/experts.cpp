@@ -108,17 +108,17 @@ struct Experts : torch::autograd::Function<Experts> {
     static const auto weight_op =
         find_operator("hero::experts_backward_weight", experts_backward_weight_plain);
     const auto saved = ctx->get_saved_variables();
-    const auto &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
-    const auto x = saved[0].detach(), dy = grads[0].contiguous();
+    const auto &x = saved[0], &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
+    const auto dy = grads[0].contiguous();
     if (!noted_queue(ctx)) {
       auto [dx, dgate_up, ddown] = op.call(dy, x, h, gate_up, down, offsets);
       return {dx, dgate_up, ddown, {}};
     }
-    auto [dx, dh, act] = input_op.call(dy, h, gate_up, down, offsets);
-    const auto later = [&](size_t input, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) {
-      return weight_gradient(ctx, input, weight, [=] { return weight_op.call(a, b, offsets); });
-    };
-    return {dx, later(1, gate_up, dh, x), later(2, down, dy, act), {}};
+    const auto [dx, dh, act] = input_op.call(dy, h, gate_up, down, offsets);
+    return {dx,
+            weight_gradient(ctx, 1, gate_up, weight_op, dh, x, offsets),
+            weight_gradient(ctx, 2, down, weight_op, dy, act, offsets),
+            {}};
   }
 };
 

@@ -45,9 +45,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto dy = grads[0].contiguous();
     at::Tensor dx;
     if (ctx->needs_input_grad(0)) dx = input_op.call(dy, saved[1]);
-    const auto dw =
-        weight_gradient(ctx, 1, saved[1], [dy, x = saved[0].detach()] { return weight_op.call(dy, x); });
-    return {dx, dw};
+    return {dx, weight_gradient(ctx, 1, saved[1], weight_op, dy, saved[0])};
   }
 };
 

@@ -50,8 +50,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
     const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
     const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
     const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq);
-/// -> dx and [1, T, E] the gradient of the logits through both outputs; with history [2, T, E], then times
-/// rho
+/// -> dx, dz [1, T, E]: the gradient of the logits through both outputs; with history [2, T, E]: and the same
+/// times rho
 std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
     const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs, const at::Tensor& x,
     const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats);
@@ -72,8 +72,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_plain(cons
                                                                             const at::Tensor& gate_up,
                                                                             const at::Tensor& down,
                                                                             const at::Tensor& offsets);
-/// dy [N, O], x [N, I] -> every expert's dy^T x over its rows [E, O, I]: dgate_up of (dh, x), ddown of (dy,
-/// swiglu of h)
+/// dy [N, O], x [N, I] -> dw [E, O, I], every expert's dy^T x over its rows
 at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x,
                                          const at::Tensor& offsets);
 

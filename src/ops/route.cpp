@@ -101,13 +101,10 @@ struct Route : torch::autograd::Function<Route> {
     static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_plain);
     static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_plain);
     const auto saved = ctx->get_saved_variables();
-    const auto x = saved[0].detach();
     const auto history = if_defined(saved[4]);
-    const auto [dx, dz] =
-        input_op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], x, saved[1], history, saved[3]);
-    const auto dw =
-        weight_gradient(ctx, 1, saved[1], [dz = dz, x, history] { return weight_op.call(dz, x, history); });
-    return {dx, dw, {}, {}};
+    const auto [dx, dz] = input_op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0],
+                                        saved[1], history, saved[3]);
+    return {dx, weight_gradient(ctx, 1, saved[1], weight_op, dz, saved[0], history), {}, {}};
   }
 };
 

@@ -142,6 +142,21 @@ TEST(Deferred, AQueueIsFoundFromAnyThread) {
   EXPECT_FALSE(at::equal(got[1].grad(), want[1].grad()));
 }
 
+TEST(Deferred, AQueueKeepsNoGraphAlive) {
+  auto leaves = fp64_leaves();
+  ops::WeightGradients queue;
+  std::weak_ptr<torch::autograd::Node> before;
+  {
+    const ops::DeferWeightGradients guard(&queue);
+    leaves[0] = leaves[0].set_requires_grad(true) * 2;
+    before = leaves[0].grad_fn();
+    loss(leaves, 1.0).backward();
+    leaves[0] = at::Tensor();
+  }
+  EXPECT_FALSE(queue.empty());
+  EXPECT_TRUE(before.expired());
+}
+
 TEST(Deferred, OnlyTheGradientsAskedForAreMade) {
   const auto leaves = fp64_leaves();
   const auto x = leaves[0].set_requires_grad(true);
