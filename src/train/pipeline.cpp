@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "model/history_message.h"
 
 namespace hero {
@@ -10,6 +13,19 @@ namespace {
 
 // Actions ahead whose inputs are asked for.
 constexpr size_t kAhead = 2;
+
+// Adds the time that it lives.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 bool forward_pass(const Action& action) { return action.pass == Pass::forward; }
 bool takes_gradient(const Action& action) {
@@ -33,7 +49,8 @@ void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
 
 void Pipeline::run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
                    const std::function<void(const at::Tensor& leaf)>& done) {
-  history_bytes_ = activation_bytes_ = 0;
+  traffic_ = {};
+  apart_ = std::ranges::any_of(actions, [](const Action& a) { return a.pass == Pass::weight_gradient; });
   size_t asked = 0;
   for (size_t i = 0; i < actions.size(); ++i) {
     for (; asked < std::min(i + 1 + kAhead, actions.size()); ++asked)
@@ -41,10 +58,11 @@ void Pipeline::run(const std::vector<Action>& actions, const Read& read, const L
     const auto& action = actions[i];
     if (forward_pass(action)) forward(action, read(action.micro_batch), loss);
     if (takes_gradient(action)) backward(action);
+    if (action.pass == Pass::weight_gradient)
+      put_off_.extract({action.chunk, action.micro_batch}).mapped()->run(done);
   }
   for (auto& pending : sent_) pending.wait();
   sent_.clear();
-  (void)done;
 }
 
 void Pipeline::ask(const Action& action, const MicroBatch& batch) {
@@ -83,13 +101,14 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const auto pass_on = [&](int64_t l, const at::Tensor& message) {
     if (!std::ranges::binary_search(needed, l)) return;
     send(message, chunk.number, chunk.number + 1);
-    history_bytes_ += static_cast<int64_t>(message.nbytes());
+    traffic_.history += static_cast<int64_t>(message.nbytes());
   };
   Flight flight;
   if (chunk.begins) {
     flight.input = batch.samples.slice(1, 0, length).contiguous();
   } else {
     auto coming = std::move(activations_.extract(key).mapped());
+    const Stopwatch watch(traffic_.history_seconds);
     for (size_t i = 0; i < coming.history.size(); ++i) {
       const auto& [l, message] = coming.history[i];
       coming.history_pending[i].wait();
@@ -99,6 +118,8 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
     coming.x_pending.wait();
     flight.input = coming.x.set_requires_grad(true);
   }
+  if (apart_) flight.put_off = std::make_unique<ops::WeightGradients>();
+  const ops::DeferWeightGradients deferral(flight.put_off.get());
   const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
                                        config.train.recompute, [&](int64_t l) {
                                          if (std::ranges::binary_search(needed, l))
@@ -108,7 +129,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   if (!chunk.ends) {
     flight.output = output.hidden_TD;
     send(flight.output.detach(), chunk.number, chunk.number + 1);
-    activation_bytes_ += static_cast<int64_t>(flight.output.nbytes());
+    traffic_.activations += static_cast<int64_t>(flight.output.nbytes());
   }
   flights_.emplace(key, std::move(flight));
 }
@@ -116,7 +137,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
 void Pipeline::backward(const Action& action) {
   const Chunk& chunk = model_.part().chunks[held(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
-  const auto flight = std::move(flights_.extract(key).mapped());
+  auto flight = std::move(flights_.extract(key).mapped());
   std::vector<at::Tensor> roots, gradients;
   if (flight.loss.defined()) {
     roots.push_back(flight.loss);
@@ -129,9 +150,10 @@ void Pipeline::backward(const Action& action) {
     gradients.push_back(coming.x);
   }
   torch::autograd::backward(roots, gradients);
+  if (apart_) put_off_.emplace(key, std::move(flight.put_off));
   if (chunk.begins) return;
   send(flight.input.grad(), chunk.number, chunk.number - 1);
-  activation_bytes_ += static_cast<int64_t>(flight.input.nbytes());
+  traffic_.activations += static_cast<int64_t>(flight.input.nbytes());
 }
 
 }  // namespace hero

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "model/transformer.h"
+#include "ops/deferred.h"
 #include "parallel/schedule.h"
 #include "parallel/world.h"
 
@@ -30,9 +31,13 @@ class Pipeline {
   void run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
            const std::function<void(const at::Tensor& leaf)>& done);
 
-  /// Bytes of history that this rank sent in the last run, and of activations with their gradients.
-  int64_t history_bytes() const { return history_bytes_; }
-  int64_t activation_bytes() const { return activation_bytes_; }
+  /// What this rank sent in the last run, in bytes, and the seconds that the history's messages took it.
+  struct Traffic {
+    int64_t activations = 0;  ///< and their gradients
+    int64_t history = 0;
+    double history_seconds = 0;  ///< packing, sending, waiting for, unpacking
+  };
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   using Key = std::pair<int64_t, int64_t>;  // chunk, micro-batch
@@ -44,10 +49,13 @@ class Pipeline {
   };
   struct Flight {
     at::Tensor input, output, loss;
+    std::unique_ptr<ops::WeightGradients> put_off;  ///< where the schedule makes them apart
   };
 
+  /// Posts the receives of what an action needs from other ranks.
   void ask(const Action& action, const MicroBatch& batch);
   void forward(const Action& action, const MicroBatch& batch, const Loss& loss);
+  /// Gradients of the inputs; those of weights too where the schedule does not make them apart.
   void backward(const Action& action);
   void send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk);
   const Group& lane(int64_t from_chunk, int64_t to_chunk) const;
@@ -58,8 +66,10 @@ class Pipeline {
   const World& world_;
   std::map<Key, Coming> activations_, gradients_;
   std::map<Key, Flight> flights_;
+  std::map<Key, std::unique_ptr<ops::WeightGradients>> put_off_;
+  bool apart_ = false;
   std::vector<Pending> sent_;
-  int64_t history_bytes_ = 0, activation_bytes_ = 0;
+  Traffic traffic_;
 };
 
 }  // namespace hero

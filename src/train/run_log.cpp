@@ -20,6 +20,8 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
+constexpr double kMib = 1 << 20;
+
 json ranks(const StepRecord& s) {
   const auto slowest = std::ranges::max_element(s.busy_ms);
   const double sum = std::accumulate(s.busy_ms.begin(), s.busy_ms.end(), 0.0);
@@ -27,8 +29,9 @@ json ranks(const StepRecord& s) {
           {"slowest", slowest - s.busy_ms.begin()},
           {"busy_ms_max", *slowest},
           {"busy_ms_mean", sum / static_cast<double>(s.busy_ms.size())},
-          {"activations_mib", s.activations_mib},
-          {"history_mib", s.history_mib}};
+          {"activations_mib", static_cast<double>(s.traffic.activations) / kMib},
+          {"history_mib", static_cast<double>(s.traffic.history) / kMib},
+          {"history_ms", s.traffic.history_seconds * 1e3}};
 }
 
 }  // namespace
@@ -93,7 +96,6 @@ void RunLog::cut_to(int64_t step) {
 }
 
 double peak_memory_mib(at::Device device) {
-  constexpr double kMib = 1024 * 1024;
   if (!device.is_cpu()) {
     const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);

@@ -6,6 +6,7 @@
 #include "loss/loss.h"
 #include "train/layer_stats.h"
 #include "train/metrics.h"
+#include "train/pipeline.h"
 #include "train/tensorboard.h"
 
 namespace hero {
@@ -16,10 +17,8 @@ struct StepRecord {
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double lr = 0, gradient_norm = 0;
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
-  /// Of several ranks: in milliseconds how long each computed in the step before, that is did not wait for
-  /// others; and MiB that this rank sent to other pipeline ranks.
-  std::vector<double> busy_ms = {};
-  double activations_mib = 0, history_mib = 0;
+  std::vector<double> busy_ms = {};  ///< of several ranks: what each did not wait for others, the step before
+  Pipeline::Traffic traffic = {};    ///< what rank 0 sent to other pipeline ranks
 };
 
 class RunLog {

@@ -37,10 +37,8 @@ class TrainStep {
   /// balancing against the load, b += rate * sign(mean - count) (arXiv 2408.15664).
   void update(int64_t step, double lr);
   StepSums read() const;
-  /// Bytes that this rank sent to other pipeline ranks in the last step: of history, and of activations and
-  /// their gradients.
-  int64_t history_bytes() const { return pipeline_ ? pipeline_->history_bytes() : 0; }
-  int64_t activation_bytes() const { return pipeline_ ? pipeline_->activation_bytes() : 0; }
+  /// Of the last step, what this rank sent to other pipeline ranks.
+  Pipeline::Traffic traffic() const { return pipeline_ ? pipeline_->traffic() : Pipeline::Traffic(); }
 
  private:
   void compute(const at::Tensor& samples, const Position& position);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "config/error.h"
 #include "data/step_progress.h"
@@ -165,9 +166,7 @@ class Trainer {
     busy_seconds_ = seconds - (seconds_waited() - waited);
     record.milliseconds = seconds * 1e3;
     for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
-    constexpr double kMib = 1 << 20;
-    record.activations_mib = static_cast<double>(step_.activation_bytes()) / kMib;
-    record.history_mib = static_cast<double>(step_.history_bytes()) / kMib;
+    record.traffic = step_.traffic();
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * machine_share_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
@@ -239,7 +238,14 @@ int train_together(const TrainOptions& given, const Launch& launch) {
   }
   prepare_process(run.config, launch.local_size);
   world.form(run.config, run.device);
-  return Trainer(std::move(run), options.run, &world).run();
+  try {
+    return Trainer(std::move(run), options.run, &world).run();
+  } catch (const std::exception& error) {
+    // Others may be waiting for this process in operations that no destructor can end.
+    std::fprintf(stderr, "hero: %s\n", error.what());
+    std::fflush(stderr);
+    std::_Exit(1);
+  }
 }
 
 }  // namespace

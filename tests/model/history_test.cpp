@@ -102,7 +102,7 @@ TEST(History, IsTheSoftmaxWhateverThePolicyMakesOfTheLogits) {
   for (const auto& c : {plain, sparse}) {
     hero::HistoryLayout layout(2, 8, c.router);
     hero::Parameters parameters(at::kDouble, 1);
-    const hero::Moe first(parameters, "model.layers.0.mlp", 1, c, layout);
+    const hero::Moe first(parameters, "model.layers.0.mlp", 1, c, layout, hero::whole_model(c));
     hero::RoutingHistory history(layout, 9, at::kDouble, false);
     const auto out = first(small::normal({9, 24}, 2), history, {});
     EXPECT_LT(small::relative_error(history.slot(1).probs, out.routing.logits.softmax(1)), 1e-15);

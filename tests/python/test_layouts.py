@@ -53,9 +53,11 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 STEPS = 50
 
 
-def trained(folder: Path, name: str, data: Path, settings: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
-    run = folder / name.replace(" ", "-").replace(",", "")
-    words = training(run, data, settings | {"train.steps": STEPS})
+def trained(
+    folder: Path, name: str, data: Path, settings: dict[str, Any], ranks: int, steps: int = STEPS
+) -> list[dict[str, Any]]:
+    run = folder / name.replace(" ", "-")
+    words = training(run, data, settings | {"train.steps": steps})
     if ranks == 1:
         ran(*words)
     else:
@@ -92,3 +94,41 @@ def test_same_numbers_in_fp64(
         difference = relative(column(lines, key), column(alone, key))
         assert difference[:20].max() < 1e-9, key
         assert difference.max() < 1e-6, key
+
+
+@pytest.mark.parametrize("layout", ["data 4", "pipeline 2", "pipeline 2, zero bubble", "pipeline 2, expert 2"])
+def test_same_numbers_in_fp32(layout: str, data: Path, tmp_path: Path) -> None:
+    """Rounding alone moves a gradient's norm by some 1e-5 after tens of steps."""
+    ranks, settings = LAYOUTS[layout]
+    model = STAGES | {"train.dtype": "fp32"}
+    alone = trained(tmp_path, "alone", data, model, 1)
+    lines = trained(tmp_path, "run", data, model | settings, ranks)
+    for key in ("loss", "grad_norm"):
+        assert relative(column(lines, key), column(alone, key))[0] < 1e-5, key
+    assert relative(column(lines, "loss"), column(alone, "loss")).max() < 1e-4
+
+
+def test_a_global_history_makes_one_model_of_every_number_of_stages(data: Path, tmp_path: Path) -> None:
+    """M_l = l - 1 everywhere: the first step's loss is the same to the last bit in bf16, too."""
+    model = GLOBAL | {"train.dtype": "bf16", "train.global_batch": 4, "model.num_hidden_layers": 5}
+    losses = set()
+    for ranks in (1, 2, 4):
+        lines = trained(tmp_path, f"of {ranks}", data, model | {"parallel.pipeline": ranks}, ranks, steps=2)
+        losses.add(lines[0]["lm_loss"])
+        routed = lines[0]["ranks"]["history_mib"] if ranks > 1 else 0
+        # Rank 0 sends, of every micro-batch, the slots of its MoE layers: [T, E] in bf16.
+        layers = {1: 0, 2: 2, 4: 1}[ranks]
+        assert routed == pytest.approx(4 * layers * 32 * 8 * 2 / 2**20)
+    assert len(losses) == 1
+
+
+def test_a_cut_history_is_another_model(data: Path, tmp_path: Path) -> None:
+    """The top entries of every slice cross the boundary in fewer bytes; layers behind it see the rest as one mass."""
+    model = GLOBAL | {"train.dtype": "fp32", "parallel.pipeline": 2}
+    full, cut = (
+        trained(tmp_path, f"top {top}", data, model | {"parallel.history_top": top}, 2, steps=3) for top in (0, 2)
+    )
+    assert cut[0]["lm_loss"] != full[0]["lm_loss"]
+    assert cut[0]["lm_loss"] == pytest.approx(full[0]["lm_loss"], rel=1e-2)
+    # 8 probabilities of 4 bytes against 2 of 4 + 2 bytes
+    assert cut[0]["ranks"]["history_mib"] / full[0]["ranks"]["history_mib"] == pytest.approx(12 / 32)
