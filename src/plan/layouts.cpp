@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/error.h"
+#include "model/counts.h"
 
 namespace hero {
 namespace {
@@ -30,28 +31,68 @@ std::vector<std::pair<std::string, int64_t>> schedules(int64_t pipeline) {
   return all;
 }
 
+// Expert ranks, micro-batches and recomputation for a pipeline.
+void add_ranks_and_batches(Config c, std::vector<Config>& all) {
+  for (int64_t expert = 1; expert <= c.parallel.data; ++expert) {
+    if (c.parallel.data % expert != 0 || c.model.num_experts % expert != 0) continue;
+    c.parallel.expert = expert;
+    for (c.train.micro_batch = 1; c.train.micro_batch <= kMostMicroBatch; c.train.micro_batch *= 2) {
+      for (const bool recompute : {false, true}) {
+        c.train.recompute = recompute;
+        if (accepted(c)) all.push_back(c);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<int64_t> balanced_chunks(const Config& config, int64_t chunks) {
+  const int64_t layers = config.model.num_hidden_layers;
+  const auto visible = visible_counts(config);
+  std::vector<double> until = {0};  // operations of the first layers
+  for (int64_t i = 0; i < layers; ++i) {
+    until.push_back(until.back());
+    for (const Part& part : layer_parts(config, i, visible[i])) until.back() += part.forward + part.backward;
+  }
+  until.back() += 6 * static_cast<double>(config.model.vocab_size * config.model.hidden_size);
+  // most[c][i]: of the fullest part when the first i layers are split into c + 1; cut[c][i]: where the last
+  // of these begins.
+  std::vector<std::vector<double>> most(chunks, until);
+  std::vector<std::vector<int64_t>> cut(chunks, std::vector<int64_t>(layers + 1, 0));
+  for (int64_t c = 1; c < chunks; ++c) {
+    for (int64_t i = c + 1; i <= layers; ++i) {
+      most[c][i] = until.back() + 1;
+      for (int64_t j = c; j < i; ++j) {
+        const double fullest = std::max(most[c - 1][j], until[i] - until[j]);
+        if (fullest >= most[c][i]) continue;
+        most[c][i] = fullest;
+        cut[c][i] = j;
+      }
+    }
+  }
+  std::vector<int64_t> sizes(chunks);
+  for (int64_t c = chunks - 1, end = layers; c >= 0; end = cut[c--][end]) sizes[c] = end - cut[c][end];
+  return sizes;
+}
 
 std::vector<Config> layouts(const Config& config, int64_t gpus) {
   std::vector<Config> all;
-  Config c = config;
-  c.parallel.chunk_sizes.clear();
-  for (int64_t pipeline = 1; pipeline <= std::min(gpus, config.model.num_hidden_layers); ++pipeline) {
+  const int64_t layers = config.model.num_hidden_layers;
+  for (int64_t pipeline = 1; pipeline <= std::min(gpus, layers); ++pipeline) {
     if (gpus % pipeline != 0) continue;
-    c.parallel.pipeline = pipeline;
-    c.parallel.data = gpus / pipeline;
-    for (int64_t expert = 1; expert <= c.parallel.data; ++expert) {
-      if (c.parallel.data % expert != 0 || config.model.num_experts % expert != 0) continue;
-      c.parallel.expert = expert;
-      for (const auto& [schedule, chunks] : schedules(pipeline)) {
+    for (const auto& [schedule, chunks] : schedules(pipeline)) {
+      if (pipeline * chunks > layers) continue;
+      std::vector<std::vector<int64_t>> splits = {{}};
+      if (pipeline > 1) splits.push_back(balanced_chunks(config, pipeline * chunks));
+      for (const auto& split : splits) {
+        Config c = config;
+        c.parallel.pipeline = pipeline;
+        c.parallel.data = gpus / pipeline;
         c.parallel.schedule = schedule;
         c.parallel.chunks = chunks;
-        for (c.train.micro_batch = 1; c.train.micro_batch <= kMostMicroBatch; c.train.micro_batch *= 2) {
-          for (const bool recompute : {false, true}) {
-            c.train.recompute = recompute;
-            if (accepted(c)) all.push_back(c);
-          }
-        }
+        c.parallel.chunk_sizes = split;
+        add_ranks_and_batches(c, all);
       }
     }
   }

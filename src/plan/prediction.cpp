@@ -215,34 +215,30 @@ Prediction predict(const Config& config, const Cluster& cluster) {
   const auto stages = pipeline_stages(config, layout);
   const Widths w(config);
 
-  int64_t last = 0;
-  double done = 0, reduction = 0, optimizer = 0, gather = 0;
+  double done = 0, optimizer = 0, gather = 0;
+  std::vector<double> reduction;
   for (int64_t rank = 0; rank < layout.pipeline; ++rank) {
     double backward = 0;
     for (size_t c = rank; c < chunks.size(); c += layout.pipeline)
       backward += chunks[c].input_gradient.sum() + chunks[c].weight_gradient.sum();
-    const double shown =
-        exposed(pricing.over_data_ranks(weights[rank], w.wide), backward, std::ranges::count(stages, rank));
-    const double end = simulation.spans[rank].back().end + shown;
-    if (end > done) {
-      last = rank;
-      done = end;
-      reduction = shown;
-    }
+    reduction.push_back(
+        exposed(pricing.over_data_ranks(weights[rank], w.wide), backward, std::ranges::count(stages, rank)));
+    done = std::max(done, simulation.spans[rank].back().end + reduction.back());
     optimizer = std::max(optimizer, pricing.optimizer(weights[rank]));
     gather = std::max(gather, pricing.over_data_ranks(weights[rank], w.operand));
   }
 
+  const auto busiest = std::ranges::max_element(simulation.busy) - simulation.busy.begin();
   PassSeconds own;
-  for (size_t c = last; c < chunks.size(); c += layout.pipeline) own += chunks[c].sum();
+  for (size_t c = busiest; c < chunks.size(); c += layout.pipeline) own += chunks[c].sum();
   const double m = number(micro_batches_of(config));
   Prediction out;
   out.seconds = done + optimizer + gather;
   out.parts = {{"matrix products", m * own.products},
                {"activations and weights in memory", m * own.memory},
                {"rows between expert ranks", m * own.exchange},
-               {"waiting for other stages", done - reduction - simulation.busy[last]},
-               {"gradients over data ranks, not hidden", reduction},
+               {"waiting for other stages", done - reduction[busiest] - simulation.busy[busiest]},
+               {"gradients over data ranks, not hidden", reduction[busiest]},
                {"optimizer", optimizer},
                {"weights over data ranks", gather}};
   out.memory = planned_memory(config, schedule);

@@ -9,7 +9,7 @@ namespace hero {
 
 struct Prediction {
   double seconds = 0;               ///< of an optimizer step
-  std::vector<TimePart> parts;      ///< of the rank that is done last; they add up to `seconds`
+  std::vector<TimePart> parts;      ///< of the busiest pipeline rank; they add up to `seconds`
   std::vector<MemoryPart> memory;   ///< of the GPU that holds most
   std::vector<MemoryPart> traffic;  ///< device_traffic
   double bubble = 0;                ///< share of the pipeline's time in which ranks wait, on average

@@ -48,18 +48,21 @@ void print_setting(const Report& report) {
 }
 
 void print_layouts(const Report& report) {
-  std::printf("\n%4s %5s %6s %6s %-15s %6s %9s %9s %11s %6s %7s %7s %9s %9s %9s\n", "", "data", "stages",
-              "expert", "schedule", "micro", "recompute", "step [s]", "tokens/s", "MFU", "bubble", "GiB",
-              "baseline", "stage", "global");
+  std::printf("\n%4s %5s %6s %6s %-15s %-8s %6s %9s %9s %11s %6s %7s %7s %9s %9s %9s\n", "", "data", "stages",
+              "expert", "schedule", "layers", "micro", "recompute", "step [s]", "tokens/s", "MFU", "bubble",
+              "GiB", "baseline", "stage", "global");
   for (size_t i = 0; i < report.layouts.size(); ++i) {
     const Comparison& c = report.layouts[i];
     const ParallelConfig& p = c.config.parallel;
     const Prediction& own = *variants(c)[asked(c.config)];
     const std::string schedule = p.chunks > 1 ? p.schedule + " " + std::to_string(p.chunks) : p.schedule;
-    std::printf("%4zu %5ld %6ld %6ld %-15s %6ld %9s %9.4f %11.0f %5.1f%% %6.1f%% %7.1f", i + 1, p.data,
-                p.pipeline, p.expert, schedule.c_str(), c.config.train.micro_batch,
-                c.config.train.recompute ? "yes" : "no", own.seconds, own.tokens_per_second, 100 * own.mfu,
-                100 * own.bubble, total(own.memory) / kGiB);
+    std::printf("%4zu %5ld %6ld %6ld %-15s %-8s %6ld %9s %9.4f %11.0f %5.1f%% %6.1f%% %7.1f", i + 1, p.data,
+                p.pipeline, p.expert, schedule.c_str(),
+                p.chunk_sizes.empty() ? "default"
+                : report.tried > 0    ? "balanced"
+                                      : "given",
+                c.config.train.micro_batch, c.config.train.recompute ? "yes" : "no", own.seconds,
+                own.tokens_per_second, 100 * own.mfu, 100 * own.bubble, total(own.memory) / kGiB);
     for (const Prediction* p3 : variants(c)) {
       if (p3 == &c.baseline) {
         std::printf(" %9.4f", p3->seconds);
@@ -105,7 +108,26 @@ void print_rows(const std::string& head, const std::vector<Row>& rows, const cha
   std::printf("%-40s %14.4f %14.4f %14.4f\n", total, sum.values[0], sum.values[1], sum.values[2]);
 }
 
+void print_flags(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  std::printf("\nlayout 1: --parallel.data=%ld --parallel.pipeline=%ld --parallel.expert=%ld", p.data,
+              p.pipeline, p.expert);
+  if (p.pipeline > 1) std::printf(" --parallel.schedule=%s", p.schedule.c_str());
+  if (p.chunks > 1) std::printf(" --parallel.chunks=%ld", p.chunks);
+  if (!p.chunk_sizes.empty()) {
+    std::string sizes;
+    for (const int64_t size : p.chunk_sizes) {
+      if (!sizes.empty()) sizes += ',';
+      sizes += std::to_string(size);
+    }
+    std::printf(" --parallel.chunk_sizes=[%s]", sizes.c_str());
+  }
+  std::printf(" --train.micro_batch=%ld --train.recompute=%s\n", config.train.micro_batch,
+              config.train.recompute ? "true" : "false");
+}
+
 void print_first(const Comparison& first) {
+  print_flags(first.config);
   const auto all = variants(first);
   std::vector<Row> time, memory, traffic;
   for (size_t i = 0; i < first.baseline.parts.size(); ++i) {
@@ -196,6 +218,7 @@ void print_report_json(const Report& report) {
                    {"parallel.expert", p.expert},
                    {"parallel.chunks", p.chunks},
                    {"parallel.schedule", p.schedule},
+                   {"parallel.chunk_sizes", p.chunk_sizes},
                    {"train.micro_batch", c.config.train.micro_batch},
                    {"train.recompute", c.config.train.recompute}};
     for (size_t v = 0; v < 3; ++v) layout[kKeys[v]] = as_json(*variants(c)[v]);

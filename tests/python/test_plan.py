@@ -1,0 +1,102 @@
+"""`hero plan` as its users run it: tables, JSON, the drawing, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import CONFIGS, SMALL, hero, ran, refused, toml
+
+CLUSTERS = CONFIGS / "clusters"
+RUN = SMALL | {"model.vocab_size": 512, "train.global_batch": 16, "router.kind": "hero", "router.stages": 3}
+MACHINE = {
+    "gpus": 4,
+    "gpus_per_node": 2,
+    "teraflops": 100,
+    "memory_gib": 10,
+    "bandwidth_node_gbs": 100.0,
+    "bandwidth_network_gbs": 10.0,
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Any]:
+    """The words of a command for RUN on MACHINE."""
+    (tmp_path / "run.toml").write_text(toml(RUN))
+    (tmp_path / "machine.toml").write_text(toml(MACHINE))
+    return ["plan", "--config", tmp_path / "run.toml", "--cluster", tmp_path / "machine.toml"]
+
+
+def test_table_and_json_agree(files: list[Any]) -> None:
+    plan = json.loads(ran(*files, "--json", "--top", 5).stdout)
+    text = ran(*files, "--top", 5).stdout
+    assert plan["cluster"]["gpus"] == 4 and plan["cluster"]["efficiency"] == 0.4
+    assert f"{plan['layouts_tried']} layouts, {plan['layouts_fitting']} fit" in text
+    rows = re.findall(r"^ +(\d) +(\d+) +(\d+) +(\d+) (.*)$", text, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == [1, 2, 3, 4, 5]
+    for row, layout in zip(rows, plan["layouts"], strict=True):
+        ranks = [layout[f"parallel.{name}"] for name in ("data", "pipeline", "expert")]
+        assert list(map(int, row[1:4])) == ranks and f"{layout['hero_stage']['seconds']:.4f}" in row[4]
+        assert sum(layout["baseline"]["time"].values()) == pytest.approx(layout["baseline"]["seconds"])
+    seconds = [layout["hero_stage"]["seconds"] for layout in plan["layouts"]]
+    assert seconds == sorted(seconds)
+    first = plan["layouts"][0]["hero_stage"]
+    share = re.search(r"^matrix products +([\d.]+)%", text, re.MULTILINE)
+    assert share and float(share[1]) == pytest.approx(
+        100 * first["time"]["matrix products"] / first["seconds"], abs=0.06
+    )
+
+
+def test_flags_of_the_first_layout_give_it_again(files: list[Any]) -> None:
+    words = next(line for line in ran(*files).stdout.splitlines() if line.startswith("layout 1: --"))
+    plan = json.loads(ran(*files, "--json", "--top", 1).stdout)
+    own = json.loads(ran(*files, "--json", "--own-layout", *words.split()[2:]).stdout)
+    assert own["layouts"] == plan["layouts"]
+
+
+def test_drawing(files: list[Any], tmp_path: Path) -> None:
+    out = tmp_path / "schedule.svg"
+    flags = ["--parallel.pipeline=2", "--parallel.schedule=zero_bubble", "--train.micro_batch=4"]
+    ran(*files, "--own-layout", *flags, "--draw", out)
+    boxes = [g for g in ElementTree.parse(out).iter("{http://www.w3.org/2000/svg}g")]
+    assert len(boxes) == 2 * 2 * 3  # two stages, two micro-batches of a data rank, three passes
+
+
+def test_the_papers_hours() -> None:
+    words = ["--parallel.data=64", "--parallel.pipeline=2", "--parallel.expert=8", "--hours", 71.88]
+    paper = ["plan", "--config", CONFIGS / "paper-8b.toml", "--cluster", CLUSTERS / "paper.toml"]
+    plan = json.loads(ran(*paper, *words, "--hero-hours", 74.65, "--json").stdout)
+    assert plan["hours"]["baseline"] == pytest.approx(71.88, abs=1e-6)
+    assert plan["layouts"][0]["baseline"]["seconds"] == pytest.approx(71.88 * 3600 / 25_000, abs=1e-8)
+    assert 71.88 < plan["hours"]["hero_stage"] < plan["hours"]["hero_global"] < 74.65
+    assert plan["hours"]["measured"] == {"baseline": 71.88, "hero_stage": 74.65}
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "parts"),
+    [
+        ({"gpu": 4}, [], ["machine.toml:7: gpu: unknown key", "gpus?"]),
+        ({"teraflops": 0}, [], ["machine.toml:3: teraflops: found 0", "above 0"]),
+        ({"gpus": 3}, [], ["machine.toml: gpus: found 3", "a multiple of the node's 2"]),
+        ({"memory_gib": 0.001, "reserved_gib": 0}, [], ["memory_gib: found 0.001", "smallest of"]),
+        ({"gpus": 34}, [], ["train.global_batch: found 16", "34 GPUs"]),
+        ({}, ["--efficiency", 2], ["--efficiency: found 2.0", "below 1"]),
+        ({}, ["--hours", 1e-9], ["--hours: found", "a step"]),
+        ({}, ["--hero-hours", 5], ["--hero-hours: found no --hours"]),
+        ({}, ["--own-layout", "--parallel.pipeline=3"], ["parallel: found data 0 times pipeline 3", "4 GPUs"]),
+    ],
+)
+def test_refusals(files: list[Any], tmp_path: Path, change: dict[str, Any], words: list[Any], parts: list[str]) -> None:
+    (tmp_path / "machine.toml").write_text(toml(MACHINE | change))
+    refused(hero(*files, *words), *parts)
+
+
+def test_bad_cluster_files(files: list[Any], tmp_path: Path) -> None:
+    refused(hero(*files[:3], "--cluster", tmp_path / "none.toml"), "none.toml: cannot be read", "a TOML file")
+    (tmp_path / "machine.toml").write_text("gpus = \n")
+    refused(hero(*files), "machine.toml:1", "not TOML")
+    refused(hero(*files[:3]), "--gpus: found nothing", "--cluster")
