@@ -108,11 +108,11 @@ WrittenFiles WrittenFiles::parse(const std::string& text) { return nlohmann::jso
 
 WrittenFiles write_tensors(const fs::path& folder, const CheckpointContents& contents, int64_t rank,
                            int64_t size, size_t max_shard_bytes) {
+  TORCH_INTERNAL_ASSERT(size > 1 || contents.model_slices.empty());
   WrittenFiles written;
   // Alone, a file without tensors says that there are none.
-  if (size == 1 || !contents.model.empty()) {
+  if (size == 1 || !contents.model.empty())
     write_set(folder, set_name("model", rank, size), contents.model, max_shard_bytes, written, written.model);
-  }
   if (size == 1 || !contents.optimizer.empty()) {
     write_set(folder, set_name("optimizer", rank, size), contents.optimizer, max_shard_bytes, written,
               written.optimizer);

@@ -30,7 +30,7 @@ std::string range_text(const std::vector<Range>& ranges);
 /// NAME[begin,end)
 std::string slice_name(const std::string& name, Range range);
 
-/// Reads ranges of tensors. It must not outlive the files that it maps.
+/// Reads ranges of tensors out of files that stay mapped as long as it lives.
 class RangeReader {
  public:
   /// The files FOLDER/KIND*.safetensors, as ShardedReader. UserError as there.

@@ -7,9 +7,11 @@
 #include <algorithm>
 
 #include "checkpoint/ranks.h"
+#include "checkpoint/training_state.h"
 #include "config/error.h"
 #include "folder/load.h"
 #include "folder/temporary_folder.h"
+#include "oracle/small_models.h"
 
 namespace hero {
 namespace {
@@ -141,6 +143,42 @@ TEST(PiecesOfACheckpoint, ValuesThatAreTheParametersOwnAreNotReadAgain) {
   pieces[0].values = parameters.all()[0].values.view({-1}).fill_(3);
   read_pieces(folder, parameters, pieces);
   EXPECT_TRUE(at::equal(parameters.all()[0].values, at::full({11, 3}, 3.0f)));
+}
+
+TEST(PiecesOfACheckpoint, ARunGoesOnInAnotherLayout) {
+  auto config = small::deepseek();
+  config.router.bias_update_rate = 1e-3;  // the model has buffers
+  Transformer model(config);
+  AdamW optimizer(model.parameters(), config.optim);
+  TrainingState state{5, 50, 3, BalanceState::uniform(model.layout().layers(), model.layout().experts())};
+  for (const auto& [name, buffer] : model.parameters().buffers()) buffer.fill_(0.75);
+  std::vector<CheckpointContents> contents;
+  for (const auto& pieces : cut(model.parameters(), 3, 1)) {
+    optimizer.pieces() = pieces;
+    contents.push_back(checkpoint_contents(model, optimizer, state, {}, /*buffers=*/contents.empty()));
+  }
+  const TemporaryFolder run;
+  test::Board board;
+  const auto errors = in_ranks(3, [&](int64_t rank) {
+    CheckpointWriter(board.voices(rank, 3), run.path(), 0).save(5, contents[static_cast<size_t>(rank)], true);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+
+  config.train.seed += 1;
+  Transformer other(config);
+  AdamW other_optimizer(other.parameters(), config.optim);
+  const auto found = load_training_state(checkpoint_folder(run.path(), 5), other, other_optimizer);
+  EXPECT_EQ(found.step, 5);
+  const auto expected = model.parameters().disk_tensors(), tensors = other.parameters().disk_tensors();
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::equal(tensors[i].second, expected[i].second)) << expected[i].first;
+  for (const auto& piece : other_optimizer.pieces()) {
+    const auto first = moment(piece.parameter, 0, piece.end, 0.25),
+               second = moment(piece.parameter, 0, piece.end, 0.5);
+    EXPECT_TRUE(at::equal(piece.exp_avg, first.to(at::kDouble))) << piece.parameter;
+    EXPECT_TRUE(at::equal(piece.exp_avg_sq, second.to(at::kDouble))) << piece.parameter;
+  }
+  EXPECT_NO_THROW(load_model(run.path()));
 }
 
 TEST(PiecesOfACheckpoint, LostSlicesAreNamed) {
