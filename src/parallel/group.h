@@ -43,7 +43,8 @@ class Group {
   /// This process alone, whose rank in the world is `rank`. `name`: for messages ("data ranks").
   Group(std::string name, int64_t rank);
   /// `ranks`: of the world, ascending, two or more; `rank`: this one's place among them.
-  Group(std::string name, std::vector<int64_t> ranks, int64_t rank, c10::intrusive_ptr<c10d::Backend> backend);
+  Group(std::string name, std::vector<int64_t> ranks, int64_t rank,
+        c10::intrusive_ptr<c10d::Backend> backend);
   ~Group();
   Group(const Group&) = delete;
 

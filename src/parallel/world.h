@@ -13,6 +13,7 @@
 
 namespace hero {
 
+class Heartbeat;
 struct Stores;
 
 /// What the launcher says.
@@ -34,6 +35,8 @@ class World {
   /// Finds the others, forms the groups. `device`: of the tensors that travel (Gloo on CPUs, NCCL on GPUs).
   /// RunError after parallel.timeout, naming who did not come.
   World(const Launch& launch, const Config& config, at::Device device);
+  /// Ends this process's part in the run: in order, or telling all others to end where it leaves by an
+  /// exception.
   ~World();
   World(const World&) = delete;
 
@@ -65,6 +68,7 @@ class World {
   at::Device device_;
   double timeout_;  ///< seconds
   std::unique_ptr<Stores> stores_;
+  std::unique_ptr<Heartbeat> heartbeat_;  ///< null: alone
   std::unique_ptr<Group> all_, data_, expert_, replica_, pipeline_;
   mutable int64_t agreements_ = 0;
 };
