@@ -1,5 +1,8 @@
 #include "parallel/activity.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -22,7 +25,7 @@ struct State {
   int64_t begun = 0;              // waits so far
   std::map<int64_t, Wait> waits;  // of all threads, by number
   double since = now();           // the last wait ended
-  std::function<std::string()> diagnosis;
+  std::function<std::string(const std::string&)> diagnosis;
 };
 
 thread_local double waited = 0;
@@ -66,20 +69,27 @@ Waiting::~Waiting() {
 
 double seconds_waited() { return waited; }
 
-void set_diagnosis(std::function<std::string()> diagnosis) {
+void set_diagnosis(std::function<std::string(const std::string&)> diagnosis) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.diagnosis = std::move(diagnosis);
 }
 
-std::string diagnosis() {
+std::string diagnosis(const std::string& failure) {
   State& s = state();
-  std::function<std::string()> ask;
+  std::function<std::string(const std::string&)> ask;
   {
     const std::lock_guard lock(s.mutex);
     ask = s.diagnosis;
   }
-  return ask ? ask() : "";
+  return ask ? ask(failure) : failure;
+}
+
+std::string one_line(const std::exception& e) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&e);
+  std::string text = c10_error ? c10_error->what_without_backtrace() : e.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 }  // namespace hero

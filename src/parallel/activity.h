@@ -1,6 +1,7 @@
 #pragma once
 // What this process is doing, for the one line that says where a run stopped and for what others are told.
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -30,9 +31,12 @@ class Waiting {
 /// Seconds that this thread has spent in Waiting so far.
 double seconds_waited();
 
-/// Says which ranks are missing after a failed operation (" (rank 3 ...)"); empty where nobody knows. World
-/// sets it.
-void set_diagnosis(std::function<std::string()> diagnosis);
-std::string diagnosis();
+/// What to say of an operation that failed: `failure`, and which ranks are missing where that can be told. It
+/// may take some seconds to find out. World sets how.
+void set_diagnosis(std::function<std::string(const std::string& failure)> diagnosis);
+std::string diagnosis(const std::string& failure);
+
+/// The message in one line, without a stack trace.
+std::string one_line(const std::exception& e);
 
 }  // namespace hero

@@ -13,9 +13,8 @@ namespace hero {
 namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::exception& e) {
-  const auto* c10_error = dynamic_cast<const c10::Error*>(&e);
-  throw RunError("step " + std::to_string(current_activity().step) + ": " + what +
-                 " failed: " + (c10_error ? c10_error->what_without_backtrace() : e.what()) + diagnosis());
+  const std::string step = std::to_string(current_activity().step);
+  throw RunError(diagnosis("step " + step + ": " + what + ", failed: " + one_line(e)));
 }
 
 // The memory as one row of bytes: whatever only travels needs no type, and Gloo does not know them all.
@@ -58,8 +57,8 @@ Pending& Pending::operator=(Pending&&) noexcept = default;
 
 void Pending::wait() {
   if (!work_) return;
+  const Waiting waiting(what_);
   try {
-    const Waiting waiting(what_);
     work_->wait();
   } catch (const std::exception& e) {
     fail(what_, e);

@@ -1,8 +1,10 @@
 #include "parallel/rendezvous.h"
 
-#include <unistd.h>
+#include <c10/util/Logging.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
@@ -11,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "config/error.h"
+#include "parallel/activity.h"
+#include "parallel/sign.h"
 
 namespace hero {
 namespace {
@@ -19,12 +23,6 @@ using Clock = std::chrono::steady_clock;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr auto kPause = std::chrono::milliseconds(20);
-
-std::string seconds(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", value);
-  return text;
-}
 
 std::string random_name() {
   std::random_device random;
@@ -39,14 +37,16 @@ StorePtr connect(const Launch& launch, bool serve, double timeout) {
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+  // c10d reports on stderr, at length, what is caught here.
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   try {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options);
-  } catch (const c10::Error& e) {
+  } catch (const std::exception& e) {
     const std::string place = launch.host + ":" + std::to_string(launch.port);
     throw RunError(
         "rank " + std::to_string(launch.rank) + ": " +
         (serve ? "cannot serve the store at " : "found no store within " + seconds(timeout) + " at ") +
-        place + " (MASTER_ADDR, MASTER_PORT): " + e.what_without_backtrace());
+        place + " (MASTER_ADDR, MASTER_PORT): " + one_line(e));
   }
 }
 
@@ -103,12 +103,6 @@ std::string join(c10d::Store& store, const Launch& launch, Clock::time_point dea
 
 }  // namespace
 
-std::string who_am_i() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  return std::string("host ") + host + ", pid " + std::to_string(getpid());
-}
-
 std::optional<std::string> find(c10d::Store& words, const std::string& key) {
   if (!words.check({key})) return std::nullopt;
   return words.get_to_str(key);
@@ -119,6 +113,7 @@ Stores meet(const Launch& launch, double timeout) {
     const auto alone = c10::make_intrusive<c10d::HashStore>();
     return {alone, alone};
   }
+  std::signal(SIGPIPE, SIG_IGN);  // a connection that broke is an error of the operation, not of the process
   const auto deadline = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
   const StorePtr groups = connect(launch, launch.rank == 0 && !launch.agent_store, timeout);
   const StorePtr words = connect(launch, false, timeout);

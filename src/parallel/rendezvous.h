@@ -22,9 +22,6 @@ struct Stores {
 /// ranks. RunError after `timeout` seconds, naming who did not come.
 Stores meet(const Launch& launch, double timeout);
 
-/// "host HOST, pid PID" of this process.
-std::string who_am_i();
-
 /// The value of `key`, if it is there. Throws what the store throws.
 std::optional<std::string> find(c10d::Store& words, const std::string& key);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,6 +11,7 @@
 #include "config/error.h"
 #include "parallel/activity.h"
 #include "parallel/backends.h"
+#include "parallel/heartbeat.h"
 #include "parallel/rendezvous.h"
 
 namespace hero {
@@ -47,7 +49,10 @@ std::string difference(const Facts& mine, const Facts& theirs, int64_t rank) {
 }  // namespace
 
 World::World(const Launch& launch, double timeout)
-    : launch_(launch), timeout_(timeout), stores_(std::make_unique<Stores>(meet(launch, timeout))) {}
+    : launch_(launch),
+      timeout_(timeout),
+      stores_(std::make_unique<Stores>(meet(launch, timeout))),
+      heartbeat_(launch.size == 1 ? nullptr : std::make_unique<Heartbeat>(stores_->words, launch, timeout)) {}
 
 World::World(const Launch& launch, const Config& config, at::Device device)
     : World(launch, config.parallel.timeout) {
@@ -71,13 +76,11 @@ void World::form(const Config& config, at::Device device) {
 }
 
 World::~World() {
-  // Who serves the store stays until nobody needs it.
-  try {
-    tell("end/" + std::to_string(launch_.rank), "");
-    if (launch_.rank != 0 || launch_.agent_store) return;
-    for (int64_t rank = 0; rank < launch_.size; ++rank) hear("end/" + std::to_string(rank));
-  } catch (const std::exception&) {
-  }
+  if (!heartbeat_) return;
+  if (std::uncaught_exceptions() > 0)
+    heartbeat_->explain("step " + std::to_string(current_activity().step) +
+                        ": given up for the reason it gives");
+  heartbeat_->end();
 }
 
 std::unique_ptr<Group> World::make_group(const std::string& name, const std::vector<int64_t>& ranks) const {
@@ -86,23 +89,36 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   const auto make = device_.is_cuda() ? make_nccl : make_gloo;
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(ranks[0]), stores_->groups);
-  const Waiting waiting("connecting the " + name);
-  return std::make_unique<Group>(
-      name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout_));
+  const std::string what = "connecting the " + name;
+  const Waiting waiting(what);
+  try {
+    return std::make_unique<Group>(
+        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout_));
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis(what + " failed: " + one_line(e)));
+  }
 }
 
 void World::tell(const std::string& key, const std::string& value) const { stores_->words->set(key, value); }
 
 std::string World::hear(const std::string& key) const {
-  const Waiting waiting("\"" + key + "\" from another rank");
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
-  for (auto pause = std::chrono::milliseconds(1); Clock::now() < deadline;
-       pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
-    if (const auto value = find(*stores_->words, key)) return *value;
-    std::this_thread::sleep_for(pause);
+  const Waiting waiting("hearing of " + key);
+  const auto begin = Clock::now();
+  const std::chrono::duration<double> longest(timeout_);
+  auto pause = std::chrono::milliseconds(1);
+  try {
+    while (Clock::now() - begin < longest) {
+      if (const auto value = find(*stores_->words, key)) return *value;
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::milliseconds(100));
+    }
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("hearing of " + key + " failed: " + one_line(e)));
   }
-  throw RunError("step " + std::to_string(current_activity().step) + ": nobody has told \"" + key +
-                 "\" for " + std::to_string(timeout_) + " s" + diagnosis());
+  throw RunError(diagnosis("step " + std::to_string(current_activity().step) + ": nobody has told " + key +
+                           " within " + seconds(timeout_) + " (parallel.timeout)"));
 }
 
 void World::agree(const Facts& facts) const {
@@ -120,7 +136,13 @@ void World::agree(const Facts& facts) const {
     tell(prefix + std::to_string(launch_.rank), difference(facts, expected, launch_.rank));
   }
   const std::string verdict = hear(prefix + "verdict");
-  if (!verdict.empty()) throw UserError(verdict);
+  if (verdict.empty()) return;
+  dismiss();
+  throw UserError(verdict);
+}
+
+void World::dismiss() const {
+  if (heartbeat_) heartbeat_->end();
 }
 
 }  // namespace hero

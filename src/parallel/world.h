@@ -13,6 +13,7 @@
 
 namespace hero {
 
+class Heartbeat;
 struct Stores;
 
 /// What the launcher says.
@@ -35,6 +36,8 @@ class World {
   World(const Launch& launch, double timeout);
   /// Finds the others and forms the groups.
   World(const Launch& launch, const Config& config, at::Device device);
+  /// Ends this process's part in the run: in order, or telling all others to end where it leaves by an
+  /// exception.
   ~World();
   World(const World&) = delete;
 
@@ -67,6 +70,9 @@ class World {
   /// Every rank calls it equally often.
   void agree(const std::vector<std::pair<std::string, std::string>>& facts) const;
 
+  /// All ranks know that the run ends here: their silence is no alarm.
+  void dismiss() const;
+
  private:
   std::unique_ptr<Group> make_group(const std::string& name, const std::vector<int64_t>& ranks) const;
 
@@ -75,6 +81,7 @@ class World {
   at::Device device_ = at::kCPU;
   double timeout_;  ///< seconds
   std::unique_ptr<Stores> stores_;
+  std::unique_ptr<Heartbeat> heartbeat_;  ///< null: alone
   std::unique_ptr<Group> all_, data_, expert_, replica_;
   std::unique_ptr<Group> lanes_[4];
   mutable int64_t agreements_ = 0;

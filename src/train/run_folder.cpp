@@ -269,12 +269,21 @@ Run open_run(const TrainOptions& options, const World* world) {
       world->tell("run", (found.started ? "1" : "0") + found.checkpoint.string());
     } catch (const UserError& error) {
       world->tell("run", kRefused + std::string(error.what()));
+      world->dismiss();
       throw;
     }
   } else {
     const auto told = world->hear("run");
-    if (told[0] == kRefused) throw UserError("rank 0: " + told.substr(1));
-    run = open_found(options, {told[0] == '1', told.substr(1)}, /*writes=*/false, RunLock());
+    if (told[0] == kRefused) {
+      world->dismiss();
+      throw UserError("rank 0: " + told.substr(1));
+    }
+    try {
+      run = open_found(options, {told[0] == '1', told.substr(1)}, /*writes=*/false, RunLock());
+    } catch (const UserError& error) {
+      world->agree({{"start of the run", error.what()}});
+      throw;
+    }
   }
   world->agree(facts(run));
   return run;

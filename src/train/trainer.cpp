@@ -222,15 +222,24 @@ namespace {
 
 int train_alone(const TrainOptions& options) {
   auto run = open_run(options);
+  make_mesh(run.config, /*rank=*/0, /*size=*/1);
   if (run.device.is_cuda()) use_deterministic_algorithms();
   prepare_process(run.config, /*processes=*/1);
   return Trainer(std::move(run), options.run, nullptr).run();
 }
 
+// Silence is measured before the run's own configuration is known.
+double timeout_of(const TrainOptions& options) {
+  auto files = options.config_files;
+  const auto own = options.run / "config.toml";
+  if (files.empty() && fs::exists(own)) files = {own.string()};
+  return load_config(files, options.flags).parallel.timeout;
+}
+
 int train_together(const TrainOptions& given, const Launch& launch) {
   TrainOptions options = given;
   options.resume |= launch.restarts > 0;
-  World world(launch, load_config(options.config_files, options.flags).parallel.timeout);
+  World world(launch, timeout_of(options));
   auto run = open_run(options, &world);
   if (run.device.is_cuda()) {
     run.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));
@@ -238,11 +247,13 @@ int train_together(const TrainOptions& given, const Launch& launch) {
   }
   prepare_process(run.config, launch.local_size);
   world.form(run.config, run.device);
+  std::optional<Trainer> trainer;
   try {
-    return Trainer(std::move(run), options.run, &world).run();
+    trainer.emplace(std::move(run), options.run, &world);
+    return trainer->run();
   } catch (const std::exception& error) {
-    // Others may be waiting for this process in operations that no destructor can end.
-    std::fprintf(stderr, "hero: %s\n", error.what());
+    // Nothing is saved any more, and nothing is waited for: what others were to bring may never come.
+    std::fprintf(stderr, "hero: %s\n", diagnosis(error.what()).c_str());
     std::fflush(stderr);
     std::_Exit(1);
   }

@@ -20,7 +20,7 @@ MODEL: dict[str, Any] = {
     "train.micro_batch": 1,
     "train.global_batch": 8,
     "train.dtype": "fp64",
-    "optim.warmup_steps": 5,
+    "optim.warmup_steps": 1,
     "parallel.timeout": 60,
 }
 # Layers 1 and 2, 3 and 4 see each other's routing; or every layer sees all before it.

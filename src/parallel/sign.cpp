@@ -1,0 +1,46 @@
+#include "parallel/sign.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "parallel/activity.h"
+
+namespace hero {
+
+std::string who_am_i() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return std::string("host ") + host + ", pid " + std::to_string(getpid());
+}
+
+Sign own_sign(int64_t number, bool ended) {
+  const Activity activity = current_activity();
+  const double now =
+      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return {number, activity.step, activity.operation, now - activity.since, who_am_i(), ended};
+}
+
+std::string dump(const Sign& sign) {
+  return nlohmann::json{sign.number, sign.step, sign.operation, sign.seconds, sign.who, sign.ended}.dump();
+}
+
+Sign parse_sign(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4), json.at(5)};
+}
+
+std::string place(const Sign& sign) {
+  return "at step " + std::to_string(sign.step) +
+         (sign.operation.empty() ? ", computing" : " in " + sign.operation);
+}
+
+std::string seconds(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value < 10 ? "%.1f s" : "%.0f s", value);
+  return text;
+}
+
+}  // namespace hero
