@@ -45,7 +45,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+                                                 const torch::autograd::variable_list& grads) {
     const auto& replay = static_cast<Holder&>(*ctx->saved_data["replay"].toCapsule()).replay;
     const auto x = ctx->get_saved_variables()[0].detach().set_requires_grad(true);
     {

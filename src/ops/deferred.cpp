@@ -10,7 +10,12 @@ namespace {
 
 thread_local WeightGradients* in_force = nullptr;
 
-constexpr const char* kQueue = "weight_gradients";
+constexpr const char* kNote = "weight_gradients";
+
+struct Note : torch::CustomClassHolder {
+  explicit Note(WeightGradients* q) : queue(q) {}
+  WeightGradients* queue;
+};
 
 }  // namespace
 
@@ -45,12 +50,12 @@ WeightGradients* DeferWeightGradients::queue() { return in_force; }
 
 // The engine runs backward passes of CUDA devices on threads of its own: the note travels with the graph.
 void note_queue(torch::autograd::AutogradContext* ctx) {
-  if (in_force) ctx->saved_data[kQueue] = reinterpret_cast<int64_t>(in_force);
+  if (in_force) ctx->saved_data[kNote] = c10::IValue::make_capsule(c10::make_intrusive<Note>(in_force));
 }
 
 WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx) {
-  const auto note = ctx->saved_data.find(kQueue);
-  return note == ctx->saved_data.end() ? nullptr : reinterpret_cast<WeightGradients*>(note->second.toInt());
+  const auto note = ctx->saved_data.find(kNote);
+  return note == ctx->saved_data.end() ? nullptr : static_cast<Note&>(*note->second.toCapsule()).queue;
 }
 
 }  // namespace hero::ops
