@@ -252,7 +252,7 @@ std::string to_text(const Schedule& schedule) {
       text += ' ';
       text += to_text(action);
     }
-    text += "\n";
+    text += '\n';
   }
   return text;
 }

@@ -42,7 +42,7 @@ Report own_report(const PlanOptions& options, const Config& config, Cluster clus
 }
 
 Report searched_report(const PlanOptions& options, const Config& config, const Cluster& cluster) {
-  const auto all = layouts(config, cluster.gpus);
+  const auto all = layouts(config, cluster);
   if (all.empty()) {
     throw UserError("train.global_batch: found " + std::to_string(config.train.global_batch) +
                     ", expected a multiple of the data ranks of some layout of " +

@@ -1,9 +1,9 @@
 #include "plan/layouts.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "config/error.h"
-#include "model/counts.h"
 
 namespace hero {
 namespace {
@@ -31,15 +31,34 @@ std::vector<std::pair<std::string, int64_t>> schedules(int64_t pipeline) {
   return all;
 }
 
-// Expert ranks, micro-batches and recomputation for a pipeline.
-void add_ranks_and_batches(Config c, std::vector<Config>& all) {
+// Seconds of all passes of the first layers, in a layout of one layer a chunk.
+std::vector<double> seconds_until(const Config& config, const Cluster& cluster) {
+  Config single = as_baseline(config);
+  single.parallel.pipeline = config.model.num_hidden_layers;
+  single.parallel.chunks = 1;
+  single.parallel.chunk_sizes.assign(config.model.num_hidden_layers, 1);
+  const auto costs = pipeline_costs(single, cluster);
+  std::vector<double> until = {0};
+  for (size_t i = 0; i < costs.forward.size(); ++i)
+    until.push_back(until.back() + costs.forward[i] + costs.input_gradient[i] + costs.weight_gradient[i]);
+  return until;
+}
+
+// Expert ranks, micro-batches, recomputation and splits for a pipeline.
+void add_rest(Config c, const Cluster& cluster, std::vector<Config>& all) {
+  const int64_t chunks = c.parallel.pipeline * c.parallel.chunks;
   for (int64_t expert = 1; expert <= c.parallel.data; ++expert) {
     if (c.parallel.data % expert != 0 || c.model.num_experts % expert != 0) continue;
     c.parallel.expert = expert;
     for (c.train.micro_batch = 1; c.train.micro_batch <= kMostMicroBatch; c.train.micro_batch *= 2) {
       for (const bool recompute : {false, true}) {
         c.train.recompute = recompute;
+        c.parallel.chunk_sizes.clear();
         if (accepted(c)) all.push_back(c);
+        if (chunks == 1) continue;
+        const auto usual = chunk_bounds(c, chunks);
+        c.parallel.chunk_sizes = balanced_chunks(c, cluster, chunks);
+        if (chunk_bounds(c, chunks) != usual && accepted(c)) all.push_back(c);
       }
     }
   }
@@ -47,26 +66,20 @@ void add_ranks_and_batches(Config c, std::vector<Config>& all) {
 
 }  // namespace
 
-std::vector<int64_t> balanced_chunks(const Config& config, int64_t chunks) {
+std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks) {
   const int64_t layers = config.model.num_hidden_layers;
-  const auto visible = visible_counts(config);
-  std::vector<double> until = {0};  // operations of the first layers
-  for (int64_t i = 0; i < layers; ++i) {
-    until.push_back(until.back());
-    for (const Part& part : layer_parts(config, i, visible[i])) until.back() += part.forward + part.backward;
-  }
-  until.back() += 6 * static_cast<double>(config.model.vocab_size * config.model.hidden_size);
-  // most[c][i]: of the fullest part when the first i layers are split into c + 1; cut[c][i]: where the last
+  const auto until = seconds_until(config, cluster);
+  // most[c][i]: of the longest part when the first i layers are split into c + 1; cut[c][i]: where the last
   // of these begins.
   std::vector<std::vector<double>> most(chunks, until);
   std::vector<std::vector<int64_t>> cut(chunks, std::vector<int64_t>(layers + 1, 0));
   for (int64_t c = 1; c < chunks; ++c) {
     for (int64_t i = c + 1; i <= layers; ++i) {
-      most[c][i] = until.back() + 1;
+      most[c][i] = std::numeric_limits<double>::infinity();
       for (int64_t j = c; j < i; ++j) {
-        const double fullest = std::max(most[c - 1][j], until[i] - until[j]);
-        if (fullest >= most[c][i]) continue;
-        most[c][i] = fullest;
+        const double longest = std::max(most[c - 1][j], until[i] - until[j]);
+        if (longest >= most[c][i]) continue;
+        most[c][i] = longest;
         cut[c][i] = j;
       }
     }
@@ -76,24 +89,19 @@ std::vector<int64_t> balanced_chunks(const Config& config, int64_t chunks) {
   return sizes;
 }
 
-std::vector<Config> layouts(const Config& config, int64_t gpus) {
+std::vector<Config> layouts(const Config& config, const Cluster& cluster) {
   std::vector<Config> all;
   const int64_t layers = config.model.num_hidden_layers;
-  for (int64_t pipeline = 1; pipeline <= std::min(gpus, layers); ++pipeline) {
-    if (gpus % pipeline != 0) continue;
+  for (int64_t pipeline = 1; pipeline <= std::min(cluster.gpus, layers); ++pipeline) {
+    if (cluster.gpus % pipeline != 0) continue;
     for (const auto& [schedule, chunks] : schedules(pipeline)) {
       if (pipeline * chunks > layers) continue;
-      std::vector<std::vector<int64_t>> splits = {{}};
-      if (pipeline > 1) splits.push_back(balanced_chunks(config, pipeline * chunks));
-      for (const auto& split : splits) {
-        Config c = config;
-        c.parallel.pipeline = pipeline;
-        c.parallel.data = gpus / pipeline;
-        c.parallel.schedule = schedule;
-        c.parallel.chunks = chunks;
-        c.parallel.chunk_sizes = split;
-        add_ranks_and_batches(c, all);
-      }
+      Config c = config;
+      c.parallel.pipeline = pipeline;
+      c.parallel.data = cluster.gpus / pipeline;
+      c.parallel.schedule = schedule;
+      c.parallel.chunks = chunks;
+      add_rest(c, cluster, all);
     }
   }
   return all;

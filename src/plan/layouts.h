@@ -6,15 +6,15 @@
 
 namespace hero {
 
-/// Every way to spread the run over `gpus`: configurations with parallel.data, pipeline, expert, chunks and
+/// Every way to spread the run over the GPUs: configurations with parallel.data, pipeline, expert, chunks and
 /// schedule, train.micro_batch (powers of two to 16) and train.recompute set, which check() accepts. Layers
 /// are split by default and, as another layout, by balanced_chunks; the configuration's own
 /// parallel.chunk_sizes are not asked.
-std::vector<Config> layouts(const Config& config, int64_t gpus);
+std::vector<Config> layouts(const Config& config, const Cluster& cluster);
 
-/// Decoder layers of each of `chunks` neighbouring parts, so that the part with most operations has as few as
-/// can be; the last part has the output projection too.
-std::vector<int64_t> balanced_chunks(const Config& config, int64_t chunks);
+/// Decoder layers of each of `chunks` neighbouring parts, so that the part that takes longest takes as little
+/// time as can be; the last part has the output projection too.
+std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks);
 
 struct Plan {
   Config config;

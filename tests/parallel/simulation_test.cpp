@@ -43,15 +43,17 @@ TEST(Simulation, TwoRanksFourMicroBatchesByHand) {
 
 TEST(Simulation, MessagesTakeTheirTimeOneAfterAnother) {
   PipelineCosts costs = equal_costs(2);
+  costs.forward[1] = 0.25;
+  costs.input_gradient[1] = costs.weight_gradient[1] = 0.125;
   costs.activations = {30, 0};
   costs.gradients = {0, 10};
   costs.latency = 0.5;
   costs.bandwidth = 10;
   const auto found = simulate(make_schedule("1f1b", 2, 1, 2), costs);
   // Rank 0 is done with 0F0 at 1 and with 0F1 at 2. The messages arrive at 1 + 3 + 0.5 and, the link being
-  // busy until 4, at 4 + 3 + 0.5. 1B0 ends at 7.5: its gradient arrives at 7.5 + 1 + 0.5.
+  // busy until 4, at 4 + 3 + 0.5. 1B0 ends at 4.5 + 0.5: its gradient arrives at 5 + 1 + 0.5.
   EXPECT_EQ(found.spans[1][0].start, 4.5);
-  EXPECT_EQ(found.spans[0][2].start, 9);
+  EXPECT_EQ(found.spans[0][2].start, 6.5);
   EXPECT_EQ(found.spans[1][2].start, 7.5);
 }
 

@@ -137,7 +137,7 @@ TEST(Prediction, PartsAddUpToTheStep) {
   Cluster cluster = round_cluster(8);
   cluster.bandwidth_memory_gbs = 50;
   cluster.latency_network_us = 10;
-  for (Config c : layouts(as_hero(small_run(), "global"), 8)) {
+  for (const Config& c : layouts(as_hero(small_run(), "global"), cluster)) {
     const auto found = predict(c, cluster);
     double sum = 0;
     for (const TimePart& p : found.parts) {
