@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -39,7 +40,7 @@ std::string place(const Sign& sign) {
 
 std::string seconds(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, value < 10 ? "%.1f s" : "%.0f s", value);
+  std::snprintf(text, sizeof text, "%g s", std::round(10 * value) / 10);
   return text;
 }
 

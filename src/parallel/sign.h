@@ -26,7 +26,7 @@ std::string who_am_i();
 /// "at step 41 in all_to_all over expert ranks, their operation 12".
 std::string place(const Sign& sign);
 
-/// "1.5 s".
+/// "12 s", "1.5 s".
 std::string seconds(double value);
 
 }  // namespace hero

@@ -75,7 +75,7 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   const auto make = device_.is_cuda() ? make_nccl : make_gloo;
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(ranks[0]), stores_->groups);
-  const std::string what = "connecting the " + name;
+  const std::string what = "connecting " + name;
   const Waiting waiting(what);
   try {
     return std::make_unique<Group>(
