@@ -9,7 +9,6 @@ struct Sign {
   int64_t number = 0;  ///< of this process's signs; one that stands still is silent
   int64_t step = 0;
   std::string operation;  ///< waited for; empty: computing
-  double seconds = 0;     ///< spent in that so far
   std::string who;        ///< host and pid
   bool ended = false;     ///< in order; nothing comes after it
 };

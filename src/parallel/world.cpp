@@ -78,8 +78,10 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   const std::string what = "connecting " + name;
   const Waiting waiting(what);
   try {
+    const auto timeout =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_));
     return std::make_unique<Group>(
-        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout_));
+        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout));
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {
@@ -87,7 +89,13 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   }
 }
 
-void World::tell(const std::string& key, const std::string& value) const { stores_->words->set(key, value); }
+void World::tell(const std::string& key, const std::string& value) const {
+  try {
+    stores_->words->set(key, value);
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("telling " + key + " failed: " + one_line(e)));
+  }
+}
 
 std::string World::hear(const std::string& key) const {
   const Waiting waiting("hearing of " + key);
