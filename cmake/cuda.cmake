@@ -45,4 +45,4 @@ target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
 
 # nccl.h comes with the wheel, in a package of its own beside it.
 target_sources(hero_cuda PRIVATE src/parallel/cuda/nccl.cpp)
-target_include_directories(hero_cuda SYSTEM PRIVATE "${HERO_TORCH_DIR}/../nvidia/nccl/include")
+set_source_files_properties(src/parallel/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${HERO_TORCH_DIR}/../nvidia/nccl/include")

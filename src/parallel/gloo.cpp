@@ -10,10 +10,9 @@
 namespace hero {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            double timeout) {
+                                            std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
-  auto options =
-      Gloo::Options::create_default(std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000)));
+  auto options = Gloo::Options::create_default(timeout);
   return c10::make_intrusive<Gloo>(store, rank, size, std::move(options));
 }
 
@@ -25,7 +24,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 
 namespace hero {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int size, double) {
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int size,
+                                            std::chrono::milliseconds) {
   throw UserError("WORLD_SIZE: found " + std::to_string(size) +
                   " processes that compute on CPUs, expected 1: hero was built without gloo's headers "
                   "(libgloo-dev)");

@@ -150,7 +150,8 @@ void Heartbeat::judge() {
   words_->compareSet("verdict", "", failure ? *failure + "; " + missing() : missing());
 }
 
-// The silent ranks; where all live, who is where.
+// The silent ranks, also those silent for only half as long as makes one so: what dies together does not fall
+// silent at the same moment. Where all live, who is where.
 std::string Heartbeat::missing() const {
   std::vector<std::string> silent;
   std::map<std::string, std::vector<int64_t>> places;

@@ -13,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "parallel/launch.h"
 #include "parallel/sign.h"
-#include "parallel/world.h"
 
 namespace hero {
 

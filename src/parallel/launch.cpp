@@ -1,8 +1,9 @@
+#include "parallel/launch.h"
+
 #include <charconv>
 #include <cstdlib>
 
 #include "config/error.h"
-#include "parallel/world.h"
 
 namespace hero {
 namespace {

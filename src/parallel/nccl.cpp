@@ -18,7 +18,7 @@ MakeBackend& the_maker() {
 void set_make_nccl(MakeBackend make) { the_maker() = make; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            double timeout) {
+                                            std::chrono::milliseconds timeout) {
   TORCH_CHECK(the_maker(), "make_nccl: libhero_cuda.so is not loaded");
   return the_maker()(store, rank, size, timeout);
 }

@@ -24,6 +24,12 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr auto kPause = std::chrono::milliseconds(20);
 
+std::chrono::milliseconds in_milliseconds(double seconds) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::string address(const Launch& launch) { return launch.host + ":" + std::to_string(launch.port); }
+
 std::string random_name() {
   std::random_device random;
   char name[17];
@@ -36,17 +42,16 @@ StorePtr connect(const Launch& launch, bool serve, double timeout) {
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = serve;
   options.waitWorkers = false;
-  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+  options.timeout = in_milliseconds(timeout);
   // c10d reports on stderr, at length, what is caught here.
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   try {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options);
   } catch (const std::exception& e) {
-    const std::string place = launch.host + ":" + std::to_string(launch.port);
     throw RunError(
         "rank " + std::to_string(launch.rank) + ": " +
         (serve ? "cannot serve the store at " : "found no store within " + seconds(timeout) + " at ") +
-        place + " (MASTER_ADDR, MASTER_PORT): " + one_line(e));
+        address(launch) + " (MASTER_ADDR, MASTER_PORT): " + one_line(e));
   }
 }
 
@@ -75,7 +80,7 @@ std::string gather(c10d::Store& store, const Launch& launch, Clock::time_point d
                                                   seconds(timeout) + " (parallel.timeout)";
   store.set(start + "/met", verdict);
   if (!verdict.empty()) {
-    std::this_thread::sleep_for(5 * kPause);  // the others read it
+    std::this_thread::sleep_for(25 * kPause);  // the others read it
     throw RunError(verdict);
   }
   return start;
@@ -114,16 +119,21 @@ Stores meet(const Launch& launch, double timeout) {
     return {alone, alone};
   }
   std::signal(SIGPIPE, SIG_IGN);  // a connection that broke is an error of the operation, not of the process
-  const auto deadline = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+  const auto deadline = Clock::now() + in_milliseconds(timeout);
   const StorePtr groups = connect(launch, launch.rank == 0 && !launch.agent_store, timeout);
   const StorePtr words = connect(launch, false, timeout);
   const std::string run = "hero/" + launch.run;
   c10d::PrefixStore of_run(run, words);
-  const std::string start =
-      launch.rank == 0 ? gather(of_run, launch, deadline, timeout) : join(of_run, launch, deadline, timeout);
-  const std::string prefix = run + "/" + start;
-  return {c10::make_intrusive<c10d::PrefixStore>(prefix, groups),
-          c10::make_intrusive<c10d::PrefixStore>(prefix, words)};
+  try {
+    const std::string start = launch.rank == 0 ? gather(of_run, launch, deadline, timeout)
+                                               : join(of_run, launch, deadline, timeout);
+    const std::string prefix = run + "/" + start;
+    return {c10::make_intrusive<c10d::PrefixStore>(prefix, groups),
+            c10::make_intrusive<c10d::PrefixStore>(prefix, words)};
+  } catch (const c10::Error& e) {
+    throw RunError("rank " + std::to_string(launch.rank) + ": the store at " + address(launch) +
+                   " has gone: " + one_line(e));
+  }
 }
 
 }  // namespace hero

@@ -7,7 +7,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "parallel/world.h"
+#include "parallel/launch.h"
 
 namespace hero {
 

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -18,18 +18,16 @@ std::string who_am_i() {
 
 Sign own_sign(int64_t number, bool ended) {
   const Activity activity = current_activity();
-  const double now =
-      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return {number, activity.step, activity.operation, now - activity.since, who_am_i(), ended};
+  return {number, activity.step, activity.operation, who_am_i(), ended};
 }
 
 std::string dump(const Sign& sign) {
-  return nlohmann::json{sign.number, sign.step, sign.operation, sign.seconds, sign.who, sign.ended}.dump();
+  return nlohmann::json{sign.number, sign.step, sign.operation, sign.who, sign.ended}.dump();
 }
 
 Sign parse_sign(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4), json.at(5)};
+  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4)};
 }
 
 std::string place(const Sign& sign) {
@@ -39,7 +37,7 @@ std::string place(const Sign& sign) {
 
 std::string seconds(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, value < 10 ? "%.1f s" : "%.0f s", value);
+  std::snprintf(text, sizeof text, "%g s", std::round(10 * value) / 10);
   return text;
 }
 

@@ -9,7 +9,6 @@ struct Sign {
   int64_t number = 0;  ///< of this process's signs; one that stands still is silent
   int64_t step = 0;
   std::string operation;  ///< waited for; empty: computing
-  double seconds = 0;     ///< spent in that so far
   std::string who;        ///< host and pid
   bool ended = false;     ///< in order; nothing comes after it
 };
@@ -26,7 +25,7 @@ std::string who_am_i();
 /// "at step 41 in all_to_all over expert ranks, their operation 12".
 std::string place(const Sign& sign);
 
-/// "1.5 s".
+/// "12 s", "1.5 s".
 std::string seconds(double value);
 
 }  // namespace hero

@@ -89,11 +89,13 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   const auto make = device_.is_cuda() ? make_nccl : make_gloo;
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(ranks[0]), stores_->groups);
-  const std::string what = "connecting the " + name;
+  const std::string what = "connecting " + name;
   const Waiting waiting(what);
   try {
+    const auto timeout =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_));
     return std::make_unique<Group>(
-        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout_));
+        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout));
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {
@@ -101,7 +103,13 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   }
 }
 
-void World::tell(const std::string& key, const std::string& value) const { stores_->words->set(key, value); }
+void World::tell(const std::string& key, const std::string& value) const {
+  try {
+    stores_->words->set(key, value);
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("telling " + key + " failed: " + one_line(e)));
+  }
+}
 
 std::string World::hear(const std::string& key) const {
   const Waiting waiting("hearing of " + key);

@@ -1,6 +1,5 @@
 #pragma once
-// The processes of a run: who they are, how they find one another, the groups they form. Started by torchrun
-// or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without these, one process alone.
+// The processes of a run: the groups they form, what they tell one another, how they end.
 #include <c10/core/Device.h>
 
 #include <memory>
@@ -9,26 +8,13 @@
 #include <vector>
 
 #include "parallel/group.h"
+#include "parallel/launch.h"
 #include "parallel/mesh.h"
 
 namespace hero {
 
 class Heartbeat;
 struct Stores;
-
-/// What the launcher says.
-struct Launch {
-  int64_t rank = 0, size = 1;
-  int64_t local_rank = 0, local_size = 1;  ///< among the processes of this machine
-  std::string host;                        ///< MASTER_ADDR; empty: alone
-  int64_t port = 0;
-  std::string run;           ///< TORCHELASTIC_RUN_ID
-  int64_t restarts = 0;      ///< TORCHELASTIC_RESTART_COUNT
-  bool agent_store = false;  ///< the launcher serves the store (TORCHELASTIC_USE_AGENT_STORE)
-};
-
-/// From the environment. UserError naming the variable that is missing or no number in its bounds.
-Launch read_launch();
 
 class World {
  public:
@@ -60,7 +46,8 @@ class World {
     return *lanes_[2 * (gradients ? 1 : 0) + (wraps ? 1 : 0)];
   }
 
-  /// A word to all others, under a key that is used once in a run.
+  /// A word to all others, under a key that is used once in a run. Thread-safe. RunError where the store has
+  /// gone.
   void tell(const std::string& key, const std::string& value) const;
   /// What was told under `key`, waiting for it. Thread-safe. RunError after parallel.timeout.
   std::string hear(const std::string& key) const;

@@ -138,9 +138,10 @@ def test_cut_cable_ends_both_sides(tmp_path: Path) -> None:
     with two_hosts():
         launchers = [on_host(host, tmp_path / host, 4) for host in HOSTS]
         try:
-            wait_until(lambda: all(one.text().count("step 20\n") == 2 for one in launchers), *launchers)
+            wait_until(lambda: all(one.text().count("step 100\n") == 2 for one in launchers), *launchers)
             ip("-n", "hero-b", "link", "set", "hero-b", "down")
-            wait_until(lambda: all(len(last_words(one)) == 2 for one in launchers), *launchers)
+            # One message a side at least: torchrun ends the others of its host when the first has ended.
+            wait_until(lambda: all(last_words(one) for one in launchers), *launchers)
             wait_until(lambda: not any(one.workers() for one in launchers), *launchers)
             # Which host has ranks 0 and 1 is torchrun's choice; the store is on the first one.
             lost = r"rank \d \(host \S+, pid \d+\) has given no sign for [\d.]+ s; it was at step \d+ in all_\w+ over"

@@ -9,9 +9,10 @@ namespace {
 
 const bool registered = []() noexcept {
   set_make_nccl([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                   double timeout) -> c10::intrusive_ptr<c10d::Backend> {
+                   std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
     auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+    // NCCL's own watchdog aborts the process. The signs of life, which say more, come before it.
+    options->timeout = timeout + std::chrono::seconds(10);
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, std::move(options));
   });
   return true;
