@@ -31,10 +31,10 @@ json read_state(const fs::path& dir) {
 
 }  // namespace
 
-CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
-                                       const RunInputs& inputs, bool buffers) {
+CheckpointContents checkpoint_contents(const Transformer& model, const std::vector<Piece>& pieces,
+                                       const TrainingState& state, const RunInputs& inputs, bool buffers) {
   CheckpointContents contents;
-  add_pieces(model.parameters(), optimizer.pieces(), contents);
+  add_pieces(model.parameters(), pieces, contents);
   if (buffers) {
     for (const auto& [name, buffer] : model.parameters().buffers()) contents.model.emplace_back(name, buffer);
   }
@@ -57,9 +57,9 @@ CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimize
   return contents;
 }
 
-TrainingState load_training_state(const fs::path& dir, Transformer& model, AdamW& optimizer) {
+TrainingState load_training_state(const fs::path& dir, Transformer& model, const std::vector<Piece>& pieces) {
   const auto saved = read_state(dir);
-  read_pieces(dir, model.parameters(), optimizer.pieces());
+  read_pieces(dir, model.parameters(), pieces);
   TrainingState state;
   try {
     auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());

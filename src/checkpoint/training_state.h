@@ -7,7 +7,7 @@
 #include "checkpoint/writer.h"
 #include "loss/loss.h"
 #include "model/transformer.h"
-#include "optim/adamw.h"
+#include "optim/piece.h"
 
 namespace hero {
 
@@ -31,12 +31,14 @@ struct RunInputs {
 /// What a process saves of model and optimizer: the optimizer's pieces (see add_pieces), the state as
 /// state.json, and what makes the folder a model folder. The tensors stay owned by their modules. `buffers`:
 /// also the model's buffers, which several ranks may hold alike and one saves.
-CheckpointContents checkpoint_contents(const Transformer& model, AdamW& optimizer, const TrainingState& state,
-                                       const RunInputs& inputs, bool buffers = true);
+CheckpointContents checkpoint_contents(const Transformer& model, const std::vector<Piece>& pieces,
+                                       const TrainingState& state, const RunInputs& inputs,
+                                       bool buffers = true);
 
 /// Reads moments and state, and of weights the fp32 values that only the optimizer's pieces hold, after
 /// verify_checkpoint; load_weights reads the rest. UserError as above.
-TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model, AdamW& optimizer);
+TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model,
+                                  const std::vector<Piece>& pieces);
 
 /// The inputs recorded in a checkpoint.
 RunInputs load_inputs(const std::filesystem::path& dir);

@@ -25,6 +25,7 @@ struct State {
   int64_t begun = 0;              // waits so far
   std::map<int64_t, Wait> waits;  // of all threads, by number
   double since = now();           // the last wait ended
+  std::string last;               // operation waited for
   std::function<std::string(const std::string&)> diagnosis;
 };
 
@@ -40,9 +41,9 @@ State& state() {
 Activity current_activity() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  if (s.waits.empty()) return {.step = s.step, .operation = "", .since = s.since};
+  if (s.waits.empty()) return {.step = s.step, .last = s.last, .since = s.since};
   const Wait& oldest = s.waits.begin()->second;
-  return {.step = s.step, .operation = oldest.operation, .since = oldest.since};
+  return {.step = s.step, .operation = oldest.operation, .last = s.last, .since = oldest.since};
 }
 
 void set_current_step(int64_t step) {
@@ -64,6 +65,7 @@ Waiting::~Waiting() {
   const auto wait = s.waits.find(number_);
   s.since = now();
   waited += s.since - wait->second.since;
+  s.last = std::move(wait->second.operation);
   s.waits.erase(wait);
 }
 

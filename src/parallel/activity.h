@@ -10,6 +10,7 @@ namespace hero {
 struct Activity {
   int64_t step = 0;
   std::string operation;  ///< the collective that is waited for; empty: computing
+  std::string last;       ///< the one that was waited for last
   double since = 0;       ///< seconds on std::chrono::steady_clock when that began
 };
 

@@ -51,7 +51,7 @@ class Trainer {
                                  gemm_rate(train_dtype(run_.config), run_.device) /
                                  static_cast<double>(mesh_.size())) {
     state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), run_.device);
-    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_);
+    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_.pieces());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
@@ -182,7 +182,8 @@ class Trainer {
   void save(bool wait) {
     if (saved_ == state_.step) return writer_.finish();
     const bool buffers = mesh_.data_rank() == 0;
-    writer_.save(state_.step, checkpoint_contents(model_, optimizer_, state_, run_.inputs, buffers), wait);
+    writer_.save(state_.step, checkpoint_contents(model_, optimizer_.pieces(), state_, run_.inputs, buffers),
+                 wait);
     saved_ = state_.step;
   }
 

@@ -144,8 +144,11 @@ def test_cut_cable_ends_both_sides(tmp_path: Path) -> None:
             wait_until(lambda: all(last_words(one) for one in launchers), *launchers)
             wait_until(lambda: not any(one.workers() for one in launchers), *launchers)
             # Which host has ranks 0 and 1 is torchrun's choice; the store is on the first one.
-            lost = r"rank \d \(host \S+, pid \d+\) has given no sign for [\d.]+ s; it was at step \d+ in all_\w+ over"
-            where = r"at step \d+ in all_\w+ over all ranks, their operation \d+"
+            lost = (
+                r"rank \d \(host \S+, pid \d+\) has given no sign for [\d.]+ s; "
+                r"it was at step \d+(?: in |, computing after )all_\w+ over all ranks"
+            )
+            where = r"step \d+(?:: | in )all_\w+ over all ranks, their operation \d+"
             without = r"the launcher's store at \S+ has not answered for [\d.]+ s"
             for message in last_words(launchers[0]):
                 assert re.search(lost, message), message
