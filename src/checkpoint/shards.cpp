@@ -14,16 +14,16 @@
 #include "data/sha256.h"
 #include "folder/durable_file.h"
 #include "folder/load.h"
+#include "folder/safetensors.h"
 
 namespace fs = std::filesystem;
 
 namespace hero {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileRecord, bytes, sha256)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ShardIndex, weight_map, total_size)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Range, begin, end)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedTensor, file, elements, written)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenFiles, files, model, optimizer, shared)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenFiles, files, shared)
 
 namespace {
 
@@ -35,17 +35,13 @@ std::string set_name(const std::string& kind, int64_t rank, int64_t size) {
 
 void write_set(const fs::path& folder, const std::string& name,
                const std::vector<std::pair<std::string, at::Tensor>>& tensors, size_t max_shard_bytes,
-               WrittenFiles& written, ShardIndex& index) {
+               WrittenFiles& written) {
   std::vector<TensorView> views;
   for (const auto& [tensor, values] : tensors) views.push_back(tensor_view(tensor, values));
   for (const Shard& shard : plan_shards(name, views, max_shard_bytes)) {
     RunningHash hash;
     write_shard(folder, shard, [&](const void* data, size_t size) { hash.add(data, size); });
     written.add_file(shard.file, hash.record());
-    for (const TensorView& view : shard.tensors) {
-      index.add(view.name, shard.file);
-      index.total_size += view.bytes();
-    }
   }
 }
 
@@ -59,7 +55,6 @@ void write_slices(const fs::path& folder, const CheckpointContents& contents, Wr
     shared.elements = std::accumulate(part.shape.begin(), part.shape.end(), int64_t{1}, std::multiplies<>());
     shared.written.push_back({slice.begin, slice.end});
     write_slice(folder / shared.file, slice);
-    written.model.total_size += slice.bytes();
   }
 }
 
@@ -79,9 +74,18 @@ FileRecord copy_into(const fs::path& source, const fs::path& target) {
   return hash.record();
 }
 
-void add_index(ShardIndex& index, const ShardIndex& others) {
-  for (const auto& [tensor, file] : others.weight_map) index.add(tensor, file);
-  index.total_size += others.total_size;
+// The index of all files KIND-*.safetensors, from their headers.
+ShardIndex make_index(const fs::path& folder, const std::string& kind, const WrittenFiles& written) {
+  ShardIndex index;
+  for (const auto& [name, record] : written.files) {
+    if (!name.starts_with(kind + "-")) continue;
+    const SafetensorsFile file(folder / name);
+    for (const TensorView& tensor : file.tensors()) {
+      index.add(tensor.name, name);
+      index.total_size += tensor.bytes();
+    }
+  }
+  return index;
 }
 
 }  // namespace
@@ -92,8 +96,6 @@ void WrittenFiles::add_file(const std::string& name, const FileRecord& record) {
 
 void WrittenFiles::add(const WrittenFiles& others) {
   for (const auto& [name, record] : others.files) add_file(name, record);
-  add_index(model, others.model);
-  add_index(optimizer, others.optimizer);
   for (const auto& [name, tensor] : others.shared) {
     SharedTensor& all = shared[name];
     all.file = tensor.file;
@@ -112,11 +114,9 @@ WrittenFiles write_tensors(const fs::path& folder, const CheckpointContents& con
   WrittenFiles written;
   // Alone, a file without tensors says that there are none.
   if (size == 1 || !contents.model.empty())
-    write_set(folder, set_name("model", rank, size), contents.model, max_shard_bytes, written, written.model);
-  if (size == 1 || !contents.optimizer.empty()) {
-    write_set(folder, set_name("optimizer", rank, size), contents.optimizer, max_shard_bytes, written,
-              written.optimizer);
-  }
+    write_set(folder, set_name("model", rank, size), contents.model, max_shard_bytes, written);
+  if (size == 1 || !contents.optimizer.empty())
+    write_set(folder, set_name("optimizer", rank, size), contents.optimizer, max_shard_bytes, written);
   write_slices(folder, contents, written);
   return written;
 }
@@ -128,16 +128,16 @@ void write_rest(const fs::path& folder, const CheckpointContents& contents, Writ
       throw RunError("tensor " + name + ": found the elements " + range_text(ranges) + ", expected [0, " +
                      std::to_string(tensor.elements) + ") in slices that do not overlap");
     }
-    written.model.add(name, tensor.file);
     written.add_file(tensor.file, record_file(folder / tensor.file));
   }
   const auto write_text = [&](const std::string& name, const std::string& text) {
     written.add_file(name, {text.size(), sha256(text)});
     write_durable(folder / name, text);
   };
-  for (const auto& [kind, index] : {std::pair("model", &written.model), {"optimizer", &written.optimizer}}) {
-    const std::string single = std::string(kind) + ".safetensors";
-    if (!written.files.contains(single)) write_text(single + ".index.json", index->text());
+  for (const std::string kind : {"model", "optimizer"}) {
+    const std::string single = kind + ".safetensors";
+    if (!written.files.contains(single))
+      write_text(single + ".index.json", make_index(folder, kind, written).text());
   }
   for (const auto& [name, text] : contents.texts) write_text(name, text);
   for (const fs::path& source : contents.copies) {

@@ -10,7 +10,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_hash.h"
 #include "folder/ranges.h"
-#include "folder/safetensors.h"
 
 namespace hero {
 
@@ -24,10 +23,9 @@ struct SharedTensor {
 /// What was written: by one rank, or by all together.
 struct WrittenFiles {
   std::map<std::string, FileRecord> files;
-  ShardIndex model, optimizer;
   std::map<std::string, SharedTensor> shared;  ///< by the tensor's name; their files are not in `files`
 
-  /// RunError for a file or a tensor that is there already.
+  /// RunError for a file that is there already.
   void add(const WrittenFiles& others);
   void add_file(const std::string& name, const FileRecord& record);
 
@@ -43,7 +41,7 @@ WrittenFiles write_tensors(const std::filesystem::path& folder, const Checkpoint
                            int64_t rank, int64_t size, size_t max_shard_bytes);
 
 /// Writes and syncs the rest, once every rank's tensors are there: indexes, texts, copies, the manifest.
-/// RunError, also where the slices of a tensor are not the whole of it.
+/// RunError, also for a tensor that is there twice, or whose slices are not the whole of it.
 void write_rest(const std::filesystem::path& folder, const CheckpointContents& contents,
                 WrittenFiles written);
 

@@ -75,7 +75,7 @@ size_t TensorSlice::bytes() const {
 namespace {
 
 using Metadata = std::map<std::string, std::string>;
-const Metadata kFormat{{"format", "pt"}};
+Metadata pt_format() { return {{"format", "pt"}}; }
 
 // The tensors in the order of their bytes in a file.
 std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors) {
@@ -132,7 +132,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 }
 
 void write_slice(const std::filesystem::path& path, const TensorSlice& slice) {
-  const std::string head = file_head(path.string(), {&slice.whole}, kFormat);
+  const std::string head = file_head(path.string(), {&slice.whole}, pt_format());
   const size_t element = slice.bytes() / static_cast<size_t>(slice.end - slice.begin);
   DurableFile file(path, slice.begin == 0 ? 0 : head.size() + static_cast<size_t>(slice.begin) * element);
   if (slice.begin == 0) file.write(head.data(), head.size());
@@ -153,7 +153,7 @@ std::vector<Shard> plan_shards(const std::string& name, std::span<const TensorVi
 }
 
 void write_shard(const std::filesystem::path& folder, const Shard& shard, const ByteObserver& seen) {
-  write_safetensors(folder / shard.file, shard.tensors, kFormat, seen);
+  write_safetensors(folder / shard.file, shard.tensors, pt_format(), seen);
 }
 
 void ShardIndex::add(const std::string& tensor, const std::string& file) {

@@ -125,7 +125,7 @@ TEST(CheckpointWriter, EveryRankSaysWhichOnesFailed) {
                      [](int64_t rank, auto& contents) {
                        contents.model[0].first = rank % 2 ? "same" : std::to_string(rank);
                      }),
-            all("rank 3: tensor name given twice: same"));
+            all("rank 0: tensor name given twice: same"));
   EXPECT_EQ(
       failures(run.path(),
                [](int64_t rank, auto& contents) {
