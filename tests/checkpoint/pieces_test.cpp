@@ -11,6 +11,7 @@
 #include "config/error.h"
 #include "folder/load.h"
 #include "folder/temporary_folder.h"
+#include "optim/adamw.h"
 #include "oracle/small_models.h"
 
 namespace hero {

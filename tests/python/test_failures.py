@@ -121,6 +121,12 @@ def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
 
 def children(pid: int) -> list[int]:
     """Processes of the program that this one has started."""
-    found = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, check=False)
-    lines = [line.split() for line in found.stdout.decode().splitlines()]
-    return [int(number) for number, name in lines if name == Path(PROGRAM).name]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, fields = (folder / "stat").read_text().rsplit(")", 1)
+        except OSError:  # it has ended meanwhile
+            continue
+        if name.endswith("(" + Path(PROGRAM).name) and int(fields.split()[1]) == pid:
+            found.append(int(folder.name))
+    return found

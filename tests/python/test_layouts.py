@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,12 @@ MODEL: dict[str, Any] = {
 }
 # Layers 1 and 2, 3 and 4 see each other's routing; or every layer sees all before it.
 STAGES = MODEL | {"router.stages": 2}
-GLOBAL = MODEL | DEEPSEEK | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
+GLOBAL = (
+    MODEL
+    | DEEPSEEK
+    | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
+)
+MODELS = {"stages": STAGES, "global": GLOBAL}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 2": (2, {"parallel.data": 2}),
     "data 4": (4, {}),
@@ -73,29 +80,47 @@ def relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.abs(a - b) / np.abs(b)
 
 
-@pytest.fixture(scope="module", params=["stages", "global"])
-def model(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"stages": STAGES, "global": GLOBAL}[request.param]
-
-
 @pytest.fixture(scope="module")
-def alone(model: dict[str, Any], data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return trained(tmp_path_factory.mktemp("alone"), "alone", data, model, 1)
+def alone(
+    data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int], list[dict[str, Any]]]:
+    """What one process logs of a model in so many steps, trained when it is first asked for."""
+    folder = tmp_path_factory.mktemp("alone")
+
+    @cache
+    def lines(model: str, steps: int) -> list[dict[str, Any]]:
+        return trained(folder, f"{model} {steps}", data, MODELS[model], 1, steps)
+
+    return lines
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def cases() -> list[Any]:
+    """Layouts, models and steps: some of them always, each of them for fifty steps among the long tests."""
+    quick = [("stages", layout) for layout in LAYOUTS]
+    quick += [("global", layout) for layout in ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")]
+    long = [pytest.param(m, layout, STEPS, marks=pytest.mark.long) for m in MODELS for layout in LAYOUTS]
+    return [pytest.param(model, layout, 20) for model, layout in quick] + long
+
+
+@pytest.mark.parametrize(("model", "layout", "steps"), cases())
 def test_same_numbers_in_fp64(
-    layout: str, model: dict[str, Any], alone: list[dict[str, Any]], data: Path, tmp_path: Path
+    model: str,
+    layout: str,
+    steps: int,
+    alone: Callable[[str, int], list[dict[str, Any]]],
+    data: Path,
+    tmp_path: Path,
 ) -> None:
     ranks, settings = LAYOUTS[layout]
-    lines = trained(tmp_path, "run", data, model | settings, ranks)
-    assert len(lines) == STEPS
+    lines = trained(tmp_path, "run", data, MODELS[model] | settings, ranks, steps)
+    assert len(lines) == steps
     for key in ("loss", "lm_loss", "grad_norm"):
-        difference = relative(column(lines, key), column(alone, key))
+        difference = relative(column(lines, key), column(alone(model, steps), key))
         assert difference[:20].max() < 1e-9, key
         assert difference.max() < 1e-6, key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["data 4", "pipeline 2", "pipeline 2, zero bubble", "pipeline 2, expert 2"])
 def test_same_numbers_in_fp32(layout: str, data: Path, tmp_path: Path) -> None:
     """Rounding alone moves a gradient's norm by some 1e-5 after tens of steps."""
