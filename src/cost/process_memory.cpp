@@ -123,6 +123,9 @@ std::vector<MemoryPart> process_memory(const Config& config) {
   const Step step(config);
   const Moment most = step.fullest();
   const double tokens = number(config.train.micro_batch * config.train.sequence);
+  // The last checkpoint is written from the tensors themselves.
+  const bool copies = config.checkpoint.asynchronous && config.checkpoint.every > 0 &&
+                      config.checkpoint.every < config.train.steps;
   return {{"weights", step.weights() * w.operand},
           {"master weights", w.operand == w.wide ? 0 : step.weights() * w.wide},
           {"optimizer moments", 2 * step.weights() * w.wide},
@@ -130,6 +133,7 @@ std::vector<MemoryPart> process_memory(const Config& config) {
           {"activations", most.activations},
           {"routing history", history_bytes(config, tokens, {}, 0)},
           {"operators' workspace", most.workspace},
+          {"copy for checkpoints", copies ? 3 * step.weights() * w.wide : 0},
           {"program and libraries", kProcess}};
 }
 

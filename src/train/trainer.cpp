@@ -195,7 +195,11 @@ class Trainer {
             .hear = [this](const std::string& key) { return world_->hear(key); }};
   }
 
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& what) {
+    try {
+      writer_.finish();
+    } catch (const RunError&) {  // what failed first matters more
+    }
     const auto checkpoints = list_checkpoints(folder_);
     throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what +
                    "; last good checkpoint: " + (checkpoints.empty() ? "none" : checkpoints.back().string()));

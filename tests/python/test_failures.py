@@ -1,4 +1,5 @@
-"""Ranks that are stopped, killed or frozen: a run of several processes ends as a whole, says why, and goes on."""
+"""Ranks that are stopped, killed or frozen: a run of several processes ends as a whole, says why,
+and goes on."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def test_a_signal_to_one_rank_saves_on_all(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
-    """torchrun starts the processes again; the run goes on by itself and ends with the weights of an undisturbed one."""
+    """torchrun starts the processes again; the run goes on by itself to the weights of an undisturbed one."""
     alone, run = tmp_path / "alone", tmp_path / "run"
     settings = MODEL | PIPELINE | {"train.steps": 400, "checkpoint.every": 4, "parallel.timeout": 20}
     ran_together(training(alone, data, settings), 2, tmp_path / "log")
@@ -98,7 +99,7 @@ def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
     assert torchrun
     launcher = subprocess.Popen(
         [torchrun, "--nproc-per-node=2", "--max-restarts=100", "--monitor-interval=0.1",
-         "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python",
+         "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python", "--",
          PROGRAM, *map(str, training(run, data, settings))],
         env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"},
         stdout=(tmp_path / "torchrun.log").open("wb"), stderr=subprocess.STDOUT,

@@ -60,9 +60,10 @@ def test_ranks_that_were_started_otherwise_are_found(data: Path, tmp_path: Path)
     words = training(tmp_path / "run", data, MODEL)
     log = tmp_path / "log"
     processes = start(words, 1, log, WORLD_SIZE="2", MASTER_PORT=(port := str(free_port())))
-    processes += start([*words, "--optim.lr=0.5"], 1, Path(f"{log}.b"), RANK="1", WORLD_SIZE="2", MASTER_PORT=port)
+    other = tmp_path / "other"
+    processes += start([*words, "--optim.lr=0.5"], 1, other, RANK="1", WORLD_SIZE="2", MASTER_PORT=port)
     assert [process.wait(60) for process in processes] == [2, 2]
-    for text in (said(log, 0), said(Path(f"{log}.b"), 0)):
+    for text in (said(log, 0), said(other, 0)):
         assert "optim.lr: found 0.5 on rank 1" in text
         assert "expected 0.001 as on rank 0" in text
 
@@ -77,4 +78,5 @@ def test_a_layout_that_does_not_fit_is_refused(data: Path, tmp_path: Path) -> No
         words = training(tmp_path / f"run{flag}", data, MODEL, flag)
         assert together(words, 2, log) == [2, 2]
         assert message in said(log, 0)
-    refused(hero(*training(tmp_path / "one", data, MODEL), "--parallel.pipeline=2"), "parallel.pipeline: found 2")
+    alone = hero(*training(tmp_path / "one", data, MODEL), "--parallel.pipeline=2")
+    refused(alone, "parallel.pipeline: found 2")

@@ -1,4 +1,4 @@
-"""Same numbers: a model trained by several processes is the model that one process trains, whatever the layout."""
+"""Same numbers: several processes train the model that one process trains, whatever the layout."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def alone(
 def cases() -> list[Any]:
     """Layouts, models and steps: some of them always, each of them for fifty steps among the long tests."""
     quick = [("stages", layout) for layout in LAYOUTS]
-    quick += [("global", layout) for layout in ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")]
+    some = ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")
+    quick += [("global", layout) for layout in some]
     long = [pytest.param(m, layout, STEPS, marks=pytest.mark.long) for m in MODELS for layout in LAYOUTS]
     return [pytest.param(model, layout, 20) for model, layout in quick] + long
 
@@ -121,7 +122,9 @@ def test_same_numbers_in_fp64(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", ["data 4", "pipeline 2", "pipeline 2, zero bubble", "pipeline 2, expert 2"])
+@pytest.mark.parametrize(
+    "layout", ["data 4", "pipeline 2", "pipeline 2, zero bubble", "pipeline 2, expert 2"]
+)
 def test_same_numbers_in_fp32(layout: str, data: Path, tmp_path: Path) -> None:
     """Rounding alone moves a gradient's norm by some 1e-5 after tens of steps."""
     ranks, settings = LAYOUTS[layout]
@@ -148,10 +151,11 @@ def test_a_global_history_makes_one_model_of_every_number_of_stages(data: Path, 
 
 
 def test_a_cut_history_is_another_model(data: Path, tmp_path: Path) -> None:
-    """The top entries of every slice cross the boundary in fewer bytes; layers behind it see the rest as one mass."""
+    """The top entries of a slice cross the boundary in fewer bytes; layers behind it see the rest as one mass."""
     model = GLOBAL | {"train.dtype": "fp32", "parallel.pipeline": 2}
     full, cut = (
-        trained(tmp_path, f"top {top}", data, model | {"parallel.history_top": top}, 2, steps=3) for top in (0, 2)
+        trained(tmp_path, f"top {top}", data, model | {"parallel.history_top": top}, 2, steps=3)
+        for top in (0, 2)
     )
     assert cut[0]["lm_loss"] != full[0]["lm_loss"]
     assert cut[0]["lm_loss"] == pytest.approx(full[0]["lm_loss"], rel=1e-2)
