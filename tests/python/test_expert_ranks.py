@@ -1,0 +1,46 @@
+"""Experts over ranks where the load is as uneven as it can be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from program import checkpoint, metrics, ran, training
+from ranks import ran_together
+from safetensors.numpy import load_file, save_file
+
+MODEL: dict[str, Any] = {
+    "router.kind": "hero",
+    "router.balance_loss": 0.0,
+    "train.dtype": "fp64",
+    "train.sequence": 32,
+    "train.micro_batch": 1,
+    "train.global_batch": 4,
+    "optim.warmup_steps": 1,
+    "parallel.timeout": 60,
+}
+
+
+def test_one_rank_receives_everything(data: Path, tmp_path: Path) -> None:
+    """Routers of zeros tie, and ties go to the first two experts: those of rank 0, and none of three other ranks."""
+    first = tmp_path / "first"
+    ran(*training(first, data, MODEL | {"train.steps": 1}))
+    start = tmp_path / "start"
+    shutil.copytree(checkpoint(first, 1), start)
+    weights = load_file(start / "model.safetensors")
+    for name, values in weights.items():
+        if name.endswith(".mlp.gate.weight"):
+            weights[name] = np.zeros_like(values)
+    save_file(weights, start / "model.safetensors")
+    settings = MODEL | {"train.steps": 3}
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    ran(*training(alone, data, settings, "--init-from", start))
+    words = training(run, data, settings | {"parallel.expert": 4}, "--init-from", start)
+    ran_together(words, 4, tmp_path / "log")
+    assert metrics(run)[0]["max_expert_share"] == 1
+    for key in ("loss", "grad_norm", "max_expert_share"):
+        expected = [line[key] for line in metrics(alone)]
+        assert [line[key] for line in metrics(run)] == pytest.approx(expected, rel=1e-9), key
