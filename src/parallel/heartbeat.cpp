@@ -12,8 +12,8 @@
 namespace hero {
 namespace {
 
-constexpr double kGrace = 2;         // seconds between a failure's explanation and the end of the process
-constexpr double kShortPause = 0.1;  // seconds between signs when something is about to end
+constexpr double kGrace = 2;          // seconds between a failure's explanation and the end of the process
+constexpr double kShortPause = 0.02;  // seconds between signs when something begins or ends
 constexpr size_t kListed = 8;
 
 template <typename Time>
@@ -91,8 +91,8 @@ void Heartbeat::beat() {
   try {
     while (!exchange()) {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock,
-                        span(ending_ || !failure_.empty() ? std::min(kShortPause, interval_) : interval_));
+      const bool hurry = ending_ || !failure_.empty() || !all_heard();
+      changed_.wait_for(lock, span(hurry ? std::min(kShortPause, interval_) : interval_));
     }
   } catch (const std::exception&) {
     give_up(without_store("has gone"), false);
@@ -228,6 +228,10 @@ void Heartbeat::leave(const std::string& text) const {
 // Seconds; 0 for a rank that has ended, and for this one.
 double Heartbeat::silence(int64_t rank) const {
   return rank == launch_.rank || peers_[rank].sign.ended ? 0 : age(peers_[rank].heard);
+}
+
+bool Heartbeat::all_heard() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.sign.number > 0; });
 }
 
 bool Heartbeat::all_ended() const {

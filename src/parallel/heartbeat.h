@@ -51,6 +51,7 @@ class Heartbeat {
   void watch();
   [[noreturn]] void leave(const std::string& text) const;
   double silence(int64_t rank) const;
+  bool all_heard() const;
   bool all_ended() const;
   std::string name(int64_t rank) const;
   std::string without_store(const std::string& how) const;

@@ -72,6 +72,7 @@ void expect_named_after(int ranks, int lost, int signal, const std::string& what
     loop_over_collectives(kTimeout, kForever, [&](int64_t step) { progress.report(step); });
   });
   progress.wait_for(ranks, 3);
+  pause(500);  // by then all have given a sign
   const pid_t pid = processes.pid(lost);
   kill(pid, signal);
   expect_named(processes, ranks, lost, pid, what);

@@ -86,6 +86,33 @@ TEST(World, the_first_rank_may_be_missing) {
   EXPECT_TRUE(ended.error.starts_with("rank 1: found no store within 2 s at 127.0.0.1:")) << ended.error;
 }
 
+TEST(Launch, reads_what_torchrun_sets) {
+  Processes processes(1,
+                      [] {
+                        const Launch launch = read_launch();
+                        EXPECT_EQ(launch.rank, 13);
+                        EXPECT_EQ(launch.size, 16);
+                        EXPECT_EQ(launch.local_rank, 5);
+                        EXPECT_EQ(launch.local_size, 8);
+                        EXPECT_EQ(launch.host, "node0");
+                        EXPECT_EQ(launch.port, 29400);
+                        EXPECT_EQ(launch.run, "mine");
+                        EXPECT_EQ(launch.restarts, 2);
+                        EXPECT_TRUE(launch.agent_store);
+                      },
+                      {{"RANK", "13"},
+                       {"WORLD_SIZE", "16"},
+                       {"LOCAL_RANK", "5"},
+                       {"LOCAL_WORLD_SIZE", "8"},
+                       {"MASTER_ADDR", "node0"},
+                       {"MASTER_PORT", "29400"},
+                       {"TORCHELASTIC_RUN_ID", "mine"},
+                       {"TORCHELASTIC_RESTART_COUNT", "2"},
+                       {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const Ended ended = processes.wait(0, 30);
+  EXPECT_EQ(ended.status, 0) << ended.error;
+}
+
 TEST(Launch, refuses_what_is_no_launch) {
   const auto message = [](const std::map<std::string, std::string>& environment) {
     Processes processes(1, [] { read_launch(); }, environment);

@@ -1,5 +1,5 @@
-"""Processes started by torchrun: restarted after one was killed, and on two "hosts" (network namespaces joined by a
-cable) that end when the cable is cut.
+"""Processes started by torchrun: restarted after one was killed, and on two "hosts" (network namespaces
+joined by a cable) that end when the cable is cut.
 
 What runs is `hero_loop TIMEOUT STEPS`, collectives without a model.
 """
@@ -51,10 +51,11 @@ class Launcher:
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if (folder / "comm").read_text().strip() == LOOP.name and mark in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
+                name, environment = (folder / "comm").read_text(), (folder / "environ").read_bytes()
             except OSError:  # it has ended meanwhile
                 continue
+            if name.strip() == LOOP.name and mark in environment:
+                found.append(int(folder.name))
         return sorted(found)
 
     def stop(self) -> None:
@@ -112,7 +113,8 @@ def two_hosts() -> Iterator[None]:
             ip("-n", host, "address", "add", f"{address}/24", "dev", host)
             ip("-n", host, "link", "set", "lo", "up")
             ip("-n", host, "link", "set", host, "up")
-            delay = ["tc", "-n", host, "qdisc", "add", "dev", host, "root", "netem", "delay", "5ms", "rate", "100mbit"]
+            delay = ["tc", "-n", host, "qdisc", "add", "dev", host, "root"]
+            delay += ["netem", "delay", "5ms", "rate", "100mbit"]
             if shutil.which("tc"):
                 subprocess.run(delay, check=False, capture_output=True)
         yield
@@ -123,20 +125,36 @@ def two_hosts() -> Iterator[None]:
             subprocess.run(["ip", "netns", "delete", host], check=False, capture_output=True)
 
 
-def on_host(host: str, log: Path, timeout: float) -> Launcher:
+def on_host(host: str, log: Path, command: list[str], restarts: int = 0) -> Launcher:
     """torchrun with two processes on one of the two hosts."""
     first, address = next(iter(HOSTS.values())), HOSTS[host]
     words = ["ip", "netns", "exec", host, "env", f"GLOO_SOCKET_IFNAME={host}", *TORCHRUN]
     words += ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-id", "test", "--rdzv-backend", "c10d"]
     words += ["--rdzv-endpoint", f"{first}:29411", "--local-addr", address]
-    words += ["--rdzv-conf", f"is_host={int(address == first)}"]
-    return Launcher([*words, *program(timeout, 1_000_000)], log)
+    words += ["--rdzv-conf", f"is_host={int(address == first)}", "--max-restarts", str(restarts)]
+    return Launcher([*words, *command], log)
+
+
+def test_restart_of_two_hosts(tmp_path: Path) -> None:
+    """With a worker killed on one host, both torchruns start theirs again, which meet and get to the end."""
+    with two_hosts():
+        launchers = [on_host(host, tmp_path / host, program(4, 200), restarts=3) for host in HOSTS]
+        try:
+            wait_until(lambda: all(one.text().count("step 20\n") == 2 for one in launchers), *launchers)
+            os.kill(launchers[1].workers()[0], signal.SIGKILL)
+            wait_until(lambda: all(one.process.poll() is not None for one in launchers), *launchers)
+            for launcher in launchers:
+                assert launcher.process.returncode == 0, launcher.text()
+                assert launcher.text().count("step 200\n") == 2, launcher.text()
+        finally:
+            for launcher in launchers:
+                launcher.stop()
 
 
 def test_cut_cable_ends_both_sides(tmp_path: Path) -> None:
     """Either side's processes end by themselves and say whom they miss, at which step and in what."""
     with two_hosts():
-        launchers = [on_host(host, tmp_path / host, 4) for host in HOSTS]
+        launchers = [on_host(host, tmp_path / host, program(4, 1_000_000)) for host in HOSTS]
         try:
             wait_until(lambda: all(one.text().count("step 100\n") == 2 for one in launchers), *launchers)
             ip("-n", "hero-b", "link", "set", "hero-b", "down")
