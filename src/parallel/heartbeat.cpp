@@ -94,12 +94,16 @@ void Heartbeat::beat() {
       const bool hurry = ending_ || !failure_.empty() || !all_heard();
       changed_.wait_for(lock, span(hurry ? std::min(kShortPause, interval_) : interval_));
     }
+    if (verdict_.empty()) return;
+    take_leave();
   } catch (const std::exception&) {
-    give_up(without_store("has gone"), false);
+    if (verdict_.empty()) verdict_ = without_store("has gone");
   }
+  give_up();
 }
 
-// Once with the store; true when this thread's work is done. Throws where the store has gone.
+// Once with the store; true where this process has ended or there is a verdict. Throws where the store has
+// gone.
 bool Heartbeat::exchange() {
   bool ending;
   std::string failure;
@@ -114,13 +118,10 @@ bool Heartbeat::exchange() {
   if (ending && all_ended()) return true;
   if (!failure.empty()) words_->compareSet("failure", "", failure);  // the first one stays
   judge();
-  if (const auto verdict = find(*words_, "verdict")) {
-    give_up(*verdict, true);
-    return true;
-  }
+  verdict_ = find(*words_, "verdict").value_or("");
   const std::lock_guard lock(mutex_);
   answered_ = Clock::now();
-  return false;
+  return !verdict_.empty();
 }
 
 void Heartbeat::read_signs() {
@@ -176,30 +177,28 @@ std::string Heartbeat::missing() const {
   return "no rank is silent: " + join(lively);
 }
 
-// To the main thread where it asks for an explanation; otherwise it may hang, and the process ends here.
-void Heartbeat::give_up(const std::string& text, bool store_answers) {
-  if (store_answers) {
-    try {
-      words_->set(key_of(launch_.rank), dump(own_sign(++number_, true)));
-      // Others read the verdict here.
-      const auto since = Clock::now();
-      while (serves_ && !all_ended() && age(since) < patience_ / 2) {
-        std::this_thread::sleep_for(span(std::min(kShortPause, interval_)));
-        read_signs();
-      }
-    } catch (const std::exception&) {
-      // The verdict holds without a store.
-    }
+// Says that this process has read the verdict; where it serves the store, it waits for the others to read it.
+void Heartbeat::take_leave() {
+  words_->set(key_of(launch_.rank), dump(own_sign(++number_, true)));
+  const auto since = Clock::now();
+  while (serves_ && !all_ended() && age(since) < patience_ / 2) {
+    std::this_thread::sleep_for(span(std::min(kShortPause, interval_)));
+    read_signs();
   }
+}
+
+// The verdict goes to the main thread where that asks for an explanation. Otherwise it may hang, and the
+// process ends here.
+void Heartbeat::give_up() {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) {
-      explanation_ = text;
+      explanation_ = verdict_;
       changed_.notify_all();
       return;
     }
   }
-  leave(self_ + " ends " + place(own_sign(0, true)) + ": " + text);
+  leave(self_ + " ends " + place(own_sign(0, true)) + ": " + verdict_);
 }
 
 // Ends the process where the store hangs, or the main thread after a failure.

@@ -46,7 +46,8 @@ class Heartbeat {
   void read_signs();
   void judge();
   std::string missing() const;
-  void give_up(const std::string& text, bool store_answers);
+  void take_leave();
+  void give_up();
 
   void watch();
   [[noreturn]] void leave(const std::string& text) const;
@@ -62,7 +63,9 @@ class Heartbeat {
   const bool serves_;
   const std::string self_;  ///< "rank 2 (host a, pid 5)"
 
-  int64_t number_ = 0;  ///< of the last sign
+  // Of the beating thread.
+  int64_t number_ = 0;   ///< of the last sign
+  std::string verdict_;  ///< that ends all; empty: none
   std::optional<Clock::time_point> failure_heard_;
 
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "config/error.h"
@@ -30,7 +31,7 @@ class Progress {
                                                        0))) {}
   ~Progress() { munmap(steps_, kRanks * sizeof(std::atomic<int64_t>)); }
 
-  void report(int64_t step) const { steps_[std::atoi(std::getenv("RANK"))] = step; }
+  void report(int64_t step) const { steps_[std::stoi(std::getenv("RANK"))] = step; }
   void wait_for(int ranks, int64_t step) const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -119,7 +120,7 @@ TEST(Failure, rank_that_computes_for_ever) {
 TEST(Failure, ranks_may_end_at_different_times) {
   Processes processes(3, [&] {
     loop_over_collectives(1, 5, [&](int64_t step) {
-      if (step == 5) pause(2000 * std::atoi(std::getenv("RANK")));
+      if (step == 5) pause(2000 * std::stoi(std::getenv("RANK")));
     });
   });
   for (int rank = 0; rank < 3; ++rank) {

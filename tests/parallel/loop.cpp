@@ -23,8 +23,8 @@ void loop_over_collectives(double timeout, int64_t steps, const std::function<vo
     const at::Tensor rows = sum.narrow(0, 0, 2 * all.size());
     at::Tensor exchanged = at::empty_like(rows);
     all.all_to_all(exchanged, rows, counts, counts).wait();
-    TORCH_CHECK(
-        at::equal(exchanged, at::full_like(rows, static_cast<double>(all.size() * (all.size() - 1) / 2))));
+    const double expected = 0.5 * static_cast<double>(all.size() * (all.size() - 1));
+    TORCH_CHECK(at::equal(exchanged, at::full_like(rows, expected)));
     after(step);
   }
 }

@@ -1,8 +1,8 @@
 // hero_loop TIMEOUT STEPS: loop_over_collectives, for launchers. Prints each tenth step.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
+#include <string>
 #include <thread>
 
 #include "parallel/loop.h"
@@ -10,7 +10,7 @@
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   try {
-    hero::loop_over_collectives(std::atof(argv[1]), std::atol(argv[2]), [](int64_t step) {
+    hero::loop_over_collectives(std::stod(argv[1]), std::stol(argv[2]), [](int64_t step) {
       if (step % 10 == 0) {
         std::printf("step %ld\n", static_cast<long>(step));
         std::fflush(stdout);
