@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -46,6 +47,15 @@ void check_rows(const at::Tensor& t, const std::vector<int64_t>& counts, int64_t
               counts);
 }
 
+Pending start(const std::string& what, std::vector<at::Tensor> tensors,
+              const std::function<c10::intrusive_ptr<c10d::Work>()>& begin) {
+  try {
+    return {begin(), what, std::move(tensors)};
+  } catch (const std::exception& e) {
+    fail(what, e);
+  }
+}
+
 }  // namespace
 
 Pending::Pending() = default;
@@ -73,20 +83,20 @@ Group::Group(std::string name, std::vector<int64_t> ranks, int64_t rank,
     : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank), backend_(std::move(backend)) {}
 Group::~Group() = default;
 
-Pending Group::start(const std::string& what, std::vector<at::Tensor> tensors, const Begin& begin) const {
-  const std::string numbered = what + " over " + name_ + ", their operation " + std::to_string(++operations_);
-  try {
-    return {begin(), numbered, std::move(tensors)};
-  } catch (const std::exception& e) {
-    fail(numbered, e);
-  }
+std::string Group::collective(const char* operation) const {
+  return std::string(operation) + " over " + name_ + ", their operation " + std::to_string(++operations_);
+}
+
+std::string Group::message(const char* operation, int64_t other, int tag) const {
+  return std::string(operation) + " rank " + std::to_string(ranks_[other]) + " over " + name_ + ", tag " +
+         std::to_string(tag);
 }
 
 Pending Group::all_reduce(const at::Tensor& t) const {
   check_contiguous("all_reduce", t);
   if (!backend_ || t.numel() == 0) return {};
   std::vector<at::Tensor> tensors = {t.detach()};
-  return start("all_reduce", tensors, [&] { return backend_->allreduce(tensors); });
+  return start(collective("all_reduce"), tensors, [&] { return backend_->allreduce(tensors); });
 }
 
 Pending Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in) const {
@@ -96,7 +106,8 @@ Pending Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in) const
     return {};
   }
   at::Tensor part = out.detach().view({out.numel()}), whole = in.detach().view({in.numel()});
-  return start("reduce_scatter", {part, whole}, [&] { return backend_->_reduce_scatter_base(part, whole); });
+  return start(collective("reduce_scatter"), {part, whole},
+               [&] { return backend_->_reduce_scatter_base(part, whole); });
 }
 
 Pending Group::all_gather(const at::Tensor& out, const at::Tensor& in) const {
@@ -106,7 +117,8 @@ Pending Group::all_gather(const at::Tensor& out, const at::Tensor& in) const {
     return {};
   }
   at::Tensor whole = bytes(out), part = bytes(in);
-  return start("all_gather", {whole, part}, [&] { return backend_->_allgather_base(whole, part); });
+  return start(collective("all_gather"), {whole, part},
+               [&] { return backend_->_allgather_base(whole, part); });
 }
 
 Pending Group::all_to_all(const at::Tensor& out, const at::Tensor& in, std::vector<int64_t> out_counts,
@@ -124,7 +136,7 @@ Pending Group::all_to_all(const at::Tensor& out, const at::Tensor& in, std::vect
   for (int64_t& count : out_counts) count *= row;
   for (int64_t& count : in_counts) count *= row;
   at::Tensor to = bytes(out), from = bytes(in);
-  return start("all_to_all", {to, from},
+  return start(collective("all_to_all"), {to, from},
                [&] { return backend_->alltoall_base(to, from, out_counts, in_counts); });
 }
 
@@ -134,7 +146,7 @@ Pending Group::send(const at::Tensor& t, int64_t to, int tag) const {
               to);
   if (t.numel() == 0) return {};
   std::vector<at::Tensor> tensors = {bytes(t)};
-  return start("send to rank " + std::to_string(ranks_[to]), tensors,
+  return start(message("send to", to, tag), tensors,
                [&] { return backend_->send(tensors, static_cast<int>(to), tag); });
 }
 
@@ -144,7 +156,7 @@ Pending Group::receive(const at::Tensor& t, int64_t from, int tag) const {
               " ranks, got ", from);
   if (t.numel() == 0) return {};
   std::vector<at::Tensor> tensors = {bytes(t)};
-  return start("receive from rank " + std::to_string(ranks_[from]), tensors,
+  return start(message("receive from", from, tag), tensors,
                [&] { return backend_->recv(tensors, static_cast<int>(from), tag); });
 }
 

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -68,14 +67,14 @@ class Group {
   Pending receive(const at::Tensor& t, int64_t from, int tag) const;
 
  private:
-  using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  Pending start(const std::string& what, std::vector<at::Tensor> tensors, const Begin& begin) const;
+  std::string collective(const char* operation) const;
+  std::string message(const char* operation, int64_t other, int tag) const;
 
   std::string name_;
   std::vector<int64_t> ranks_;
   int64_t rank_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  mutable std::atomic<int64_t> operations_ = 0;  ///< begun so far
+  mutable std::atomic<int64_t> operations_ = 0;  ///< collectives begun so far
 };
 
 }  // namespace hero
