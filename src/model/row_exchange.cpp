@@ -19,25 +19,31 @@ at::Tensor exchange(const Group& group, const at::Tensor& rows, const Counts& in
   return arrived;
 }
 
+// What a backward pass must know to send gradients where rows came from.
+struct Journey : torch::CustomClassHolder {
+  Journey(const Group& over, Counts out, Counts in, int64_t n)
+      : group(over), sent(std::move(out)), received(std::move(in)), rows(n) {}
+  const Group& group;
+  Counts sent, received;
+  int64_t rows;  ///< there were, sent or not
+};
+
 // Rows that were sent as `sent` and came as `received`: forward the rows that came, backward their gradients
 // to where they came from.
 struct Arrive : torch::autograd::Function<Arrive> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& rows,
                             const at::Tensor& arrived, const Group* group, const Counts& sent,
                             const Counts& received) {
-    ctx->saved_data["group"] = reinterpret_cast<int64_t>(group);
-    ctx->saved_data["sent"] = sent;
-    ctx->saved_data["received"] = received;
-    ctx->saved_data["rows"] = rows.size(0);
+    auto journey = c10::make_intrusive<Journey>(*group, sent, received, rows.size(0));
+    ctx->saved_data["journey"] = c10::IValue::make_capsule(std::move(journey));
     return arrived.detach();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    const auto& group = *reinterpret_cast<const Group*>(ctx->saved_data["group"].toInt());
-    const auto sent = ctx->saved_data["sent"].toIntVector(),
-               received = ctx->saved_data["received"].toIntVector();
-    auto gradient = exchange(group, grads[0], received, sent);
-    const int64_t unsent = ctx->saved_data["rows"].toInt() - gradient.size(0);
+    const auto capsule = ctx->saved_data["journey"].toCapsule();
+    const auto& journey = static_cast<const Journey&>(*capsule);
+    auto gradient = exchange(journey.group, grads[0], journey.received, journey.sent);
+    const int64_t unsent = journey.rows - gradient.size(0);
     if (unsent > 0) gradient = at::constant_pad_nd(gradient, {0, 0, 0, unsent});
     return {gradient, {}, {}, {}, {}};
   }

@@ -195,10 +195,11 @@ class Trainer {
             .hear = [this](const std::string& key) { return world_->hear(key); }};
   }
 
-  [[noreturn]] void fail(const std::string& what) {
+  [[noreturn]] void fail(std::string what) {
     try {
       writer_.finish();
-    } catch (const RunError&) {  // what failed first matters more
+    } catch (const RunError& error) {
+      what += "; " + std::string(error.what());
     }
     const auto checkpoints = list_checkpoints(folder_);
     throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what +

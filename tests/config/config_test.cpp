@@ -148,9 +148,9 @@ TEST_F(ConfigFiles, FilesThatCannotBeRead) {
 }
 
 TEST(Flags, SetFields) {
-  const Config config =
-      load_config({}, {"--router.window=3", "--optim.lr=2e-3", "--optim.weight_decay=0",
-                       "--router.scale=false", "--model.n_routed_experts=64", "--train.dtype=fp64", "--train.device=cuda"});
+  const Config config = load_config(
+      {}, {"--router.window=3", "--optim.lr=2e-3", "--optim.weight_decay=0", "--router.scale=false",
+           "--model.n_routed_experts=64", "--train.dtype=fp64", "--train.device=cuda"});
   EXPECT_EQ(config.router.window, 3);
   EXPECT_EQ(config.optim.lr, 2e-3);
   EXPECT_EQ(config.optim.weight_decay, 0.0);
