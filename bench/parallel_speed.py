@@ -111,7 +111,7 @@ def main() -> None:
         ideal = f"{100 * layout.bubble:.1f}%" if layout.bubble else ""
         rows.append([name, spread(rates[name], 0), ratio, waited, ideal, *seen])
     head = ["layout", "tokens/s, median (range over rounds)", "one process = 1", "waiting", "ideal bubble",
-            "rank 0 sends: activations, MiB", "history, MiB", "time of the history, ms"]  # fmt: skip
+            "activations and gradients sent, MiB", "history, MiB", "time of the history, ms"]  # fmt: skip
     lines = [
         f"`{args.config}`, {MICRO_BATCHES} micro-batches of 512 tokens a step. Waiting, bytes and times are medians over "
         "the last round's steps; waiting is the mean of both ranks, and of a step: also for the collectives at its end.",

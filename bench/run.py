@@ -25,6 +25,7 @@ BENCHMARKS = [
     ("A MoE layer alone, the routers alone", "layer-speed.md", ["layer_speed.py"]),
     ("Peak memory", "memory.md", ["memory.py"]),
     ("Generation", "generate-speed.md", ["generate_speed.py"]),
+    ("Two processes", "parallel-speed.md", ["parallel_speed.py"]),
     ("Tokenizing", "tokenize-speed.md", ["tokenize_speed.py"]),
     ("How time grows", "scaling.md", ["scaling.py"]),
 ]

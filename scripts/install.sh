@@ -18,7 +18,7 @@ packages=(
   libssl-dev                                       # libcrypto: hashes of checkpoint files
   zlib1g-dev libzstd-dev                           # compressed corpora
   libgloo-dev                                      # headers of the wheel's collectives between CPUs
-  libgtest-dev libbenchmark-dev                    # tests, benchmarks
+  libgtest-dev libbenchmark-dev iproute2           # tests (ip: of two hosts), benchmarks
 )
 
 install_packages() {

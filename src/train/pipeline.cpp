@@ -108,10 +108,10 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
     flight.input = batch.samples.slice(1, 0, length).contiguous();
   } else {
     auto coming = std::move(activations_.extract(key).mapped());
-    const Stopwatch watch(traffic_.history_seconds);
     for (size_t i = 0; i < coming.history.size(); ++i) {
       const auto& [l, message] = coming.history[i];
       coming.history_pending[i].wait();
+      const Stopwatch watch(traffic_.history_seconds);
       pass_on(l, message);
       history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
     }
@@ -122,8 +122,9 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const ops::DeferWeightGradients deferral(flight.put_off.get());
   const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
                                        config.train.recompute, [&](int64_t l) {
-                                         if (std::ranges::binary_search(needed, l))
-                                           pass_on(l, pack_history(history->slot(l).probs, top));
+                                         if (!std::ranges::binary_search(needed, l)) return;
+                                         const Stopwatch watch(traffic_.history_seconds);
+                                         pass_on(l, pack_history(history->slot(l).probs, top));
                                        });
   flight.loss = loss(chunk, output, batch);
   if (!chunk.ends) {

@@ -35,7 +35,7 @@ class Pipeline {
   struct Traffic {
     int64_t activations = 0;  ///< and their gradients
     int64_t history = 0;
-    double history_seconds = 0;  ///< packing, sending, waiting for, unpacking
+    double history_seconds = 0;  ///< packing, sending, unpacking; not waiting
   };
   const Traffic& traffic() const { return traffic_; }
 

@@ -18,7 +18,7 @@ struct StepRecord {
   double lr = 0, gradient_norm = 0;
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
   std::vector<double> busy_ms = {};  ///< of several ranks: what each did not wait for others, the step before
-  Pipeline::Traffic traffic = {};    ///< what rank 0 sent to other pipeline ranks
+  Pipeline::Traffic traffic = {};    ///< between pipeline ranks
 };
 
 class RunLog {

@@ -2,13 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cmath>
 #include <csignal>
 
 namespace hero {
 namespace {
 
+// What stands where in a step's sums; behind it every rank's busy time, and the layers' statistics.
 constexpr int64_t kLosses = 5;  // total, lm, balance, z, coupling
+constexpr int64_t kSquare = kLosses, kSignal = kSquare + 1, kTraffic = kSignal + 2, kBusy = kTraffic + 3;
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 
 int64_t ranks(const World* world) { return world ? world->mesh().size() : 1; }
@@ -21,13 +24,13 @@ TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance
       optimizer_(optimizer),
       balance_(balance),
       world_(world),
-      sums_(at::zeros({kLosses + 3 + ranks(world) + LayerStats::size(model.layout())},
+      sums_(at::zeros({kBusy + ranks(world) + LayerStats::size(model.layout())},
                       at::TensorOptions(model.device()).dtype(at::kDouble))),
       losses_(sums_.slice(0, 0, kLosses)),
-      gradient_square_(sums_[kLosses]),
-      signals_(sums_.slice(0, kLosses + 1, kLosses + 3)),
-      busy_(sums_.slice(0, kLosses + 3, kLosses + 3 + ranks(world))),
-      layers_(model.layout(), sums_.slice(0, kLosses + 3 + ranks(world))),
+      gradient_square_(sums_[kSquare]),
+      signals_(sums_.slice(0, kSignal, kTraffic)),
+      busy_(sums_.slice(0, kBusy, kBusy + ranks(world))),
+      layers_(model.layout(), sums_.slice(0, kBusy + ranks(world))),
       use_graph_(model.config().train.cuda_graph && model.device().is_cuda() && ranks(world) == 1) {
   if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
 }
@@ -120,6 +123,12 @@ void TrainStep::update(int64_t step, double lr) {
   at::NoGradGuard no_grad;
   if (auto* buckets = optimizer_.buckets()) buckets->finish();
   gradient_square_.copy_(optimizer_.gradient_square());
+  if (pipeline_) {
+    const auto& t = pipeline_->traffic();
+    const std::array<double, 3> values = {static_cast<double>(t.activations), static_cast<double>(t.history),
+                                          t.history_seconds};
+    sums_.slice(0, kTraffic, kBusy).copy_(at::tensor(at::ArrayRef<double>(values), at::kDouble));
+  }
   if (world_) world_->all().all_reduce(sums_).wait();
   optimizer_.step(step, lr, gradient_square_.sqrt());
   rebalance();
@@ -145,12 +154,15 @@ StepSums TrainStep::read() const {
           .balance = values[2],
           .z = values[3],
           .coupling = values[4],
-          .gradient_norm = std::sqrt(values[kLosses]),
-          .stop_signal = values[kLosses + 2] > 0   ? SIGTERM
-                         : values[kLosses + 1] > 0 ? SIGINT
-                                                   : 0,
-          .busy = std::vector<double>(values + kLosses + 3, values + kLosses + 3 + ranks(world_)),
-          .layers = layers_.with_sums(host.slice(0, kLosses + 3 + ranks(world_)))};
+          .gradient_norm = std::sqrt(values[kSquare]),
+          .stop_signal = values[kSignal + 1] > 0 ? SIGTERM
+                         : values[kSignal] > 0   ? SIGINT
+                                                 : 0,
+          .traffic = {.activations = static_cast<int64_t>(values[kTraffic]),
+                      .history = static_cast<int64_t>(values[kTraffic + 1]),
+                      .history_seconds = values[kTraffic + 2]},
+          .busy = std::vector<double>(values + kBusy, values + kBusy + ranks(world_)),
+          .layers = layers_.with_sums(host.slice(0, kBusy + ranks(world_)))};
 }
 
 }  // namespace hero

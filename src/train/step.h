@@ -13,8 +13,9 @@ namespace hero {
 struct StepSums {
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double gradient_norm = 0;
-  int stop_signal = 0;       ///< that some rank has received; 0: none
-  std::vector<double> busy;  ///< of every rank, what it told begin()
+  int stop_signal = 0;        ///< that some rank has received; 0: none
+  Pipeline::Traffic traffic;  ///< between pipeline ranks, of all of them together
+  std::vector<double> busy;   ///< of every rank, what it told begin()
   LayerStats layers;
 };
 
@@ -37,8 +38,6 @@ class TrainStep {
   /// balancing against the load, b += rate * sign(mean - count) (arXiv 2408.15664).
   void update(int64_t step, double lr);
   StepSums read() const;
-  /// Of the last step, what this rank sent to other pipeline ranks.
-  Pipeline::Traffic traffic() const { return pipeline_ ? pipeline_->traffic() : Pipeline::Traffic(); }
 
  private:
   void compute(const at::Tensor& samples, const Position& position);

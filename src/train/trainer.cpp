@@ -166,7 +166,7 @@ class Trainer {
     busy_seconds_ = seconds - (seconds_waited() - waited);
     record.milliseconds = seconds * 1e3;
     for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
-    record.traffic = step_.traffic();
+    record.traffic = sums.traffic;
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * machine_share_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);

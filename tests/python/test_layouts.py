@@ -144,8 +144,8 @@ def test_a_global_history_makes_one_model_of_every_number_of_stages(data: Path, 
         lines = trained(tmp_path, f"of {ranks}", data, model | {"parallel.pipeline": ranks}, ranks, steps=2)
         losses.add(lines[0]["lm_loss"])
         routed = lines[0]["ranks"]["history_mib"] if ranks > 1 else 0
-        # Rank 0 sends, of every micro-batch, the slots of its MoE layers: [T, E] in bf16.
-        layers = {1: 0, 2: 2, 4: 1}[ranks]
+        # Of every micro-batch the slots [T, E] of all layers before each boundary, in bf16.
+        layers = {1: 0, 2: 2, 4: 1 + 2 + 3}[ranks]
         assert routed == pytest.approx(4 * layers * 32 * 8 * 2 / 2**20)
     assert len(losses) == 1
 
