@@ -14,6 +14,7 @@ import math
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ MODEL = {
 FULL = "all entries"
 
 
-def variants() -> dict[str, dict[str, Any]]:
-    cut = {f"the {top} largest": {"parallel.history_top": top} for top in (8, 4, 2, 1)}
+def variants(tops: Sequence[int]) -> dict[str, dict[str, Any]]:
+    cut = {f"the {top} largest": {"parallel.history_top": top} for top in tops}
     return {FULL: {}, **cut, "no history crosses: two stages": {"router.history": "stage"}}
 
 
@@ -44,11 +45,12 @@ def main() -> None:
     arguments.add_argument("--data", required=True, help="PREFIX of token files")
     arguments.add_argument("--config", default="demo")
     arguments.add_argument("--steps", type=int, default=300)
+    arguments.add_argument("--tops", type=int, nargs="+", default=[8, 4, 2, 1])
     args = arguments.parse_args()
     steps = 10 if args.quick else args.steps
     losses, held_out, sent = {}, {}, {}
     with tempfile.TemporaryDirectory() as work:
-        for name, settings in variants().items():
+        for name, settings in variants(args.tops).items():
             run = Path(work) / name.replace(" ", "-").replace(":", "")
             more = {"train.steps": steps, "optim.warmup_steps": steps // 10}
             train_together(2, ROOT / f"configs/{args.config}.toml", Path(args.data), run, MODEL | more | settings)

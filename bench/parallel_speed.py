@@ -1,8 +1,8 @@
-"""Two processes against one, layout by layout: tokens per second, how long ranks wait, what crosses the stages.
+"""Two processes against one, layout by layout: tokens per second, waiting, and what crosses the stages.
 
 Processes of one thread each on this machine, over Gloo on loopback; the same model, batch and data. Waiting is
-what a rank spends in receives and collectives; beside it stands the bubble that its schedule has where all passes
-take equal times and messages none.
+what a rank spends in receives and collectives; beside it stands the bubble that its schedule has where all
+passes take equal times and messages none, and the speed that `hero plan` predicts of the schedule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ranks import train_together
-from rounds import ROOT, in_turn, note, parser, spread, table, within_rounds, write_page
+from rounds import ROOT, hero_json, in_turn, note, parser, spread, table, within_rounds, write_page
 from train_speed import write_tokens
 
 MICRO_BATCHES = 8
@@ -29,6 +29,7 @@ MODEL = {
     "checkpoint.every": 0,
 }
 PIPELINE = {"parallel.pipeline": 2}
+TRAFFIC = ("activations_mib", "history_mib", "history_ms")
 GLOBAL = PIPELINE | {"router.history": "global"}
 
 
@@ -72,16 +73,27 @@ def train(layout: Layout, config: str, data: Path, steps: int) -> float:
     return statistics.median(line["tokens_per_second"] for line in lines[2:])
 
 
+def predicted_seconds(layout: Layout, config: str) -> float:
+    """Of a step, by `hero plan`, for devices of which only their equality matters to a ratio."""
+    settings = MODEL | {key: value for key, value in layout.settings.items() if key != "train.threads"}
+    words = ["--config", ROOT / f"configs/{config}.toml", "--own-layout", "--gpus", layout.ranks]
+    words += ["--gpus-per-node", 2, "--teraflops", 0.13, "--memory-gib", 1000]
+    words += ["--bandwidth-node-gbs", 4, "--bandwidth-network-gbs", 4]
+    found = hero_json("plan", *words, "--json", *(f"--{key}={value}" for key, value in settings.items()))
+    side = "hero_global" if settings.get("router.history") == "global" else "hero_stage"
+    return float(found["layouts"][0][side]["seconds"])
+
+
 def of_steps(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """A step's line says how long its forerunner kept the ranks busy."""
     if "ranks" not in lines[0]:
         return {}
-    waited = [
-        1 - line["ranks"]["busy_ms_mean"] / before["step_ms"] for before, line in zip(lines[1:], lines[2:], strict=False)
-    ]
     ranks = [line["ranks"] for line in lines[2:]]
-    medians = {key: statistics.median(r[key] for r in ranks) for key in ("activations_mib", "history_mib", "history_ms")}
-    return {"waited": statistics.median(waited), **medians}
+    before = [line["step_ms"] for line in lines[1:-1]]
+    waited = [1 - rank["busy_ms_mean"] / step_ms for rank, step_ms in zip(ranks, before, strict=True)]
+    return {"waited": statistics.median(waited)} | {
+        key: statistics.median(rank[key] for rank in ranks) for key in TRAFFIC
+    }
 
 
 def main() -> None:
@@ -103,18 +115,20 @@ def main() -> None:
         )
     note("done")
     rows = []
+    alone = predicted_seconds(LAYOUTS["one process"], args.config)
     for name, layout in LAYOUTS.items():
         ratio = spread(within_rounds(rates[name], rates["one process"]))
         last = layout.last
-        seen = [f"{last[key]:.2f}" if last else "" for key in ("activations_mib", "history_mib", "history_ms")]
+        seen = [f"{last[key]:.2f}" if last else "" for key in TRAFFIC]
         waited = f"{100 * last['waited']:.0f}%" if last else ""
         ideal = f"{100 * layout.bubble:.1f}%" if layout.bubble else ""
-        rows.append([name, spread(rates[name], 0), ratio, waited, ideal, *seen])
-    head = ["layout", "tokens/s, median (range over rounds)", "one process = 1", "waiting", "ideal bubble",
+        plan = f"{alone / predicted_seconds(layout, args.config):.2f}" if layout.bubble else ""
+        rows.append([name, spread(rates[name], 0), ratio, plan, waited, ideal, *seen])
+    head = ["layout", "tokens/s, median (range over rounds)", "one process = 1", "by `hero plan`", "waiting", "ideal bubble",
             "activations and gradients sent, MiB", "history, MiB", "time of the history, ms"]  # fmt: skip
     lines = [
-        f"`{args.config}`, {MICRO_BATCHES} micro-batches of 512 tokens a step. Waiting, bytes and times are medians over "
-        "the last round's steps; waiting is the mean of both ranks, and of a step: also for the collectives at its end.",
+        f"`{args.config}`, {MICRO_BATCHES} micro-batches of 512 tokens a step. Waiting, bytes and times are medians "
+        "over the last round's steps; waiting is the mean of both ranks, also for the collectives at a step's end.",
         "",
         *table(head, rows),
     ]

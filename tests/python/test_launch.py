@@ -1,7 +1,7 @@
 """Processes started by torchrun: restarted after one was killed, and on two "hosts" (network namespaces
 joined by a cable) that end when the cable is cut.
 
-What runs is `hero_loop TIMEOUT STEPS`, collectives without a model.
+What runs is `hero_loop TIMEOUT STEPS`, collectives without a model; and once `hero train`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from program import ENVIRONMENT
+from program import ENVIRONMENT, PROGRAM, metrics, ran, training
 
 LOOP = Path(__file__).parents[2] / "build" / "tests" / "hero_loop"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
@@ -54,7 +54,7 @@ class Launcher:
                 name, environment = (folder / "comm").read_text(), (folder / "environ").read_bytes()
             except OSError:  # it has ended meanwhile
                 continue
-            if name.strip() == LOOP.name and mark in environment:
+            if name.strip() in (LOOP.name, Path(PROGRAM).name) and mark in environment:
                 found.append(int(folder.name))
         return sorted(found)
 
@@ -149,6 +149,36 @@ def test_restart_of_two_hosts(tmp_path: Path) -> None:
         finally:
             for launcher in launchers:
                 launcher.stop()
+
+
+def test_training_on_two_hosts(data: Path, tmp_path: Path) -> None:
+    """Stages and experts on two hosts train what one process trains."""
+    settings = {
+        "router.kind": "hero",
+        "router.history": "global",
+        "model.num_hidden_layers": 4,
+        "train.dtype": "fp64",
+        "train.sequence": 32,
+        "train.micro_batch": 1,
+        "train.global_batch": 4,
+        "parallel.timeout": 60,
+    }
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    ran(*training(alone, data, settings))
+    more = {"parallel.pipeline": 2, "parallel.expert": 2}
+    command = ["--", PROGRAM, *map(str, training(run, data, settings | more))]
+    with two_hosts():
+        launchers = [on_host(host, tmp_path / host, command) for host in HOSTS]
+        try:
+            wait_until(lambda: all(one.process.poll() is not None for one in launchers), *launchers)
+            for launcher in launchers:
+                assert launcher.process.returncode == 0, launcher.text()
+        finally:
+            for launcher in launchers:
+                launcher.stop()
+    for key in ("loss", "grad_norm"):
+        expected = [line[key] for line in metrics(alone)]
+        assert [line[key] for line in metrics(run)] == pytest.approx(expected, rel=1e-9), key
 
 
 def test_cut_cable_ends_both_sides(tmp_path: Path) -> None:
