@@ -19,6 +19,12 @@ at::Tensor exchange(const Group& group, const at::Tensor& rows, const Counts& in
   return arrived;
 }
 
+// `rows` and zeros behind them, `count` in all.
+at::Tensor filled_up(const at::Tensor& rows, int64_t count) {
+  const int64_t missing = count - rows.size(0);
+  return missing > 0 ? at::constant_pad_nd(rows, {0, 0, 0, missing}) : rows;
+}
+
 // What a backward pass must know to send gradients where rows came from.
 struct Journey : torch::CustomClassHolder {
   Journey(const Group& over, Counts out, Counts in, int64_t n)
@@ -42,10 +48,8 @@ struct Arrive : torch::autograd::Function<Arrive> {
                                                  torch::autograd::variable_list grads) {
     const auto capsule = ctx->saved_data["journey"].toCapsule();
     const auto& journey = static_cast<const Journey&>(*capsule);
-    auto gradient = exchange(journey.group, grads[0], journey.received, journey.sent);
-    const int64_t unsent = journey.rows - gradient.size(0);
-    if (unsent > 0) gradient = at::constant_pad_nd(gradient, {0, 0, 0, unsent});
-    return {gradient, {}, {}, {}, {}};
+    const auto gradient = exchange(journey.group, grads[0], journey.received, journey.sent);
+    return {filled_up(gradient, journey.rows), {}, {}, {}, {}};
   }
 };
 
@@ -82,9 +86,7 @@ at::Tensor RowExchange::arrive() {
 
 at::Tensor RowExchange::go_back(const at::Tensor& rows) const {
   const auto back = exchange(*group_, rows.detach(), received_, sent_);
-  auto all = ops::differentiable<Arrive>(rows, back, group_, received_, sent_);
-  const int64_t unsent = rows_.size(0) - all.size(0);
-  return unsent > 0 ? at::constant_pad_nd(all, {0, 0, 0, unsent}) : all;
+  return filled_up(ops::differentiable<Arrive>(rows, back, group_, received_, sent_), rows_.size(0));
 }
 
 }  // namespace hero

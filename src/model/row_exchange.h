@@ -3,7 +3,7 @@
 // backward passes are the opposite ones.
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <vector>
 
 #include "parallel/group.h"
 
