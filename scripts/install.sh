@@ -18,7 +18,10 @@ packages=(
   libssl-dev                                       # libcrypto: hashes of checkpoint files
   zlib1g-dev libzstd-dev                           # compressed corpora
   libgloo-dev                                      # headers of the wheel's collectives between CPUs
+  libcpp-httplib-dev                               # hero serve
+  bubblewrap                                       # sandbox of the programs that HumanEval runs
   libgtest-dev libbenchmark-dev iproute2           # tests (ip: of two hosts), benchmarks
+  chromium chromium-driver                         # tests of the pages
 )
 
 install_packages() {

@@ -1,36 +1,18 @@
 #include "train/commands.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 
 #include "config/config.h"
-#include "config/error.h"
+#include "eval/python.h"
 #include "train/trainer.h"
 
 namespace hero {
 namespace {
 
-// The report is drawn by Python: this process becomes `python -m hero_moe.report`.
-[[noreturn]] void run_report(const std::vector<std::string>& runs, const std::string& out) {
-  const char* chosen = std::getenv("HERO_PYTHON");
-  const std::string python = chosen && *chosen ? chosen : HERO_PYTHON_DEFAULT;
-  const char* path = std::getenv("PYTHONPATH");
-  const std::string search =
-      std::string(HERO_PYTHON_PACKAGE_DIR) + (path && *path ? ":" + std::string(path) : "");
-  setenv("PYTHONPATH", search.c_str(), 1);
-  std::vector<std::string> words = {python, "-m", "hero_moe.report"};
-  words.insert(words.end(), runs.begin(), runs.end());
-  words.insert(words.end(), {"--out", out});
-  std::vector<char*> arguments;
-  for (auto& w : words) arguments.push_back(w.data());
-  arguments.push_back(nullptr);
-  execvp(arguments[0], arguments.data());
-  throw RunError(python + ": cannot be started: " + std::strerror(errno) +
-                 "; HERO_PYTHON names the Python that draws reports");
+// The report is drawn by Python.
+[[noreturn]] void run_report(std::vector<std::string> arguments, const std::string& out) {
+  arguments.insert(arguments.end(), {"--out", out});
+  become_python("hero_moe.report", arguments);
 }
 
 }  // namespace
