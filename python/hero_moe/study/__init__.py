@@ -1,0 +1,1 @@
+"""What `hero study` writes when its runs are finished: the comparison of variants over seeds."""

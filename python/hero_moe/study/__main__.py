@@ -1,0 +1,116 @@
+"""`python -m hero_moe.study DIR`: results.json, table.md, figures and report.html of a study's finished runs.
+
+Exit status 2, with one line on stderr, for a wrong command line, study.json or run folder; 1 where something cannot
+be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from hero_moe import page
+from hero_moe.figures import SMOOTHED, SMOOTHED_DIFFERENCE, STYLE, to_svg
+from hero_moe.report import write_atomically
+from hero_moe.run_files import InputError
+from hero_moe.study import drawing, table
+from hero_moe.study.reading import Study, load_study
+from hero_moe.study.statistics import Result, results
+
+CAPTIONS = {
+    "loss": (
+        "Training loss over the steps, mean over the seeds (each run: centred mean over "
+        f"{SMOOTHED:.0%} of its steps); the last fifth enlarged."
+    ),
+    "advantage": (
+        "Advantage: the baseline's loss minus the variant's at the same step and seed (centred mean over "
+        f"{SMOOTHED_DIFFERENCE:.0%} of the steps); line: mean over the seeds, band: one standard deviation."
+    ),
+    "final": (
+        "Final advantage: strokes are seeds, the dot their mean, the bar the 95% confidence interval of the mean "
+        "(Student's t over paired differences)."
+    ),
+}
+
+
+def _figures(study: Study, numbers: Sequence[Result]) -> dict[str, Figure]:
+    figures = {"loss": drawing.loss_figure(study)}
+    if any(one.advantage.by_seed for one in numbers):
+        figures["advantage"] = drawing.advantage_figure(study)
+        figures["final"] = drawing.final_figure(study, numbers)
+    return figures
+
+
+def _notes(study: Study) -> str:
+    notes = [
+        "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are paired: "
+        "runs of one seed saw the same batches and share their initial draws. A star: the interval leaves out zero; "
+        "with several variants some stars come by chance. Late growth: mean advantage over the last fifth of the "
+        "steps minus that over the fifth around the middle. Rates depend on what else the machine did.",
+    ]
+    same = drawing.variants_in_words(study.variants)
+    if same:
+        notes.append(f"Every layer sees the same: {same}; trained once.")
+    cut = [f"{v.name} {v.layers_cut}" for v in study.variants if v.layers_cut]
+    if cut:
+        notes.append(f"Routers that a window cuts, of {study.moe_layers}: {', '.join(cut)}.")
+    uneven = {len(v.runs) for v in study.trained}
+    if len(uneven) > 1:
+        notes.append("Variants differ in finished seeds: their rows rest on different numbers of runs.")
+    return " ".join(notes)
+
+
+def write_results(folder: Path) -> list[Path]:
+    """Writes everything; returns the files. Raises `InputError` and `OSError`."""
+    study = load_study(folder)
+    numbers = results(study)
+    files = {"results.json": json.dumps(table.as_json(study, numbers), indent=1) + "\n"}
+    files["table.md"] = table.markdown(study, numbers)
+    (folder / "figures").mkdir(exist_ok=True)
+    parts = []
+    with matplotlib.rc_context(STYLE):
+        for name, figure in _figures(study, numbers).items():
+            for ending in ("png", "svg"):
+                figure.savefig(folder / "figures" / f"{name}.{ending}", dpi=160)
+            parts.append(page.figure(to_svg(figure, name, CAPTIONS[name]), CAPTIONS[name]))
+    cells = [[page.cell(text) for text in row] for row in table.rows(study, numbers)]
+    heads = [(title, small) if small else title for title, small in table.HEADER]
+    files["report.html"] = page.document(
+        f"Study of {study.config}",
+        table.summary(study, numbers),
+        [
+            page.section("Results", page.table(heads, cells), page.paragraph(_notes(study))),
+            page.section("Figures", *parts),
+        ],
+    )
+    for name, text in files.items():
+        write_atomically(folder / name, text)
+    return [folder / name for name in files]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m hero_moe.study", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", metavar="DIR", type=Path, help="folder of hero study --out")
+    options = parser.parse_args(arguments)
+    try:
+        written = write_results(options.folder)
+    except InputError as error:
+        print(f"hero study: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"hero study: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 1
+    print((options.folder / "table.md").read_text("utf-8"))
+    print(f"report: {written[-1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

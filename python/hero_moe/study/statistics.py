@@ -1,0 +1,139 @@
+"""The numbers of a study: losses of each variant, and their paired differences to the baseline over seeds.
+
+Runs of one seed saw the same batches and began with the same draws, so every difference is taken within a seed; its
+mean over the seeds has a confidence interval from Student's t. An advantage is the baseline's loss minus the
+variant's: above zero the variant is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from hero_moe.comparison import end_mean, final_loss, peak_load, smooth
+from hero_moe.figures import SMOOTHED_DIFFERENCE, smoothing_window
+from hero_moe.run_files import Run
+from hero_moe.study.reading import Study, Variant
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values by seed with their mean, standard deviation (NaN for one) and 95% confidence interval of the mean
+    (NaN for one)."""
+
+    by_seed: dict[int, float]
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, by_seed: dict[int, float]) -> Sample:
+        """NaN throughout without values."""
+        values = np.array(list(by_seed.values()))
+        count = len(values)
+        mean = float(values.mean()) if count else math.nan
+        if count < 2:
+            return cls(by_seed, mean, math.nan, math.nan, math.nan)
+        deviation = float(values.std(ddof=1))
+        half = float(student.ppf(0.5 + CONFIDENCE / 2, count - 1)) * deviation / math.sqrt(count)
+        return cls(by_seed, mean, deviation, mean - half, mean + half)
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether the confidence interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One variant of a study. `late_growth`: mean advantage over the last fifth of the steps minus that over the
+    fifth around the middle."""
+
+    variant: Variant
+    final_loss: Sample
+    held_out: Sample
+    advantage: Sample
+    held_out_advantage: Sample
+    late_growth: Sample
+    peak_share: Sample
+    tokens_per_second: Sample
+
+
+def held_out_loss(run: Run) -> float:
+    """Mean loss over the evaluation's tokens; NaN without an evaluation of the last step."""
+    entries = [entry for entry in run.evaluations if entry.step == run.metrics.steps[-1] and entry.tokens]
+    tokens = sum(entry.tokens for entry in entries)
+    return sum(entry.loss * entry.tokens for entry in entries) / tokens if tokens else math.nan
+
+
+def _peak(run: Run) -> float:
+    peak = peak_load(run)
+    return peak.share if peak else math.nan
+
+
+def _speed(run: Run) -> float:
+    return float(np.nanmedian(run.metrics.scalars["tokens_per_second"]))
+
+
+def advantage_curve(run: Run, baseline: Run) -> np.ndarray:
+    """Baseline's training loss minus the run's, step by step [steps]."""
+    return baseline.metrics.scalars["lm_loss"] - run.metrics.scalars["lm_loss"]
+
+
+def _late_growth(curve: np.ndarray) -> float:
+    middle = curve[int(0.4 * len(curve)) : int(0.6 * len(curve))]
+    return float(curve[int(0.8 * len(curve)) :].mean() - middle.mean()) if len(middle) else math.nan
+
+
+def _sample(runs: dict[int, Run], value: Callable[[Run], float]) -> Sample:
+    found = {seed: value(run) for seed, run in runs.items()}
+    return Sample.of({seed: number for seed, number in found.items() if math.isfinite(number)})
+
+
+def _paired(variant: Variant, baseline: Variant, value: Callable[[Run, Run], float]) -> Sample:
+    seeds = [seed for seed in variant.runs if seed in baseline.runs] if variant is not baseline else []
+    found = {seed: value(variant.runs[seed], baseline.runs[seed]) for seed in seeds}
+    return Sample.of({seed: number for seed, number in found.items() if math.isfinite(number)})
+
+
+def result(variant: Variant, baseline: Variant) -> Result:
+    """All numbers of one variant; its paired samples hold the seeds that the baseline has finished too."""
+    return Result(
+        variant=variant,
+        final_loss=_sample(variant.runs, final_loss),
+        held_out=_sample(variant.runs, held_out_loss),
+        advantage=_paired(variant, baseline, lambda run, base: end_mean(advantage_curve(run, base))),
+        held_out_advantage=_paired(
+            variant, baseline, lambda run, base: held_out_loss(base) - held_out_loss(run)
+        ),
+        late_growth=_paired(variant, baseline, lambda run, base: _late_growth(advantage_curve(run, base))),
+        peak_share=_sample(variant.runs, _peak),
+        tokens_per_second=_sample(variant.runs, _speed),
+    )
+
+
+def results(study: Study) -> list[Result]:
+    """Those of every variant that has finished runs, in the study's order."""
+    return [result(variant, study.baseline) for variant in study.trained]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean over seeds of smoothed curves [steps], and the standard deviation over seeds (zeros for one seed)."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def band(curves: Sequence[np.ndarray], part: float = SMOOTHED_DIFFERENCE) -> Band:
+    """Every curve is smoothed over `part` of its steps first."""
+    smoothed = np.stack([smooth(curve, smoothing_window(len(curve), part)) for curve in curves])
+    spread = smoothed.std(axis=0, ddof=1) if len(smoothed) > 1 else np.zeros(smoothed.shape[1])
+    return Band(smoothed.mean(axis=0), spread)

@@ -1,0 +1,129 @@
+"""The table of a study: as rows of text for the page and for Markdown, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hero_moe.sections import NONE, percent, plain, signed
+from hero_moe.study.reading import Study
+from hero_moe.study.statistics import Result, Sample
+
+HEADER = (
+    ("variant", ""),
+    ("seeds", ""),
+    ("final loss", "mean ± deviation"),
+    ("advantage", "mean [95% interval]"),
+    ("held-out loss", "mean ± deviation"),
+    ("held-out advantage", "mean [95% interval]"),
+    ("late growth", "mean [95% interval]"),
+    ("peak expert load", "share of all tokens"),
+    ("router operations", "exact, to the baseline"),
+    ("step operations", "exact, to the baseline"),
+    ("tokens/s", "median"),
+)
+
+
+def _with_deviation(sample: Sample) -> str:
+    if not math.isfinite(sample.mean):
+        return NONE
+    deviation = f" ± {sample.deviation:.4f}" if math.isfinite(sample.deviation) else ""
+    return f"{sample.mean:.4f}{deviation}"
+
+
+def with_interval(sample: Sample) -> str:
+    """`+0.0123 [+0.0061, +0.0185]`, a star behind it where the interval leaves out zero."""
+    if not math.isfinite(sample.mean):
+        return NONE
+    if not math.isfinite(sample.low):
+        return f"{sample.mean:+.4f}".replace("-", "−")
+    star = " *" if sample.beyond_noise else ""
+    return f"{sample.mean:+.4f} [{sample.low:+.4f}, {sample.high:+.4f}]{star}".replace("-", "−")
+
+
+def _relative(study: Study, one: Result, key: str) -> str:
+    base = study.baseline.cost[key]
+    if one.variant is study.baseline or base <= 0:
+        return NONE
+    change = one.variant.cost[key] / base - 1
+    return f"{'−' if change < 0 else '+'}{abs(change):.2%}"
+
+
+def rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row a variant with runs, cells as HEADER says; then the variants that are another's model."""
+    table = []
+    for one in results:
+        base = one.variant is study.baseline
+        table.append(
+            [
+                one.variant.name,
+                str(len(one.variant.runs)),
+                _with_deviation(one.final_loss),
+                NONE if base else with_interval(one.advantage),
+                _with_deviation(one.held_out),
+                NONE if base else with_interval(one.held_out_advantage),
+                NONE if base else with_interval(one.late_growth),
+                percent(one.peak_share.mean),
+                _relative(study, one, "router_step_flops_exact"),
+                _relative(study, one, "step_flops_exact"),
+                f"{one.tokens_per_second.mean:,.0f}" if math.isfinite(one.tokens_per_second.mean) else NONE,
+            ]
+        )
+    same = [variant for variant in study.variants if variant.same_as]
+    return table + [[variant.name, f"is {variant.same_as}", *[NONE] * (len(HEADER) - 2)] for variant in same]
+
+
+def markdown(study: Study, results: Sequence[Result]) -> str:
+    """The same as a Markdown table."""
+    heads = [f"{title}<br>{small}" if small else title for title, small in HEADER]
+    lines = [heads, ["---"] * len(heads), *rows(study, results)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _sample_json(sample: Sample) -> dict[str, Any]:
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "mean": number(sample.mean),
+        "deviation": number(sample.deviation),
+        "low": number(sample.low),
+        "high": number(sample.high),
+        "by_seed": {str(seed): value for seed, value in sample.by_seed.items()},
+    }
+
+
+def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
+    """All numbers; null for what one seed, or no evaluation, cannot say."""
+    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth", "peak_share")
+    keys += ("tokens_per_second",)
+    return {
+        "baseline": study.baseline.name,
+        "steps": study.steps,
+        "tokens_per_step": study.tokens_per_step,
+        "variants": {
+            one.variant.name: {key: _sample_json(getattr(one, key)) for key in keys} | {"cost": one.variant.cost}
+            for one in results
+        },
+        "same_as": {variant.name: variant.same_as for variant in study.variants if variant.same_as},
+    }
+
+
+def summary(study: Study, results: Sequence[Result]) -> str:
+    """The comparison in a few words."""
+    others = [one for one in results if one.variant is not study.baseline and one.advantage.by_seed]
+    base = next(one for one in results if one.variant is study.baseline)
+    text = (
+        f"{len(study.trained)} variants of {study.config}, {study.steps:,} steps of {study.tokens_per_step:,} tokens; "
+        f"{study.baseline.name} ends at a loss of {plain(base.final_loss.mean, 4)}"
+    )
+    if not others:
+        return f"{text}."
+    best = max(others, key=lambda one: one.advantage.mean)
+    beyond = [one.variant.name for one in others if one.advantage.beyond_noise]
+    told = ", ".join(beyond) if beyond else "none"
+    return (
+        f"{text}, {best.variant.name} lowest of the others ({signed(-best.advantage.mean)}). "
+        f"Beyond the noise between seeds (95% interval of the paired difference): {told}."
+    )

@@ -1,0 +1,218 @@
+#include "study/runs.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "config/error.h"
+#include "data/file_io.h"
+#include "data/step_progress.h"
+#include "folder/resolve.h"
+#include "study/child.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t asked_to_stop = 0;
+
+// The first SIGINT or SIGTERM lets every run save; the second ends them and this process at once.
+void on_signal(int number) {
+  asked_to_stop = number;
+  std::signal(number, SIG_DFL);
+}
+
+fs::path log_of(const StudyRun& run) { return run.folder.string() + ".log"; }
+
+bool trained(const StudyRun& run) {
+  const auto checkpoints = list_checkpoints(run.folder);
+  return !checkpoints.empty() &&
+         checkpoint_step(checkpoints.back().filename().string()) == run.config.train.steps;
+}
+
+bool evaluated(const StudyRun& run) {
+  if (run.evaluate.empty()) return true;
+  std::ifstream file(run.folder / "eval.json");
+  const auto found = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return found.is_object() && found.value("step", int64_t{-1}) == run.config.train.steps;
+}
+
+// One run on its way: training, then evaluation.
+class Active {
+ public:
+  explicit Active(const StudyRun& run) : run_(&run), child_(start()) {}
+
+  const StudyRun& run() const { return *run_; }
+  void stop() const { child_.send(SIGTERM); }
+
+  /// The status with which the run came to its end; nothing while it goes on.
+  std::optional<int> poll() {
+    const auto status = child_.status();
+    if (!status || *status != 0 || evaluated(*run_) || asked_to_stop) return status;
+    if (evaluating_) throw RunError(log_of(*run_).string() + ": no result in " + run_->name + "/eval.json");
+    child_ = start();
+    return std::nullopt;
+  }
+
+ private:
+  Child start() {
+    evaluating_ = trained(*run_);
+    return Child(evaluating_ ? run_->evaluate : run_->train, log_of(*run_));
+  }
+
+  const StudyRun* run_;
+  bool evaluating_ = false;
+  Child child_;
+};
+
+// Progress lines end in a carriage return.
+std::string last_line(const fs::path& file) {
+  std::string text = read_file(file.string());
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text.substr(text.find_last_of("\r\n") + 1);
+}
+
+// Reads only what has come to a metrics file since it was last asked.
+class StepCounter {
+ public:
+  explicit StepCounter(const StudyRun& run) : path_(run.folder / "metrics.jsonl") {}
+
+  int64_t count() {
+    std::ifstream file(path_, std::ios::binary | std::ios::ate);
+    if (!file) return steps_;
+    const auto size = static_cast<int64_t>(file.tellg());
+    if (size < read_) read_ = steps_ = 0;  // cut back by a run that goes on
+    file.seekg(read_);
+    std::string added(static_cast<size_t>(size - read_), '\0');
+    file.read(added.data(), static_cast<std::streamsize>(added.size()));
+    steps_ += std::ranges::count(added, '\n');
+    read_ = size;
+    return steps_;
+  }
+
+ private:
+  fs::path path_;
+  int64_t read_ = 0, steps_ = 0;
+};
+
+std::string names_of(const std::deque<Active>& active) {
+  std::string names;
+  for (const auto& one : active) names += (names.empty() ? "" : ", ") + one.run().name;
+  return names;
+}
+
+}  // namespace
+
+std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<Variant>& variants) {
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads = options.threads ? options.threads : std::max<int64_t>(1, cores / options.jobs);
+  std::vector<StudyRun> runs;
+  for (int64_t i = 0; i < options.seeds; ++i) {
+    for (const auto& variant : variants) {
+      if (!variant.same_as.empty()) continue;
+      StudyRun run{.name = "", .folder = {}, .config = variant.config, .train = {}, .evaluate = {}};
+      run.config.train.seed += i;
+      const auto seed = std::to_string(run.config.train.seed);
+      run.name = "seed-" + seed + "/" + variant.name;
+      run.folder = options.out / ("seed-" + seed) / variant.name;
+      run.train = {"train", "--config", options.config.string(), "--config", variant.overlay.string()};
+      run.train.push_back("--data");
+      run.train.insert(run.train.end(), options.data.begin(), options.data.end());
+      run.train.insert(run.train.end(), {"--run", run.folder.string(), "--resume"});
+      run.train.insert(run.train.end(), options.flags.begin(), options.flags.end());
+      run.train.insert(run.train.end(),
+                       {"--train.seed=" + seed, "--train.threads=" + std::to_string(threads)});
+      if (!options.held_out.empty()) {
+        run.evaluate = {"eval", run.folder.string(), "--data"};
+        run.evaluate.insert(run.evaluate.end(), options.held_out.begin(), options.held_out.end());
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
+void check_present(const StudyRun& run) {
+  const auto path = run.folder / "config.toml";
+  if (!fs::exists(path)) return;
+  const Config own = load_config({path.string()}, {});
+  Config asked = run.config;
+  if (asked.model.vocab_size == 0) asked.model.vocab_size = own.model.vocab_size;
+  for (const auto& difference : differences(own, asked)) {
+    const bool free = std::ranges::any_of(
+        std::initializer_list<const char*>{"train.threads:", "train.device:", "checkpoint."},
+        [&](const char* prefix) { return difference.starts_with(prefix); });
+    if (!free) {
+      throw UserError(path.string() + ": the run was started otherwise (" + difference +
+                      "); expected this study's configuration, or another --out");
+    }
+  }
+}
+
+int64_t steps_done(const StudyRun& run) { return StepCounter(run).count(); }
+
+bool finished(const StudyRun& run) { return trained(run) && evaluated(run); }
+
+int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  std::deque<const StudyRun*> waiting;
+  std::vector<StepCounter> counters(runs.begin(), runs.end());
+  int64_t total = 0;
+  for (const auto& run : runs) {
+    total += run.config.train.steps;
+    if (!finished(run)) waiting.push_back(&run);
+  }
+  const auto done = [&] {
+    int64_t steps = 0;
+    for (auto& counter : counters) steps += counter.count();
+    return steps;
+  };
+  const auto& train = runs.at(0).config.train;
+  StepProgress progress("step", total,
+                        {.start = done(),
+                         .rate_unit = "tok",
+                         .rate_per_item = static_cast<double>(train.global_batch * train.sequence)});
+  std::deque<Active> active;
+  int failed = 0;
+  bool told = false;
+  while (!active.empty() || (!waiting.empty() && !failed && !asked_to_stop)) {
+    while (!waiting.empty() && !failed && !asked_to_stop && static_cast<int64_t>(active.size()) < jobs) {
+      fs::create_directories(waiting.front()->folder.parent_path());
+      active.emplace_back(*waiting.front());
+      waiting.pop_front();
+    }
+    if (asked_to_stop && !told) {
+      for (const auto& one : active) one.stop();
+      told = true;
+    }
+    for (auto one = active.begin(); one != active.end();) {
+      const auto status = one->poll();
+      if (!status) {
+        ++one;
+        continue;
+      }
+      if (*status != 0 && !asked_to_stop) {
+        std::fprintf(stderr, "\n%s: %s\n", log_of(one->run()).c_str(), last_line(log_of(one->run())).c_str());
+        if (!failed) failed = *status;
+      }
+      one = active.erase(one);
+    }
+    progress.update(done(), names_of(active));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  progress.finish();
+  if (!asked_to_stop) return failed;
+  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command goes on\n",
+               static_cast<int>(asked_to_stop));
+  return 128 + asked_to_stop;
+}
+
+}  // namespace hero

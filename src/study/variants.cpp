@@ -1,0 +1,95 @@
+#include "study/variants.h"
+
+#include <algorithm>
+
+#include "config/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path find_overlay(const fs::path& base, const std::string& name) {
+  if (name.find('/') != std::string::npos || name.ends_with(".toml")) {
+    if (fs::is_regular_file(name)) return name;
+    throw UserError("--variants: " + name + ": found no such file, expected a TOML file");
+  }
+  const auto beside = base.parent_path() / (name + ".toml");
+  if (fs::is_regular_file(beside)) return beside;
+  const auto own = fs::path(HERO_CONFIG_DIR) / (name + ".toml");
+  if (fs::is_regular_file(own)) return own;
+  throw UserError("--variants: " + name + ": found neither " + beside.string() + " nor " + own.string() +
+                  ", expected an overlay's name or its file");
+}
+
+std::vector<std::vector<int64_t>> all_visible(const Config& config) {
+  const auto stages = stage_of_layers(moe_layers(config.model), config.router);
+  std::vector<std::vector<int64_t>> all;
+  for (int64_t l = 1; l <= static_cast<int64_t>(stages.size()); ++l)
+    all.push_back(visible_layers(l, stages, config.router));
+  return all;
+}
+
+// Without what a baseline's router does not read. R_cp alone asks for its stages.
+RouterConfig read_by_baseline(const RouterConfig& router) {
+  RouterConfig left = router, unread;
+  left.window = unread.window;
+  left.scale = unread.scale;
+  left.eps = unread.eps;
+  left.init = unread.init;
+  left.detach = unread.detach;
+  left.history = unread.history;
+  if (left.coupling_loss == 0) {
+    left.stages = unread.stages;
+    left.stage_sizes = unread.stage_sizes;
+  }
+  return left;
+}
+
+}  // namespace
+
+std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::string>& names,
+                                   const std::vector<std::string>& flags) {
+  std::vector<Variant> variants;
+  for (const auto& name : names) {
+    const auto overlay = find_overlay(base, name);
+    Variant variant;
+    variant.name = overlay.stem().string();
+    variant.overlay = overlay;
+    for (const auto& other : variants) {
+      if (other.name == variant.name) {
+        throw UserError("--variants: found " + variant.name + " twice, expected different names");
+      }
+    }
+    variant.config = load_config({base.string(), overlay.string()}, flags);
+    check(variant.config);
+    const auto same = std::ranges::find_if(
+        variants, [&](const Variant& v) { return same_model(v.config, variant.config); });
+    if (same != variants.end()) variant.same_as = same->same_as.empty() ? same->name : same->same_as;
+    variants.push_back(std::move(variant));
+  }
+  return variants;
+}
+
+bool same_model(const Config& a, const Config& b) {
+  Config left = a, right = b;
+  if (a.router.kind == "baseline" && b.router.kind == "baseline") {
+    left.router = read_by_baseline(a.router);
+    right.router = read_by_baseline(b.router);
+  } else if (a.router.kind == b.router.kind && all_visible(a) == all_visible(b)) {
+    right.router.window = a.router.window;
+  }
+  return differences(left, right).empty();
+}
+
+int64_t layers_cut(const Config& config) {
+  if (config.router.kind != "hero" || config.router.window == 0) return 0;
+  Config uncut = config;
+  uncut.router.window = 0;
+  const auto with = all_visible(config), without = all_visible(uncut);
+  int64_t cut = 0;
+  for (size_t i = 0; i < with.size(); ++i) cut += with[i].size() < without[i].size();
+  return cut;
+}
+
+}  // namespace hero

@@ -1,0 +1,104 @@
+"""`hero study` from start to end with tiny models: what it trains, what coincides, stopping and going on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from program import CONFIGS, ENVIRONMENT, PROGRAM, SMALL, hero, ran, refused, same_outcome, toml
+
+SETTINGS = SMALL | {"train.steps": 8, "train.seed": 5, "model.num_hidden_layers": 4, "checkpoint.every": 2}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("study") / "tiny.toml"
+    file.write_text(toml(SETTINGS))
+    return file
+
+
+def words(config: Path, data: Path, out: Path, *more: object) -> list[object]:
+    return ["study", config, "--data", data, "--out", out, "--threads", 1, *more]
+
+
+@pytest.fixture(scope="module")
+def study(config: Path, data: Path) -> Path:
+    """Baseline, hero, mask1 and mask3 (which cuts nothing in four layers) under two seeds."""
+    out = config.parent / "whole"
+    ran(*words(config, data, out, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2, "--jobs", 2))
+    return out
+
+
+def test_every_variant_is_trained_under_every_seed(study: Path) -> None:
+    description = json.loads((study / "study.json").read_text())
+    assert description["seeds"] == [5, 6] and description["steps"] == 8
+    found = {v["name"]: (v["same_as"], v["layers_cut"], v["runs"]) for v in description["variants"]}
+    assert found["mask1"] == (None, 2, {"5": "seed-5/mask1", "6": "seed-6/mask1"})
+    assert found["mask3"] == ("hero", 0, {})
+    assert not (study / "seed-5" / "mask3").exists()
+    numbers = json.loads((study / "results.json").read_text())["variants"]
+    assert set(numbers) == {"baseline", "hero", "mask1"}
+    for seed in ("5", "6"):
+        lines = (study / f"seed-{seed}" / "hero" / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["lm_loss"] == numbers["hero"]["final_loss"]["by_seed"][seed]
+        evaluation = json.loads((study / f"seed-{seed}" / "hero" / "eval.json").read_text())
+        assert evaluation["step"] == 8
+        assert numbers["hero"]["held_out"]["by_seed"][seed] == pytest.approx(evaluation["datasets"][0]["loss"])
+
+
+def test_costs_are_those_of_hero_cost(study: Path, config: Path) -> None:
+    description = json.loads((study / "study.json").read_text())
+    cost = json.loads(ran("cost", "--config", config, "--config", CONFIGS / "hero.toml", "--json",
+                          "--model.vocab_size=512").stdout)  # fmt: skip
+    for variant, column in (("baseline", "baseline"), ("hero", "hero")):
+        found = next(v["cost"] for v in description["variants"] if v["name"] == variant)
+        assert found["parameters"] == cost["parameters"]["total"][column]
+        assert found["step_flops_exact"] == cost["operations of a step, exact"]["total"][column]
+        assert found["router_step_flops_paper"] == cost["router operations of a step"]["paper's count"][column]
+
+
+def test_again_trains_nothing(study: Path, config: Path, data: Path) -> None:
+    times = {path: path.stat().st_mtime_ns for path in study.glob("seed-*/*/metrics.jsonl")}
+    ran(*words(config, data, study, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2))
+    assert times == {path: path.stat().st_mtime_ns for path in study.glob("seed-*/*/metrics.jsonl")}
+
+
+def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: Path) -> None:
+    out = config.parent / "stopped"
+    command = words(config, data, out, "--variants", "baseline,hero", "--seeds", 1)
+    process = subprocess.Popen([PROGRAM, *map(str, command)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    metrics = out / "seed-5" / "baseline" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM, told
+    assert "the same command goes on" in told and not (out / "study.json").exists()
+    ran(*command)
+    for variant in ("baseline", "hero"):
+        same_outcome(out / "seed-5" / variant, study / "seed-5" / variant, 8)
+
+
+def test_a_failing_run_ends_the_study_with_its_words(config: Path, data: Path, tmp_path: Path) -> None:
+    result = hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--optim.lr=1e30", "--optim.clip_norm=0"))
+    assert result.returncode == 1
+    assert "seed-5/baseline.log: hero: " in result.stderr and "not finite" in result.stderr.replace("nan", "not finite")
+
+
+def test_bad_input(study: Path, config: Path, data: Path, tmp_path: Path) -> None:
+    refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline,nothing")),
+            "--variants: nothing: found neither", "expected an overlay's name or its file")  # fmt: skip
+    refused(hero(*words(config, data, tmp_path / "s", "--variants", "hero,hero")), "found hero twice")
+    refused(hero(*words(config, data, study, "--variants", "baseline", "--optim.lr=0.5")),
+            "seed-5/baseline/config.toml: the run was started otherwise (optim.lr: 0.001 -> 0.5)")  # fmt: skip
+    refused(hero(*words(config, data, study, "--variants", "baseline", "--train.stepz=3")), "train.stepz")
+    refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
+            "found no finished run, expected one")  # fmt: skip
+    assert not (tmp_path / "s").exists()
+    missing = hero(*words(config, tmp_path / "none", tmp_path / "t", "--variants", "baseline"))
+    assert missing.returncode == 2 and "none" in missing.stderr

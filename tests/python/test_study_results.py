@@ -1,0 +1,127 @@
+"""The comparison of a study: paired differences, intervals, figures and page, from synthetic runs with known losses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_run
+
+from hero_moe.study.__main__ import main
+from hero_moe.study.reading import COSTS, load_study
+from hero_moe.study.statistics import Sample, band, results
+
+STEPS, SEEDS = 60, (1, 2, 3)
+LOWER = {"baseline": (0.0, 0.0, 0.0), "hero": (0.02, 0.03, 0.04), "mask1": (0.01, -0.02, 0.01)}
+
+
+def cost(router: float) -> dict[str, float]:
+    return {key: (router if key.startswith("router") else 1000.0 + router) for key in COSTS}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Three variants under three seeds, and one that is hero's model."""
+    variants = []
+    for name, lower in LOWER.items():
+        runs = {}
+        for seed, by in zip(SEEDS, lower):
+            kind = "baseline" if name == "baseline" else "hero"
+            write_run(tmp_path / f"seed-{seed}" / name, kind=kind, steps=STEPS, lower=by, seed=seed)
+            runs[str(seed)] = f"seed-{seed}/{name}"
+        router = 100.0 if name == "baseline" else 150.0
+        variants.append({"name": name, "same_as": None, "layers_cut": 0, "cost": cost(router), "runs": runs})
+    variants[2]["layers_cut"] = 4
+    variants.append({"name": "mask9", "same_as": "hero", "layers_cut": 0, "cost": cost(150.0), "runs": {}})
+    description = {"format": 1, "config": "small.toml", "model_type": "qwen3_moe", "moe_layers": 6, "experts": 16,
+                   "top_k": 2, "steps": STEPS, "tokens_per_step": 2048, "seeds": list(SEEDS),
+                   "variants": variants}  # fmt: skip
+    (tmp_path / "study.json").write_text(json.dumps(description))
+    return tmp_path
+
+
+def test_paired_differences_take_the_seeds_out(study: Path) -> None:
+    """Losses of different seeds differ by far more than the variants; within a seed the difference is exact."""
+    base, hero, mask1 = results(load_study(study))
+    assert hero.final_loss.deviation > 0.005
+    assert hero.advantage.by_seed == pytest.approx({1: 0.02, 2: 0.03, 3: 0.04}, abs=1e-12)
+    # Student's t with 2 degrees of freedom: 4.302653 (any table), deviation 0.01.
+    half = 4.302653 * 0.01 / math.sqrt(3)
+    assert hero.advantage.mean == pytest.approx(0.03, abs=1e-12)
+    assert (hero.advantage.low, hero.advantage.high) == pytest.approx((0.03 - half, 0.03 + half), abs=1e-8)
+    assert hero.advantage.beyond_noise and not mask1.advantage.beyond_noise
+    assert mask1.advantage.mean == pytest.approx(0.0, abs=1e-12)
+    assert hero.late_growth.mean == pytest.approx(0.0, abs=1e-12)
+    assert base.advantage.by_seed == {}
+
+
+def test_held_out_loss_is_the_mean_over_tokens(study: Path) -> None:
+    base, hero, _ = results(load_study(study))
+    assert base.held_out.mean == pytest.approx(3.5, abs=1e-12)  # 3.3 and 3.7 on as many tokens each
+    assert hero.held_out_advantage.by_seed == pytest.approx({1: 0.02, 2: 0.03, 3: 0.04}, abs=1e-12)
+
+
+def test_growth_is_the_end_against_the_middle(study: Path) -> None:
+    path = study / "seed-1" / "hero" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[48:]:
+        line["lm_loss"] -= 0.5
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    hero = results(load_study(study))[1]
+    assert hero.late_growth.by_seed == pytest.approx({1: 0.5, 2: 0.0, 3: 0.0}, abs=1e-12)
+
+
+def test_one_seed_has_no_interval() -> None:
+    sample = Sample.of({7: 0.1})
+    assert sample.mean == 0.1 and math.isnan(sample.low) and not sample.beyond_noise
+    assert math.isnan(Sample.of({}).mean)
+
+
+def test_band_is_mean_and_deviation_of_smoothed_curves() -> None:
+    curves = [np.full(40, 1.0), np.full(40, 3.0)]
+    one = band(curves)
+    assert one.mean == pytest.approx(np.full(40, 2.0)) and one.deviation == pytest.approx(np.full(40, math.sqrt(2)))
+
+
+def test_page_table_and_figures(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(study)]) == 0
+    printed = capsys.readouterr().out
+    assert "| mask9 | is hero |" in printed and "+0.0300 [+0.0052, +0.0548] *" in printed
+    numbers = json.loads((study / "results.json").read_text())
+    assert numbers["variants"]["hero"]["advantage"]["mean"] == pytest.approx(0.03)
+    assert numbers["variants"]["baseline"]["advantage"]["mean"] is None and numbers["same_as"] == {"mask9": "hero"}
+    html = (study / "report.html").read_text()
+    assert html.count("<figure>") == 3 and "mask1 4" in html and "+50.00%" in html and "http" not in html
+    names = {path.name for path in (study / "figures").iterdir()}
+    assert names == {f"{name}.{ending}" for name in ("loss", "advantage", "final") for ending in ("png", "svg")}
+
+
+def test_unfinished_seeds_are_named(study: Path) -> None:
+    content = json.loads((study / "study.json").read_text())
+    del content["variants"][1]["runs"]["3"]
+    (study / "study.json").write_text(json.dumps(content))
+    assert main([str(study)]) == 0
+    assert "differ in finished seeds" in (study / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c.update(format=2), "study.json: format: expected 1"),
+        (lambda c: c["variants"][0]["runs"].update({"1": "gone"}), "gone: found nothing, expected a run folder"),
+        (lambda c: c.update(steps=61), "metrics.jsonl: found 60 steps, expected the study's 61"),
+        (lambda c: c["variants"][0].pop("cost"), "variants[0]: cost: found nothing, expected an object"),
+        (lambda c: [v["runs"].clear() for v in c["variants"]], "found no finished run, expected one"),
+    ],
+)
+def test_mistakes_are_one_line(study: Path, capsys: pytest.CaptureFixture[str], change, expected: str) -> None:
+    content = json.loads((study / "study.json").read_text())
+    change(content)
+    (study / "study.json").write_text(json.dumps(content))
+    assert main([str(study)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and expected in told
+    assert not (study / "report.html").exists() and not (study / "results.json").exists()
