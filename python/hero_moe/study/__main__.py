@@ -66,6 +66,11 @@ def _notes(study: Study) -> str:
     return " ".join(notes)
 
 
+def _table(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    heads = [(title, small) if small else title for title, small in header]
+    return page.table(heads, [[page.cell(text) for text in row] for row in rows])
+
+
 def write_results(folder: Path) -> list[Path]:
     """Writes everything; returns the files. Raises `InputError` and `OSError`."""
     study = load_study(folder)
@@ -79,13 +84,16 @@ def write_results(folder: Path) -> list[Path]:
             for ending in ("png", "svg"):
                 figure.savefig(folder / "figures" / f"{name}.{ending}", dpi=160)
             parts.append(page.figure(to_svg(figure, name, CAPTIONS[name]), CAPTIONS[name]))
-    cells = [[page.cell(text) for text in row] for row in table.rows(study, numbers)]
-    heads = [(title, small) if small else title for title, small in table.HEADER]
     files["report.html"] = page.document(
         f"Study of {study.config}",
         table.summary(study, numbers),
         [
-            page.section("Results", page.table(heads, cells), page.paragraph(_notes(study))),
+            page.section(
+                "Results",
+                _table(table.LOSSES, table.loss_rows(study, numbers)),
+                _table(table.FURTHER, table.further_rows(study, numbers)),
+                page.paragraph(_notes(study)),
+            ),
             page.section("Figures", *parts),
         ],
     )

@@ -13,6 +13,7 @@ from hero_moe.figures import BASELINE_COLOUR, COLOURS, DASHES, GREY, SMOOTHED, L
 from hero_moe.study.reading import Study, Variant
 from hero_moe.study.statistics import Band, Result, advantage_curve, band
 
+MANY_COLOURS = (*COLOURS, "#882255", "#999933")  # and two of Tol's
 ROW = 0.42  # inches of a variant in the figure of final advantages
 
 
@@ -24,7 +25,7 @@ def styles_of(study: Study) -> dict[str, LineStyle]:
             styles[variant.name] = LineStyle(BASELINE_COLOUR, ())
         else:
             styles[variant.name] = LineStyle(
-                COLOURS[others % len(COLOURS)], DASHES[others // len(COLOURS) % len(DASHES)]
+                MANY_COLOURS[others % len(MANY_COLOURS)], DASHES[others // len(MANY_COLOURS) % len(DASHES)]
             )
             others += 1
     return styles
@@ -64,9 +65,9 @@ def _draw(axes: Axes, steps: np.ndarray, bands: dict[str, Band], styles: dict[st
         axes.plot(steps, one.mean, **style.options())
 
 
-def _legend(axes: Axes, names: Sequence[str], styles: dict[str, LineStyle], where: str) -> None:
+def _legend(figure: Figure, names: Sequence[str], styles: dict[str, LineStyle]) -> None:
     lines = [Line2D([], [], **styles[name].options()) for name in names]
-    axes.legend(lines, names, loc=where, frameon=False, ncols=2 if len(names) > 4 else 1)
+    figure.legend(lines, names, loc="outside upper left", frameon=False, ncols=8)
 
 
 def _steps(study: Study) -> np.ndarray:
@@ -89,7 +90,7 @@ def loss_figure(study: Study) -> Figure:
         inset.set_xlabel("")
         inset.tick_params(labelsize=8)
         inset.set_title("last fifth of the steps", fontsize=8, loc="left", color="#444444")
-    _legend(axes, list(bands), styles, "lower left")
+    _legend(figure, list(bands), styles)
     return figure
 
 
@@ -106,7 +107,7 @@ def advantage_figure(study: Study) -> Figure:
         axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low) + 1e-9)
     step_axis(axes, [steps])
     axes.set_ylabel(f"{study.baseline.name} − variant\n(nats per token)")
-    _legend(axes, list(bands), styles, "upper left")
+    _legend(figure, list(bands), styles)
     return figure
 
 

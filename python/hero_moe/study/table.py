@@ -10,17 +10,21 @@ from hero_moe.sections import NONE, percent, plain, signed
 from hero_moe.study.reading import Study
 from hero_moe.study.statistics import Result, Sample
 
-HEADER = (
+LOSSES = (
     ("variant", ""),
     ("seeds", ""),
     ("final loss", "mean ± deviation"),
     ("advantage", "mean [95% interval]"),
     ("held-out loss", "mean ± deviation"),
     ("held-out advantage", "mean [95% interval]"),
+)
+FURTHER = (
+    ("variant", ""),
     ("late growth", "mean [95% interval]"),
     ("peak expert load", "share of all tokens"),
     ("router operations", "exact, to the baseline"),
     ("step operations", "exact, to the baseline"),
+    ("parameters", "to the baseline"),
     ("tokens/s", "median"),
 )
 
@@ -50,8 +54,8 @@ def _relative(study: Study, one: Result, key: str) -> str:
     return f"{'−' if change < 0 else '+'}{abs(change):.2%}"
 
 
-def rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
-    """One row a variant with runs, cells as HEADER says; then the variants that are another's model."""
+def loss_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row a variant with runs, cells as LOSSES says; then the variants that are another's model."""
     table = []
     for one in results:
         base = one.variant is study.baseline
@@ -63,22 +67,37 @@ def rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
                 NONE if base else with_interval(one.advantage),
                 _with_deviation(one.held_out),
                 NONE if base else with_interval(one.held_out_advantage),
-                NONE if base else with_interval(one.late_growth),
-                percent(one.peak_share.mean),
-                _relative(study, one, "router_step_flops_exact"),
-                _relative(study, one, "step_flops_exact"),
-                f"{one.tokens_per_second.mean:,.0f}" if math.isfinite(one.tokens_per_second.mean) else NONE,
             ]
         )
     same = [variant for variant in study.variants if variant.same_as]
-    return table + [[variant.name, f"is {variant.same_as}", *[NONE] * (len(HEADER) - 2)] for variant in same]
+    return table + [[variant.name, f"is {variant.same_as}", *[NONE] * (len(LOSSES) - 2)] for variant in same]
+
+
+def further_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row a variant with runs, cells as FURTHER says."""
+    return [
+        [
+            one.variant.name,
+            NONE if one.variant is study.baseline else with_interval(one.late_growth),
+            percent(one.peak_share.mean),
+            _relative(study, one, "router_step_flops_exact"),
+            _relative(study, one, "step_flops_exact"),
+            _relative(study, one, "parameters"),
+            f"{one.tokens_per_second.mean:,.0f}" if math.isfinite(one.tokens_per_second.mean) else NONE,
+        ]
+        for one in results
+    ]
+
+
+def _markdown(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    heads = [f"{title}<br>{small}" if small else title for title, small in header]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
 
 
 def markdown(study: Study, results: Sequence[Result]) -> str:
-    """The same as a Markdown table."""
-    heads = [f"{title}<br>{small}" if small else title for title, small in HEADER]
-    lines = [heads, ["---"] * len(heads), *rows(study, results)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Both as Markdown."""
+    losses = _markdown(LOSSES, loss_rows(study, results))
+    return f"{losses}\n{_markdown(FURTHER, further_rows(study, results))}"
 
 
 def _sample_json(sample: Sample) -> dict[str, Any]:
