@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "analyze/commands.h"
 #include "bench/commands.h"
 #include "config/error.h"
 #include "cost/commands.h"
@@ -46,6 +47,7 @@ int main(int argc, char** argv) {
   hero::add_generate_command(hero);
   hero::add_export_command(hero);
   hero::add_inspect_commands(hero);
+  hero::add_analyze_command(hero);
   hero::add_cost_command(hero);
   hero::add_plan_command(hero);
   hero::add_bench_commands(hero);

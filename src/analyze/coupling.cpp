@@ -1,0 +1,86 @@
+#include "analyze/coupling.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+namespace hero {
+
+std::vector<LayerPair> visible_pairs(const HistoryLayout& layout) {
+  std::vector<LayerPair> pairs;
+  for (int64_t l = 1; l <= layout.layers(); ++l) {
+    for (const int64_t p : layout.visible(l)) pairs.push_back({l, p});
+  }
+  return pairs;
+}
+
+std::optional<LayerPair> default_pair(const HistoryLayout& layout) {
+  std::vector<LayerPair> adjacent;
+  for (const auto& pair : visible_pairs(layout)) {
+    if (pair.layer != pair.predecessor + 1) continue;
+    if (pair.layer == 10) return pair;
+    adjacent.push_back(pair);
+  }
+  if (adjacent.empty()) return std::nullopt;
+  return adjacent[(adjacent.size() - 1) / 2];
+}
+
+double percentile(std::vector<double>& values, double percent) {
+  const double place = static_cast<double>(values.size() - 1) * (percent / 100.0);
+  const auto below = static_cast<std::ptrdiff_t>(std::floor(place));
+  const double part = place - static_cast<double>(below);
+  const auto middle = values.begin() + below;
+  std::nth_element(values.begin(), middle, values.end());
+  const double a = *middle;
+  const double b = middle + 1 == values.end() ? a : *std::min_element(middle + 1, values.end());
+  // From the nearer end, as numpy does.
+  return part < 0.5 ? a + (b - a) * part : b - (b - a) * (1 - part);
+}
+
+double effective_rank(const at::Tensor& matrix) {
+  const auto values = at::linalg_svdvals(matrix.to(at::kDouble));
+  const auto sum = values.sum();
+  if (sum.item<double>() == 0) return 0;
+  const auto shares = values / sum;
+  return std::exp(-at::special_xlogy(shares, shares).sum().item<double>());
+}
+
+Coupling coupling(const RouterHistory& history) {
+  const auto& layout = history.layout();
+  Coupling out;
+  out.dependency_LL = at::zeros({layout.layers(), layout.layers()}, at::kDouble);
+  const auto pairs = visible_pairs(layout);
+  std::vector<double> magnitudes;
+  magnitudes.reserve(pairs.size() * static_cast<size_t>(layout.experts() * layout.experts()));
+  for (const auto& pair : pairs) {
+    const auto block = history.block(pair.layer, pair.predecessor).contiguous();
+    const double factor = history.depth_factor(pair.layer), norm = block.norm().item<double>();
+    out.pairs.push_back({pair, factor, norm, effective_rank(block)});
+    out.dependency_LL[pair.layer - 1][pair.predecessor - 1] = norm * factor;
+    const auto sizes = block.abs();
+    const auto* first = sizes.const_data_ptr<double>();
+    magnitudes.insert(magnitudes.end(), first, first + sizes.numel());
+  }
+  if (pairs.empty()) return out;
+  const double tau = percentile(magnitudes, 90);
+  out.tau = tau;
+  std::map<int64_t, std::array<int64_t, 3>> entries;
+  for (const auto& pair : pairs) {
+    const auto block = history.block(pair.layer, pair.predecessor);
+    auto& at_distance = entries[pair.layer - pair.predecessor];
+    at_distance[0] += block.lt(-tau).sum().item<int64_t>();
+    at_distance[1] += block.gt(tau).sum().item<int64_t>();
+    at_distance[2] += block.numel();
+  }
+  for (const auto& [distance, n] : entries) {
+    const auto all = static_cast<double>(n[2]);
+    out.distances.push_back(
+        {distance, 100.0 * static_cast<double>(n[0]) / all, 100.0 * static_cast<double>(n[1]) / all, n[2]});
+  }
+  return out;
+}
+
+}  // namespace hero

@@ -1,0 +1,191 @@
+// What the weights say, against loops over their entries.
+#include "analyze/coupling.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "analyze/trained.h"
+#include "config/error.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using analyze::kVariants;
+using hero::test::TemporaryFolder;
+
+struct Example {
+  explicit Example(const hero::Config& config) : model(config) {
+    small::perturb(model, 0.1, 5);
+    analyze::save(model, folder.path());
+  }
+  at::Tensor weight(int64_t l) const {
+    return oracle::copy_weights(model.parameters()).at(analyze::router_name(model.config(), l)).detach();
+  }
+
+  TemporaryFolder folder;
+  hero::Transformer model;
+};
+
+// W_R^(l,p), S(l) as the oracle has it.
+at::Tensor block(const Example& example, const std::vector<int64_t>& seen, int64_t l, size_t m) {
+  const auto& config = example.model.config();
+  const int64_t e = config.model.num_experts, first = config.model.hidden_size + static_cast<int64_t>(m) * e;
+  EXPECT_EQ(example.weight(l).size(1), config.model.hidden_size + static_cast<int64_t>(seen.size()) * e);
+  return example.weight(l).slice(1, first, first + e);
+}
+
+double frobenius(const at::Tensor& matrix) {
+  double sum = 0;
+  for (int64_t i = 0; i < matrix.size(0); ++i)
+    for (int64_t j = 0; j < matrix.size(1); ++j) sum += std::pow(matrix[i][j].item<double>(), 2);
+  return std::sqrt(sum);
+}
+
+double ninetieth(std::vector<double> values) {
+  std::ranges::sort(values);
+  const double place = 0.9 * static_cast<double>(values.size() - 1);
+  const auto i = static_cast<size_t>(place);
+  return values[i] + (values[i + 1] - values[i]) * (place - std::floor(place));
+}
+
+TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
+  for (const auto& variant : kVariants) {
+    SCOPED_TRACE(variant.name);
+    const Example example(analyze::config_of(variant));
+    const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), example.model.config()));
+    const auto stages = oracle::stages(5, variant.stages);
+    auto want_D = at::zeros({5, 5}, at::kDouble);
+    std::map<int64_t, std::vector<double>> by_distance;
+    std::vector<double> magnitudes;
+    size_t pairs = 0;
+    for (int64_t l = 1; l <= 5; ++l) {
+      const auto seen = oracle::visible(l, example.model.config().router, stages);
+      for (size_t m = 0; m < seen.size(); ++m) {
+        const auto w = block(example, seen, l, m).contiguous();
+        const double factor =
+            variant.scale ? std::sqrt(static_cast<double>(l - 1) / static_cast<double>(seen.size())) : 1.0;
+        const double norm = frobenius(w);
+        want_D[l - 1][seen[m] - 1] = norm * factor;
+        for (int64_t i = 0; i < w.numel(); ++i) {
+          by_distance[l - seen[m]].push_back(w.const_data_ptr<double>()[i]);
+          magnitudes.push_back(std::abs(w.const_data_ptr<double>()[i]));
+        }
+        ASSERT_LT(pairs, found.pairs.size());
+        const auto& pair = found.pairs[pairs++];
+        EXPECT_EQ(pair.pair.layer, l);
+        EXPECT_EQ(pair.pair.predecessor, seen[m]);
+        EXPECT_DOUBLE_EQ(pair.depth_factor, factor);
+        EXPECT_NEAR(pair.norm, norm, 1e-12);
+      }
+    }
+    EXPECT_EQ(pairs, found.pairs.size());
+    EXPECT_LT(small::relative_error(found.dependency_LL, want_D), 1e-13);
+    EXPECT_TRUE(found.dependency_LL.eq(0).equal(want_D.eq(0)));
+    ASSERT_TRUE(found.tau);
+    EXPECT_NEAR(*found.tau, ninetieth(magnitudes), 1e-15);
+    ASSERT_EQ(found.distances.size(), by_distance.size());
+    size_t i = 0;
+    for (const auto& [distance, values] : by_distance) {
+      const auto& row = found.distances[i++];
+      const auto all = static_cast<double>(values.size());
+      const auto below = std::ranges::count_if(values, [&](double w) { return w < -*found.tau; });
+      const auto above = std::ranges::count_if(values, [&](double w) { return w > *found.tau; });
+      EXPECT_EQ(row.distance, distance);
+      EXPECT_EQ(row.entries, static_cast<int64_t>(values.size()));
+      EXPECT_DOUBLE_EQ(row.negative, 100 * static_cast<double>(below) / all);
+      EXPECT_DOUBLE_EQ(row.positive, 100 * static_cast<double>(above) / all);
+    }
+  }
+}
+
+TEST(Coupling, BlocksOfAModelWithDenseLayersAndWithoutAConfigToml) {
+  auto config = small::deepseek();
+  config.train.dtype = "fp32";
+  const Example example(config);
+  fs::remove(example.folder / "config.toml");
+  const auto read = hero::load_model_config(example.folder.path());
+  EXPECT_EQ(read.router.kind, "hero");
+  const hero::RouterHistory history(example.folder.path(), read);
+  for (int64_t l = 2; l <= 4; ++l) {
+    for (int64_t p = 1; p < l; ++p) {
+      const auto want = example.weight(l).slice(1, 24 + (p - 1) * 8, 24 + p * 8).to(at::kDouble);
+      EXPECT_TRUE(history.block(l, p).equal(want)) << l << " " << p;
+    }
+  }
+}
+
+TEST(Coupling, PercentileBetweenTwoValues) {
+  const auto of = [](std::vector<double> values, double percent) {
+    return hero::percentile(values, percent);
+  };
+  EXPECT_EQ(of({7}, 90), 7);
+  EXPECT_EQ(of({3, 1, 2}, 50), 2);
+  EXPECT_DOUBLE_EQ(of({4, 1, 3, 2}, 90), 3.7);
+  EXPECT_DOUBLE_EQ(of({10, 0}, 25), 2.5);
+  EXPECT_EQ(of({5, 1}, 100), 5);
+}
+
+TEST(Coupling, EffectiveRankOfMatricesWithKnownSingularValues) {
+  EXPECT_NEAR(hero::effective_rank(at::eye(6)), 6, 1e-12);
+  EXPECT_NEAR(hero::effective_rank(at::ones({6, 6})), 1, 1e-6);
+  EXPECT_EQ(hero::effective_rank(at::zeros({6, 6})), 0);
+  // Singular values 3 and 1, turned.
+  const auto turn = std::get<0>(at::linalg_qr(small::normal({2, 2}, 1)));
+  const auto matrix = at::mm(turn, at::diag(at::tensor({3.0, 1.0}, at::kDouble)));
+  const double entropy = -(0.75 * std::log(0.75) + 0.25 * std::log(0.25));
+  EXPECT_NEAR(hero::effective_rank(matrix), std::exp(entropy), 1e-12);
+}
+
+TEST(Coupling, PairThatFiguresShow) {
+  const auto pair = [](int64_t layers, int64_t stages) {
+    hero::RouterConfig router;
+    router.kind = "hero";
+    router.stages = stages;
+    return hero::default_pair(hero::HistoryLayout(layers, 4, router));
+  };
+  EXPECT_EQ(pair(30, 2)->layer, 10);
+  EXPECT_EQ(pair(30, 2)->predecessor, 9);
+  EXPECT_EQ(pair(5, 1)->layer, 3);   // of 2, 3, 4, 5
+  EXPECT_EQ(pair(18, 2)->layer, 9);  // 10 begins a stage; of 2 .. 9 and 11 .. 18
+  EXPECT_EQ(pair(2, 1)->layer, 2);
+  EXPECT_FALSE(pair(1, 1));
+  EXPECT_FALSE(pair(4, 4));
+}
+
+TEST(Coupling, NothingVisible) {
+  auto config = small::qwen();
+  config.router.stages = 4;
+  const Example example(config);
+  const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
+  EXPECT_FALSE(found.tau);
+  EXPECT_TRUE(found.pairs.empty() && found.distances.empty());
+  EXPECT_EQ(found.dependency_LL.abs().max().item<double>(), 0);
+}
+
+TEST(Coupling, RefusesBaselinesAndBrokenWeights) {
+  Example example(small::qwen());
+  auto config = small::qwen();
+  config.router.kind = "baseline";
+  const auto refuse = [&] { hero::RouterHistory(example.folder.path(), config); };
+  EXPECT_NE(
+      hero::test::error_of<hero::UserError>(refuse).find("router.kind = \"baseline\", expected a HERO model"),
+      std::string::npos);
+  config = small::qwen();
+  config.router.window = 1;
+  EXPECT_NE(
+      hero::test::error_of<hero::UserError>(refuse).find("model.layers.2.mlp.gate.weight has the shape"),
+      std::string::npos);
+  config.router.window = 0;
+  for (auto& p : example.model.parameters().all()) {
+    if (p.name == "model.layers.2.mlp.gate.weight") p.values[0][30] = std::nan("");
+  }
+  analyze::save(example.model, example.folder.path());
+  EXPECT_NE(hero::test::error_of<hero::UserError>(refuse).find(
+                "model.layers.2.mlp.gate.weight: found a number that is not finite"),
+            std::string::npos);
+}
+
+}  // namespace

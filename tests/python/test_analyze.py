@@ -1,0 +1,315 @@
+"""`hero analyze`: its numbers against numpy on the weights, and against what other commands say of the same model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from program import ENVIRONMENT, PROGRAM, checkpoint, folder_bytes, hero, ran, refused, training, write_megatron
+from safetensors.numpy import load_file, save_file
+
+D, E, K, LAYERS, SEQUENCE = 64, 8, 2, 6, 64
+STAGES = [0, 0, 0, 1, 1, 1]
+SETTINGS = {"model.num_hidden_layers": LAYERS, "train.dtype": "fp32", "checkpoint.keep": 1}
+HERO = {"router.kind": "hero", "router.stages": 2}
+
+Analysis = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs `hero`, of two stages, and `baseline`."""
+    folder = tmp_path_factory.mktemp("analyze")
+    ran(*training(folder / "hero", data, SETTINGS | HERO))
+    ran(*training(folder / "baseline", data, SETTINGS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def analysis(runs: Path, data: Path) -> Analysis:
+    """Of the whole of the data's validation part."""
+    out = runs / "analysis"
+    ran("analyze", runs / "hero", "--out", out, "--data", data, "--baseline", runs / "baseline",
+        "--batch", 4, "--numbers-only")  # fmt: skip
+    return json.loads((out / "analysis.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def blocks(runs: Path) -> dict[tuple[int, int], np.ndarray]:
+    """W_R^(l,p) by (l, p), cut out of the checkpoint."""
+    weights = load_file(checkpoint(runs / "hero", 6) / "model.safetensors")
+    found = {}
+    for layer in range(1, LAYERS + 1):
+        seen = [p for p in range(1, layer) if STAGES[p - 1] == STAGES[layer - 1]]
+        router = weights[f"model.layers.{layer - 1}.mlp.gate.weight"]
+        assert router.shape == (E, D + len(seen) * E) and router.dtype == np.float32
+        for m, p in enumerate(seen):
+            found[layer, p] = router[:, D + m * E : D + (m + 1) * E].astype(np.float64)
+    return found
+
+
+def seen_by(layer: int, blocks: dict[tuple[int, int], np.ndarray]) -> int:
+    return sum(1 for target, _ in blocks if target == layer)
+
+
+def test_what_was_analysed(analysis: Analysis) -> None:
+    assert analysis["model"] == {
+        "folder": "hero", "step": 6, "layers": LAYERS, "experts": E, "top_k": K, "hidden_size": D,
+        "stages": STAGES, "window": None, "scale": True, "history": "stage", "detach": True,
+        "decoder_layer": list(range(LAYERS)),
+    }  # fmt: skip
+    assert list(analysis) == [
+        "model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair", "data", "expert_share",
+        "utilisation", "history", "agreement", "history_alone", "removal", "paths",
+    ]  # fmt: skip
+    assert analysis["default_pair"] == {"layer": 3, "predecessor": 2}
+
+
+def test_weights_against_numpy(analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path) -> None:
+    dependency = np.zeros((LAYERS, LAYERS))
+    assert [(pair["layer"], pair["predecessor"]) for pair in analysis["pairs"]] == list(blocks)
+    for pair, ((layer, p), block) in zip(analysis["pairs"], blocks.items(), strict=True):
+        factor = np.sqrt((layer - 1) / seen_by(layer, blocks))
+        dependency[layer - 1, p - 1] = np.linalg.norm(block) * factor
+        shares = np.linalg.svd(block, compute_uv=False)
+        shares /= shares.sum()
+        assert pair["depth_factor"] == pytest.approx(factor, rel=1e-15)
+        assert pair["norm"] == pytest.approx(np.linalg.norm(block), rel=1e-12)
+        assert pair["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+    np.testing.assert_allclose(analysis["layer_dependency"], dependency, rtol=1e-12, atol=0)
+
+    every = np.concatenate([block.ravel() for block in blocks.values()])
+    tau = np.percentile(np.abs(every), 90)
+    assert analysis["tau"] == tau
+    for row, distance in zip(analysis["coupling_by_distance"], (1, 2), strict=True):
+        entries = np.concatenate([b.ravel() for (layer, p), b in blocks.items() if layer - p == distance])
+        assert (row["distance"], row["entries"]) == (distance, entries.size)
+        assert row["negative"] == pytest.approx(100 * (entries < -tau).mean(), rel=1e-15)
+        assert row["positive"] == pytest.approx(100 * (entries > tau).mean(), rel=1e-15)
+
+    tensors = load_file(runs / "analysis" / "analysis.safetensors")
+    assert set(tensors) == {f"coupling.{layer}.{p}" for layer, p in blocks}
+    for (layer, p), block in blocks.items():
+        assert tensors[f"coupling.{layer}.{p}"].dtype == np.float32
+        np.testing.assert_array_equal(tensors[f"coupling.{layer}.{p}"], block)
+
+
+def valid_tokens(data: Path) -> np.ndarray:
+    return np.fromfile(f"{data}-valid.bin", np.uint16).astype(np.int64)
+
+
+def test_tokens_and_loss_are_those_of_hero_eval(analysis: Analysis, runs: Path, data: Path) -> None:
+    for run, found in (("hero", analysis["data"]), ("baseline", analysis["utilisation"]["baseline"])):
+        ran("eval", runs / run, "--data", data, "--batch", 4)
+        want = json.loads((runs / run / "eval.json").read_text())["datasets"][0]
+        assert found["loss"] == pytest.approx(want["loss"], rel=1e-6)
+    assert analysis["data"] | {"loss": 0} == {
+        "names": [f"{data.name}-valid"], "tokens": valid_tokens(data).size - 1, "sequence": SEQUENCE, "loss": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("run", ["hero", "baseline"])
+def test_expert_shares_are_those_of_hero_logits(
+    analysis: Analysis, runs: Path, data: Path, tmp_path: Path, run: str
+) -> None:
+    tokens = valid_tokens(data)[:-1]  # the last one predicts nothing
+    windows = [tokens[i : i + SEQUENCE].tolist() for i in range(0, tokens.size, SEQUENCE)]
+    (tmp_path / "ids.json").write_text(json.dumps(windows))
+    ran("logits", runs / run, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "out", "--routing")
+    routing = load_file(tmp_path / "out")
+    share = np.zeros((LAYERS, E))
+    for layer in range(1, LAYERS + 1):
+        for n in range(len(windows)):
+            share[layer - 1] += np.bincount(routing[f"topk_ids.{n}.{layer}"].ravel(), minlength=E)
+    share /= tokens.size
+    other = analysis["utilisation"]["baseline"] if run == "baseline" else analysis
+    # Other batches round otherwise: a few tokens may go elsewhere.
+    np.testing.assert_allclose(other["expert_share"], share, rtol=0, atol=3 / tokens.size)
+    peak = other["peak"] if run == "baseline" else other["utilisation"]["peak"]
+    found = np.array(other["expert_share"])
+    assert peak["share"] == found.max() == found[peak["layer"] - 1, peak["expert"]]
+    if run == "hero":
+        paths = analysis["paths"]
+        assert paths["ids"] == windows[0] and len(paths["text"]) == SEQUENCE
+        for layer in range(1, LAYERS + 1):
+            assert np.mean(np.array(paths["experts"][layer - 1]) == routing[f"topk_ids.0.{layer}"]) > 0.95
+            np.testing.assert_allclose(
+                np.array(paths["weights"][layer - 1]), routing[f"topk_weights.0.{layer}"], atol=1e-4
+            )
+    else:
+        change = 100 * (analysis["utilisation"]["peak"]["share"] / peak["share"] - 1)
+        assert analysis["utilisation"]["peak_change_percent"] == pytest.approx(change, rel=1e-12)
+        assert (other["folder"], other["top_k"]) == ("baseline", K)
+
+
+def test_loss_without_a_predecessor(
+    analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path, data: Path, tmp_path: Path
+) -> None:
+    """A copy of the run with those columns zeroed has that loss."""
+    shutil.copytree(runs / "hero", tmp_path / "run")
+    file = checkpoint(tmp_path / "run", 6) / "model.safetensors"
+    weights = load_file(file)
+    for layer in (2, 3):  # layer 1 comes first in both
+        weights[f"model.layers.{layer - 1}.mlp.gate.weight"][:, D : D + E] = 0
+    save_file(weights, file, {"format": "pt"})
+    ran("eval", tmp_path / "run", "--data", data, "--batch", 4)
+    want = json.loads((tmp_path / "run" / "eval.json").read_text())["datasets"][0]["loss"]
+    without = analysis["removal"]["loss_without"]
+    assert [entry["predecessor"] for entry in without] == [1, 2, 4, 5]
+    assert without[0]["loss"] == pytest.approx(want, rel=1e-6)
+    for entry in without:
+        assert entry["loss_change"] == entry["loss"] - analysis["data"]["loss"]
+    change = np.array(analysis["removal"]["routing_change"])
+    seen = np.array([[(layer, p) in blocks for p in range(1, LAYERS + 1)] for layer in range(1, LAYERS + 1)])
+    assert (change[seen] > 0).all() and (change[~seen] == 0).all() and (change <= 1).all()
+    assert (np.array(analysis["removal"]["routing_kl"])[seen] > 0).all()
+
+
+def test_history_rows(analysis: Analysis) -> None:
+    assert [row["visible"] for row in analysis["history"]] == [0, 1, 2, 0, 1, 2]
+    for row in analysis["history"]:
+        depth = (row["layer"] - 1) * E
+        assert row["initial_variance_share"] == (depth / (D + depth) if row["visible"] else 0)
+        assert (row["variance_share"] is None) == (row["visible"] == 0)
+        assert row["variance_share"] is None or 0 < row["variance_share"] < 1
+    for key in ("agreement", "history_alone"):
+        assert [row["layer"] for row in analysis[key]] == [2, 3, 5, 6]
+        assert all(0 <= row["top_k"] <= 1 and 0 <= row["top_1"] <= 1 for row in analysis[key])
+    assert all(row["chance_top_k"] == K / E and row["kl"] > 0 for row in analysis["history_alone"])
+
+
+def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, tmp_path: Path) -> None:
+    """Only what the weights say; files of an earlier analysis are replaced, others stay."""
+    ran("export", runs / "hero", tmp_path / "model")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "analysis.json").write_text("old")
+    (out / "notes.txt").write_text("mine")
+    ran("analyze", tmp_path / "model", "--out", out, "--pair", "6,4", "--numbers-only")
+    assert sorted(p.name for p in out.iterdir()) == ["analysis.json", "analysis.safetensors", "notes.txt"]
+    found = json.loads((out / "analysis.json").read_text())
+    for key in ("layer_dependency", "tau", "coupling_by_distance", "pairs"):
+        assert found[key] == analysis[key]
+    assert (found["model"]["folder"], found["model"]["step"]) == ("model", None)
+    assert found["default_pair"] == {"layer": 6, "predecessor": 4}
+    assert set(found) == {"model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair"}
+    assert folder_bytes(out)["analysis.safetensors"] == folder_bytes(runs / "analysis")["analysis.safetensors"]
+
+
+def test_benchmark_files(analysis: Analysis, runs: Path, data: Path, tmp_path: Path) -> None:
+    """Several sets, text among them, share the tokens that may be read."""
+    rows = [{"query": f"return {i} +", "choices": ["index", "total"], "gold": i % 2} for i in range(60)]
+    file = tmp_path / "choices.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran("analyze", runs / "hero", "--out", tmp_path / "out", "--data", file, data, "--tokens", 6 * SEQUENCE,
+        "--numbers-only")  # fmt: skip
+    found = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert found["data"]["names"] == ["choices", f"{data.name}-valid"]
+    assert found["data"]["tokens"] == 6 * SEQUENCE
+    assert "".join(found["paths"]["text"]).startswith("return 0 + index</s>return 1 + total</s>")
+
+
+def test_python_is_told_where_the_numbers_are(runs: Path, tmp_path: Path) -> None:
+    words = ["analyze", runs / "hero", "--out", tmp_path / "out", "--runs", runs / "baseline", runs / "hero"]
+    result = subprocess.run(
+        [PROGRAM, *map(str, words)],
+        env=ENVIRONMENT | {"HERO_PYTHON": "/bin/echo"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == f"-m hero_moe.analysis {tmp_path}/out --runs {runs}/baseline {runs}/hero\n"
+    assert (tmp_path / "out" / "analysis.json").is_file()
+
+
+def test_a_single_layer_sees_nothing(data: Path, tmp_path: Path) -> None:
+    ran(*training(tmp_path / "run", data, HERO | {"model.num_hidden_layers": 1, "router.stages": 1, "train.steps": 2}))
+    ran("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128, "--numbers-only")
+    found = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert found["layer_dependency"] == [[0]] and found["tau"] is None and found["default_pair"] is None
+    assert found["pairs"] == found["coupling_by_distance"] == found["agreement"] == found["history_alone"] == []
+    assert found["removal"] == {
+        "routing_change": [[0]], "routing_kl": [[0]], "loss_without": [], "rank_correlation": None,
+    }  # fmt: skip
+    assert load_file(tmp_path / "out" / "analysis.safetensors") == {}
+
+
+Arrange = Callable[[Path, Path, Path], list[Any]]
+
+
+def bad_line(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    (tmp / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    return [runs / "hero", "--data", tmp / "bad.jsonl"]
+
+
+def bad_row(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    (tmp / "rows.jsonl").write_text('{"query": "1 + 1", "choices": ["2"], "gold": 1}\n')
+    return [runs / "hero", "--data", tmp / "rows.jsonl"]
+
+
+def no_tokenizer(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    ran("export", runs / "hero", tmp / "model")
+    for file in (tmp / "model").glob("tokenizer*"):
+        file.unlink()
+    (tmp / "text.jsonl").write_text('{"text": "some"}\n')
+    return [tmp / "model", "--data", tmp / "text.jsonl"]
+
+
+def foreign_ids(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    write_megatron(tmp / "foreign", [[1, 2, 60000]])
+    return [runs / "hero", "--data", tmp / "foreign"]
+
+
+def foreign_tokenizer(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    (tmp / "text.txt").write_text("other words in another order " * 50)
+    ran("data", "tokenizer", "--input", tmp / "text.txt", "--vocab-size", 300, "--out", tmp / "o.model", "--workers", 1)
+    ran("data", "tokenize", "--input", tmp / "text.txt", "--tokenizer", tmp / "o.model", "--out", tmp / "other")
+    return [runs / "hero", "--data", tmp / "other-train"]
+
+
+def file_as_out(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    (tmp / "out").write_text("mine")
+    return [runs / "hero"]
+
+
+def foreign_baseline(runs: Path, data: Path, tmp: Path) -> list[Any]:
+    settings = SETTINGS | {"model.vocab_size": 640, "train.steps": 2}
+    ran(*training(tmp / "wide", data, settings))
+    return [runs / "hero", "--data", data, "--baseline", tmp / "wide"]
+
+
+REFUSALS: dict[str, tuple[Arrange, list[str]]] = {
+    "baseline": (lambda runs, *_: [runs / "baseline"], ['router.kind = "baseline"', "expected a HERO model"]),
+    "no folder": (lambda runs, *_: [runs / "none"], ["none: found nothing, expected a run folder"]),
+    "no data": (lambda runs, *_: [runs / "hero", "--data", runs / "none"], ["none.idx"]),
+    "line": (bad_line, ["bad.jsonl:2: byte 9: found no valid JSON"]),
+    "row": (bad_row, ["rows.jsonl:1: gold: found 1, expected the number of the right choice, 0 to 0"]),
+    "no tokenizer": (no_tokenizer, ["text.jsonl: text, but", "holds no tokenizer.model"]),
+    "ids": (foreign_ids, ["foreign.bin", "60000"]),
+    "tokenizer": (foreign_tokenizer, ["other-train.bin", "another tokenizer than", "tokenizer.model"]),
+    "out": (file_as_out, ["out: found a file, expected a new folder"]),
+    "baseline's vocabulary": (foreign_baseline, ["wide", "model.vocab_size = 640, expected 512", "hero"]),
+    "baseline without data": (lambda runs, *_: [runs / "hero", "--baseline", runs / "hero"], ["--baseline requires"]),
+    "pair": (lambda runs, *_: [runs / "hero", "--pair", "4,3"], ["--pair 4,3: expected a layer, from 1 to 6"]),
+    "long windows": (
+        lambda runs, data, _: [runs / "hero", "--data", data, "--sequence", 129],
+        ["--sequence: found 129, expected at most 128"],
+    ),
+    "runs": (lambda runs, data, tmp: [runs / "hero", "--runs", tmp], ["found no metrics.jsonl, expected a run folder"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSALS)
+def test_refusals_write_nothing(mistake: str, runs: Path, data: Path, tmp_path: Path) -> None:
+    arrange, parts = REFUSALS[mistake]
+    words = arrange(runs, data, tmp_path)
+    flag = [] if mistake == "runs" else ["--numbers-only"]
+    before = folder_bytes(tmp_path)
+    refused(hero("analyze", *words, "--out", tmp_path / "out", *flag), *parts)
+    assert folder_bytes(tmp_path) == before and (mistake == "out") == (tmp_path / "out").exists()
