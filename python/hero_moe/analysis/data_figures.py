@@ -6,14 +6,15 @@ The paper's "Expert Routing Dynamics" describes the first; the initial share of 
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from hero_moe.analysis.contents import Analysis, Data, Paths, Utilisation
-from hero_moe.analysis.drawing import NEUTRAL, Drawing, add_bar, layer_ticks, level_line
+from hero_moe.analysis.drawing import NEUTRAL, Drawing, add_bar, expert_ticks, layer_ticks, level_line
 from hero_moe.figures import COLOURS, GREY, new_figure, percent_ticks
 from hero_moe.routing_figures import short_name, show_map
 
 SHOWN_TOKENS = 6
+TOKEN_FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Emoji"]
 ORANGE, BLUE, GREEN = COLOURS[1], COLOURS[0], COLOURS[2]
 
 
@@ -29,17 +30,18 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
             used.peak.expert, used.peak.layer, "o", markersize=9, markerfacecolor="none",
             markeredgecolor=ORANGE, markeredgewidth=1.6, clip_on=False,
         )  # fmt: skip
-        role = "" if data.baseline is None else "baseline, " if used is data.baseline else "history, "
-        axes.set_title(f"{role}{short_name(used.folder, 34)}\n{peak_words(used)}", loc="left")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+        name = short_name(used.folder, 34)
+        named = name if used is data.own or name == "baseline" else f"baseline ({name})"
+        axes.set_title(f"{named}\n{peak_words(used)}", loc="left")
+        axes.xaxis.set_major_locator(expert_ticks(experts, 8))
         axes.set_xlabel("expert")
         layer_ticks(axes, layers, x=False, y=True)
     grid[0, 0].set_ylabel("layer")
-    bar = add_bar(figure, image, grid, "share of all tokens", format=percent_ticks(top), pad=0.015, shrink=1.0)
+    bar = add_bar(figure, image, grid, "share of all tokens", format=percent_ticks(top), pad=0.03, shrink=1.0)
     if len({used.top_k for used in shown}) == 1:
         chosen = data.own.top_k
-        second = bar.ax.secondary_yaxis(2.9, functions=(lambda v: v / chosen, lambda v: v * chosen))
-        second.yaxis.set_major_formatter(percent_ticks(top / chosen))
+        second = bar.ax.secondary_yaxis("left", functions=(lambda v: v / chosen, lambda v: v * chosen))
+        second.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=int(top / chosen < 0.2)))
         second.set_ylabel(f"share of assignments (K = {chosen})")
         second.spines[:].set_visible(False)
     uniform = analysis.model.top_k / analysis.model.experts
@@ -83,7 +85,8 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     figure, grid = new_figure(3.4, width=7.2)
     axes, layers = grid[0, 0], np.arange(1, analysis.model.layers + 1)
     axes.bar(layers, data.variance_share, color=NEUTRAL, width=0.75, label="measured")
-    axes.plot(layers, data.initial_variance_share, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
+    initial = np.where(np.isfinite(data.variance_share), data.initial_variance_share, np.nan)
+    axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
     layer_ticks(axes, len(layers))
     axes.set_xlim(0.3, len(layers) + 0.7)
     axes.set_ylim(0, 1.12 * max(np.nanmax(data.variance_share), np.nanmax(data.initial_variance_share), 0.01))
@@ -146,12 +149,16 @@ def shown_tokens(count: int) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(SHOWN_TOKENS, count)).round().astype(int).tolist()))
 
 
+def visible_text(text: str) -> str:
+    """A token's text with its white space made visible."""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
+
+
 def token_label(paths: Paths, token: int) -> str:
-    """A token's position and text, or its number where there is no text; white space is made visible."""
+    """A token's position and text, or its number where there is no text."""
     if paths.text is None:
         return f"token {token}: id {paths.ids[token]}"
-    text = paths.text[token].replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-    return f"token {token}: {short_name(text, 18)}"
+    return f"token {token}: {short_name(visible_text(paths.text[token]), 18)}"
 
 
 def routing_paths(analysis: Analysis, data: Data) -> Drawing:
@@ -170,11 +177,11 @@ def routing_paths(analysis: Analysis, data: Data) -> Drawing:
             layers, experts.ravel(), s=70 * weights.ravel() / max(weights.max(), 1e-30), color=BLUE, alpha=0.75,
             linewidths=0, zorder=3,
         )  # fmt: skip
-        axes.set_title(token_label(paths, token), loc="left")
+        axes.set_title(token_label(paths, token), loc="left", fontfamily=TOKEN_FONTS)
         axes.set_xlim(0.4, model.layers + 0.6)
-        axes.set_ylim(-0.03 * model.experts - 0.5, 1.03 * model.experts - 0.5)
+        axes.set_ylim(-0.04 * model.experts - 0.5, 1.04 * model.experts - 0.5)
         layer_ticks(axes, model.layers)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        axes.yaxis.set_major_locator(expert_ticks(model.experts, 4))
     for unused in panels[len(tokens) :]:
         unused.set_visible(False)
     for axes in grid[:, 0]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +17,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
 from hero_moe import page
 from hero_moe.analysis.contents import Model
@@ -52,7 +54,8 @@ class Rendered:
 def render(drawing: Drawing) -> Rendered:
     """Draws `drawing` as PNG and as SVG; the page gets the SVG unless that is large."""
     image = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # glyphs of tokens that no installed font has
         drawing.figure.savefig(image, format="png", dpi=PRINT_DPI)
         svg = svg_text(drawing.figure)
     png = image.getvalue()
@@ -82,11 +85,11 @@ def stage_spans(stages: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw_pair_table(
-    axes: Axes, table: np.ndarray, model: Model, colours: str, low: float, high: float, form: str = "{:.2f}"
+    axes: Axes, table: np.ndarray, model: Model, colours: str, low: float, high: float, percent: bool = False
 ) -> AxesImage:
     """Draws `table` [L, L], layers down, predecessors across; grey where a layer does not see one before it.
 
-    Stages are outlined. With few layers every cell carries its value in the given form.
+    Stages are outlined. With few layers every cell carries its value, a share in percent.
     """
     layers = model.layers
     axes.grid(False)
@@ -99,11 +102,12 @@ def draw_pair_table(
         np.ma.masked_invalid(table), cmap=colours, vmin=low, vmax=high, extent=corners, interpolation="none"
     )
     if layers <= FEW_LAYERS:
+        form = _number_form(high, percent)
         for row, column in np.argwhere(np.isfinite(table)):
             shade = image.cmap(image.norm(table[row, column]))
             dark = np.dot(shade[:3], (0.299, 0.587, 0.114)) < 0.55
             axes.text(
-                column + 1, row + 1, form.format(table[row, column]), ha="center", va="center", fontsize=7.5,
+                column + 1, row + 1, form.format(table[row, column]), ha="center", va="center", fontsize=7.5 if layers <= 8 else 6.5,
                 color="white" if dark else "black",
             )  # fmt: skip
     spans = stage_spans(model.stages)
@@ -116,6 +120,14 @@ def draw_pair_table(
     axes.set_xlabel("predecessor layer p")
     axes.set_ylabel("target layer l")
     return image
+
+
+def _number_form(top: float, percent: bool) -> str:
+    """A format that shows two digits of numbers up to `top`."""
+    size = math.floor(math.log10(max(top, 1e-4)))
+    if percent:
+        return f"{{:.{int(np.clip(-1 - size, 0, 2))}%}}"
+    return f"{{:.{1 if size >= 1 else max(2, 1 - size)}f}}"
 
 
 def add_bar(figure: Figure, image: AxesImage, axes: Axes | np.ndarray, label: str, **options: object) -> Colorbar:
@@ -135,10 +147,10 @@ def level_line(axes: Axes, level: float, text: str) -> None:
     )  # fmt: skip
 
 
-def few_ticks(axes: Axes, count: int = 5) -> None:
-    """At most `count` integer ticks on both axes."""
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=count, integer=True, min_n_ticks=1))
+def expert_ticks(experts: int, count: int) -> Locator:
+    """At most `count` ticks for experts from 0; at 16, 32, ... where E is a multiple of that."""
+    step = next((experts // parts for parts in (8, 4, 2) if parts <= count and experts % parts == 0), 0)
+    return FixedLocator(range(0, experts, step)) if step else MaxNLocator(nbins=count, integer=True, min_n_ticks=1)
 
 
 def pair_name(layer: int, predecessor: int) -> str:

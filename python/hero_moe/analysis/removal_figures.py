@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from hero_moe.analysis.contents import Analysis, Data
 from hero_moe.analysis.drawing import (
@@ -32,21 +33,22 @@ def removal(analysis: Analysis, data: Data) -> Drawing:
     change, divergence = data.removal.routing_change, data.removal.routing_kl
     layer, predecessor, most = strongest(change)
     panels = (
-        (grid[0, 0], analysis.dependency, "Greens", "{:.2f}", "Dependency D", "dependency", None),
-        (grid[0, 1], change, "Purples", "{:.2f}", "Routing change without p", "part of choices lost", most),
-        (grid[1, 0], divergence, "Oranges", "{:.2f}", "KL(Q ‖ Q without p)", "nats", None),
+        (grid[0, 0], analysis.dependency, "Greens", "Dependency D", "dependency"),
+        (grid[0, 1], change, "Purples", "Routing change without p", "part of choices lost"),
+        (grid[1, 0], divergence, "Oranges", "KL(Q ‖ Q without p)", "nats"),
     )
-    for axes, table, colours, form, title, label, parts in panels:
-        top = float(np.nanmax(table)) or 1.0
-        image = draw_pair_table(axes, table, analysis.model, colours, 0.0, top, form)
+    for axes, table, colours, title, label in panels:
+        top, share = float(np.nanmax(table)) or 1.0, table is change
+        image = draw_pair_table(axes, table, analysis.model, colours, 0.0, top, percent=share)
         axes.set_title(title, loc="left")
-        options = {} if parts is None else {"format": percent_ticks(top)}
-        add_bar(figure, image, axes, label, **options)
+        add_bar(figure, image, axes, label, **({"format": percent_ticks(top)} if share else {}))
     x, y, distance = dependency_against_change(analysis, data)
     axes = grid[1, 1]
-    points = axes.scatter(x, y, c=distance, cmap="viridis_r", s=22, vmin=1, vmax=max(2, distance.max()), linewidths=0)
+    far = max(2.0, float(distance.max()))
+    points = axes.scatter(x, y, c=distance, cmap="viridis", s=22, vmin=1, vmax=1.12 * far, linewidths=0)
     bar = add_bar(figure, points, axes, "layer distance l − p")
-    bar.ax.yaxis.get_major_locator().set_params(integer=True)
+    bar.ax.set_ylim(1, far)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.set_box_aspect(1)
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1.05 * float(y.max()) or 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hero_moe.analysis.contents import Analysis, Place
 from hero_moe.analysis.drawing import (
@@ -17,12 +17,13 @@ from hero_moe.analysis.drawing import (
     Drawing,
     add_bar,
     draw_pair_table,
-    few_ticks,
+    expert_ticks,
     layer_ticks,
     level_line,
     pair_name,
 )
 from hero_moe.figures import new_figure
+from hero_moe.routing_figures import label_outside
 
 CLIPPED = 99.8  # percentile of |w| that bounds the colours
 
@@ -102,6 +103,7 @@ def distances(analysis: Analysis) -> Drawing:
     axes.bar(x, positive, bottom=negative, color=POSITIVE, label="positive, above τ", width=0.75)
     level_line(axes, 10.0, "all distances")
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     layer_ticks(axes, max(x))
     axes.set_xlim(0.4, max(x) + 0.6)
     axes.grid(axis="x", visible=False)
@@ -131,7 +133,8 @@ def matrix(analysis: Analysis) -> Drawing:
     axes = grid[0, 0]
     axes.grid(False)
     image = axes.imshow(block, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="none")
-    few_ticks(axes, 9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(expert_ticks(len(block), 8))
     axes.set_xlabel(f"source expert, layer {predecessor}")
     axes.set_ylabel(f"target expert, layer {layer}")
     axes.set_title(f"Coupling of experts, {pair_name(layer, predecessor)}", loc="left")
@@ -145,30 +148,36 @@ def matrix(analysis: Analysis) -> Drawing:
     return Drawing("coupling-matrix", figure, f"Coupling of experts, {pair_name(layer, predecessor)}", caption)
 
 
+def fitting_columns(count: int) -> int:
+    """Panels in a row: all of up to five, else the one of five to seven that leaves least room empty."""
+    return count if count <= 5 else max((5, 6, 7), key=lambda columns: (-(-count % columns), columns))
+
+
 def adjacent(analysis: Analysis) -> Drawing | None:
     """All pairs of neighbouring layers, blocks times their depth factors, on one colour range; None without any."""
     blocks = adjacent_blocks(analysis)
     if not blocks:
         return None
     limit = symmetric_range(*blocks.values())
-    columns = min(len(blocks), 7 if len(blocks) > 9 else 5)
+    columns = fitting_columns(len(blocks))
     rows = math.ceil(len(blocks) / columns)
-    figure, grid = new_figure(0.55 + rows * (10.0 / max(columns, 4) + 0.05) * 0.98, rows, columns)
+    side = 9.3 / max(columns, 4)
+    figure, grid = new_figure(1.2 + rows * (side + 0.2), rows, columns)
     panels = list(grid.ravel())
-    for axes, ((layer, predecessor), block) in zip(panels, blocks.items()):
+    for index, (axes, ((layer, predecessor), block)) in enumerate(zip(panels, blocks.items())):
         axes.grid(False)
         axes.spines[:].set_visible(False)
         image = axes.imshow(block, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="none")
-        few_ticks(axes, 2)
-        axes.tick_params(labelsize=7)
-        axes.set_title(f"{predecessor} → {layer}", fontsize=9)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(expert_ticks(len(block), 4))
+        axes.tick_params(labelsize=7, labelleft=index % columns == 0, labelbottom=index + columns >= len(blocks))
+        axes.set_title(f"{predecessor} → {layer}", fontsize=9, pad=3)
     for unused in panels[len(blocks) :]:
         unused.set_visible(False)
-    figure.supxlabel("source expert", fontsize=9)
-    figure.supylabel("target expert", fontsize=9)
+    label_outside(grid, len(blocks), "source expert", "target expert")
     scaled = analysis.model.scale
     label = f"weight{' · √((l−1)/M)' * scaled}, colours end at ±{limit:.3g}"
-    add_bar(figure, image, grid, label, location="bottom", extend="both", aspect=50, shrink=0.5)
+    add_bar(figure, image, grid, label, location="bottom", extend="both", aspect=50, shrink=0.5, pad=0.02)
     caption = (
         f"Blocks of all neighbouring layers that see each other, source → target{', times √((l−1)/M_l)' * scaled}. "
         f"One colour range for all, ±{limit:.3g}: the {CLIPPED}th percentile of their absolute values."
@@ -183,7 +192,7 @@ def effective_ranks(analysis: Analysis) -> Drawing:
     axes = grid[0, 0]
     low, high = float(np.nanmin(table)), float(np.nanmax(table))
     margin = 0.0 if high > low else 0.5
-    image = draw_pair_table(axes, table, analysis.model, "YlOrBr", low - margin, high + margin, "{:.1f}")
+    image = draw_pair_table(axes, table, analysis.model, "YlOrBr", low - margin, high + margin)
     add_bar(figure, image, axes, f"effective rank, at most {analysis.model.experts}")
     axes.set_title("Effective rank of the blocks", loc="left")
     layer, predecessor, value = strongest(-table)
