@@ -81,24 +81,35 @@ def line_styles(runs: Sequence[Run], baseline: Run) -> list[LineStyle]:
     return styles
 
 
-def new_figure(height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, np.ndarray]:
-    """A figure of the page's width, `height` in inches, and its axes as an array [rows, columns].
+def new_figure(
+    height: float, rows: int = 1, columns: int = 1, width: float = WIDTH
+) -> tuple[Figure, np.ndarray]:
+    """A figure of `width`, by default the page's, and `height` in inches, and its axes as an array [rows, columns].
 
     Call it, and draw, inside `matplotlib.rc_context(STYLE)`.
     """
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:
-    """Returns the figure as an `<svg>` element for HTML; of its ids, those in use stay, prefixed with `name`."""
+    """Returns the figure as an `<svg>` element for HTML; see `inline_svg`."""
+    return inline_svg(svg_text(figure), name, description)
+
+
+def svg_text(figure: Figure) -> str:
+    """Returns the figure as the text of an SVG file."""
     target = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", UserWarning
         )  # glyphs that the drawing font lacks: the browser's may have them
         figure.savefig(target, format="svg")
-    svg = target.getvalue()
+    return target.getvalue()
+
+
+def inline_svg(svg: str, name: str, description: str) -> str:
+    """An SVG file's text as an `<svg>` element for HTML; of its ids, those in use stay, prefixed with `name`."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     box = re.search(r'viewBox="([^"]+)"', svg).group(1)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -153,14 +164,18 @@ def draw_runs(
 def loss_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
     """Language-model loss of all runs, with an inset of the last fifth of the longest run's steps."""
     figure, grid = new_figure(4.2)
-    axes = grid[0, 0]
+    draw_losses(grid[0, 0], runs, styles)
+    return to_svg(figure, "loss", "Language-model loss over steps")
+
+
+def draw_losses(axes: Axes, runs: Sequence[Run], styles: Sequence[LineStyle]) -> None:
+    """Draws the language-model losses with their inset."""
     losses = [run.metrics.scalars["lm_loss"] for run in runs]
     draw_runs(axes, runs, styles, losses)
     axes.set_ylabel("loss (nats per token)")
     last, first = max(run.metrics.steps[-1] for run in runs), min(run.metrics.steps[0] for run in runs)
     if last - first >= 20:
         draw_loss_inset(axes, runs, styles, losses, last - (last - first) / 5, last)
-    return to_svg(figure, "loss", "Language-model loss over steps")
 
 
 def draw_loss_inset(
@@ -194,7 +209,14 @@ def draw_loss_inset(
 def advantage_figure(differences: Sequence[Difference | None], styles: Sequence[LineStyle]) -> str:
     """Baseline's loss minus each run's on common steps; None for the baseline and runs without common steps."""
     figure, grid = new_figure(3.4)
-    axes = grid[0, 0]
+    draw_advantages(grid[0, 0], differences, styles)
+    return to_svg(figure, "advantage", "Loss advantage over the baseline over steps")
+
+
+def draw_advantages(
+    axes: Axes, differences: Sequence[Difference | None], styles: Sequence[LineStyle]
+) -> None:
+    """Draws the baseline's loss minus each run's, and a line at 0."""
     shown = [(diff, style) for diff, style in zip(differences, styles) if diff is not None]
     axes.axhline(0.0, color="#000000", linewidth=1.0)
     bounds = []
@@ -210,7 +232,6 @@ def advantage_figure(differences: Sequence[Difference | None], styles: Sequence[
         axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
     step_axis(axes, [diff.steps for diff, _ in shown])
     axes.set_ylabel("baseline − run\n(nats per token)")
-    return to_svg(figure, "advantage", "Loss advantage over the baseline over steps")
 
 
 def load_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:

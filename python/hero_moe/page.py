@@ -1,4 +1,4 @@
-"""The HTML of the report: plain elements, one inline style sheet, nothing loaded from elsewhere."""
+"""The HTML of reports: plain elements, one inline style sheet, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -94,12 +94,13 @@ def section(title: str, *parts: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
 
 
-def document(title: str, summary: str, sections: Sequence[str]) -> str:
-    """The whole page; `title` and `summary` are plain text."""
+def document(title: str, summary: str, sections: Sequence[str], style: str = "", script: str = "") -> str:
+    """The whole page; `title` and `summary` are plain text, `style` and `script` more CSS, and JavaScript."""
     content = "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n{paragraph(summary, 'summary')}\n{content}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{CSS}{style}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n{paragraph(summary, 'summary')}\n{content}\n"
+        f"{f'<script>{script}</script>' if script else ''}</body>\n</html>\n"
     )

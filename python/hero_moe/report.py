@@ -52,11 +52,12 @@ def build_page(runs: list[Run]) -> str:
     return page.document(title, summary, [section for section in sections if section])
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` beside `path` and renames it, so that no reader ever sees half a page. Raises `OSError`."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes `content` beside `path` and renames it, so that no reader ever sees half a file. Raises `OSError`."""
+    data = content.encode("utf-8", errors="replace") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.write_bytes(data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -80,7 +80,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
             f"{title}\npeak {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
         )
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    label_outside(figure, grid, len(runs), "expert")
+    label_outside(grid, len(runs), "expert")
     bar = figure.colorbar(
         image,
         ax=grid,
@@ -108,15 +108,15 @@ def expert_figure(runs: Sequence[Run]) -> str:
     return to_svg(figure, "experts", "Share of all tokens per layer and expert")
 
 
-def label_outside(figure: Figure, grid: np.ndarray, count: int, label: str) -> None:
-    """Puts `label` under the lowest panel of each column, and "layer" left of each row."""
+def label_outside(grid: np.ndarray, count: int, label: str, left: str = "layer") -> None:
+    """Puts `label` under the lowest panel of each column, and `left` beside each row."""
     rows, columns = grid.shape
     for index in range(count):
         row, column = divmod(index, columns)
         if index + columns >= count:
             grid[row, column].set_xlabel(label)
         if column == 0:
-            grid[row, column].set_ylabel("layer")
+            grid[row, column].set_ylabel(left)
 
 
 def rho_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
@@ -146,7 +146,7 @@ def history_share_figure(runs: Sequence[Run]) -> str:
         axes.set_xlabel("")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, steps=ROUND_STEPS))
         axes.set_title(short_name(run.name, 90 // grid.shape[1]), loc="left")
-    label_outside(figure, grid, len(runs), "step")
+    label_outside(grid, len(runs), "step")
     bar = figure.colorbar(
         image,
         ax=grid,

@@ -1,0 +1,95 @@
+"""`python -m hero_moe.analysis OUT [--runs RUN...]`: figures and a page of what `hero analyze` wrote into OUT.
+
+Exit status 2, with one line on stderr, for a wrong command line or wrong files: then nothing is written. 1 where the
+output cannot be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import matplotlib
+
+from hero_moe.analysis.drawing import Rendered
+from hero_moe.analysis.reading import load_analysis
+from hero_moe.analysis.sections import build_report
+from hero_moe.figures import STYLE
+from hero_moe.report import write_atomically
+from hero_moe.run_files import InputError, load_run, run_names
+from hero_moe.sections import Comparison
+
+PROGRAM = "hero analyze"
+# Every name a figure can have: those of an older analysis that this one lacks are removed.
+NAMES = (
+    "layer-dependency",
+    "coupling-by-distance",
+    "coupling-matrix",
+    "coupling-adjacent",
+    "effective-rank",
+    "expert-utilisation",
+    "history-share",
+    "routing-agreement",
+    "removal",
+    "removal-loss",
+    "routing-paths",
+    "loss",
+    "loss-advantage",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}, expected OUT [--runs RUN...]")
+
+
+def write_figures(folder: Path, figures: Sequence[Rendered]) -> None:
+    """Writes PNG and SVG of each figure, each file at once, and removes figures that are no longer drawn."""
+    folder.mkdir(exist_ok=True)
+    for figure in figures:
+        write_atomically(folder / f"{figure.name}.png", figure.png)
+        write_atomically(folder / f"{figure.name}.svg", figure.svg)
+    for name in set(NAMES) - {figure.name for figure in figures}:
+        for ending in ("png", "svg"):
+            (folder / f"{name}.{ending}").unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = _Parser(prog=PROGRAM, description="Figures and a page of what `hero analyze` wrote.")
+    parser.add_argument(
+        "out", metavar="OUT", type=Path, help="folder of analysis.json and analysis.safetensors; gets the output"
+    )
+    parser.add_argument(
+        "--runs",
+        metavar="RUN",
+        nargs="+",
+        default=[],
+        type=Path,
+        help="run folders whose losses are shown; the first with router.kind = baseline is the baseline",
+    )
+    try:
+        options = parser.parse_args(arguments)
+        analysis = load_analysis(options.out)
+        paths = list({path.resolve(): path for path in options.runs}.values())  # each folder once
+        runs = [load_run(path, name) for path, name in zip(paths, run_names(paths) if paths else [])]
+        with matplotlib.rc_context(STYLE):
+            report = build_report(analysis, Comparison.of(runs) if runs else None)
+    except InputError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 2
+    try:
+        write_figures(options.out / "figures", report.figures)
+        write_atomically(options.out / "report.html", report.html)
+    except OSError as error:
+        where = error.filename or options.out
+        print(f"{PROGRAM}: {where}: cannot be written ({error.strerror or error})", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

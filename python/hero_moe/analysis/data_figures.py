@@ -1,0 +1,196 @@
+"""Figures of a forward pass: expert utilisation, what the history contributes to the logits, paths of tokens.
+
+The paper's "Expert Routing Dynamics" describes the first; the initial share of the history is its eta_R.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
+from hero_moe.analysis.contents import Analysis, Data, Paths, Utilisation
+from hero_moe.analysis.drawing import NEUTRAL, Drawing, add_bar, expert_ticks, layer_ticks, level_line
+from hero_moe.figures import COLOURS, GREY, new_figure, percent_ticks
+from hero_moe.routing_figures import short_name, show_map
+
+SHOWN_TOKENS = 6
+TOKEN_FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Emoji"]
+ORANGE, BLUE, GREEN = COLOURS[1], COLOURS[0], COLOURS[2]
+
+
+def utilisation(analysis: Analysis, data: Data) -> Drawing:
+    """Expert shares [layers x experts], baseline and model on one colour scale; rings mark the peaks."""
+    shown = [data.own] if data.baseline is None else [data.baseline, data.own]
+    top = max(float(used.share.max()) for used in shown) or 1.0
+    figure, grid = new_figure(float(np.clip(1.4 + 0.11 * analysis.model.layers, 2.8, 4.8)), 1, len(shown))
+    for axes, used in zip(grid[0], shown):
+        layers, experts = used.share.shape
+        image = show_map(axes, used.share, (-0.5, experts - 0.5, layers + 0.5, 0.5), top)
+        axes.plot(
+            used.peak.expert, used.peak.layer, "o", markersize=9, markerfacecolor="none",
+            markeredgecolor=ORANGE, markeredgewidth=1.6, clip_on=False,
+        )  # fmt: skip
+        name = short_name(used.folder, 34)
+        named = name if used is data.own or name == "baseline" else f"baseline ({name})"
+        axes.set_title(f"{named}\n{peak_words(used)}", loc="left")
+        axes.xaxis.set_major_locator(expert_ticks(experts, 8))
+        axes.set_xlabel("expert")
+        layer_ticks(axes, layers, x=False, y=True)
+    grid[0, 0].set_ylabel("layer")
+    bar = add_bar(figure, image, grid, "share of all tokens", format=percent_ticks(top), pad=0.03, shrink=1.0)
+    if len({used.top_k for used in shown}) == 1:
+        chosen = data.own.top_k
+        second = bar.ax.secondary_yaxis("left", functions=(lambda v: v / chosen, lambda v: v * chosen))
+        second.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=int(top / chosen < 0.2)))
+        second.set_ylabel(f"share of assignments (K = {chosen})")
+        second.spines[:].set_visible(False)
+    uniform = analysis.model.top_k / analysis.model.experts
+    caption = (
+        f"Share of all tokens that each expert receives ({_origin(data)}); the share of assignments is this divided "
+        f"by K. Perfect balance is {uniform:.2%} everywhere. "
+    )
+    if data.baseline is not None:
+        change = data.peak_change_percent
+        figure.suptitle(
+            f"Peak load {data.baseline.peak.share:.2%} → {data.own.peak.share:.2%} ({signed_percent(change)})",
+            fontsize=10, x=0.01, ha="left",
+        )  # fmt: skip
+        caption += (
+            f"The baseline's busiest expert is expert {data.baseline.peak.expert} of layer "
+            f"{data.baseline.peak.layer} with {data.baseline.peak.share:.2%} of all tokens; with history it is expert "
+            f"{data.own.peak.expert} of layer {data.own.peak.layer} with {data.own.peak.share:.2%}: "
+            f"{abs(change):.1f}% {'below' if change < 0 else 'above'}."
+        )
+    else:
+        caption += f"Busiest: {peak_words(data.own).removeprefix('peak ')}."
+    return Drawing("expert-utilisation", figure, "Share of all tokens per layer and expert", caption)
+
+
+def peak_words(used: Utilisation) -> str:
+    """The peak in words, as in the figure's titles."""
+    return f"peak {used.peak.share:.2%}: layer {used.peak.layer}, expert {used.peak.expert}"
+
+
+def signed_percent(value: float) -> str:
+    """A change in percent with its sign: −31.2%."""
+    return f"{'−' if value < 0 else '+'}{abs(value):.1f}%"
+
+
+def _origin(data: Data) -> str:
+    return f"{data.tokens:,} tokens of {', '.join(data.names)}"
+
+
+def history_share(analysis: Analysis, data: Data) -> Drawing:
+    """The history's part of the logits' variance in every layer, and eta_R, its part at initialisation."""
+    figure, grid = new_figure(3.4, width=7.2)
+    axes, layers = grid[0, 0], np.arange(1, analysis.model.layers + 1)
+    axes.bar(layers, data.variance_share, color=NEUTRAL, width=0.75, label="measured")
+    initial = np.where(np.isfinite(data.variance_share), data.initial_variance_share, np.nan)
+    axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
+    layer_ticks(axes, len(layers))
+    axes.set_xlim(0.3, len(layers) + 0.7)
+    axes.set_ylim(0, 1.12 * max(np.nanmax(data.variance_share), np.nanmax(data.initial_variance_share), 0.01))
+    axes.grid(axis="x", visible=False)
+    axes.yaxis.set_major_formatter(percent_ticks(axes.get_ylim()[1]))
+    axes.set_xlabel("layer")
+    axes.set_ylabel("share of logit variance")
+    axes.set_title("What the history contributes to the logits", loc="left")
+    axes.legend(frameon=False, ncols=2, loc="upper left", borderaxespad=0.0)
+    seen = np.isfinite(data.variance_share)
+    top = int(np.nanargmax(data.variance_share))
+    more = int((data.variance_share[seen] > data.initial_variance_share[seen]).sum())
+    caption = (
+        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)) over experts, mean over tokens. Largest: {data.variance_share[top]:.1%} in "
+        f"layer {top + 1}; above its initial value in {more} of {int(seen.sum())} layers."
+    )
+    return Drawing("history-share", figure, "History's share of logit variance per layer", caption)
+
+
+def agreement(analysis: Analysis, data: Data) -> Drawing:
+    """How far the choice with history agrees with that without, and how far the history alone predicts it."""
+    figure, grid = new_figure(3.6, 1, 3)
+    without, alone, divergence = grid[0]
+    layers = np.arange(1, analysis.model.layers + 1)
+    chosen, chance = analysis.model.top_k, data.chance_top_k
+    curves = ((f"chosen experts (K = {chosen})", BLUE, "o"), ("likeliest expert", ORANGE, "s"))
+    for axes, pair in ((without, (data.agreement_top_k, data.agreement_top_1)), (alone, (data.alone_top_k, data.alone_top_1))):
+        for values, (name, colour, mark) in zip(pair, curves):
+            axes.plot(layers, values, f"{mark}-", color=colour, markersize=4, label=name)
+        axes.set_ylim(0, 1.04)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    level_line(alone, chance, f"chance {chance:.1%}")
+    if chosen > 1:
+        alone.axhline(1 / analysis.model.experts, color=ORANGE, linestyle=":", linewidth=0.9)
+    without.set_title("Chosen without history too", loc="left")
+    without.set_ylabel("part that agrees")
+    alone.set_title("Chosen from history alone too", loc="left")
+    divergence.plot(layers, data.alone_kl, "o-", color=GREEN, markersize=4)
+    divergence.set_ylim(bottom=0)
+    divergence.set_ylabel("KL (nats)")
+    divergence.set_title("KL(Q ‖ softmax(Z_R))", loc="left")
+    for axes in grid[0]:
+        layer_ticks(axes, len(layers))
+        axes.set_xlim(0.5, len(layers) + 0.5)
+        axes.set_xlabel("layer")
+    handles, names = without.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    least, best = int(np.nanargmin(data.agreement_top_k)), int(np.nanargmax(data.alone_top_k))
+    caption = (
+        f"Left: part of the chosen experts that the hidden state alone would choose too; least in layer {least + 1}, "
+        f"{data.agreement_top_k[least]:.1%}. Middle and right: the same for the history alone, and how far its "
+        f"probabilities are from the router's. It predicts best in layer {best + 1}: {data.alone_top_k[best]:.1%} of "
+        f"the chosen experts, where chance gives {chance:.1%} (dotted; orange: 1/E for the likeliest)."
+    )
+    return Drawing("routing-agreement", figure, "Routing with and without history per layer", caption)
+
+
+def shown_tokens(count: int) -> list[int]:
+    """Up to six positions, evenly spread over `count` tokens."""
+    return sorted(set(np.linspace(0, count - 1, min(SHOWN_TOKENS, count)).round().astype(int).tolist()))
+
+
+def visible_text(text: str) -> str:
+    """A token's text with its white space made visible."""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
+
+
+def token_label(paths: Paths, token: int) -> str:
+    """A token's position and text, or its number where there is no text."""
+    if paths.text is None:
+        return f"token {token}: id {paths.ids[token]}"
+    return f"token {token}: {short_name(visible_text(paths.text[token]), 18)}"
+
+
+def routing_paths(analysis: Analysis, data: Data) -> Drawing:
+    """The experts of a few tokens, layer by layer: areas are weights, the line follows the likeliest expert."""
+    paths, model = data.paths, analysis.model
+    tokens = shown_tokens(len(paths.ids))
+    columns = min(3, len(tokens))
+    rows = -(-len(tokens) // columns)
+    figure, grid = new_figure(0.6 + 2.3 * rows, rows, columns)
+    layers = np.repeat(np.arange(1, model.layers + 1), model.top_k)
+    panels = list(grid.ravel())
+    for axes, token in zip(panels, tokens):
+        experts, weights = paths.experts[:, token], paths.weights[:, token]
+        axes.plot(np.arange(1, model.layers + 1), experts[:, 0], color=GREY, linewidth=0.9)
+        axes.scatter(
+            layers, experts.ravel(), s=70 * weights.ravel() / max(weights.max(), 1e-30), color=BLUE, alpha=0.75,
+            linewidths=0, zorder=3,
+        )  # fmt: skip
+        axes.set_title(token_label(paths, token), loc="left", fontfamily=TOKEN_FONTS)
+        axes.set_xlim(0.4, model.layers + 0.6)
+        axes.set_ylim(-0.04 * model.experts - 0.5, 1.04 * model.experts - 0.5)
+        layer_ticks(axes, model.layers)
+        axes.yaxis.set_major_locator(expert_ticks(model.experts, 4))
+    for unused in panels[len(tokens) :]:
+        unused.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("expert")
+    for axes in panels[max(0, len(tokens) - columns) : len(tokens)]:
+        axes.set_xlabel("layer")
+    caption = (
+        f"{len(tokens)} of the {len(paths.ids)} tokens that the page's last part shows. Areas are weights; the line "
+        "follows the expert of the highest weight. Experts of different layers with the same number have nothing in "
+        "common but their place in the layer."
+    )
+    return Drawing("routing-paths", figure, "Experts of single tokens layer by layer", caption)

@@ -1,0 +1,158 @@
+"""What the figures of an analysis share: rendering to PNG, SVG and HTML, axes of layers, tables of layer pairs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
+
+from hero_moe import page
+from hero_moe.analysis.contents import Model
+from hero_moe.figures import GREY, STYLE, inline_svg, svg_text
+
+PRINT_DPI = 200
+PAGE_PIXELS = 108  # of the page's width, for one inch of a figure
+MOST_SVG = 1_000_000  # characters; a larger one stands on the page as PNG, if that is smaller
+FEW_LAYERS = 12  # every layer has its tick, and every cell of a table its number
+UNSEEN = "#ececec"
+NEGATIVE, POSITIVE, NEUTRAL = "#2166AC", "#B2182B", "#0072B2"
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure, the stem of its files, what it is in few words, and its caption with the numbers to take away."""
+
+    name: str
+    figure: Figure
+    description: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A drawing's files, and how it stands on the page."""
+
+    name: str
+    png: bytes
+    svg: str
+    html: str
+
+
+def render(drawing: Drawing) -> Rendered:
+    """Draws `drawing` as PNG and as SVG; the page gets the SVG unless that is large."""
+    image = io.BytesIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # glyphs of tokens that no installed font has
+        drawing.figure.savefig(image, format="png", dpi=PRINT_DPI)
+        svg = svg_text(drawing.figure)
+    png = image.getvalue()
+    if len(svg) > MOST_SVG and len(png) * 4 / 3 < len(svg):
+        data = base64.b64encode(png).decode("ascii")
+        shown = f'<img alt="{escape(drawing.description)}" src="data:image/png;base64,{data}">'
+    else:
+        shown = inline_svg(svg, drawing.name, escape(drawing.description))
+    width = round(drawing.figure.get_figwidth() * PAGE_PIXELS)
+    html = f'<div style="max-width: {width}px" id="figure-{drawing.name}">{page.figure(shown, drawing.caption)}</div>'
+    return Rendered(drawing.name, png, svg, html)
+
+
+def layer_ticks(axes: Axes, layers: int, x: bool = True, y: bool = False) -> None:
+    """Integer ticks for an axis of layers from 1; all of them where they are few."""
+    for axis in ([axes.xaxis] if x else []) + ([axes.yaxis] if y else []):
+        if layers <= FEW_LAYERS:
+            axis.set_ticks(range(1, layers + 1))
+        else:
+            axis.set_ticks([1, *range(5, layers + 1, 5)])
+
+
+def stage_spans(stages: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last layer, from 1, of every run of layers of one stage."""
+    first = [i for i in range(len(stages)) if i == 0 or stages[i] != stages[i - 1]]
+    return [(begin + 1, end) for begin, end in zip(first, [*first[1:], len(stages)])]
+
+
+def draw_pair_table(
+    axes: Axes, table: np.ndarray, model: Model, colours: str, low: float, high: float, percent: bool = False
+) -> AxesImage:
+    """Draws `table` [L, L], layers down, predecessors across; grey where a layer does not see one before it.
+
+    Stages are outlined. With few layers every cell carries its value, a share in percent.
+    """
+    layers = model.layers
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    unseen = np.where(np.isnan(table) & np.tri(layers, k=-1, dtype=bool), 1.0, np.nan)
+    corners = (0.5, layers + 0.5, layers + 0.5, 0.5)
+    flat = matplotlib.colors.ListedColormap([UNSEEN])
+    axes.imshow(np.ma.masked_invalid(unseen), cmap=flat, extent=corners, interpolation="none")
+    image = axes.imshow(
+        np.ma.masked_invalid(table), cmap=colours, vmin=low, vmax=high, extent=corners, interpolation="none"
+    )
+    if layers <= FEW_LAYERS:
+        form = _number_form(high, percent)
+        for row, column in np.argwhere(np.isfinite(table)):
+            shade = image.cmap(image.norm(table[row, column]))
+            dark = np.dot(shade[:3], (0.299, 0.587, 0.114)) < 0.55
+            axes.text(
+                column + 1, row + 1, form.format(table[row, column]), ha="center", va="center", fontsize=7.5 if layers <= 8 else 6.5,
+                color="white" if dark else "black",
+            )  # fmt: skip
+    spans = stage_spans(model.stages)
+    for begin, end in spans if len(spans) > 1 else []:
+        size = end - begin + 1
+        axes.add_patch(
+            Rectangle((begin - 0.5, begin - 0.5), size, size, fill=False, edgecolor="#222222", linewidth=1.0)
+        )
+    layer_ticks(axes, layers, y=True)
+    axes.set_xlabel("predecessor layer p")
+    axes.set_ylabel("target layer l")
+    return image
+
+
+def _number_form(top: float, percent: bool) -> str:
+    """A format that shows two digits of numbers up to `top`."""
+    size = math.floor(math.log10(max(top, 1e-4)))
+    if percent:
+        return f"{{:.{int(np.clip(-1 - size, 0, 2))}%}}"
+    return f"{{:.{1 if size >= 1 else max(2, 1 - size)}f}}"
+
+
+def add_bar(figure: Figure, image: AxesImage, axes: Axes | np.ndarray, label: str, **options: object) -> Colorbar:
+    """A colour bar without a frame."""
+    bar = figure.colorbar(image, ax=axes, **{"shrink": 0.9, "pad": 0.02, "aspect": 28, **options})
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def level_line(axes: Axes, level: float, text: str) -> None:
+    """A dotted grey line across, named at its right end."""
+    axes.axhline(level, color=GREY, linestyle=":", linewidth=1.2)
+    axes.annotate(
+        text, (1.0, level), xycoords=("axes fraction", "data"), xytext=(-2, 2), textcoords="offset points",
+        ha="right", fontsize=8, color=GREY,
+    )  # fmt: skip
+
+
+def expert_ticks(experts: int, count: int) -> Locator:
+    """At most `count` ticks for experts from 0; at 16, 32, ... where E is a multiple of that."""
+    step = next((experts // parts for parts in (8, 4, 2) if parts <= count and experts % parts == 0), 0)
+    return FixedLocator(range(0, experts, step)) if step else MaxNLocator(nbins=count, integer=True, min_n_ticks=1)
+
+
+def pair_name(layer: int, predecessor: int) -> str:
+    """`layer 9 → layer 10`: from the source to the target."""
+    return f"layer {predecessor} → layer {layer}"

@@ -1,0 +1,238 @@
+// The interactive part: what is picked stands in the address behind "#", and everything shown follows from it.
+const data = JSON.parse(document.getElementById("analysis-data").textContent);
+const { layers, experts } = data;
+const pairs = new Map(data.pairs.map((pair) => [`${pair.layer}.${pair.from}`, pair]));
+const byId = (id) => document.getElementById(id);
+const decode = (text, Type) => new Type(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+const number = (value, digits = 3) => value.toPrecision(digits).replace("-", "−");
+const percent = (value) => `${(100 * value).toFixed(2)}%`;
+const MOST_PARTNERS = 8;
+let state = {};
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+// State: read from the address, with sensible values for what is missing there or wrong.
+function readState() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const within = (key, low, high, otherwise) => {
+    const text = given.get(key) ?? "", value = Number(text);
+    return /^\d+$/.test(text) && value >= low && value <= high ? value : otherwise;
+  };
+  const layer = within("layer", 1, layers, data.default[0]), from = within("from", 1, layers, data.default[1]);
+  const [known, seen] = pairs.has(`${layer}.${from}`) ? [layer, from] : data.default;
+  state = { layer: known, from: seen };
+  for (const key of ["source", "target"]) state[key] = within(key, 0, experts - 1, null);
+  if (data.paths) {
+    state.token = within("token", 0, data.paths.names.length - 1, 0);
+    state.at = within("at", 1, layers, known);
+    state.expert = within("expert", 0, experts - 1, expertsOf(state.token, state.at)[0][0]);
+  }
+}
+
+function pick(change) {
+  Object.assign(state, change);
+  const set = Object.entries(state).filter(([, value]) => value != null);
+  history.replaceState(null, "", `#${new URLSearchParams(set)}`);
+  const home = document.activeElement?.closest("#of-source, #of-target, #token-table");
+  const place = home ? [...home.querySelectorAll("button")].indexOf(document.activeElement) : -1;
+  render();
+  if (place >= 0) byId(home.id)?.querySelectorAll("button")[place]?.focus(); // the list was made anew
+}
+
+function pickPair(layer, from) {
+  if (pairs.has(`${layer}.${from}`)) pick({ layer, from });
+}
+
+// A layer's predecessors change with it: the same distance if there is one, else the nearest.
+function pickLayer(layer) {
+  const seen = data.pairs.filter((pair) => pair.layer === layer).map((pair) => pair.from);
+  const wanted = layer - (state.layer - state.from);
+  pick({ layer, from: seen.includes(wanted) ? wanted : Math.max(...seen) });
+}
+
+// Coupling.
+let block = null; // the decoded block of the picked pair
+function weight(target, source) {
+  return block[target * experts + source] * pairs.get(`${state.layer}.${state.from}`).step;
+}
+
+const matrix = new Grid(byId("dependency"), {
+  size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true, blocks: data.stages,
+  move: (row, column) => {
+    const pair = pairs.get(`${row + 1}.${column + 1}`);
+    const what = pair ? `D = ${number(pair.dependency)}` : column < row ? "not seen" : "no predecessor";
+    byId("dependency-readout").textContent = `Layer ${column + 1} → layer ${row + 1}: ${what}`;
+  },
+  pick: (row, column) => pickPair(row + 1, column + 1),
+});
+
+const coupling = new Grid(byId("coupling"), {
+  size: experts, first: 0, across: "source expert", down: "target expert",
+  move: (row, column) => {
+    const text = block ? `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}` : "";
+    byId("coupling-readout").textContent = text;
+  },
+  pick: (row, column) => pick({ source: column, target: row }),
+});
+
+function fill(select, values, chosen) {
+  select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
+}
+
+function renderCoupling() {
+  const { layer, from, source, target } = state, pair = pairs.get(`${layer}.${from}`);
+  fill(byId("layer"), [...new Set(data.pairs.map((one) => one.layer))], layer);
+  fill(byId("from"), data.pairs.filter((one) => one.layer === layer).map((one) => one.from), from);
+  for (const key of ["source", "target"]) byId(key).value = state[key] ?? "";
+  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, norm ${number(pair.norm)}, ` +
+    `depth factor ${number(pair.factor)}, effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
+  const precision = `Colours end at ±${number(pair.limit ?? 0)}; weights to ±${number((pair.step ?? 0) / 2, 2)}.`;
+  block = pair.block === undefined ? null : decode(pair.block, Int8Array);
+  byId("pair-facts").textContent = block ? `${facts} ${precision}` :
+    `${facts} This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`;
+  matrix.marks = { row: layer - 1, column: from - 1 };
+  matrix.paint();
+  coupling.marks = { row: target, column: source };
+  coupling.show((row, column) => block && colourOf(DIVERGING, 0.5 + weight(row, column) / (2 * pair.limit)));
+  byId("coupling-readout").textContent = "";
+  if (block && source != null && target != null) coupling.move(target, source);
+  const partners = [];
+  if (block && source != null) {
+    partners.push(partnerLists(`Source expert ${source} of layer ${from}: strongest targets in layer ${layer}`,
+      "of-source", (other) => weight(other, source), (other) => pick({ target: other })));
+  }
+  if (block && target != null) {
+    partners.push(partnerLists(`Target expert ${target} of layer ${layer}: strongest sources in layer ${from}`,
+      "of-target", (other) => weight(target, other), (other) => pick({ source: other })));
+  }
+  byId("partners").replaceChildren(...partners);
+}
+
+function partnerLists(title, id, value, choose) {
+  const order = Array.from({ length: experts }, (_, i) => i).sort((a, b) => value(b) - value(a));
+  const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }), element("ol", {},
+    ...chosen.map((other) => element("li", {}, element("button", {
+      type: "button", textContent: `expert ${other}`, onclick: () => choose(other),
+    }), ` ${number(value(other))}`))));
+  return element("div", { className: "partners", id }, element("h3", { textContent: title }),
+    list("positive", order.filter((other) => value(other) > 0).slice(0, MOST_PARTNERS)),
+    list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MOST_PARTNERS)));
+}
+
+// Tokens.
+const chosen = data.paths && decode(data.paths.experts, Uint16Array);
+const shares = data.paths && decode(data.paths.weights, Float32Array);
+
+// [expert, weight] of a token in a layer, by falling weight.
+function expertsOf(token, layer) {
+  const first = ((layer - 1) * data.paths.names.length + token) * data.top_k;
+  return Array.from({ length: data.top_k }, (_, k) => [chosen[first + k], shares[first + k]]);
+}
+
+function drawPath() {
+  const width = 640, height = 300, left = 44, bottom = 36, picture = byId("token-path");
+  const x = (layer) => left + 12 + (layer - 1) * (width - left - 24) / Math.max(1, layers - 1);
+  const y = (expert) => 10 + (height - bottom - 20) * (1 - expert / Math.max(1, experts - 1));
+  const drawn = (kind, attributes, text = "") => {
+    const made = document.createElementNS(picture.namespaceURI, kind);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.textContent = text;
+    return made;
+  };
+  const parts = [], line = [], step = layers <= 12 ? 1 : 5;
+  for (let layer = 1; layer <= layers; layer++) {
+    if (layer === 1 || layer % step === 0) {
+      parts.push(drawn("text", { x: x(layer), y: height - 20, "text-anchor": "middle" }, layer));
+    }
+    const here = expertsOf(state.token, layer);
+    line.push(`${x(layer)},${y(here[0][0])}`);
+    for (const [expert, weight] of here) {
+      const picked = layer === state.at && expert === state.expert;
+      const dot = drawn("circle", { cx: x(layer), cy: y(expert), r: 2 + 6 * Math.sqrt(weight / data.paths.most),
+        fill: picked ? "#d55e00" : "#0072b2" });
+      dot.append(drawn("title", {}, `layer ${layer}, expert ${expert}: ${number(weight)}`));
+      dot.addEventListener("click", () => pick({ at: layer, expert }));
+      parts.push(dot);
+    }
+  }
+  for (const expert of [0, Math.floor(experts / 2), experts - 1]) {
+    parts.push(drawn("text", { x: left - 4, y: y(expert) + 4, "text-anchor": "end" }, expert));
+  }
+  parts.push(drawn("text", { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" }, "layer"));
+  parts.push(drawn("text", { x: 4, y: height - 20 }, "expert"));
+  parts.unshift(drawn("polyline", { points: line.join(" "), fill: "none", stroke: "#767676" }));
+  picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  picture.replaceChildren(...parts);
+}
+
+function renderTokens() {
+  const { token, at, expert } = state, { names } = data.paths;
+  let count = 0;
+  [...byId("tokens").children].forEach((button, i) => {
+    const weight = expertsOf(i, at).find(([one]) => one === expert)?.[1];
+    if (weight !== undefined) count++;
+    button.className = weight === undefined ? "" : "here";
+    button.title = weight === undefined ? `token ${i}` : `token ${i}: ${number(weight)}`;
+    button.setAttribute("aria-pressed", i === token);
+    button.tabIndex = i === token ? 0 : -1;
+  });
+  fill(byId("at"), Array.from({ length: layers }, (_, i) => i + 1), at);
+  byId("expert").value = expert;
+  byId("expert-facts").textContent = `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} ` +
+    `(marked); of all tokens of the data ${percent(data.share[at - 1][expert])} do, perfect balance would be ` +
+    `${percent(data.top_k / experts)}.`;
+  byId("token-facts").textContent = `Token ${token}, “${names[token]}”: its experts, by falling weight.`;
+  drawPath();
+  byId("token-table").replaceChildren(...Array.from({ length: layers }, (_, i) => element("tr", {},
+    element("td", { textContent: i + 1 }),
+    ...expertsOf(token, i + 1).map(([one, weight]) => element("td", {}, element("button", {
+      type: "button", textContent: one, className: i + 1 === at && one === expert ? "picked" : "",
+      onclick: () => pick({ at: i + 1, expert: one }),
+    }), ` ${number(weight)}`)))));
+}
+
+function setUpTokens() {
+  const list = byId("tokens");
+  list.append(...data.paths.names.map((name, i) => element("button", {
+    type: "button", textContent: name, onclick: () => pick({ token: i }),
+  })));
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], next = list.children[state.token + step];
+    if (!next) return;
+    pick({ token: state.token + step });
+    next.focus();
+    event.preventDefault();
+  });
+  byId("at").addEventListener("change", (event) => pick({ at: Number(event.target.value) }));
+  expertInput("expert");
+}
+
+function expertInput(key) {
+  byId(key).addEventListener("change", (event) => {
+    const { value, validity } = event.target;
+    pick(validity.valid && (value !== "" || key !== "expert") ? { [key]: value === "" ? null : Number(value) } : {});
+  });
+}
+
+function render() {
+  renderCoupling();
+  if (data.paths) renderTokens();
+}
+
+const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
+matrix.show((row, column) => {
+  const pair = pairs.get(`${row + 1}.${column + 1}`);
+  return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
+});
+byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
+byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
+["source", "target"].forEach(expertInput);
+byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
+if (data.paths) setUpTokens();
+window.addEventListener("hashchange", () => { readState(); render(); });
+readState();
+render();

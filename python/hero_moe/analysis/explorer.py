@@ -1,0 +1,160 @@
+"""The interactive part of the page: its HTML, and the data that its script reads.
+
+Blocks are embedded as signed bytes times one step per block: 127 steps are the block's largest |w|, so that a weight
+shown is off by at most half a step. Experts of tokens are 16-bit integers, their weights 32-bit floats.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hero_moe import page
+from hero_moe.analysis.contents import Analysis, Data, Place
+from hero_moe.analysis.data_figures import visible_text
+from hero_moe.analysis.drawing import stage_spans
+from hero_moe.analysis.weight_figures import symmetric_range
+
+MOST_BLOCKS = 10_000_000  # base64 characters of all blocks on a page
+MOST_TOKENS = 1024
+
+CONTROLS = """
+<div class="controls">
+<label>target layer <select id="layer"></select></label>
+<label>predecessor <select id="from"></select></label>
+<label>source expert <input id="source" type="number" min="0" max="{last}" step="1"></label>
+<label>target expert <input id="target" type="number" min="0" max="{last}" step="1"></label>
+<button id="clear" type="button">no expert</button>
+</div>
+<p class="note" id="pair-facts" aria-live="polite"></p>
+<div class="explorer">
+<div><canvas id="dependency" tabindex="0" role="application"
+aria-label="Dependency of layers; arrow keys move, Enter picks a pair of layers"></canvas>
+<p class="readout" id="dependency-readout" aria-live="polite"></p></div>
+<div class="wider"><canvas id="coupling" tabindex="0" role="application"
+aria-label="Coupling of experts; arrow keys move, Enter picks a source and a target expert"></canvas>
+<p class="readout" id="coupling-readout" aria-live="polite"></p></div>
+<div id="partners"></div>
+</div>
+"""
+
+TOKENS = """
+<div id="tokens" role="group" aria-label="Tokens; left and right arrow keys pick the neighbour"></div>
+<div class="controls">
+<label>layer <select id="at"></select></label>
+<label>expert <input id="expert" type="number" min="0" max="{last}" step="1"></label>
+</div>
+<p id="expert-facts" aria-live="polite"></p>
+<p id="token-facts" aria-live="polite"></p>
+<div class="explorer">
+<div class="wider"><svg id="token-path" aria-hidden="true"></svg></div>
+<div class="scroll"><table><thead><tr><th scope="col">layer</th>
+<th scope="col" colspan="{chosen}">expert and weight</th></tr></thead><tbody id="token-table"></tbody></table></div>
+</div>
+"""
+
+
+def encoded(values: np.ndarray) -> str:
+    """The bytes of `values`, little-endian, as base64."""
+    return base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode("ascii")
+
+
+def quantised(block: np.ndarray) -> tuple[float, np.ndarray]:
+    """A block as int8 [E, E] times a step; off by at most half a step."""
+    step = float(np.abs(block).max()) / 127
+    return step, np.rint(block / (step or 1.0)).astype(np.int8)
+
+
+def embedded_pairs(analysis: Analysis) -> set[Place]:
+    """The pairs whose blocks fit on the page: the default pair, then the nearest layers first."""
+    size = 4 * (-(-(analysis.model.experts**2) // 3))
+    order = sorted(analysis.pairs, key=lambda place: (place != analysis.default_pair, place[0] - place[1], place))
+    return set(order[: max(1, MOST_BLOCKS // size)])
+
+
+def _pair_entry(analysis: Analysis, place: Place, embedded: bool) -> dict[str, Any]:
+    pair, block = analysis.pairs[place], analysis.blocks[place]
+    entry: dict[str, Any] = {
+        "layer": place[0],
+        "from": place[1],
+        "dependency": float(analysis.dependency[place[0] - 1, place[1] - 1]),
+        "norm": pair.norm,
+        "factor": pair.depth_factor,
+        "rank": pair.effective_rank,
+    }
+    if embedded:
+        step, values = quantised(block)
+        entry |= {"step": step, "limit": symmetric_range(block), "block": encoded(values)}
+    return entry
+
+
+def payload(analysis: Analysis) -> dict[str, Any]:
+    """What the script reads."""
+    model, data, embedded = analysis.model, analysis.data, embedded_pairs(analysis)
+    spans = stage_spans(model.stages)
+    content: dict[str, Any] = {
+        "layers": model.layers,
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "stages": spans if len(spans) > 1 else [],
+        "default": analysis.default_pair,
+        "pairs": [_pair_entry(analysis, place, place in embedded) for place in analysis.pairs],
+    }
+    if data is not None:
+        paths = data.paths
+        names = [str(token) for token in paths.ids] if paths.text is None else map(visible_text, paths.text)
+        content["share"] = np.round(data.own.share, 6).tolist()
+        content["paths"] = {
+            "names": list(names)[:MOST_TOKENS],
+            "experts": encoded(paths.experts[:, :MOST_TOKENS].astype(np.uint16)),
+            "weights": encoded(paths.weights[:, :MOST_TOKENS].astype(np.float32)),
+            "most": float(paths.weights.max()) or 1.0,
+        }
+    return content
+
+
+def coupling_section(analysis: Analysis) -> str:
+    """Pick a pair of layers, see its coupling, pick experts, see their partners; and the data of the whole page."""
+    embedded, pairs = len(embedded_pairs(analysis)), len(analysis.pairs)
+    note = (
+        "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the coupling "
+        "matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The address "
+        "keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers it. "
+        "Blocks are embedded as 8-bit integers with one scale per block."
+    )
+    if embedded < pairs:
+        note += f" Of {pairs} blocks the page holds {embedded}, those of the nearest layers first."
+    text = json.dumps(payload(analysis), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return page.section(
+        "Explore: coupling of experts",
+        page.paragraph(note),
+        CONTROLS.format(last=analysis.model.experts - 1),
+        f'<script type="application/json" id="analysis-data">{text}</script>',
+    )
+
+
+def token_section(analysis: Analysis, data: Data) -> str:
+    """Pick a token, see its experts in every layer; pick an expert, see its tokens."""
+    shown = min(len(data.paths.ids), MOST_TOKENS)
+    note = (
+        f"The first {shown} tokens of the data{' (their numbers: no tokenizer was found)' * (data.paths.text is None)}. "
+        "Pick a token for its experts; pick an expert in the table or the picture to mark the tokens that go there."
+    )
+    model = analysis.model
+    html = TOKENS.format(last=model.experts - 1, chosen=model.top_k)
+    return page.section("Explore: paths of tokens", page.paragraph(note), html)
+
+
+def style() -> str:
+    """The CSS of the interactive part."""
+    return Path(__file__).with_name("explorer.css").read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The JavaScript of the interactive part, in a block of its own."""
+    parts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("grid.js", "explorer.js")]
+    return "{\n" + "".join(parts) + "}\n"

@@ -1,0 +1,53 @@
+"""Loss curves of runs as figures of their own, with a legend in them: the page shows `hero report`'s section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from hero_moe.analysis.drawing import Drawing
+from hero_moe.figures import LineStyle, draw_advantages, draw_losses, new_figure
+from hero_moe.sections import Comparison, named_baseline
+
+
+def _legend(figure: Figure, names: Sequence[str], styles: Sequence[LineStyle]) -> None:
+    handles = [Line2D([], [], **style.options()) for style in styles]
+    columns = min(len(names), 4)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _names(shown: Comparison) -> list[str]:
+    return [named_baseline(run) if run is shown.baseline else run.name for run in shown.runs]
+
+
+def losses(shown: Comparison) -> Drawing:
+    """Language-model losses of all runs over steps, with an inset of the last fifth."""
+    figure, grid = new_figure(4.6, width=8.0)
+    draw_losses(grid[0, 0], shown.runs, shown.styles)
+    grid[0, 0].set_title("Training loss", loc="left")
+    _legend(figure, _names(shown), shown.styles)
+    return Drawing("loss", figure, "Training loss over steps", "")
+
+
+def advantages(shown: Comparison) -> Drawing | None:
+    """Baseline's loss minus each run's over their common steps; None where no run has any."""
+    compared = [
+        (name, style, diff)
+        for name, style, diff in zip(_names(shown), shown.styles, shown.differences)
+        if diff is not None
+    ]
+    if not compared:
+        return None
+    names, styles, differences = zip(*compared)
+    figure, grid = new_figure(4.0, width=8.0)
+    draw_advantages(grid[0, 0], differences, styles)
+    grid[0, 0].set_title(f"Loss advantage over {shown.baseline.name}", loc="left")
+    _legend(figure, names, styles)
+    return Drawing("loss-advantage", figure, "Loss advantage over the baseline over steps", "")
+
+
+def loss_drawings(shown: Comparison) -> list[Drawing]:
+    """Both figures, or the one that there is something for."""
+    return [drawing for drawing in (losses(shown), advantages(shown)) if drawing is not None]

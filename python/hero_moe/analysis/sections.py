@@ -1,0 +1,89 @@
+"""The page of an analysis: which figures and numbers stand where."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hero_moe import page
+from hero_moe.analysis import explorer
+from hero_moe.analysis.contents import Analysis
+from hero_moe.analysis.data_figures import agreement, history_share, routing_paths, utilisation
+from hero_moe.analysis.drawing import Drawing, Rendered, render
+from hero_moe.analysis.loss_figures import loss_drawings
+from hero_moe.analysis.removal_figures import removal, removal_loss
+from hero_moe.analysis.weight_figures import weight_drawings
+from hero_moe.sections import Comparison, loss_section, plain, short_count
+
+NO_DATA = (
+    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens need a "
+    "forward pass: give `hero analyze` some `--data`."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page and the figures that stand in files of their own."""
+
+    html: str
+    figures: list[Rendered]
+
+
+def title_and_summary(analysis: Analysis) -> tuple[str, str]:
+    """The page's title, and the model in a few sentences."""
+    model, data = analysis.model, analysis.data
+    step = "" if model.step is None else f" at step {model.step:,}"
+    stages = len(set(model.stages))
+    reach = "all earlier layers" if model.history == "global" or stages == 1 else "the earlier layers of its stage"
+    if model.window is not None:
+        reach = f"at most {model.window} of {reach}"
+    summary = (
+        f"{model.folder}{step}: {model.layers} MoE layers{f' in {stages} stages' if stages > 1 else ''}, "
+        f"{model.experts} experts, {model.top_k} per token; a router reads {reach}"
+        f"{'' if model.scale else ', unscaled'}{'' if model.detach else ', not detached'}. "
+        f"{len(analysis.pairs)} pairs of layers see each other."
+    )
+    if model.decoder_layer != list(range(model.layers)):
+        first, last = model.decoder_layer[0], model.decoder_layer[-1]
+        summary += f" Layer 1 is decoder layer {first} of the model folder, layer {model.layers} is {last}."
+    if data is not None:
+        summary += (
+            f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of {data.sequence}; "
+            f"loss {plain(data.loss, 4)} nats per token"
+        )
+        if data.baseline is not None and math.isfinite(data.baseline.loss):
+            summary += f", {data.baseline.folder} {plain(data.baseline.loss, 4)}"
+        summary += "."
+    return f"Routing history of {model.folder}", summary + " Layers count from 1, experts from 0."
+
+
+def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
+    """Draws everything there is something for. Call it inside `matplotlib.rc_context(STYLE)`."""
+    figures: list[Rendered] = []
+
+    def drawn(*drawings: Drawing | None) -> list[str]:
+        made = [render(drawing) for drawing in drawings if drawing is not None]
+        figures.extend(made)
+        return [one.html for one in made]
+
+    data = analysis.data
+    sections = [page.section("Weights of the history", *drawn(*weight_drawings(analysis)))]
+    sections.append(explorer.coupling_section(analysis))
+    if data is None:
+        sections.append(page.section("Forward pass", page.paragraph(NO_DATA)))
+    else:
+        inside = drawn(history_share(analysis, data), agreement(analysis, data))
+        without = drawn(removal(analysis, data), removal_loss(analysis, data))
+        sections += [
+            page.section("Expert utilisation", *drawn(utilisation(analysis, data))),
+            page.section("What the history contributes", *inside),
+            page.section("Without one predecessor", *without),
+            page.section("Paths of tokens", *drawn(routing_paths(analysis, data))),
+            explorer.token_section(analysis, data),
+        ]
+    if shown is not None:
+        figures.extend(render(drawing) for drawing in loss_drawings(shown))
+        sections.append(loss_section(shown))
+    title, summary = title_and_summary(analysis)
+    html = page.document(title, summary, sections, explorer.style(), explorer.script())
+    return Report(html, figures)

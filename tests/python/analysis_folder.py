@@ -1,0 +1,144 @@
+"""A folder as `hero analyze` leaves it: blocks with some structure, and numbers that follow from them where they can.
+
+What only a forward pass can tell (agreement, removal, paths) is drawn at random in the right form.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+WORDS = ["The", " router", " reads", " its", " own", " history", ",", "\n", "历史", " <b>&", "\t", " expert"]
+
+
+def visible_pairs(layers: int, stages: list[int], history: str, window: int | None) -> list[tuple[int, int]]:
+    """(layer, predecessor), from 1, of all pairs that see each other."""
+    return [
+        (layer, earlier)
+        for layer in range(2, layers + 1)
+        for earlier in range(1, layer)
+        if (history == "global" or stages[layer - 1] == stages[earlier - 1])
+        and (window is None or layer - earlier <= window)
+    ]
+
+
+def block(noise: np.random.Generator, experts: int, distance: int) -> np.ndarray:
+    """Noise with columns of strong source experts and rows of insensitive targets, weaker with distance."""
+    values = 0.02 * noise.standard_normal((experts, experts))
+    columns = noise.choice(experts, max(1, experts // 10), replace=False)
+    values[:, columns] += 0.05 * noise.choice([-1.2, 1.0], len(columns))
+    values[noise.choice(experts, max(1, experts // 12), replace=False)] *= 0.1
+    return (values / distance**0.4).astype(np.float32)
+
+
+def effective_rank(values: np.ndarray) -> float:
+    singular = np.linalg.svd(values.astype(float), compute_uv=False)
+    parts = singular / singular.sum()
+    return float(np.exp(-(parts * np.log(parts)).sum()))
+
+
+def peak(share: np.ndarray) -> dict[str, Any]:
+    layer, expert = np.unravel_index(share.argmax(), share.shape)
+    return {"share": float(share.max()), "layer": int(layer) + 1, "expert": int(expert)}
+
+
+def write_analysis(
+    folder: Path,
+    *,
+    layers: int = 6,
+    experts: int = 16,
+    top_k: int = 2,
+    stages: list[int] | None = None,
+    history: str = "stage",
+    window: int | None = None,
+    data: bool = True,
+    baseline: bool = True,
+    texts: bool = True,
+    tokens: int = 40,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Writes both files into a new `folder` and returns the content of `analysis.json`."""
+    noise, stages = np.random.default_rng(seed), stages or [0] * layers
+    places = visible_pairs(layers, stages, history, window)
+    blocks = {place: block(noise, experts, place[0] - place[1]) for place in places}
+    seen = {layer: sum(place[0] == layer for place in places) for layer in range(1, layers + 1)}
+    dependency = np.zeros((layers, layers))
+    pairs = []
+    for (layer, earlier), values in blocks.items():
+        factor, norm = ((layer - 1) / seen[layer]) ** 0.5, float(np.linalg.norm(values.astype(float)))
+        dependency[layer - 1, earlier - 1] = factor * norm
+        pairs.append({"layer": layer, "predecessor": earlier, "depth_factor": factor, "norm": norm,
+                      "effective_rank": effective_rank(values)})  # fmt: skip
+    tau = float(np.percentile(np.abs(np.stack(list(blocks.values())).astype(float)), 90))
+    distances = []
+    for distance in sorted({layer - earlier for layer, earlier in places}):
+        entries = np.stack([values for place, values in blocks.items() if place[0] - place[1] == distance])
+        distances.append({"distance": distance, "negative": 100 * float((entries < -tau).mean()),
+                          "positive": 100 * float((entries > tau).mean()), "entries": entries.size})  # fmt: skip
+    neighbours = [place for place in places if place[0] - place[1] == 1]
+    default = (10, 9) if (10, 9) in places else neighbours[len(neighbours) // 2]
+    content: dict[str, Any] = {
+        "model": {"folder": "hero", "step": 600, "layers": layers, "experts": experts, "top_k": top_k,
+                  "hidden_size": 8 * experts, "stages": stages, "window": window, "scale": True,
+                  "history": history, "detach": True, "decoder_layer": list(range(layers))},
+        "layer_dependency": dependency.tolist(),
+        "tau": tau,
+        "coupling_by_distance": distances,
+        "pairs": pairs,
+        "default_pair": {"layer": default[0], "predecessor": default[1]},
+    }  # fmt: skip
+    if data:
+        content |= forward_parts(noise, content, seen, baseline, texts, tokens)
+    folder.mkdir(parents=True)
+    save_file({f"coupling.{a}.{b}": values for (a, b), values in blocks.items()}, folder / "analysis.safetensors")
+    (folder / "analysis.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return content
+
+
+def forward_parts(
+    noise: np.random.Generator, content: dict[str, Any], seen: dict[int, int], baseline: bool, texts: bool, tokens: int
+) -> dict[str, Any]:
+    """The parts that need `--data`."""
+    model, places = content["model"], [(pair["layer"], pair["predecessor"]) for pair in content["pairs"]]
+    layers, experts, chosen = model["layers"], model["experts"], model["top_k"]
+    share = chosen * noise.dirichlet([9.0] * experts, layers)
+    before = chosen * noise.dirichlet([4.0] * experts, layers)
+    utilisation: dict[str, Any] = {"peak": peak(share)}
+    if baseline:
+        utilisation["baseline"] = {"folder": "baseline", "top_k": chosen, "loss": 3.28,
+                                   "expert_share": before.tolist(), "peak": peak(before)}  # fmt: skip
+        utilisation["peak_change_percent"] = 100 * (share.max() / before.max() - 1)
+    readers = [layer for layer in range(1, layers + 1) if seen[layer]]
+    initial = [(layer - 1) / (layer - 1 + 8) if seen[layer] else 0.0 for layer in range(1, layers + 1)]
+    change, divergence = np.zeros((2, layers, layers))
+    for layer, earlier in places:
+        norm = content["layer_dependency"][layer - 1][earlier - 1]
+        change[layer - 1, earlier - 1] = min(0.9, 0.1 * norm / experts**0.5 * (1 + 0.5 * noise.random()))
+        divergence[layer - 1, earlier - 1] = 0.02 * norm * noise.random()
+    ids = noise.integers(0, len(WORDS), tokens)
+    order = np.argsort(noise.random((layers, tokens, experts)), axis=-1)[..., :chosen]
+    weights = -np.sort(-noise.dirichlet([1.0] * chosen, (layers, tokens)), axis=-1)
+    sources = sorted({earlier for _, earlier in places})
+    losses = [3.2 + 0.02 * noise.standard_normal() + 0.05 / source for source in sources]
+    return {
+        "data": {"names": ["valid"], "tokens": 81920, "sequence": 256, "loss": 3.2},
+        "expert_share": share.tolist(),
+        "utilisation": utilisation,
+        "history": [{"layer": layer, "visible": seen[layer],
+                     "variance_share": float(0.2 + 0.3 * noise.random()) if seen[layer] else None,
+                     "initial_variance_share": initial[layer - 1]} for layer in range(1, layers + 1)],
+        "agreement": [{"layer": layer, "top_k": 0.9 - 0.2 * noise.random(), "top_1": 0.85 - 0.2 * noise.random()}
+                      for layer in readers],
+        "history_alone": [{"layer": layer, "top_k": 0.3 + 0.2 * noise.random(), "top_1": 0.2 + 0.2 * noise.random(),
+                           "chance_top_k": chosen / experts, "kl": 0.5 + noise.random()} for layer in readers],
+        "removal": {"routing_change": change.tolist(), "routing_kl": divergence.tolist(),
+                    "loss_without": [{"predecessor": source, "loss": loss, "loss_change": loss - 3.2}
+                                     for source, loss in zip(sources, losses)],
+                    "rank_correlation": 0.81},
+        "paths": {"ids": ids.tolist(), "text": [WORDS[i] for i in ids] if texts else None,
+                  "experts": order.tolist(), "weights": weights.tolist()},
+    }  # fmt: skip
