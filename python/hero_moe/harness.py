@@ -39,6 +39,7 @@ Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 
 _log = logging.getLogger(__name__)
 _BATCH_TOKENS = 4096  # of batches without a given size: enough rows for every expert, some MiB of activations
+_TEXTS, _TEXT_TOKENS = 32, 32768  # of texts made together: most of them, most positions of theirs
 _GENERATION = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k", "num_beams")
 
 
@@ -67,7 +68,7 @@ class HeroLM(TemplateLM):
             tokenizer: a folder or a SentencePiece file with it, where `path` has none or another.
             dtype: as `hero_moe.load`; None or "auto": the folder's own.
             batch_size: most sequences scored at a time; None or "auto": as many as have 4096 tokens
-                together. Texts are generated one at a time.
+                together; of texts in the making 32 that have 32768 positions.
             max_batch_size: most sequences of an "auto" batch.
             max_length: most tokens the model sees; None: its positions.
             add_bos_token: whether texts get the tokenizer's begin token; None: as the tokenizer is set up.
@@ -254,17 +255,54 @@ class HeroLM(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Texts up to the first of their stop strings; the longest context first."""
+        """Texts up to the first of their stop strings, many at a time; the longest context first."""
         prompts = [self.tok_encode(request.args[0]) for request in requests]
-        texts = [""] * len(requests)
         order = sorted(range(len(requests)), key=lambda number: -len(prompts[number]))
-        for number in tqdm(order, disable=disable_tqdm, desc="Running generate_until requests"):
-            context, options = requests[number].args
-            texts[number] = self._continue(prompts[number], options)
-            self.cache_hook.add_partial("generate_until", (context, options), texts[number])
-        return texts
+        waiting = [_Text(n, self._generation(prompts[n], requests[n].args[1])) for n in order]
+        made = [""] * len(requests)
+        texts, running, room = self._model.texts(), {}, 0
+        bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
+        with bar:
+            while waiting or running:
+                while waiting and self._fits(waiting[0], len(running), room):
+                    text = waiting.pop(0)
+                    running[texts.add(**text.options)] = text
+                    room += text.positions
+                for number, id in texts.step():
+                    text = running[number]
+                    if id is not None:
+                        text.ids.append(id)
+                        if not self._stops(text):
+                            continue
+                        texts.drop(number)
+                    del running[number]
+                    room -= text.positions
+                    context, options = requests[text.number].args
+                    whole = self.tok_decode(text.ids)
+                    made[text.number] = postprocess_generated_text(whole, text.until, think_end_token=None)
+                    self.cache_hook.add_partial("generate_until", (context, options), made[text.number])
+                    bar.update()
+        return made
 
-    def _continue(self, prompt: list[int], options: dict[str, Any]) -> str:
+    def _fits(self, text: _Text, running: int, room: int) -> bool:
+        """Whether it may join so many others that take up so many positions."""
+        if running == 0:
+            return True
+        most = self._batch_size or min(_TEXTS, self._max_batch_size or _TEXTS)
+        return running < most and (self._batch_size is not None or room + text.positions <= _TEXT_TOKENS)
+
+    def _stops(self, text: _Text) -> bool:
+        """Whether a stop string has come. The last ids alone tell that none has."""
+        if not text.stops:
+            return False
+        tail = self.tok_decode(text.ids[-text.window :], skip_special_tokens=False)
+        if not any(stop in tail for stop in text.stops):
+            return False
+        whole = self.tok_decode(text.ids, skip_special_tokens=False)
+        return any(stop in whole for stop in text.stops)
+
+    def _generation(self, prompt: list[int], options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """What `Texts.add` takes, and the stop strings."""
         chosen = dict(normalize_gen_kwargs(options, self.max_gen_toks))
         unknown = [name for name in chosen if name not in _GENERATION]
         if unknown or chosen.get("num_beams", 1) != 1:
@@ -272,7 +310,6 @@ class HeroLM(TemplateLM):
             raise ValueError(f"gen_kwargs: found {found}, expected {', '.join(_GENERATION[:-1])}")
         eot = self.eot_token_id
         eos = None if eot is None else self.tok_decode(eot, skip_special_tokens=False)
-        until = handle_stop_sequences(chosen["until"], eos=eos)
         count = chosen["max_gen_toks"]
         if not 1 <= count < self.max_length:
             most = self.max_length - 1
@@ -280,22 +317,27 @@ class HeroLM(TemplateLM):
         room = self.max_length - count
         if len(prompt) > room:
             _log.warning("A context of %d tokens is cut to its last %d.", len(prompt), room)
-        stream = self._model.stream(
-            (prompt or [self.prefix_token_id])[-room:],
-            max_tokens=count,
-            temperature=chosen.get("temperature", 1.0) if chosen["do_sample"] else 0.0,
-            top_k=chosen.get("top_k") or 0,
-            top_p=chosen.get("top_p", 1.0),
-            seed=int(torch.randint(1 << 62, ())),  # lm_eval seeds torch; a repeated request gets another text
-            eos=[*self._model.eos_ids, *([] if eot is None else [eot])],
-        )
-        made: list[int] = []
-        for id in stream:
-            made.append(id)
-            text = self.tok_decode(made, skip_special_tokens=False)
-            if any(stop and stop in text for stop in until):
-                break
-        return postprocess_generated_text(self.tok_decode(made), until, think_end_token=None)
+        return {
+            "ids": (prompt or [self.prefix_token_id])[-room:],
+            "max_tokens": count,
+            "temperature": chosen.get("temperature", 1.0) if chosen["do_sample"] else 0.0,
+            "top_k": chosen.get("top_k") or 0,
+            "top_p": chosen.get("top_p", 1.0),
+            "seed": int(torch.randint(1 << 62, ())),  # lm_eval seeds torch; a request again: another text
+            "eos": [*self._model.eos_ids, *([] if eot is None else [eot])],
+        }, handle_stop_sequences(chosen["until"], eos=eos)
+
+
+class _Text:
+    """A text in the making, of the request `number`."""
+
+    def __init__(self, number: int, generation: tuple[dict[str, Any], list[str]]) -> None:
+        self.number, (self.options, self.until) = number, generation
+        self.stops = [stop for stop in self.until if stop]
+        self.positions: int = len(self.options["ids"]) + self.options["max_tokens"]
+        self.ids: list[int] = []
+        # An id stands for at least a byte. Tokenizers treat the first piece of a text in their own way.
+        self.window = 4 + max((len(stop.encode()) for stop in self.stops), default=0)
 
 
 def _whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import index
 from pathlib import Path
@@ -159,9 +159,14 @@ class LanguageModel:
         eos: int | Sequence[int] | None = None,
     ) -> Iterator[int]:
         """As `generate`, one id at a time, each as soon as it is made."""
-        prompt, sampling = _prompt(ids), _sampling(max_tokens, temperature, top_k, top_p)
-        text = self._engine.start(prompt, *sampling, _whole("seed", seed), self._ends(eos))
-        return iter(text.next, None)
+        texts = self.texts()
+        options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        texts.add(ids, **options, seed=seed, eos=eos)
+        return iter(lambda: texts.step()[0][1], None)
+
+    def texts(self) -> Texts:
+        """None yet; texts join and leave while the others go on."""
+        return Texts(self._engine.generation(), self._ends)
 
     def _ends(self, eos: int | Sequence[int] | None) -> list[int]:
         return list(self.eos_ids if eos is None else _ids("eos", eos))
@@ -171,6 +176,36 @@ class LanguageModel:
         own = _read_json(generation) if generation.is_file() else {}
         eos = own.get("eos_token_id", self.config.get("eos_token_id"))
         return () if eos is None else _ids(f"{self.folder}: eos_token_id", eos)
+
+
+class Texts:
+    """Texts in the making, of one model, continued together: what `LanguageModel.texts` returns."""
+
+    def __init__(self, engine: Any, ends: Callable[[int | Sequence[int] | None], list[int]]) -> None:
+        self._engine, self._ends = engine, ends
+
+    def add(
+        self,
+        ids: Tensor | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1234,
+        eos: int | Sequence[int] | None = None,
+    ) -> int:
+        """Begins to continue a sequence, as `LanguageModel.generate` would; returns its number, from 0."""
+        sampling = _sampling(max_tokens, temperature, top_k, top_p)
+        return self._engine.add(_prompt(ids), *sampling, _whole("seed", seed), self._ends(eos))
+
+    def step(self) -> list[tuple[int, int | None]]:
+        """The number and the next id of every text; None ends it. Empty where all have ended."""
+        return self._engine.step()
+
+    def drop(self, number: int) -> None:
+        """Ends a text early."""
+        self._engine.drop(_whole("number", number))
 
 
 def _are_sequences(ids: Any) -> bool:

@@ -55,6 +55,11 @@ void check_ids(const at::Tensor& ids, const ModelConfig& model) {
   check_range(ids, "ids", model.vocab_size);
 }
 
+void check_prompt(const std::vector<int64_t>& prompt, const ModelConfig& model) {
+  check_length(static_cast<int64_t>(prompt.size()), model, /*room=*/1);
+  for (const int64_t id : prompt) check_number(id, "ids", model.vocab_size);
+}
+
 Sampling checked(Sampling sampling) {
   const auto check = [](bool good, const char* name, double found, const char* expected) {
     if (!good) throw UserError(std::string(name) + ": found " + c10::str(found) + ", expected " + expected);
@@ -67,18 +72,29 @@ Sampling checked(Sampling sampling) {
   return sampling;
 }
 
-// A text in the making; shares the model with the LanguageModel that began it.
+// Texts in the making; shares the model with the LanguageModel that began them.
 class GenerationForPython : public torch::CustomClassHolder {
  public:
-  GenerationForPython(std::shared_ptr<const Transformer> model, std::vector<int64_t> prompt,
-                      const Sampling& sampling)
-      : model_(std::move(model)), generator_(*model_) {
-    generator_.add(std::move(prompt), sampling);
+  explicit GenerationForPython(std::shared_ptr<const Transformer> model)
+      : model_(std::move(model)), generator_(*model_) {}
+
+  int64_t add(std::vector<int64_t> prompt, int64_t max_tokens, double temperature, int64_t top_k,
+              double top_p, int64_t seed, std::vector<int64_t> eos) {
+    return for_python([&] {
+      check_prompt(prompt, model_->config().model);
+      const auto sampling =
+          checked({max_tokens, temperature, top_k, top_p, static_cast<uint64_t>(seed), std::move(eos)});
+      return static_cast<int64_t>(generator_.add(std::move(prompt), sampling));
+    });
   }
-  std::optional<int64_t> next() {
-    const auto made = generator_.step();
-    return made.empty() ? std::nullopt : made.front().id;
+
+  std::vector<std::tuple<int64_t, std::optional<int64_t>>> step() {
+    std::vector<std::tuple<int64_t, std::optional<int64_t>>> made;
+    for (const auto& [text, id] : generator_.step()) made.emplace_back(static_cast<int64_t>(text), id);
+    return made;
   }
+
+  void drop(int64_t text) { generator_.drop(static_cast<size_t>(text)); }
 
  private:
   std::shared_ptr<const Transformer> model_;
@@ -135,15 +151,8 @@ class LanguageModel : public torch::CustomClassHolder {
     });
   }
 
-  c10::intrusive_ptr<GenerationForPython> start(std::vector<int64_t> prompt, int64_t max_tokens,
-                                                double temperature, int64_t top_k, double top_p, int64_t seed,
-                                                std::vector<int64_t> eos) const {
-    return for_python([&] {
-      check_prompt(prompt);
-      const auto sampling =
-          checked({max_tokens, temperature, top_k, top_p, static_cast<uint64_t>(seed), eos});
-      return c10::make_intrusive<GenerationForPython>(model_, std::move(prompt), sampling);
-    });
+  c10::intrusive_ptr<GenerationForPython> generation() const {
+    return c10::make_intrusive<GenerationForPython>(model_);
   }
 
   // All texts together; each draws as if it were alone with its seed.
@@ -153,7 +162,7 @@ class LanguageModel : public torch::CustomClassHolder {
                                              std::vector<int64_t> eos) const {
     return for_python([&] {
       auto sampling = checked({max_tokens, temperature, top_k, top_p, 0, std::move(eos)});
-      for (const auto& prompt : prompts) check_prompt(prompt);
+      for (const auto& prompt : prompts) check_prompt(prompt, config());
       Generator generator(*model_);
       for (size_t i = 0; i < prompts.size(); ++i) {
         sampling.seed = static_cast<uint64_t>(seeds.at(i));
@@ -176,10 +185,6 @@ class LanguageModel : public torch::CustomClassHolder {
   int64_t max_positions() const { return config().max_position_embeddings; }
 
  private:
-  void check_prompt(const std::vector<int64_t>& prompt) const {
-    check_length(static_cast<int64_t>(prompt.size()), config(), /*room=*/1);
-    for (const int64_t id : prompt) check_number(id, "ids", config().vocab_size);
-  }
   const ModelConfig& config() const { return model_->config().model; }
   at::Tensor moved(const at::Tensor& ids) const { return ids.to(model_->device()); }
 
@@ -191,13 +196,14 @@ class LanguageModel : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.class_<GenerationForPython>("Generation")
-      .def("next",
-           [](const c10::intrusive_ptr<GenerationForPython>& generation) { return generation->next(); });
+      .def("add", &GenerationForPython::add)
+      .def("step", &GenerationForPython::step)
+      .def("drop", &GenerationForPython::drop);
   m.class_<LanguageModel>("LanguageModel")
       .def(torch::init<std::string, std::string, std::string>())
       .def("logits", &LanguageModel::logits)
       .def("score", &LanguageModel::score)
-      .def("start", &LanguageModel::start)
+      .def("generation", &LanguageModel::generation)
       .def("generate", &LanguageModel::generate)
       .def("folder", &LanguageModel::folder)
       .def("dtype", &LanguageModel::dtype)

@@ -85,6 +85,10 @@ std::vector<Generator::Made> Generator::step() {
   return made;
 }
 
+void Generator::drop(size_t number) {
+  std::erase_if(texts_, [&](const auto& text) { return text->number == number; });
+}
+
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
                               const Sampling& sampling, const std::function<void(int64_t)>& on_token) {
   Generator generator(model);

@@ -41,6 +41,9 @@ class Generator {
   /// model's last position end it. New prompts are read one by one, then all texts go on together.
   std::vector<Made> step();
 
+  /// Ends a text early; nothing happens if it has ended.
+  void drop(size_t text);
+
  private:
   struct Text {
     size_t number;
