@@ -1,6 +1,9 @@
 #include "analyze/commands.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "analyze/numbers.h"
@@ -38,12 +41,17 @@ ModelFolder open_folder(const std::string& dir) {
   return {std::move(folder), std::move(config)};
 }
 
+// Before the work is done, not after.
 void check_places(const AnalyzeOptions& options) {
   std::error_code error;
-  if (fs::exists(options.out, error) && !fs::is_directory(options.out, error)) {
-    throw UserError("--out " + options.out +
-                    ": found a file, expected a new folder, or that of an earlier analysis");
+  fs::path place = fs::absolute(options.out);
+  while (!fs::exists(place, error) && place != place.parent_path()) place = place.parent_path();
+  if (!fs::is_directory(place, error)) {
+    throw UserError("--out " + options.out + ": found a file at " + place.string() +
+                    ", expected a new folder, or that of an earlier analysis");
   }
+  if (access(place.c_str(), W_OK) != 0)
+    throw UserError("--out " + options.out + ": " + place.string() + " cannot be written into");
   for (const auto& run : options.runs) {
     if (!fs::is_regular_file(fs::path(run) / "metrics.jsonl", error))
       throw UserError("--runs " + run + ": found no metrics.jsonl, expected a run folder");

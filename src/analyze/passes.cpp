@@ -49,6 +49,25 @@ Passages::Batch read_to(at::Device device, const Passages& passages, int64_t fir
   return {batch.inputs_BS.to(device), batch.targets_T.to(device), batch.real_T.to(device)};
 }
 
+// The rest of a forward pass, from decoder layer `first` on, whose input is x [B, S, D]; `history` holds what
+// the layers before it wrote. Returns the hidden states as Transformer::forward.
+at::Tensor go_on(const Transformer& model, size_t first, at::Tensor x, RoutingHistory& history) {
+  const auto& config = model.config();
+  const auto positions = at::arange(x.size(1), at::TensorOptions(model.device()).dtype(at::kLong));
+  const auto frequencies = rotary_frequencies(config.model, train_dtype(config)).to(model.device());
+  const auto rotary = rotary_table(positions, frequencies, config.model);
+  for (size_t i = first; i < model.layers().size(); ++i)
+    x = model.layers()[i](x, rotary, history, {}, nullptr).x;
+  const auto norm = std::ranges::find(model.parameters().all(), "model.norm.weight", &Parameter::name)->leaf;
+  return ops::rms_norm(x, norm, config.model.rms_norm_eps).view({-1, config.model.hidden_size});
+}
+
+// The decoder layer, from 0, that holds MoE layer l.
+size_t decoder_layer(const Config& config, int64_t l) {
+  const auto numbers = moe_numbers(config.model);
+  return static_cast<size_t>(std::ranges::find(numbers, l) - numbers.begin());
+}
+
 TokenPaths first_paths(const std::vector<Routing>& real, const Passages::Batch& batch) {
   TokenPaths paths;
   const int64_t tokens = std::min({kPathTokens, batch.inputs_BS.size(1),
@@ -127,17 +146,21 @@ HistoryEffects history_effects(const Transformer& model, const Passages& passage
   for (int64_t first = 0; first < passages.windows(); first += batch) {
     const int64_t count = std::min(batch, passages.windows() - first);
     const auto data = read_to(model.device(), passages, first, count);
+    const auto memory = model.new_history(model.part().chunks.front(), data.inputs_BS.numel());
+    std::vector<at::Tensor> states;
     {
-      const auto output = model.forward(data.inputs_BS);
+      const auto output = model.run_chunk(0, data.inputs_BS, memory, {}, /*recompute=*/false, {}, &states);
       const auto real = rows_of(output.routings, data.real_T);
       sums.add(real, summed_loss(model, output.hidden_TD, data));
       history.add(real);
       if (first == 0) paths = first_paths(real, data);
       passed(windows += count);
     }
-    for (size_t i = 0; i < removed.size(); ++i) {
+    // Layers up to p compute what they computed. The last p first: then the history before it is untouched.
+    for (size_t i = removed.size(); i-- > 0;) {
       const WithoutPredecessor without(model, removed[i]);
-      losses[i] += summed_loss(model, model.forward(data.inputs_BS).hidden_TD, data);
+      const size_t next = decoder_layer(model.config(), removed[i] + 1);
+      losses[i] += summed_loss(model, go_on(model, next, states[next], *memory), data);
       passed(windows += count);
     }
   }

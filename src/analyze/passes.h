@@ -60,7 +60,7 @@ std::vector<int64_t> predecessors(const HistoryLayout& layout);
 /// Called with the windows that a pass has gone over, counting every pass.
 using Passed = std::function<void(int64_t windows)>;
 
-/// `batch` windows at a time, 1 + predecessors().size() passes.
+/// `batch` windows at a time, 1 + predecessors().size() passes; those without p begin behind p.
 HistoryEffects history_effects(const Transformer& model, const Passages& passages, int64_t batch,
                                const Passed& passed);
 

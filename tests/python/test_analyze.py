@@ -1,4 +1,4 @@
-"""`hero analyze`: its numbers against numpy on the weights, and against what other commands say of the same model."""
+"""`hero analyze`: its numbers against numpy on the weights, and against what other commands say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program import ENVIRONMENT, PROGRAM, checkpoint, folder_bytes, hero, ran, refused, training, write_megatron
+from program import (
+    ENVIRONMENT,
+    PROGRAM,
+    checkpoint,
+    folder_bytes,
+    hero,
+    ran,
+    refused,
+    training,
+    write_megatron,
+)
 from safetensors.numpy import load_file, save_file
 
 D, E, K, LAYERS, SEQUENCE = 64, 8, 2, 6, 64
@@ -65,13 +75,15 @@ def test_what_was_analysed(analysis: Analysis) -> None:
         "decoder_layer": list(range(LAYERS)),
     }  # fmt: skip
     assert list(analysis) == [
-        "model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair", "data", "expert_share",
-        "utilisation", "history", "agreement", "history_alone", "removal", "paths",
+        "model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair", "data",
+        "expert_share", "utilisation", "history", "agreement", "history_alone", "removal", "paths",
     ]  # fmt: skip
     assert analysis["default_pair"] == {"layer": 3, "predecessor": 2}
 
 
-def test_weights_against_numpy(analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path) -> None:
+def test_weights_against_numpy(
+    analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path
+) -> None:
     dependency = np.zeros((LAYERS, LAYERS))
     assert [(pair["layer"], pair["predecessor"]) for pair in analysis["pairs"]] == list(blocks)
     for pair, ((layer, p), block) in zip(analysis["pairs"], blocks.items(), strict=True):
@@ -110,7 +122,8 @@ def test_tokens_and_loss_are_those_of_hero_eval(analysis: Analysis, runs: Path, 
         want = json.loads((runs / run / "eval.json").read_text())["datasets"][0]
         assert found["loss"] == pytest.approx(want["loss"], rel=1e-6)
     assert analysis["data"] | {"loss": 0} == {
-        "names": [f"{data.name}-valid"], "tokens": valid_tokens(data).size - 1, "sequence": SEQUENCE, "loss": 0,
+        "names": [f"{data.name}-valid"], "tokens": valid_tokens(data).size - 1, "sequence": SEQUENCE,
+        "loss": 0,
     }  # fmt: skip
 
 
@@ -199,7 +212,8 @@ def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, 
     assert (found["model"]["folder"], found["model"]["step"]) == ("model", None)
     assert found["default_pair"] == {"layer": 6, "predecessor": 4}
     assert set(found) == {"model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair"}
-    assert folder_bytes(out)["analysis.safetensors"] == folder_bytes(runs / "analysis")["analysis.safetensors"]
+    name = "analysis.safetensors"
+    assert (out / name).read_bytes() == (runs / "analysis" / name).read_bytes()
 
 
 def test_benchmark_files(analysis: Analysis, runs: Path, data: Path, tmp_path: Path) -> None:
@@ -229,11 +243,14 @@ def test_python_is_told_where_the_numbers_are(runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_single_layer_sees_nothing(data: Path, tmp_path: Path) -> None:
-    ran(*training(tmp_path / "run", data, HERO | {"model.num_hidden_layers": 1, "router.stages": 1, "train.steps": 2}))
-    ran("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128, "--numbers-only")
+    settings = HERO | {"model.num_hidden_layers": 1, "router.stages": 1, "train.steps": 2}
+    ran(*training(tmp_path / "run", data, settings))
+    ran("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128,
+        "--numbers-only")  # fmt: skip
     found = json.loads((tmp_path / "out" / "analysis.json").read_text())
     assert found["layer_dependency"] == [[0]] and found["tau"] is None and found["default_pair"] is None
-    assert found["pairs"] == found["coupling_by_distance"] == found["agreement"] == found["history_alone"] == []
+    assert found["pairs"] == found["coupling_by_distance"] == []
+    assert found["agreement"] == found["history_alone"] == []
     assert found["removal"] == {
         "routing_change": [[0]], "routing_kl": [[0]], "loss_without": [], "rank_correlation": None,
     }  # fmt: skip
@@ -268,8 +285,10 @@ def foreign_ids(runs: Path, data: Path, tmp: Path) -> list[Any]:
 
 def foreign_tokenizer(runs: Path, data: Path, tmp: Path) -> list[Any]:
     (tmp / "text.txt").write_text("other words in another order " * 50)
-    ran("data", "tokenizer", "--input", tmp / "text.txt", "--vocab-size", 300, "--out", tmp / "o.model", "--workers", 1)
-    ran("data", "tokenize", "--input", tmp / "text.txt", "--tokenizer", tmp / "o.model", "--out", tmp / "other")
+    ran("data", "tokenizer", "--input", tmp / "text.txt", "--vocab-size", 300, "--out", tmp / "o.model",
+        "--workers", 1)  # fmt: skip
+    ran("data", "tokenize", "--input", tmp / "text.txt", "--tokenizer", tmp / "o.model", "--out", tmp / "other",
+        "--workers", 1)  # fmt: skip
     return [runs / "hero", "--data", tmp / "other-train"]
 
 
@@ -284,6 +303,12 @@ def foreign_baseline(runs: Path, data: Path, tmp: Path) -> list[Any]:
     return [runs / "hero", "--data", data, "--baseline", tmp / "wide"]
 
 
+def test_a_folder_below_a_file(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = hero("analyze", runs / "hero", "--out", tmp_path / "file" / "a" / "b", "--numbers-only")
+    refused(result, "b: found a file at ", f"{tmp_path}/file, expected a new folder")
+
+
 REFUSALS: dict[str, tuple[Arrange, list[str]]] = {
     "baseline": (lambda runs, *_: [runs / "baseline"], ['router.kind = "baseline"', "expected a HERO model"]),
     "no folder": (lambda runs, *_: [runs / "none"], ["none: found nothing, expected a run folder"]),
@@ -293,15 +318,18 @@ REFUSALS: dict[str, tuple[Arrange, list[str]]] = {
     "no tokenizer": (no_tokenizer, ["text.jsonl: text, but", "holds no tokenizer.model"]),
     "ids": (foreign_ids, ["foreign.bin", "60000"]),
     "tokenizer": (foreign_tokenizer, ["other-train.bin", "another tokenizer than", "tokenizer.model"]),
-    "out": (file_as_out, ["out: found a file, expected a new folder"]),
+    "out": (file_as_out, ["out: found a file at ", "expected a new folder"]),
     "baseline's vocabulary": (foreign_baseline, ["wide", "model.vocab_size = 640, expected 512", "hero"]),
-    "baseline without data": (lambda runs, *_: [runs / "hero", "--baseline", runs / "hero"], ["--baseline requires"]),
-    "pair": (lambda runs, *_: [runs / "hero", "--pair", "4,3"], ["--pair 4,3: expected a layer, from 1 to 6"]),
+    "baseline without data": (
+        lambda runs, *_: [runs / "hero", "--baseline", runs / "hero"],
+        ["--baseline requires"],
+    ),
+    "pair": (lambda runs, *_: [runs / "hero", "--pair", "4,3"], ["--pair 4,3: expected a layer, from 1"]),
     "long windows": (
         lambda runs, data, _: [runs / "hero", "--data", data, "--sequence", 129],
         ["--sequence: found 129, expected at most 128"],
     ),
-    "runs": (lambda runs, data, tmp: [runs / "hero", "--runs", tmp], ["found no metrics.jsonl, expected a run folder"]),
+    "runs": (lambda runs, data, tmp: [runs / "hero", "--runs", tmp], ["found no metrics.jsonl"]),
 }  # fmt: skip
 
 
