@@ -12,6 +12,7 @@
 #include "generate/commands.h"
 #include "inspect/commands.h"
 #include "plan/commands.h"
+#include "serve/commands.h"
 #include "train/commands.h"
 
 namespace {
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   hero::add_cost_command(hero);
   hero::add_plan_command(hero);
   hero::add_bench_commands(hero);
+  hero::add_serve_command(hero);
   try {
     hero.parse(argc, argv);
     return status;

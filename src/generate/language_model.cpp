@@ -161,8 +161,8 @@ class LanguageModel : public torch::CustomClassHolder {
       }
       std::vector<std::vector<int64_t>> texts(prompts.size());
       for (auto made = generator.step(); !made.empty(); made = generator.step()) {
-        for (const auto& [text, id] : made) {
-          if (id) texts[text].push_back(*id);
+        for (const auto& one : made) {
+          if (one.id) texts[one.text].push_back(*one.id);
         }
       }
       return texts;
