@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "config/error.h"
 #include "serve/constant_time.h"
@@ -25,8 +26,8 @@ Deadline in(std::chrono::milliseconds time) { return std::chrono::steady_clock::
 
 HttpReply refusal(const ApiError& error) {
   HttpReply reply{.status = error.status, .body = error_json(error)};
-  if (error.status == 401) reply.headers["WWW-Authenticate"] = "Bearer";
-  if (error.status == 503) reply.headers["Retry-After"] = "1";
+  if (error.status == 401) reply.headers.emplace("WWW-Authenticate", "Bearer");
+  if (error.status == 503) reply.headers.emplace("Retry-After", "1");
   return reply;
 }
 
