@@ -198,7 +198,8 @@ std::vector<int64_t> token_ids(const json& value, const std::string& field) {
   ids.reserve(value.size());
   for (size_t i = 0; i < value.size(); ++i) {
     const json& id = value[i];
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max()) {
+    const bool small = id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max();
+    if (!small) {
       refuse_field(field + "[" + std::to_string(i) + "]", id, "a token id");
     }
     ids.push_back(id.get<int64_t>());

@@ -50,14 +50,8 @@ std::shared_ptr<Answer> Engine::submit(Task task) {
   }
   incoming_.push_back(std::move(job));
   ++waiting_;
-  ++unfinished_jobs_;
   changed_.notify_one();
   return answer;
-}
-
-bool Engine::idle() const {
-  const std::lock_guard lock(mutex_);
-  return unfinished_jobs_ == 0;
 }
 
 void Engine::stop() {
@@ -72,7 +66,8 @@ void Engine::run() {
       work();
     } catch (const std::exception& e) {
       // Caches may be half written: whoever was in them begins anew elsewhere.
-      std::fprintf(stderr, "hero: serve: %s\n", e.what());
+      const std::string what = e.what();  // and the stack, line by line
+      std::fprintf(stderr, "hero: serve: %s\n", what.substr(0, what.find('\n')).c_str());
       for (auto& job : jobs_) {
         if (job.started) fail_job(job, ApiError(500, "the model failed", "", "engine_error"));
       }
@@ -130,7 +125,6 @@ void Engine::drop_jobs() {
   std::erase_if(jobs_, [this](const Job& job) {
     if (job.unfinished > 0) return false;
     waiting_ -= !job.started;
-    --unfinished_jobs_;
     return true;
   });
 }

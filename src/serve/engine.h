@@ -34,8 +34,6 @@ class Engine {
 
   /// Takes a task. ApiError 503 where the queue is full, or the engine stopped.
   std::shared_ptr<Answer> submit(Task task);
-  /// Whether nothing runs or waits.
-  bool idle() const;
   /// Fails what is unfinished (503), and everything that comes after.
   void stop();
 
@@ -81,10 +79,10 @@ class Engine {
   ServeMetrics& metrics_;
   const Limits limits_;
 
-  mutable std::mutex mutex_;  // of the next four
+  std::mutex mutex_;  // of the next four
   std::condition_variable changed_;
   std::list<Job> incoming_;
-  size_t waiting_ = 0, unfinished_jobs_ = 0;
+  size_t waiting_ = 0;  // jobs that have not started
   bool stopped_ = false;
 
   // The thread's own.

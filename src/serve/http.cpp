@@ -320,7 +320,10 @@ class HttpServer::Impl : public httplib::Server {
         bool closed = false;
         const bool good = process_request(connection, false, closed,
                                           [&](httplib::Request& request) { prepare(request, connection); });
-        if (!connection.head_read && connection.over_budget()) refuse_head(connection);
+        if (!connection.head_read && connection.over_budget()) {
+          connection.unread = true;
+          if (!good) refuse_head(connection);  // else cpp-httplib has
+        }
         if (!good || closed || !connection.head_read) break;
       }
     } catch (const std::exception& e) {
@@ -337,7 +340,6 @@ class HttpServer::Impl : public httplib::Server {
         "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
         "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
         body.size(), body.c_str());
-    connection.unread = true;
     observer_("other", 431);
   }
 

@@ -56,7 +56,7 @@ bool stream_events(Answer& answer, CompletionResponse& response, bool include_us
         response.add(event);
         if (!write_event(write, response.chunk(event.text))) return false;
       }
-      if (client.gone()) return false;
+      if (!answer.done() && client.gone()) return false;
     }
   } catch (const ApiError& e) {
     write_event(write, error_json(e));
@@ -245,7 +245,7 @@ HttpReply Endpoints::complete(const std::string& body, const HttpClient& client)
   }
   while (!running->answer->done()) {
     for (const auto& event : running->answer->wait(kPatience)) response->add(event);
-    if (client.gone()) return {.status = kClientGone};
+    if (!running->answer->done() && client.gone()) return {.status = kClientGone};
   }
   return {.body = response->whole()};
 }

@@ -44,14 +44,16 @@ std::string CharacterJoiner::finish() { return to_valid_utf8(std::exchange(begun
 std::string StopFinder::add(std::string_view text) {
   if (found_) return "";
   held_ += text;
-  size_t end = held_.size();
+  // The first to be complete, whatever pieces the text comes in; of several that end together the longest.
+  size_t begin = held_.npos, end = held_.npos;
   for (const auto& stop : stops_) {
     const size_t at = held_.find(stop);
-    if (at == held_.npos) continue;
-    end = std::min(end, at);
+    if (at == held_.npos || std::pair(at + stop.size(), at) >= std::pair(end, begin)) continue;
+    begin = at;
+    end = at + stop.size();
     found_ = true;
   }
-  if (found_) return std::exchange(held_, {}).substr(0, end);
+  if (found_) return std::exchange(held_, {}).substr(0, begin);
   size_t longest = 0;  // beginning of a stop string at the end of the text
   for (const auto& stop : stops_) {
     for (size_t size = std::min(stop.size() - 1, held_.size()); size > longest; --size) {

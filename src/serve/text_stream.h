@@ -25,8 +25,8 @@ class StopFinder {
   /// `stops`: valid UTF-8, none empty.
   explicit StopFinder(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// Takes whole characters, and returns those that are before every stop string, whether it is there or may
-  /// still come. After a stop string nothing more is returned.
+  /// Takes whole characters, and returns those that are before the stop string that is complete first,
+  /// whether it is there or may still come. After a stop string nothing more is returned.
   std::string add(std::string_view text);
   /// The rest, where no stop string was found.
   std::string finish();
