@@ -13,6 +13,7 @@
 #include "generate/commands.h"
 #include "inspect/commands.h"
 #include "plan/commands.h"
+#include "serve/commands.h"
 #include "study/commands.h"
 #include "train/commands.h"
 
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   hero::add_plan_command(hero);
   hero::add_bench_commands(hero);
   hero::add_study_command(hero, status);
+  hero::add_serve_command(hero);
   try {
     hero.parse(argc, argv);
     return status;

@@ -25,6 +25,8 @@ class BpeTokenizer : public TokenizerBackend {
   void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::string piece(int32_t id) const override { return pieces_[id]; }
+  std::string bytes(int32_t id) const override { return texts_[id]; }
+  int32_t bos_id() const override { return -1; }
   int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
   /// The first of the usual end tokens among the added ones, or -1.
   int32_t eos_id() const override;

@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <array>
+
 #include "config/error.h"
 #include "data/utf8.h"
 
@@ -104,5 +106,15 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string SentencePieceTokenizer::piece(int32_t id) const { return pieces_->IdToPiece(id); }
+
+std::string SentencePieceTokenizer::bytes(int32_t id) const {
+  if (pieces_->IsControl(id)) return "";
+  const std::string& piece = pieces_->IdToPiece(id);
+  if (pieces_->IsByte(id)) return {static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16))};  // <0xE4>
+  if (pieces_->IsUnknown(id)) return decode(std::array{id});
+  return with_spaces(piece);
+}
+
+int32_t SentencePieceTokenizer::bos_id() const { return pieces_->bos_id(); }
 
 }  // namespace hero

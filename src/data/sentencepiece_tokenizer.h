@@ -24,8 +24,10 @@ class SentencePieceTokenizer : public TokenizerBackend {
   void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::string piece(int32_t id) const override;
+  std::string bytes(int32_t id) const override;
   int64_t vocab_size() const override { return vocab_size_; }
   int32_t eos_id() const override { return eos_id_; }
+  int32_t bos_id() const override;
   bool lossless() const override { return lossless_; }
 
  private:

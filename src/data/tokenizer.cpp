@@ -102,6 +102,13 @@ std::string Tokenizer::piece(int32_t id) const {
   return backend_->piece(id);
 }
 
+std::string Tokenizer::bytes(int32_t id) const {
+  check_id(id);
+  return backend_->bytes(id);
+}
+
+int32_t Tokenizer::bos_id() const { return backend_->bos_id(); }
+
 bool Tokenizer::lossless() const { return backend_->lossless(); }
 
 void Tokenizer::check_id(int32_t id) const {

@@ -40,9 +40,15 @@ class Tokenizer {
   int64_t vocab_size() const;
   /// The end-of-document id, or -1 when the vocabulary has none.
   int32_t eos_id() const { return eos_id_; }
+  /// The begin-of-document id that the file names: SentencePiece's bos_id; -1 for none, and for every
+  /// tokenizer.json.
+  int32_t bos_id() const;
   /// The piece as the file writes it: SentencePiece has U+2581 for the space and "<0x0A>" for a byte,
   /// byte-level BPE a letter for each byte. "" for an id without a piece. UserError outside the vocabulary.
   std::string piece(int32_t id) const;
+  /// What the id adds to a text, wherever it stands in it: part of a character perhaps. "" for control pieces
+  /// and special tokens. UserError outside the vocabulary.
+  std::string bytes(int32_t id) const;
   /// Whether every UTF-8 text that spells no special token survives encode and decode; false for vocabularies
   /// that normalise or add a prefix.
   bool lossless() const;

@@ -17,8 +17,10 @@ class TokenizerBackend {
   virtual void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual std::string piece(int32_t id) const = 0;
+  virtual std::string bytes(int32_t id) const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eos_id() const = 0;
+  virtual int32_t bos_id() const = 0;
   virtual bool lossless() const = 0;
 };
 

@@ -94,7 +94,7 @@ class GenerationForPython : public torch::CustomClassHolder {
     return made;
   }
 
-  void drop(int64_t text) { generator_.drop(static_cast<size_t>(text)); }
+  void drop(int64_t text) { generator_.remove(static_cast<size_t>(text)); }
 
  private:
   std::shared_ptr<const Transformer> model_;
@@ -170,8 +170,8 @@ class LanguageModel : public torch::CustomClassHolder {
       }
       std::vector<std::vector<int64_t>> texts(prompts.size());
       for (auto made = generator.step(); !made.empty(); made = generator.step()) {
-        for (const auto& [text, id] : made) {
-          if (id) texts[text].push_back(*id);
+        for (const auto& one : made) {
+          if (one.id) texts[one.text].push_back(*one.id);
         }
       }
       return texts;

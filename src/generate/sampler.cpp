@@ -25,6 +25,18 @@ int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint6
   return ids[chosen].item<int64_t>();
 }
 
+TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top) {
+  const auto sum = logits_V.logsumexp(0);
+  TokenLogprobs found{(logits_V[id] - sum).item<double>(), {}};
+  if (top == 0) return found;
+  const auto [values, ids] = logits_V.topk(std::min(top, logits_V.size(0)));
+  const auto logs = (values - sum).to(at::kDouble);
+  for (int64_t i = 0; i < ids.size(0); ++i) {
+    found.top.emplace_back(ids[i].item<int64_t>(), logs[i].item<double>());
+  }
+  return found;
+}
+
 size_t Generator::add(std::vector<int64_t> prompt, const Sampling& sampling) {
   const int64_t room = model_.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
   auto text = std::make_unique<Text>();
@@ -54,16 +66,18 @@ void Generator::extend(const std::vector<Text*>& texts, std::vector<Made>& made)
   const auto logits = model_.logits(hidden, 1)[0].cpu();
   for (size_t i = 0; i < texts.size(); ++i) {
     auto& text = *texts[i];
-    const int64_t id =
-        choose_token(logits[static_cast<int64_t>(i)], text.sampling, static_cast<uint64_t>(text.made++));
+    const auto row = logits[static_cast<int64_t>(i)];
+    const int64_t id = choose_token(row, text.sampling, static_cast<uint64_t>(text.made++));
+    std::optional<TokenLogprobs> logprobs;
+    if (text.sampling.logprobs >= 0) logprobs = token_logprobs(row, id, text.sampling.logprobs);
     if (std::ranges::find(text.sampling.eos, id) != text.sampling.eos.end()) {
       text.room = 0;
-      made.push_back({text.number, std::nullopt});
+      made.push_back({text.number, std::nullopt, id, std::move(logprobs)});
       continue;
     }
     if (text.sampling.cache) text.unread.clear();
     text.unread.push_back(id);
-    made.push_back({text.number, id});
+    made.push_back({text.number, id, id, std::move(logprobs)});
   }
 }
 
@@ -72,7 +86,7 @@ std::vector<Generator::Made> Generator::step() {
   std::vector<Text*> together;
   for (const auto& text : texts_) {
     if (text->made >= text->room) {
-      made.push_back({text->number, std::nullopt});
+      made.push_back({text->number, std::nullopt, std::nullopt, std::nullopt});
       text->room = 0;
     } else if (text->made == 0 || !text->sampling.cache) {
       extend({text.get()}, made);
@@ -85,8 +99,8 @@ std::vector<Generator::Made> Generator::step() {
   return made;
 }
 
-void Generator::drop(size_t number) {
-  std::erase_if(texts_, [&](const auto& text) { return text->number == number; });
+void Generator::remove(size_t text) {
+  std::erase_if(texts_, [text](const auto& other) { return other->number == text; });
 }
 
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,

@@ -19,7 +19,17 @@ struct Sampling {
   uint64_t seed = 1234;
   std::vector<int64_t> eos;  ///< ids that end the text
   bool cache = true;         ///< false: recompute every position each time
+  int64_t logprobs = -1;     ///< how many of the likeliest ids come with each token; -1: no probabilities
 };
+
+/// Natural logarithms of probabilities at temperature 1, out of all ids.
+struct TokenLogprobs {
+  double chosen;
+  std::vector<std::pair<int64_t, double>> top;  ///< the likeliest ids, descending
+};
+
+/// Of `id` from logits [V]. Where `id` is the likeliest, `chosen` is equal to the first of `top`.
+TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top);
 
 /// One token from logits [V]: temperature, then top-k, then top-p; ties by the lower id. `index` numbers the
 /// draw.
@@ -35,14 +45,16 @@ class Generator {
 
   struct Made {
     size_t text;
-    std::optional<int64_t> id;  ///< nothing: the text has ended
+    std::optional<int64_t> id;              ///< nothing: the text has ended
+    std::optional<int64_t> drawn;           ///< the id, or the eos that ended the text
+    std::optional<TokenLogprobs> logprobs;  ///< of `drawn`, where the text's sampling asks for them
   };
   /// The next id of every text that has not ended: an eos (itself not returned), max_tokens ids or the
   /// model's last position end it. New prompts are read one by one, then all texts go on together.
   std::vector<Made> step();
 
-  /// Ends a text early; nothing happens if it has ended.
-  void drop(size_t text);
+  /// Ends a text before its time, and frees what was kept for it. Nothing happens where it has ended.
+  void remove(size_t text);
 
  private:
   struct Text {

@@ -1,0 +1,131 @@
+"""`hero serve` as a process, and talking to it in plain HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from program import ENVIRONMENT, PROGRAM
+
+
+class Server:
+    """A running server; `request` opens a connection of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process, self.port = process, port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def request(
+        self, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        """GET, or POST of `body` as JSON or of raw bytes; status, text and headers of the answer."""
+        connection = self.connect()
+        data = json.dumps(body).encode() if raw is None and body is not None else raw
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        if data is not None:
+            names.setdefault("Content-Type", "application/json")
+        connection.request("GET" if data is None else "POST", path, data, names)
+        response = connection.getresponse()
+        found = response.status, response.read().decode(), response.headers
+        connection.close()
+        return found
+
+    def complete(self, prompt: Any, **options: Any) -> dict[str, Any]:
+        """What /v1/completions says, which must be an answer."""
+        status, text, _ = self.request("/v1/completions", {"prompt": prompt, **options})
+        assert status == 200, text
+        return json.loads(text)
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample by its name with labels."""
+        return parse_metrics(self.request("/metrics")[1])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=60)
+
+
+SAMPLE = re.compile(r'([a-z_]+)((?:\{(?:[a-z_]+="[^"\\\n]*",?)+\})?) (\S+)')
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Samples of Prometheus' text format, each of a family with HELP and TYPE."""
+    assert text.endswith("\n")
+    found: dict[str, float] = {}
+    family = kind = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split()[2]
+        elif line.startswith("# TYPE "):
+            assert line.split()[2] == family
+            kind = line.split()[3]
+            assert kind in ("counter", "gauge", "histogram")
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+            assert match[1] in [family + end for end in ends], line
+            assert match[1] + match[2] not in found
+            found[match[1] + match[2]] = float(match[3])
+    return found
+
+
+@contextmanager
+def serving(folder: Path, *words: Any) -> Iterator[Server]:
+    """A server of a model folder on a free port; it must end with status 0 unless it has ended before."""
+    command = [PROGRAM, "serve", str(folder), "--port", "0", *map(str, words)]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        line = process.stdout.readline()
+        match = re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)\n", line)
+        assert match, line
+        server = Server(process, int(match[1]))
+        yield server
+        if process.poll() is None:
+            assert server.stop() == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for what the server does in its own time; fails after half a minute."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def talk(port: int, data: bytes, *, patience: float = 30) -> bytes:
+    """Sends bytes that may be no HTTP, and returns all that comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=patience) as s:
+        answer = b""
+        try:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            while piece := s.recv(65536):
+                answer += piece
+        except ConnectionError:
+            pass
+        return answer
+
+
+def events(text: str) -> list[Any]:
+    """The objects of a stream of server-sent events, which must end with [DONE]."""
+    *lines, done, end = text.split("\n\n")
+    assert done == "data: [DONE]" and end == ""
+    return [json.loads(line.removeprefix("data: ")) for line in lines]

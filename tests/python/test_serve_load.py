@@ -1,0 +1,252 @@
+"""`hero serve` under requests of every kind of wrongness, and under many clients at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import ran, training
+from serving import Server, eventually, events, serving
+
+pytestmark = pytest.mark.long
+
+FUZZED, FUZZERS, CLIENTS = 10_000, 12, 64
+GROWTH = 24 << 20  # bytes of resident memory, after a fifth of the requests
+REFUSALS = {400, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client had gone
+
+
+@pytest.fixture(scope="module")
+def server(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model in fp64, so that no draw depends on the texts beside it."""
+    folder = tmp_path_factory.mktemp("serve") / "tiny"
+    settings = {"router.kind": "hero", "train.dtype": "fp64", "train.steps": 10}
+    ran(*training(folder, data, settings))
+    words = ["--max-tokens", 24, "--max-body", 20_000, "--max-batch", 16, "--max-queue", 40]
+    with serving(folder, *words) as started:
+        yield started
+
+
+def valid_requests() -> list[dict[str, Any]]:
+    draw = random.Random(1)
+    found: list[dict[str, Any]] = []
+    for seed in range(40):
+        prompt = draw.choice(["def", "def index_1(node):\n", [5, 269, 308], ["的一", "x = "], [[7], [8, 9]], ""])
+        request = {"prompt": prompt, "seed": seed, "max_tokens": draw.randint(1, 24)}
+        if draw.random() < 0.3:
+            request |= {"echo": True, "logprobs": draw.randint(0, 5)}
+        if draw.random() < 0.3:
+            request |= {"stop": [draw.choice(["\n", " ", "的"])], "n": draw.randint(1, 3)}
+        if draw.random() < 0.3:
+            request |= {"temperature": draw.choice([0, 0.5, 2]), "top_p": 0.9, "ignore_eos": True}
+        found.append(request)
+    return found
+
+
+def said(answer: dict[str, Any]) -> Any:
+    """What must be the same every time."""
+    return answer["choices"], answer["usage"]
+
+
+def ask(server: Server, request: dict[str, Any], counts: Counter[str]) -> Any:
+    """The answer, asked for again while the queue is full."""
+    while True:
+        status, text, _ = server.request("/v1/completions", request)
+        if status != 503:
+            assert status == 200, text
+            return said(json.loads(text))
+        counts["asked again"] += 1
+
+
+JUNK: list[Any] = [None, True, False, 0, -1, 1.5, 1e300, -1e-300, 10**25, 2**63, 2**64 - 1, "", "x", "\x00", "汉" * 50,
+                   [], [[]], {}, {"a": {"b": [1]}}, [None], [1, "a"], [[1], "a"], ["a", 1], 3, 64, 129]  # fmt: skip
+FIELDS = ["prompt", "model", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprobs",
+          "stream", "stream_options", "suffix", "best_of", "logit_bias", "user", "ignore_eos", "other"]  # fmt: skip
+PATHS = ["/v1/completions"] * 8 + ["/tokenize", "/detokenize", "/v1/models", "/metrics", "/nowhere", "/%00", "*"]
+
+
+def http_bytes(path: str, body: bytes, length: int | None = None, method: str = "POST") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+def scrambled(draw: random.Random, data: bytes) -> bytes:
+    """A few bytes changed, added, taken away or repeated."""
+    changed = bytearray(data)
+    for _ in range(draw.choice([1, 1, 2, 5, 20])):
+        at = draw.randrange(len(changed) + 1)
+        kind = draw.randrange(4)
+        if kind == 0:
+            changed[at : at + 1] = bytes([draw.randrange(256)])
+        elif kind == 1:
+            changed[at:at] = draw.randbytes(draw.randint(1, 8))
+        elif kind == 2:
+            del changed[at : at + draw.randint(1, 20)]
+        else:
+            changed[at:at] = changed[at : at + 30] * draw.randint(1, 40)
+    return bytes(changed)
+
+
+def fuzzed(draw: random.Random, valid: list[dict[str, Any]]) -> bytes:
+    """The bytes of one wrong request; now and then it is a right one."""
+    request = dict(draw.choice(valid))
+    kind = draw.randrange(8)
+    if kind < 3:
+        for _ in range(draw.randint(1, 3)):
+            request[draw.choice(FIELDS)] = draw.choice(JUNK)
+    body = json.dumps(request, ensure_ascii=draw.random() < 0.5).encode()
+    if kind == 3:
+        body = scrambled(draw, body)
+    if kind == 4:
+        body = draw.choice([b"[" * draw.randint(1, 19_000), b'{"a":' * 3000, draw.randbytes(500), b" " * 25_000,
+                            b'{"prompt": ' + b"9" * 5000 + b"}", b'{"prompt": [' + b"1e5," * 300 + b"1]}"])  # fmt: skip
+    if kind == 5:
+        return scrambled(draw, http_bytes(draw.choice(PATHS), body))
+    if kind == 6:
+        length = draw.choice([0, 1, len(body) - 1, len(body) + 7, 20_001, 2**40])
+        method = draw.choice(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
+        return http_bytes(draw.choice(PATHS), body, length, method)
+    if kind == 7:
+        return draw.choice([draw.randbytes(draw.randint(1, 3000)), b"\r\n" * 50, b"A" * 70_000, b"GET / HTTP/9.9\r\n\r\n",
+                            b"GET /health HTTP/1.1\r\nRange: bytes=" + b"1-2," * 1500 + b"1-2\r\n\r\n",
+                            b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n"
+                            + draw.choice([b"ffffffffffffffff\r\n", b"5\r\n{\r\n", b"zz\r\n", b"1;x=" + b"y" * 5000])])  # fmt: skip
+    return http_bytes(draw.choice(PATHS), body)
+
+
+def exchange(port: int, draw: random.Random, data: bytes) -> bytes:
+    """Sends, and reads the answer to its end, or leaves in the middle of either."""
+    cut = draw.random()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+        try:
+            if cut < 0.1:
+                s.sendall(data[: draw.randrange(len(data) + 1)])
+                if draw.random() < 0.5:  # with a reset
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return b""
+            s.sendall(data)
+            if cut < 0.2:
+                s.recv(draw.randint(1, 200))
+                return b""
+            s.settimeout(1)
+            try:
+                answer = s.recv(65536)
+            except TimeoutError:  # the server waits for more
+                answer = b""
+            s.settimeout(60)
+            s.shutdown(socket.SHUT_WR)
+            while piece := s.recv(65536):
+                answer += piece
+            return answer
+        except ConnectionError:
+            return b""
+
+
+def check_answer(answer: bytes, sent: bytes) -> int | None:
+    """The status of a well-formed answer; None where the server had nothing to say."""
+    if not answer:
+        return None
+    match = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert match, (sent, answer[:200])
+    status = int(match[1])
+    assert status in REFUSALS | {200}, (sent, answer[:500])
+    if status in REFUSALS and not sent.startswith(b"HEAD"):
+        body = answer.split(b"\r\n\r\n", 1)[1].split(b"HTTP/1.1 ")[0]
+        assert json.loads(body)["error"]["message"], (sent, answer)
+    return status
+
+
+def resident(server: Server) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
+
+
+def together(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work(0)`, `work(1)`, ... in threads; the first failure is the test's."""
+    failures: list[BaseException] = []
+
+    def guarded(i: int) -> None:
+        try:
+            work(i)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_wrong_requests_hurt_nobody(server: Server) -> None:
+    """10,000 wrong requests of twelve clients, a right one after every ten."""
+    valid, counts = valid_requests(), Counter[str]()
+    expected = [ask(server, request, counts) for request in valid]
+    memory: list[int] = []
+
+    def fuzz(worker: int) -> None:
+        for i in range(worker, FUZZED, FUZZERS):
+            draw = random.Random(i)
+            sent = fuzzed(draw, valid)
+            status = check_answer(exchange(server.port, draw, sent), sent)
+            counts[str(status)] += 1
+            if i // FUZZERS % 10 == 0:
+                number = draw.randrange(len(valid))
+                assert ask(server, valid[number], counts) == expected[number]
+                counts["right ones"] += 1
+            if i == FUZZED // 5:
+                memory.append(resident(server))
+
+    together(FUZZERS, fuzz)
+    eventually(lambda: server.metrics()["hero_running_texts"] == server.metrics()["hero_queue_length"] == 0)
+    memory.append(resident(server))
+    print(dict(counts), [f"{size >> 20} MiB" for size in memory])
+    assert counts["right ones"] >= FUZZED // 10 and counts["200"] > 500 and counts["400"] > 3000
+    assert memory[1] - memory[0] < GROWTH
+    assert [ask(server, request, counts) for request in valid] == expected
+
+
+def test_many_clients_lose_nothing(server: Server) -> None:
+    """64 clients, each with eight requests on one connection, every second one a stream."""
+    valid, counts = valid_requests(), Counter[str]()
+    expected = [ask(server, request, counts) for request in valid]
+    before = resident(server)
+
+    def client(worker: int) -> None:
+        connection = server.connect(timeout=300)
+        for turn in range(8):
+            number = (worker * 8 + turn) % len(valid)
+            request = valid[number] | {"stream": turn % 2 == 1}
+            while True:
+                headers = {"Content-Type": "application/json"}
+                connection.request("POST", "/v1/completions", json.dumps(request), headers)
+                response = connection.getresponse()
+                text = response.read().decode()
+                if response.status != 503:
+                    break
+                counts["asked again"] += 1
+            assert response.status == 200, text
+            counts["answers"] += 1
+            if turn % 2 == 0:
+                assert said(json.loads(text)) == expected[number]
+                continue
+            pieces = [""] * len(expected[number][0])
+            for chunk in events(text):
+                pieces[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+            assert pieces == [choice["text"] for choice in expected[number][0]]
+        connection.close()
+
+    together(CLIENTS, client)
+    print(dict(counts), f"{before >> 20} -> {resident(server) >> 20} MiB")
+    assert counts["answers"] == CLIENTS * 8
+    assert resident(server) - before < GROWTH
