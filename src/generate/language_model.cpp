@@ -90,7 +90,7 @@ class GenerationForPython : public torch::CustomClassHolder {
 
   std::vector<std::tuple<int64_t, std::optional<int64_t>>> step() {
     std::vector<std::tuple<int64_t, std::optional<int64_t>>> made;
-    for (const auto& [text, id] : generator_.step()) made.emplace_back(static_cast<int64_t>(text), id);
+    for (const auto& one : generator_.step()) made.emplace_back(static_cast<int64_t>(one.text), one.id);
     return made;
   }
 
