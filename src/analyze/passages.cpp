@@ -103,7 +103,7 @@ Passages::Passages(std::vector<TokenSet> sets, int64_t sequence, int64_t tokens)
     : sets_(std::move(sets)), sequence_(sequence) {
   std::vector<size_t> by_size(sets_.size());
   std::iota(by_size.begin(), by_size.end(), 0);
-  std::ranges::stable_sort(by_size, {}, [&](size_t i) { return sets_[i].windows; });
+  std::ranges::sort(by_size, {}, [&](size_t i) { return std::pair(sets_[i].windows, i); });
   // What a small set leaves of its share goes to the larger ones.
   std::vector<int64_t> shares(sets_.size());
   int64_t left = tokens / sequence, sets_left = static_cast<int64_t>(sets_.size());

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "analyze/trained.h"
 #include "config/error.h"
@@ -17,8 +18,8 @@ using analyze::kVariants;
 using hero::test::TemporaryFolder;
 
 struct Example {
-  explicit Example(const hero::Config& config) : model(config) {
-    small::perturb(model, 0.1, 5);
+  explicit Example(const hero::Config& config, uint64_t seed = 5) : model(config) {
+    small::perturb(model, 0.1, seed);
     analyze::save(model, folder.path());
   }
   at::Tensor weight(int64_t l) const {
@@ -99,6 +100,26 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
       EXPECT_DOUBLE_EQ(row.positive, 100 * static_cast<double>(above) / all);
     }
   }
+}
+
+// 121 entries: the 90th percentile is the 109th smallest itself, which is not beyond it.
+TEST(Coupling, EntriesAtTheThresholdAreNotBeyondIt) {
+  auto config = small::qwen();
+  config.model.num_hidden_layers = 2;
+  config.model.num_experts = 11;
+  std::set<bool> signs;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    const Example example(config, seed);
+    const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
+    ASSERT_EQ(found.distances.size(), 1u);
+    const auto& row = found.distances[0];
+    EXPECT_NEAR((row.negative + row.positive) / 100 * 121, 12, 1e-9);
+    const auto block = example.weight(2).slice(1, 24);
+    const bool above = block.eq(*found.tau).any().item<bool>();
+    EXPECT_NE(above, block.eq(-*found.tau).any().item<bool>());
+    signs.insert(above);
+  }
+  EXPECT_EQ(signs.size(), 2u);
 }
 
 TEST(Coupling, BlocksOfAModelWithDenseLayersAndWithoutAConfigToml) {

@@ -23,7 +23,7 @@ struct Variant {
 inline const Variant kVariants[] = {
     {"one stage", 1, 0, "stage", true},   {"two stages", 2, 0, "stage", true},
     {"window of 2", 1, 2, "stage", true}, {"window of 1, two stages", 2, 1, "stage", true},
-    {"global", 2, 0, "global", true},     {"no scale", 1, 0, "stage", false}};
+    {"global", 2, 0, "global", true},     {"no scale, two stages", 2, 0, "stage", false}};
 
 inline hero::Config config_of(const Variant& v, hero::Config config = small::qwen()) {
   config.model.num_hidden_layers = 5;
