@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 
 namespace hero {
@@ -48,31 +49,24 @@ double effective_rank(const at::Tensor& matrix) {
   return std::exp(-at::special_xlogy(shares, shares).sum().item<double>());
 }
 
-Coupling coupling(const RouterHistory& history) {
-  const auto& layout = history.layout();
-  Coupling out;
-  out.dependency_LL = at::zeros({layout.layers(), layout.layers()}, at::kDouble);
-  const auto pairs = visible_pairs(layout);
+namespace {
+
+// Of these blocks [E, E] fp64, at least one.
+StrongCoupling strong_coupling(const std::vector<LayerPair>& pairs,
+                               const std::function<at::Tensor(const LayerPair&)>& block_of) {
   std::vector<double> magnitudes;
-  magnitudes.reserve(pairs.size() * static_cast<size_t>(layout.experts() * layout.experts()));
   for (const auto& pair : pairs) {
-    const auto block = history.block(pair.layer, pair.predecessor).contiguous();
-    const double factor = history.depth_factor(pair.layer), norm = block.norm().item<double>();
-    out.pairs.push_back({pair, factor, norm, effective_rank(block)});
-    out.dependency_LL[pair.layer - 1][pair.predecessor - 1] = norm * factor;
-    const auto sizes = block.abs();
+    const auto sizes = block_of(pair).abs().contiguous();
     const auto* first = sizes.const_data_ptr<double>();
     magnitudes.insert(magnitudes.end(), first, first + sizes.numel());
   }
-  if (pairs.empty()) return out;
-  const double tau = percentile(magnitudes, 90);
-  out.tau = tau;
+  StrongCoupling out{.tau = percentile(magnitudes, 90), .distances = {}};
   std::map<int64_t, std::array<int64_t, 3>> entries;
   for (const auto& pair : pairs) {
-    const auto block = history.block(pair.layer, pair.predecessor);
+    const auto block = block_of(pair);
     auto& at_distance = entries[pair.layer - pair.predecessor];
-    at_distance[0] += block.lt(-tau).sum().item<int64_t>();
-    at_distance[1] += block.gt(tau).sum().item<int64_t>();
+    at_distance[0] += block.lt(-out.tau).sum().item<int64_t>();
+    at_distance[1] += block.gt(out.tau).sum().item<int64_t>();
     at_distance[2] += block.numel();
   }
   for (const auto& [distance, n] : entries) {
@@ -80,6 +74,29 @@ Coupling coupling(const RouterHistory& history) {
     out.distances.push_back(
         {distance, 100.0 * static_cast<double>(n[0]) / all, 100.0 * static_cast<double>(n[1]) / all, n[2]});
   }
+  return out;
+}
+
+}  // namespace
+
+Coupling coupling(const RouterHistory& history) {
+  const auto& layout = history.layout();
+  Coupling out;
+  out.dependency_LL = at::zeros({layout.layers(), layout.layers()}, at::kDouble);
+  const auto pairs = visible_pairs(layout);
+  const auto block_of = [&](const LayerPair& pair) { return history.block(pair.layer, pair.predecessor); };
+  for (const auto& pair : pairs) {
+    const auto block = block_of(pair).contiguous();
+    const double factor = history.depth_factor(pair.layer), norm = block.norm().item<double>();
+    out.pairs.push_back({pair, factor, norm, effective_rank(block)});
+    out.dependency_LL[pair.layer - 1][pair.predecessor - 1] = norm * factor;
+  }
+  if (pairs.empty()) return out;
+  out.strong = strong_coupling(pairs, block_of);
+  out.centred = strong_coupling(pairs, [&](const LayerPair& pair) {
+    const auto block = block_of(pair);
+    return block - block.mean(0, /*keepdim=*/true);
+  });
   return out;
 }
 

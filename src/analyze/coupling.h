@@ -27,14 +27,21 @@ struct DistanceShare {
   int64_t entries = 0;
 };
 
-struct Coupling {
-  at::Tensor dependency_LL;              ///< fp64, D_{l,p} = ||W_R^(l,p)||_F sqrt((l-1)/M_l); 0 where unseen
-  std::optional<double> tau;             ///< none where no layer sees another
+/// Entries beyond the 90th percentile tau of the magnitudes of all of them.
+struct StrongCoupling {
+  double tau = 0;
   std::vector<DistanceShare> distances;  ///< ascending, those that occur
-  std::vector<PairStrength> pairs;       ///< every visible pair, by layer, then predecessor
 };
 
-/// tau: the 90th percentile of the magnitudes of all history entries.
+struct Coupling {
+  at::Tensor dependency_LL;              ///< fp64, D_{l,p} = ||W_R^(l,p)||_F sqrt((l-1)/M_l); 0 where unseen
+  std::optional<StrongCoupling> strong;  ///< the paper's; none where no layer sees another
+  /// The same without what the softmax does not see: every source expert's mean over the target experts,
+  /// which raises all logits alike, is taken out of its column first.
+  std::optional<StrongCoupling> centred;
+  std::vector<PairStrength> pairs;  ///< every visible pair, by layer, then predecessor
+};
+
 Coupling coupling(const RouterHistory& history);
 
 /// The visible pairs of a layout, by layer, then predecessor.

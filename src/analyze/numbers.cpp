@@ -59,14 +59,26 @@ json model_json(const fs::path& folder, const Config& config) {
           {"decoder_layer", decoder_layer}};
 }
 
-json coupling_json(const Coupling& coupling) {
-  json distances = json::array(), pairs = json::array();
-  for (const auto& d : coupling.distances) {
+namespace {
+
+json distances_json(const std::optional<StrongCoupling>& strong) {
+  json distances = json::array();
+  if (!strong) return distances;
+  for (const auto& d : strong->distances) {
     distances.push_back({{"distance", d.distance},
                          {"negative", d.negative},
                          {"positive", d.positive},
                          {"entries", d.entries}});
   }
+  return distances;
+}
+
+json tau_json(const std::optional<StrongCoupling>& strong) { return strong ? json(strong->tau) : json(); }
+
+}  // namespace
+
+json coupling_json(const Coupling& coupling) {
+  json pairs = json::array();
   for (const auto& p : coupling.pairs) {
     pairs.push_back({{"layer", p.pair.layer},
                      {"predecessor", p.pair.predecessor},
@@ -75,8 +87,10 @@ json coupling_json(const Coupling& coupling) {
                      {"effective_rank", p.effective_rank}});
   }
   return {{"layer_dependency", rows_json(coupling.dependency_LL)},
-          {"tau", coupling.tau ? json(*coupling.tau) : json(nullptr)},
-          {"coupling_by_distance", distances},
+          {"tau", tau_json(coupling.strong)},
+          {"coupling_by_distance", distances_json(coupling.strong)},
+          {"centred_tau", tau_json(coupling.centred)},
+          {"centred_coupling_by_distance", distances_json(coupling.centred)},
           {"pairs", pairs}};
 }
 

@@ -52,6 +52,44 @@ double ninetieth(std::vector<double> values) {
   return values[i] + (values[i + 1] - values[i]) * (place - std::floor(place));
 }
 
+// `centred`: less the mean over the target experts of every source expert.
+void add_entries(std::vector<double>& entries, const at::Tensor& block, bool centred) {
+  const int64_t e = block.size(0);
+  const auto* w = block.const_data_ptr<double>();
+  for (int64_t source = 0; source < e; ++source) {
+    double mean = 0;
+    for (int64_t target = 0; target < e; ++target) mean += w[target * e + source] / static_cast<double>(e);
+    for (int64_t target = 0; target < e; ++target)
+      entries.push_back(w[target * e + source] - (centred ? mean : 0.0));
+  }
+}
+
+// An entry within rounding of tau may lie on either side.
+void expect_strong(const std::optional<hero::StrongCoupling>& found,
+                   const std::map<int64_t, std::vector<double>>& by_distance) {
+  ASSERT_TRUE(found);
+  std::vector<double> magnitudes;
+  for (const auto& [distance, values] : by_distance)
+    for (const double w : values) magnitudes.push_back(std::abs(w));
+  EXPECT_NEAR(found->tau, ninetieth(magnitudes), 1e-15);
+  ASSERT_EQ(found->distances.size(), by_distance.size());
+  const auto percent = [](const std::vector<double>& values, double sign, double bound) {
+    const auto beyond = std::ranges::count_if(values, [&](double w) { return sign * w > bound; });
+    return 100 * static_cast<double>(beyond) / static_cast<double>(values.size());
+  };
+  size_t i = 0;
+  for (const auto& [distance, values] : by_distance) {
+    const auto& row = found->distances[i++];
+    EXPECT_EQ(row.distance, distance);
+    EXPECT_EQ(row.entries, static_cast<int64_t>(values.size()));
+    const double low = found->tau - 1e-15, high = found->tau + 1e-15;
+    EXPECT_LE(row.negative, percent(values, -1, low) + 1e-9);
+    EXPECT_GE(row.negative, percent(values, -1, high) - 1e-9);
+    EXPECT_LE(row.positive, percent(values, +1, low) + 1e-9);
+    EXPECT_GE(row.positive, percent(values, +1, high) - 1e-9);
+  }
+}
+
 TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
   for (const auto& variant : kVariants) {
     SCOPED_TRACE(variant.name);
@@ -59,8 +97,7 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
     const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), example.model.config()));
     const auto stages = oracle::stages(5, variant.stages);
     auto want_D = at::zeros({5, 5}, at::kDouble);
-    std::map<int64_t, std::vector<double>> by_distance;
-    std::vector<double> magnitudes;
+    std::map<int64_t, std::vector<double>> by_distance, centred_by_distance;
     size_t pairs = 0;
     for (int64_t l = 1; l <= 5; ++l) {
       const auto seen = oracle::visible(l, example.model.config().router, stages);
@@ -70,10 +107,8 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
             variant.scale ? std::sqrt(static_cast<double>(l - 1) / static_cast<double>(seen.size())) : 1.0;
         const double norm = frobenius(w);
         want_D[l - 1][seen[m] - 1] = norm * factor;
-        for (int64_t i = 0; i < w.numel(); ++i) {
-          by_distance[l - seen[m]].push_back(w.const_data_ptr<double>()[i]);
-          magnitudes.push_back(std::abs(w.const_data_ptr<double>()[i]));
-        }
+        add_entries(by_distance[l - seen[m]], w, /*centred=*/false);
+        add_entries(centred_by_distance[l - seen[m]], w, /*centred=*/true);
         ASSERT_LT(pairs, found.pairs.size());
         const auto& pair = found.pairs[pairs++];
         EXPECT_EQ(pair.pair.layer, l);
@@ -85,20 +120,8 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
     EXPECT_EQ(pairs, found.pairs.size());
     EXPECT_LT(small::relative_error(found.dependency_LL, want_D), 1e-13);
     EXPECT_TRUE(found.dependency_LL.eq(0).equal(want_D.eq(0)));
-    ASSERT_TRUE(found.tau);
-    EXPECT_NEAR(*found.tau, ninetieth(magnitudes), 1e-15);
-    ASSERT_EQ(found.distances.size(), by_distance.size());
-    size_t i = 0;
-    for (const auto& [distance, values] : by_distance) {
-      const auto& row = found.distances[i++];
-      const auto all = static_cast<double>(values.size());
-      const auto below = std::ranges::count_if(values, [&](double w) { return w < -*found.tau; });
-      const auto above = std::ranges::count_if(values, [&](double w) { return w > *found.tau; });
-      EXPECT_EQ(row.distance, distance);
-      EXPECT_EQ(row.entries, static_cast<int64_t>(values.size()));
-      EXPECT_DOUBLE_EQ(row.negative, 100 * static_cast<double>(below) / all);
-      EXPECT_DOUBLE_EQ(row.positive, 100 * static_cast<double>(above) / all);
-    }
+    expect_strong(found.strong, by_distance);
+    expect_strong(found.centred, centred_by_distance);
   }
 }
 
@@ -111,12 +134,12 @@ TEST(Coupling, EntriesAtTheThresholdAreNotBeyondIt) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const Example example(config, seed);
     const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
-    ASSERT_EQ(found.distances.size(), 1u);
-    const auto& row = found.distances[0];
+    ASSERT_EQ(found.strong->distances.size(), 1u);
+    const auto& row = found.strong->distances[0];
     EXPECT_NEAR((row.negative + row.positive) / 100 * 121, 12, 1e-9);
     const auto block = example.weight(2).slice(1, 24);
-    const bool above = block.eq(*found.tau).any().item<bool>();
-    EXPECT_NE(above, block.eq(-*found.tau).any().item<bool>());
+    const bool above = block.eq(found.strong->tau).any().item<bool>();
+    EXPECT_NE(above, block.eq(-found.strong->tau).any().item<bool>());
     signs.insert(above);
   }
   EXPECT_EQ(signs.size(), 2u);
@@ -181,8 +204,8 @@ TEST(Coupling, NothingVisible) {
   config.router.stages = 4;
   const Example example(config);
   const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
-  EXPECT_FALSE(found.tau);
-  EXPECT_TRUE(found.pairs.empty() && found.distances.empty());
+  EXPECT_FALSE(found.strong || found.centred);
+  EXPECT_TRUE(found.pairs.empty());
   EXPECT_EQ(found.dependency_LL.abs().max().item<double>(), 0);
 }
 
