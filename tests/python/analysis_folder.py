@@ -73,14 +73,16 @@ def write_analysis(
         dependency[layer - 1, earlier - 1] = factor * norm
         pairs.append({"layer": layer, "predecessor": earlier, "depth_factor": factor, "norm": norm,
                       "effective_rank": effective_rank(values)})  # fmt: skip
-    tau = float(np.percentile(np.abs(np.stack(list(blocks.values())).astype(float)), 90))
+    entries = np.concatenate([np.zeros(0), *(values.ravel() for values in blocks.values())])
+    tau = float(np.percentile(np.abs(entries), 90)) if blocks else None
     distances = []
     for distance in sorted({layer - earlier for layer, earlier in places}):
         entries = np.stack([values for place, values in blocks.items() if place[0] - place[1] == distance])
         distances.append({"distance": distance, "negative": 100 * float((entries < -tau).mean()),
                           "positive": 100 * float((entries > tau).mean()), "entries": entries.size})  # fmt: skip
     neighbours = [place for place in places if place[0] - place[1] == 1]
-    default = (10, 9) if (10, 9) in places else neighbours[len(neighbours) // 2]
+    middle = neighbours[(len(neighbours) - 1) // 2] if neighbours else None
+    default = (10, 9) if (10, 9) in places else middle
     content: dict[str, Any] = {
         "model": {"folder": "hero", "step": 600, "layers": layers, "experts": experts, "top_k": top_k,
                   "hidden_size": 8 * experts, "stages": stages, "window": window, "scale": True,
@@ -89,7 +91,7 @@ def write_analysis(
         "tau": tau,
         "coupling_by_distance": distances,
         "pairs": pairs,
-        "default_pair": {"layer": default[0], "predecessor": default[1]},
+        "default_pair": default and {"layer": default[0], "predecessor": default[1]},
     }  # fmt: skip
     if data:
         content |= forward_parts(noise, content, seen, baseline, texts, tokens)

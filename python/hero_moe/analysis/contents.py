@@ -85,7 +85,7 @@ class Paths:
 @dataclass(frozen=True, eq=False)
 class Data:
     """What a forward pass over data showed. Arrays over layers are [L], NaN in layers without a visible
-    predecessor."""
+    predecessor; the initial share of the variance is NaN also where it cannot be told."""
 
     names: list[str]
     tokens: int
@@ -108,15 +108,17 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E, E]."""
+    """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E, E].
+
+    `tau` and `default_pair` are None where no layer sees another."""
 
     model: Model
     dependency: np.ndarray
-    tau: float
+    tau: float | None
     distances: list[Distance]
     pairs: dict[Place, Pair]
     blocks: dict[Place, np.ndarray]
-    default_pair: Place
+    default_pair: Place | None
     data: Data | None
 
     def by_pair(self, values: dict[Place, float]) -> np.ndarray:

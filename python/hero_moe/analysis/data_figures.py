@@ -86,10 +86,11 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     axes, layers = grid[0, 0], np.arange(1, analysis.model.layers + 1)
     axes.bar(layers, data.variance_share, color=NEUTRAL, width=0.75, label="measured")
     initial = np.where(np.isfinite(data.variance_share), data.initial_variance_share, np.nan)
-    axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
+    if np.isfinite(initial).any():
+        axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
     layer_ticks(axes, len(layers))
     axes.set_xlim(0.3, len(layers) + 0.7)
-    axes.set_ylim(0, 1.12 * max(np.nanmax(data.variance_share), np.nanmax(data.initial_variance_share), 0.01))
+    axes.set_ylim(0, 1.12 * max(0.01, *np.nan_to_num(data.variance_share), *np.nan_to_num(initial)))
     axes.grid(axis="x", visible=False)
     axes.yaxis.set_major_formatter(percent_ticks(axes.get_ylim()[1]))
     axes.set_xlabel("layer")
@@ -98,12 +99,14 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     axes.legend(frameon=False, ncols=2, loc="upper left", borderaxespad=0.0)
     seen = np.isfinite(data.variance_share)
     top = int(np.nanargmax(data.variance_share))
-    more = int((data.variance_share[seen] > data.initial_variance_share[seen]).sum())
+    more = int((data.variance_share[seen] > initial[seen]).sum())
     caption = (
-        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)) over experts, mean over tokens. Largest: {data.variance_share[top]:.1%} in "
-        f"layer {top + 1}; above its initial value in {more} of {int(seen.sum())} layers."
+        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)), variances over experts. Largest: {data.variance_share[top]:.1%} in "
+        f"layer {top + 1}"
     )
-    return Drawing("history-share", figure, "History's share of logit variance per layer", caption)
+    if np.isfinite(initial).any():
+        caption += f"; above its initial value in {more} of {int(seen.sum())} layers"
+    return Drawing("history-share", figure, "History's share of logit variance per layer", f"{caption}.")
 
 
 def agreement(analysis: Analysis, data: Data) -> Drawing:
@@ -149,16 +152,11 @@ def shown_tokens(count: int) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(SHOWN_TOKENS, count)).round().astype(int).tolist()))
 
 
-def visible_text(text: str) -> str:
-    """A token's text with its white space made visible."""
-    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-
-
-def token_label(paths: Paths, token: int) -> str:
-    """A token's position and text, or its number where there is no text."""
-    if paths.text is None:
-        return f"token {token}: id {paths.ids[token]}"
-    return f"token {token}: {short_name(visible_text(paths.text[token]), 18)}"
+def token_names(paths: Paths) -> list[str]:
+    """The tokens' texts with white space made visible; `#7` for token id 7 where there is no text."""
+    texts = [""] * len(paths.ids) if paths.text is None else paths.text
+    signs = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+    return [text.translate(signs) or f"#{number}" for text, number in zip(texts, paths.ids)]
 
 
 def routing_paths(analysis: Analysis, data: Data) -> Drawing:
@@ -169,7 +167,7 @@ def routing_paths(analysis: Analysis, data: Data) -> Drawing:
     rows = -(-len(tokens) // columns)
     figure, grid = new_figure(0.6 + 2.3 * rows, rows, columns)
     layers = np.repeat(np.arange(1, model.layers + 1), model.top_k)
-    panels = list(grid.ravel())
+    panels, names = list(grid.ravel()), token_names(paths)
     for axes, token in zip(panels, tokens):
         experts, weights = paths.experts[:, token], paths.weights[:, token]
         axes.plot(np.arange(1, model.layers + 1), experts[:, 0], color=GREY, linewidth=0.9)
@@ -177,7 +175,7 @@ def routing_paths(analysis: Analysis, data: Data) -> Drawing:
             layers, experts.ravel(), s=70 * weights.ravel() / max(weights.max(), 1e-30), color=BLUE, alpha=0.75,
             linewidths=0, zorder=3,
         )  # fmt: skip
-        axes.set_title(token_label(paths, token), loc="left", fontfamily=TOKEN_FONTS)
+        axes.set_title(f"token {token}: {short_name(names[token], 18)}", loc="left", fontfamily=TOKEN_FONTS)
         axes.set_xlim(0.4, model.layers + 0.6)
         axes.set_ylim(-0.04 * model.experts - 0.5, 1.04 * model.experts - 0.5)
         layer_ticks(axes, model.layers)

@@ -22,13 +22,13 @@ function readState() {
     const text = given.get(key) ?? "", value = Number(text);
     return /^\d+$/.test(text) && value >= low && value <= high ? value : otherwise;
   };
-  const layer = within("layer", 1, layers, data.default[0]), from = within("from", 1, layers, data.default[1]);
-  const [known, seen] = pairs.has(`${layer}.${from}`) ? [layer, from] : data.default;
-  state = { layer: known, from: seen };
+  const picked = [within("layer", 1, layers), within("from", 1, layers)];
+  const [layer, from] = pairs.has(picked.join(".")) ? picked : data.default ?? [];
+  state = { layer, from };
   for (const key of ["source", "target"]) state[key] = within(key, 0, experts - 1, null);
   if (data.paths) {
     state.token = within("token", 0, data.paths.names.length - 1, 0);
-    state.at = within("at", 1, layers, known);
+    state.at = within("at", 1, layers, layer ?? 1);
     state.expert = within("expert", 0, experts - 1, expertsOf(state.token, state.at)[0][0]);
   }
 }
@@ -55,12 +55,12 @@ function pickLayer(layer) {
 }
 
 // Coupling.
-let block = null; // the decoded block of the picked pair
+let block = null, step = 0; // the picked pair's: bytes, and the weight of one
 function weight(target, source) {
-  return block[target * experts + source] * pairs.get(`${state.layer}.${state.from}`).step;
+  return block[target * experts + source] * step;
 }
 
-const matrix = new Grid(byId("dependency"), {
+const matrix = data.default && new Grid(byId("dependency"), {
   size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true, blocks: data.stages,
   move: (row, column) => {
     const pair = pairs.get(`${row + 1}.${column + 1}`);
@@ -70,7 +70,7 @@ const matrix = new Grid(byId("dependency"), {
   pick: (row, column) => pickPair(row + 1, column + 1),
 });
 
-const coupling = new Grid(byId("coupling"), {
+const coupling = data.default && new Grid(byId("coupling"), {
   size: experts, first: 0, across: "source expert", down: "target expert",
   move: (row, column) => {
     const text = block ? `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}` : "";
@@ -90,10 +90,11 @@ function renderCoupling() {
   for (const key of ["source", "target"]) byId(key).value = state[key] ?? "";
   const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, norm ${number(pair.norm)}, ` +
     `depth factor ${number(pair.factor)}, effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
-  const precision = `Colours end at ±${number(pair.limit ?? 0)}; weights to ±${number((pair.step ?? 0) / 2, 2)}.`;
   block = pair.block === undefined ? null : decode(pair.block, Int8Array);
-  byId("pair-facts").textContent = block ? `${facts} ${precision}` :
-    `${facts} This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`;
+  step = pair.step ?? 0;
+  byId("pair-facts").textContent = `${facts} ${block ?
+    `Colours end at ±${number(pair.limit)}; weights are exact to ±${number(step / 2, 2)}.` :
+    `This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`}`;
   matrix.marks = { row: layer - 1, column: from - 1 };
   matrix.paint();
   coupling.marks = { row: target, column: source };
@@ -123,6 +124,18 @@ function partnerLists(title, id, value, choose) {
     list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MOST_PARTNERS)));
 }
 
+function setUpCoupling() {
+  const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
+  matrix.show((row, column) => {
+    const pair = pairs.get(`${row + 1}.${column + 1}`);
+    return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
+  });
+  byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
+  byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
+  ["source", "target"].forEach(expertInput);
+  byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
+}
+
 // Tokens.
 const chosen = data.paths && decode(data.paths.experts, Uint16Array);
 const shares = data.paths && decode(data.paths.weights, Float32Array);
@@ -134,7 +147,8 @@ function expertsOf(token, layer) {
 }
 
 function drawPath() {
-  const width = 640, height = 300, left = 44, bottom = 36, picture = byId("token-path");
+  const picture = byId("token-path"), width = Math.max(300, picture.clientWidth);
+  const height = 300, left = 52, bottom = 36;
   const x = (layer) => left + 12 + (layer - 1) * (width - left - 24) / Math.max(1, layers - 1);
   const y = (expert) => 10 + (height - bottom - 20) * (1 - expert / Math.max(1, experts - 1));
   const drawn = (kind, attributes, text = "") => {
@@ -160,10 +174,11 @@ function drawPath() {
     }
   }
   for (const expert of [0, Math.floor(experts / 2), experts - 1]) {
-    parts.push(drawn("text", { x: left - 4, y: y(expert) + 4, "text-anchor": "end" }, expert));
+    parts.push(drawn("text", { x: left - 2, y: y(expert) + 4, "text-anchor": "end" }, expert));
   }
   parts.push(drawn("text", { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" }, "layer"));
-  parts.push(drawn("text", { x: 4, y: height - 20 }, "expert"));
+  const middle = (height - bottom) / 2;
+  parts.push(drawn("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, "expert"));
   parts.unshift(drawn("polyline", { points: line.join(" "), fill: "none", stroke: "#767676" }));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.replaceChildren(...parts);
@@ -207,6 +222,7 @@ function setUpTokens() {
     next.focus();
     event.preventDefault();
   });
+  new ResizeObserver(drawPath).observe(byId("token-path"));
   byId("at").addEventListener("change", (event) => pick({ at: Number(event.target.value) }));
   expertInput("expert");
 }
@@ -219,19 +235,11 @@ function expertInput(key) {
 }
 
 function render() {
-  renderCoupling();
+  if (data.default) renderCoupling();
   if (data.paths) renderTokens();
 }
 
-const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
-matrix.show((row, column) => {
-  const pair = pairs.get(`${row + 1}.${column + 1}`);
-  return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
-});
-byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
-byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
-["source", "target"].forEach(expertInput);
-byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
+if (data.default) setUpCoupling();
 if (data.paths) setUpTokens();
 window.addEventListener("hashchange", () => { readState(); render(); });
 readState();

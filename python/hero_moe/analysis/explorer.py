@@ -15,7 +15,7 @@ import numpy as np
 
 from hero_moe import page
 from hero_moe.analysis.contents import Analysis, Data, Place
-from hero_moe.analysis.data_figures import visible_text
+from hero_moe.analysis.data_figures import token_names
 from hero_moe.analysis.drawing import stage_spans
 from hero_moe.analysis.weight_figures import symmetric_range
 
@@ -106,10 +106,9 @@ def payload(analysis: Analysis) -> dict[str, Any]:
     }
     if data is not None:
         paths = data.paths
-        names = [str(token) for token in paths.ids] if paths.text is None else map(visible_text, paths.text)
         content["share"] = np.round(data.own.share, 6).tolist()
         content["paths"] = {
-            "names": list(names)[:MOST_TOKENS],
+            "names": token_names(paths)[:MOST_TOKENS],
             "experts": encoded(paths.experts[:, :MOST_TOKENS].astype(np.uint16)),
             "weights": encoded(paths.weights[:, :MOST_TOKENS].astype(np.float32)),
             "most": float(paths.weights.max()) or 1.0,
@@ -118,7 +117,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
 
 
 def coupling_section(analysis: Analysis) -> str:
-    """Pick a pair of layers, see its coupling, pick experts, see their partners; and the data of the whole page."""
+    """Pick a pair of layers, see its coupling, pick experts, see their partners."""
     embedded, pairs = len(embedded_pairs(analysis)), len(analysis.pairs)
     note = (
         "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the coupling "
@@ -128,12 +127,10 @@ def coupling_section(analysis: Analysis) -> str:
     )
     if embedded < pairs:
         note += f" Of {pairs} blocks the page holds {embedded}, those of the nearest layers first."
-    text = json.dumps(payload(analysis), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return page.section(
         "Explore: coupling of experts",
         page.paragraph(note),
         CONTROLS.format(last=analysis.model.experts - 1),
-        f'<script type="application/json" id="analysis-data">{text}</script>',
     )
 
 
@@ -147,6 +144,12 @@ def token_section(analysis: Analysis, data: Data) -> str:
     model = analysis.model
     html = TOKENS.format(last=model.experts - 1, chosen=model.top_k)
     return page.section("Explore: paths of tokens", page.paragraph(note), html)
+
+
+def embedded_data(analysis: Analysis) -> str:
+    """The element that holds what the script reads."""
+    text = json.dumps(payload(analysis), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="analysis-data">{text}</script>'
 
 
 def style() -> str:

@@ -41,14 +41,12 @@ def load_analysis(folder: Path) -> Analysis:
         raise InputError(f"{path}: broken JSON ({error}), expected what `hero analyze` writes") from error
     model = _model(top.fields("model"))
     pairs = _pairs(top, model.layers)
-    default = _place(top.fields("default_pair"), model.layers)
-    if default not in pairs:
-        raise InputError(f"{path}: default_pair: found layer {default[0]} from {default[1]}, expected one of pairs")
+    default = _default_pair(top, model.layers, pairs)
     blocks = _blocks(folder / "analysis.safetensors", pairs, model.experts)
     analysis = Analysis(
         model=model,
         dependency=top.array("layer_dependency", (model.layers, model.layers), nullable=True),
-        tau=top.number("tau"),
+        tau=top.number("tau") if pairs else None,
         distances=[
             Distance(
                 distance=entry.integer("distance", 1),
@@ -103,9 +101,18 @@ def _pairs(top: Fields, layers: int) -> dict[Place, Pair]:
         if place in pairs:
             raise InputError(f"{entry.where}: found layer {place[0]} from {place[1]} again, expected it once")
         pairs[place] = Pair(*(entry.number(key) for key in ("depth_factor", "norm", "effective_rank")))
-    if not pairs:
-        raise top.fail("pairs", "one object for every visible pair of a model with history")
     return dict(sorted(pairs.items()))
+
+
+def _default_pair(top: Fields, layers: int, pairs: dict[Place, Pair]) -> Place | None:
+    if "default_pair" in top and top.values["default_pair"] is None:
+        return next(iter(pairs), None)
+    place = _place(top.fields("default_pair"), layers)
+    if place not in pairs:
+        raise InputError(
+            f"{top.where}: default_pair: found layer {place[0]} from {place[1]}, expected one of pairs"
+        )
+    return place
 
 
 def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, np.ndarray]:
@@ -132,9 +139,10 @@ def _data(top: Fields, model: Model, pairs: set[Place]) -> Data:
     layers, data, used = model.layers, top.fields("data"), top.fields("utilisation")
     loss = data.number("loss", nullable=True)
     seeing = {layer for layer, _ in pairs}
-    history = _by_layer(top, "history", layers, ("variance_share", "initial_variance_share"), seeing)
+    history = _by_layer(top, "history", layers, ("variance_share",), seeing)
+    initial = _by_layer(top, "history", layers, ("initial_variance_share",), set())
     agreement = _by_layer(top, "agreement", layers, ("top_k", "top_1"), seeing)
-    alone = _by_layer(top, "history_alone", layers, ("top_k", "top_1", "kl", "chance_top_k"), seeing)
+    alone = _by_layer(top, "history_alone", layers, ("top_k", "top_1", "kl"), seeing)
     return Data(
         names=data.texts("names"),
         tokens=data.integer("tokens", 1),
@@ -144,13 +152,13 @@ def _data(top: Fields, model: Model, pairs: set[Place]) -> Data:
         baseline=_baseline(used.fields("baseline")) if "baseline" in used else None,
         peak_change_percent=used.number("peak_change_percent") if "baseline" in used else float("nan"),
         variance_share=history["variance_share"],
-        initial_variance_share=history["initial_variance_share"],
+        initial_variance_share=initial["initial_variance_share"],
         agreement_top_k=agreement["top_k"],
         agreement_top_1=agreement["top_1"],
         alone_top_k=alone["top_k"],
         alone_top_1=alone["top_1"],
         alone_kl=alone["kl"],
-        chance_top_k=float(np.nanmax(alone["chance_top_k"])),
+        chance_top_k=model.top_k / model.experts,
         removal=_removal(top.fields("removal"), layers, pairs),
         paths=_paths(top.fields("paths"), model),
     )

@@ -78,7 +78,7 @@ def dependency(analysis: Analysis) -> Drawing:
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]
     layer, predecessor, value = strongest(analysis.dependency)
-    image = draw_pair_table(axes, analysis.dependency, analysis.model, "Greens", 0.0, value)
+    image = draw_pair_table(axes, analysis.dependency, analysis.model, "Greens", 0.0, value or 1.0)
     factor = " · √((l−1)/M)" if analysis.model.scale else ""
     add_bar(figure, image, axes, f"dependency ‖W‖{factor}")
     axes.set_title("Dependency of each layer's router on the layers before it", loc="left")
@@ -205,6 +205,8 @@ def effective_ranks(analysis: Analysis) -> Drawing:
 
 
 def weight_drawings(analysis: Analysis) -> list[Drawing]:
-    """All figures of weights, in the page's order."""
+    """All figures of weights, in the page's order; none where no layer sees another."""
+    if not analysis.pairs:
+        return []
     drawn = [build(analysis) for build in (dependency, distances, matrix, adjacent, effective_ranks)]
     return [drawing for drawing in drawn if drawing is not None]
