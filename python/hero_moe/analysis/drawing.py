@@ -57,6 +57,7 @@ def render(drawing: Drawing) -> Rendered:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # glyphs of tokens that no installed font has
         drawing.figure.savefig(image, format="png", dpi=PRINT_DPI)
+        drawing.figure.set_layout_engine("none")  # the places found hold for the SVG too
         svg = svg_text(drawing.figure)
     png = image.getvalue()
     if len(svg) > MOST_SVG and len(png) * 4 / 3 < len(svg):
