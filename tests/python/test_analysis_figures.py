@@ -1,4 +1,5 @@
-"""Figures and page of an analysis: the numbers behind them, the files written, and the input that is refused."""
+"""Figures and page of an analysis: the numbers behind them, the files written, and the input that is
+refused."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_dependency_shows_visible_pairs_and_outlines_stages(
     expected = np.full((6, 6), np.nan)
     for pair in content["pairs"]:
         place = pair["layer"] - 1, pair["predecessor"] - 1
-        expected[place] = pair["norm"] * (place[0] / (place[0] % 3)) ** 0.5  # M_l counts from the stage's start
+        seen = place[0] % 3  # M_l counts from the stage's start
+        expected[place] = pair["norm"] * (place[0] / seen) ** 0.5
     np.testing.assert_allclose(table_of(drawing), expected, rtol=1e-12)
     squares = [(p.get_x(), p.get_y(), p.get_width()) for p in drawing.figure.axes[0].patches]
     assert squares == [(0.5, 0.5, 3), (3.5, 3.5, 3)]
@@ -141,7 +143,9 @@ def test_effective_ranks(analysis: Analysis, content: dict[str, Any]) -> None:
     assert np.isfinite(table).sum() == len(content["pairs"]) == 6
 
 
-def test_utilisation_shares_one_scale_and_names_the_peaks(analysis: Analysis, content: dict[str, Any]) -> None:
+def test_utilisation_shares_one_scale_and_names_the_peaks(
+    analysis: Analysis, content: dict[str, Any]
+) -> None:
     drawing = data_figures.utilisation(analysis, analysis.data)
     baseline, own, bar = drawing.figure.axes[:3]
     used = content["utilisation"]
@@ -252,7 +256,9 @@ def test_the_papers_shape_fits_on_a_page(analysis: Analysis) -> None:
 
 
 def test_loss_figures_of_runs_of_other_lengths(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "baseline", steps=40), write_run(tmp_path / "hero", kind="hero", steps=30, lower=0.25)]
+    write_run(tmp_path / "baseline", steps=40)
+    write_run(tmp_path / "hero", kind="hero", steps=30, lower=0.25)
+    runs = [tmp_path / "baseline", tmp_path / "hero"]
     shown = Comparison.of([load_run(path, path.name) for path in runs])
     curves, advantage = loss_figures.loss_drawings(shown)
     assert len(curves.figure.axes[0].child_axes) == 1  # the inset
@@ -292,7 +298,7 @@ def test_without_data_the_page_says_what_is_missing_and_old_figures_go(tmp_path:
     text = (folder / "report.html").read_text()
     assert text.count("need a forward pass") == 1 and 'id="tokens"' not in text
     names = {path.stem for path in (folder / "figures").iterdir()}
-    assert names == {"layer-dependency", "coupling-by-distance", "coupling-matrix", "coupling-adjacent", "effective-rank"}
+    assert names == set(NAMES[:5])
 
 
 def test_no_layer_sees_another(tmp_path: Path) -> None:
@@ -324,7 +330,12 @@ def change(*keys: str | int, value: Any = None, drop: bool = False) -> Callable[
 
 def cut(name: str) -> Callable[[Path], None]:
     """A function that cuts a file in half."""
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[: (folder / name).stat().st_size // 2])
+
+    def apply(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2])
+
+    return apply
 
 
 def other_block(folder: Path) -> None:
@@ -342,26 +353,26 @@ def small_block(folder: Path) -> None:
     [
         (lambda folder: (folder / "analysis.json").unlink(), "analysis.json: cannot be read"),
         (cut("analysis.json"), "analysis.json: broken JSON"),
-        (lambda folder: (folder / "analysis.json").write_text("[]"), "analysis.json: found a list of 0, expected an object"),
+        (lambda folder: (folder / "analysis.json").write_text("[]"), "found a list of 0, expected an object"),
         (change("model", drop=True), "analysis.json: model: found nothing, expected an object"),
-        (change("model", "experts", value="4"), 'model: experts: found "4", expected an integer of at least 1'),
+        (change("model", "experts", value="4"), 'model: experts: found "4", expected an integer of'),
         (change("model", "top_k", value=5), "model: top_k: found 5, expected one of 1 to 4"),
-        (change("model", "history", value="all"), 'model: history: found "all", expected "stage" or "global"'),
+        (change("model", "history", value="all"), 'model: history: found "all", expected "stage" or'),
         (change("model", "stages", value=[0, 0]), "model: stages: found a list of 2, expected numbers [3]"),
         (change("tau", drop=True), "analysis.json: tau: found nothing, expected a number"),
-        (change("layer_dependency", 1, value=[1.0]), "layer_dependency: found a list of 3, expected numbers or nulls [3, 3]"),
-        (change("layer_dependency", 1, 0, value=None), "layer_dependency: found a list of 3, expected a number for every"),
+        (change("layer_dependency", 1, value=[1.0]), "found a list of 3, expected numbers or nulls [3, 3]"),
+        (change("layer_dependency", 1, 0), "found a list of 3, expected a number for every one of pairs"),
         (change("pairs", 0, "layer", value=9), "pairs[0]: layer: found 9, expected one of 2 to 3"),
         (change("pairs", 0, "norm", value=True), "pairs[0]: norm: found true, expected a number"),
-        (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it once"),
+        (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it"),
         (change("default_pair", "layer", value=1), "default_pair: layer: found 1, expected one of 2 to 3"),
-        (change("expert_share", 0, 0, value=None), "expert_share: found a list of 3, expected numbers [3, 4], and null in it"),
+        (change("expert_share", 0, 0), "found a list of 3, expected numbers [3, 4], and null in it"),
         (change("utilisation", drop=True), "analysis.json: utilisation: found nothing, expected an object"),
         (change("history", 1, drop=True), "history: found nothing for layer 2, expected an object"),
-        (change("history_alone", 0, "kl", value=None), "history_alone[0]: kl: found null, expected a number"),
-        (change("removal", "routing_kl", 2, 0, value=None), "removal: routing_kl: found a list of 3, expected a number for"),
+        (change("history_alone", 0, "kl"), "history_alone[0]: kl: found null, expected a number"),
+        (change("removal", "routing_kl", 2, 0), "removal: routing_kl: found a list of 3, expected a number"),
         (change("paths", "text", value=["a"]), "paths: text: found a list of 1, expected 5 strings"),
-        (change("paths", "experts", 0, 0, 0, value=4), "paths: experts: found a list of 3, expected integers from 0 to 3"),
+        (change("paths", "experts", 0, 0, 0, value=4), "experts: found a list of 3, expected integers from 0 to 3"),
         (lambda folder: (folder / "analysis.safetensors").unlink(), "analysis.safetensors: cannot be read"),
         (cut("analysis.safetensors"), "analysis.safetensors: cannot be read"),
         (small_block, "analysis.safetensors: coupling.2.1: found float32 [2, 4], expected float32 [4, 4]"),
@@ -377,7 +388,9 @@ def test_wrong_files_are_refused(
     assert_refused([str(folder)], folder, capsys, message)
 
 
-def assert_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str], message: str) -> None:
+def assert_refused(
+    arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str], message: str
+) -> None:
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("hero analyze: ") and message in error and error.count("\n") == 1

@@ -1,4 +1,4 @@
-// The interactive part: what is picked stands in the address behind "#", and everything shown follows from it.
+// The interactive part: what is picked stands in the address behind "#", and what is shown follows from it.
 const data = JSON.parse(document.getElementById("analysis-data").textContent);
 const { layers, experts } = data;
 const pairs = new Map(data.pairs.map((pair) => [`${pair.layer}.${pair.from}`, pair]));
@@ -61,7 +61,8 @@ function weight(target, source) {
 }
 
 const matrix = data.default && new Grid(byId("dependency"), {
-  size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true, blocks: data.stages,
+  size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true,
+  blocks: data.stages,
   move: (row, column) => {
     const pair = pairs.get(`${row + 1}.${column + 1}`);
     const what = pair ? `D = ${number(pair.dependency)}` : column < row ? "not seen" : "no predecessor";
@@ -73,7 +74,8 @@ const matrix = data.default && new Grid(byId("dependency"), {
 const coupling = data.default && new Grid(byId("coupling"), {
   size: experts, first: 0, across: "source expert", down: "target expert",
   move: (row, column) => {
-    const text = block ? `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}` : "";
+    if (!block) return;
+    const text = `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}`;
     byId("coupling-readout").textContent = text;
   },
   pick: (row, column) => pick({ source: column, target: row }),
@@ -88,8 +90,9 @@ function renderCoupling() {
   fill(byId("layer"), [...new Set(data.pairs.map((one) => one.layer))], layer);
   fill(byId("from"), data.pairs.filter((one) => one.layer === layer).map((one) => one.from), from);
   for (const key of ["source", "target"]) byId(key).value = state[key] ?? "";
-  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, norm ${number(pair.norm)}, ` +
-    `depth factor ${number(pair.factor)}, effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
+  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, ` +
+    `norm ${number(pair.norm)}, depth factor ${number(pair.factor)}, ` +
+    `effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
   block = pair.block === undefined ? null : decode(pair.block, Int8Array);
   step = pair.step ?? 0;
   byId("pair-facts").textContent = `${facts} ${block ?
@@ -103,12 +106,14 @@ function renderCoupling() {
   if (block && source != null && target != null) coupling.move(target, source);
   const partners = [];
   if (block && source != null) {
-    partners.push(partnerLists(`Source expert ${source} of layer ${from}: strongest targets in layer ${layer}`,
-      "of-source", (other) => weight(other, source), (other) => pick({ target: other })));
+    const title = `Source expert ${source} of layer ${from}: strongest targets in layer ${layer}`;
+    const value = (other) => weight(other, source);
+    partners.push(partnerLists(title, "of-source", value, (other) => pick({ target: other })));
   }
   if (block && target != null) {
-    partners.push(partnerLists(`Target expert ${target} of layer ${layer}: strongest sources in layer ${from}`,
-      "of-target", (other) => weight(target, other), (other) => pick({ source: other })));
+    const title = `Target expert ${target} of layer ${layer}: strongest sources in layer ${from}`;
+    const value = (other) => weight(target, other);
+    partners.push(partnerLists(title, "of-target", value, (other) => pick({ source: other })));
   }
   byId("partners").replaceChildren(...partners);
 }
@@ -166,8 +171,8 @@ function drawPath() {
     line.push(`${x(layer)},${y(here[0][0])}`);
     for (const [expert, weight] of here) {
       const picked = layer === state.at && expert === state.expert;
-      const dot = drawn("circle", { cx: x(layer), cy: y(expert), r: 2 + 6 * Math.sqrt(weight / data.paths.most),
-        fill: picked ? "#d55e00" : "#0072b2" });
+      const r = 2 + 6 * Math.sqrt(weight / data.paths.most), fill = picked ? "#d55e00" : "#0072b2";
+      const dot = drawn("circle", { cx: x(layer), cy: y(expert), r, fill });
       dot.append(drawn("title", {}, `layer ${layer}, expert ${expert}: ${number(weight)}`));
       dot.addEventListener("click", () => pick({ at: layer, expert }));
       parts.push(dot);
@@ -176,9 +181,11 @@ function drawPath() {
   for (const expert of [0, Math.floor(experts / 2), experts - 1]) {
     parts.push(drawn("text", { x: left - 2, y: y(expert) + 4, "text-anchor": "end" }, expert));
   }
-  parts.push(drawn("text", { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" }, "layer"));
+  const below = { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" };
+  parts.push(drawn("text", below, "layer"));
   const middle = (height - bottom) / 2;
-  parts.push(drawn("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, "expert"));
+  const turned = { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" };
+  parts.push(drawn("text", turned, "expert"));
   parts.unshift(drawn("polyline", { points: line.join(" "), fill: "none", stroke: "#767676" }));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.replaceChildren(...parts);
@@ -197,9 +204,10 @@ function renderTokens() {
   });
   fill(byId("at"), Array.from({ length: layers }, (_, i) => i + 1), at);
   byId("expert").value = expert;
-  byId("expert-facts").textContent = `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} ` +
-    `(marked); of all tokens of the data ${percent(data.share[at - 1][expert])} do, perfect balance would be ` +
-    `${percent(data.top_k / experts)}.`;
+  const share = percent(data.share[at - 1][expert]), even = percent(data.top_k / experts);
+  byId("expert-facts").textContent =
+    `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} (marked); ` +
+    `of all tokens of the data ${share} do, perfect balance would be ${even}.`;
   byId("token-facts").textContent = `Token ${token}, “${names[token]}”: its experts, by falling weight.`;
   drawPath();
   byId("token-table").replaceChildren(...Array.from({ length: layers }, (_, i) => element("tr", {},
@@ -230,7 +238,8 @@ function setUpTokens() {
 function expertInput(key) {
   byId(key).addEventListener("change", (event) => {
     const { value, validity } = event.target;
-    pick(validity.valid && (value !== "" || key !== "expert") ? { [key]: value === "" ? null : Number(value) } : {});
+    const right = validity.valid && (value !== "" || key !== "expert");
+    pick(right ? { [key]: value === "" ? null : Number(value) } : {});
   });
 }
 

@@ -1,4 +1,5 @@
-"""Reads and checks `analysis.json` and `analysis.safetensors`: a mistake is one line that names file and key."""
+"""Reads and checks `analysis.json` and `analysis.safetensors`: a mistake is one line that names file and
+key."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, n
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InputError(f"{path}: cannot be read ({reason}), expected the blocks of analysis.json") from error
+        message = f"{path}: cannot be read ({reason}), expected the blocks of analysis.json"
+        raise InputError(message) from error
     blocks = {}
     for (layer, predecessor), pair in pairs.items():
         name = f"coupling.{layer}.{predecessor}"
@@ -130,7 +132,9 @@ def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, n
             raise InputError(f"{path}: {name}: found {form}, expected float32 [{experts}, {experts}]")
         norm = float(np.linalg.norm(block.astype(np.float64)))
         if not np.isclose(norm, pair.norm, rtol=1e-3, atol=1e-12):
-            raise InputError(f"{path}: {name}: found a norm of {norm:.6g}, expected {pair.norm:.6g} as in analysis.json")
+            raise InputError(
+                f"{path}: {name}: found a norm of {norm:.6g}, expected {pair.norm:.6g} as in analysis.json"
+            )
         blocks[layer, predecessor] = block
     return blocks
 
@@ -164,8 +168,11 @@ def _data(top: Fields, model: Model, pairs: set[Place]) -> Data:
     )
 
 
-def _by_layer(top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]) -> dict[str, np.ndarray]:
-    """The `names` of a list of objects, one a layer, as arrays [L]; NaN in layers that are not `seeing` history."""
+def _by_layer(
+    top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]
+) -> dict[str, np.ndarray]:
+    """The `names` of a list of objects, one a layer, as arrays [L]; NaN in layers that are not `seeing`
+    history."""
     table = {name: np.full(layers, np.nan) for name in names}
     for entry in top.objects(key):
         layer = entry.integer("layer", 1, layers)

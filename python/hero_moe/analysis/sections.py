@@ -16,7 +16,8 @@ from hero_moe.analysis.weight_figures import weight_drawings
 from hero_moe.sections import Comparison, loss_section, plain, short_count
 
 NO_DATA = (
-    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens need a "
+    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens "
+    "need a "
     "forward pass: give `hero analyze` some `--data`."
 )
 NO_PAIRS = "No layer sees another one's routing: there is no history to show."
@@ -35,7 +36,8 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
     model, data = analysis.model, analysis.data
     step = "" if model.step is None else f" at step {model.step:,}"
     stages = len(set(model.stages))
-    reach = "all earlier layers" if model.history == "global" or stages == 1 else "the earlier layers of its stage"
+    all_seen = model.history == "global" or stages == 1
+    reach = "all earlier layers" if all_seen else "the earlier layers of its stage"
     if model.window is not None:
         reach = f"at most {model.window} of {reach}"
     summary = (
@@ -49,7 +51,8 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
         summary += f" Layer 1 is decoder layer {first} of the model folder, layer {model.layers} is {last}."
     if data is not None:
         summary += (
-            f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of {data.sequence}; "
+            f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of "
+            f"{data.sequence}; "
             f"loss {plain(data.loss, 4)} nats per token"
         )
         if data.baseline is not None and math.isfinite(data.baseline.loss):
