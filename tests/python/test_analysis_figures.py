@@ -378,6 +378,7 @@ def small_block(folder: Path) -> None:
         (change("pairs", 0, "layer", value=9), "pairs[0]: layer: found 9, expected one of 2 to 3"),
         (change("pairs", 0, "norm", value=True), "pairs[0]: norm: found true, expected a number"),
         (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it"),
+        (change("coupling_by_distance", value=[]), "by_distance: found [], expected [1, 2], as in pairs"),
         (change("default_pair", "layer", value=1), "default_pair: layer: found 1, expected one of 2 to 3"),
         (change("expert_share", 0, 0), "found a list of 3, expected numbers [3, 4], and null in it"),
         (change("utilisation", drop=True), "analysis.json: utilisation: found nothing, expected an object"),

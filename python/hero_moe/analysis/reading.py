@@ -48,15 +48,7 @@ def load_analysis(folder: Path) -> Analysis:
         model=model,
         dependency=top.array("layer_dependency", (model.layers, model.layers), nullable=True),
         tau=top.number("tau") if pairs else None,
-        distances=[
-            Distance(
-                distance=entry.integer("distance", 1),
-                negative=entry.number("negative"),
-                positive=entry.number("positive"),
-                entries=entry.integer("entries", 1),
-            )
-            for entry in top.objects("coupling_by_distance")
-        ],
+        distances=_distances(top, pairs),
         pairs=pairs,
         blocks=blocks,
         default_pair=default,
@@ -103,6 +95,19 @@ def _pairs(top: Fields, layers: int) -> dict[Place, Pair]:
             raise InputError(f"{entry.where}: found layer {place[0]} from {place[1]} again, expected it once")
         pairs[place] = Pair(*(entry.number(key) for key in ("depth_factor", "norm", "effective_rank")))
     return dict(sorted(pairs.items()))
+
+
+def _distances(top: Fields, pairs: dict[Place, Pair]) -> list[Distance]:
+    entries = top.objects("coupling_by_distance")
+    distances = [entry.integer("distance", 1) for entry in entries]
+    expected = sorted({layer - predecessor for layer, predecessor in pairs})
+    if sorted(distances) != expected:
+        where = f"{top.where}: coupling_by_distance"
+        raise InputError(f"{where}: found {distances}, expected {expected}, as in pairs")
+    return [
+        Distance(distance, entry.number("negative"), entry.number("positive"), entry.integer("entries", 1))
+        for distance, entry in zip(distances, entries)
+    ]
 
 
 def _default_pair(top: Fields, layers: int, pairs: dict[Place, Pair]) -> Place | None:
