@@ -1,4 +1,5 @@
-"""A folder as `hero analyze` leaves it: blocks with some structure, and numbers that follow from them where they can.
+"""A folder as `hero analyze` leaves it: blocks with some structure, and numbers that follow from them where
+they can.
 
 What only a forward pass can tell (agreement, removal, paths) is drawn at random in the right form.
 """
@@ -73,14 +74,18 @@ def write_analysis(
         dependency[layer - 1, earlier - 1] = factor * norm
         pairs.append({"layer": layer, "predecessor": earlier, "depth_factor": factor, "norm": norm,
                       "effective_rank": effective_rank(values)})  # fmt: skip
-    tau = float(np.percentile(np.abs(np.stack(list(blocks.values())).astype(float)), 90))
+    entries = np.concatenate([np.zeros(0), *(values.ravel() for values in blocks.values())])
+    tau = float(np.percentile(np.abs(entries), 90)) if blocks else None
     distances = []
     for distance in sorted({layer - earlier for layer, earlier in places}):
         entries = np.stack([values for place, values in blocks.items() if place[0] - place[1] == distance])
-        distances.append({"distance": distance, "negative": 100 * float((entries < -tau).mean()),
-                          "positive": 100 * float((entries > tau).mean()), "entries": entries.size})  # fmt: skip
+        below, above = (100 * float(part.mean()) for part in (entries < -tau, entries > tau))
+        distances.append(
+            {"distance": distance, "negative": below, "positive": above, "entries": entries.size}
+        )
     neighbours = [place for place in places if place[0] - place[1] == 1]
-    default = (10, 9) if (10, 9) in places else neighbours[len(neighbours) // 2]
+    middle = neighbours[(len(neighbours) - 1) // 2] if neighbours else None
+    default = (10, 9) if (10, 9) in places else middle
     content: dict[str, Any] = {
         "model": {"folder": "hero", "step": 600, "layers": layers, "experts": experts, "top_k": top_k,
                   "hidden_size": 8 * experts, "stages": stages, "window": window, "scale": True,
@@ -89,18 +94,24 @@ def write_analysis(
         "tau": tau,
         "coupling_by_distance": distances,
         "pairs": pairs,
-        "default_pair": {"layer": default[0], "predecessor": default[1]},
+        "default_pair": default and {"layer": default[0], "predecessor": default[1]},
     }  # fmt: skip
     if data:
         content |= forward_parts(noise, content, seen, baseline, texts, tokens)
     folder.mkdir(parents=True)
-    save_file({f"coupling.{a}.{b}": values for (a, b), values in blocks.items()}, folder / "analysis.safetensors")
+    tensors = {f"coupling.{layer}.{earlier}": values for (layer, earlier), values in blocks.items()}
+    save_file(tensors, folder / "analysis.safetensors")
     (folder / "analysis.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     return content
 
 
 def forward_parts(
-    noise: np.random.Generator, content: dict[str, Any], seen: dict[int, int], baseline: bool, texts: bool, tokens: int
+    noise: np.random.Generator,
+    content: dict[str, Any],
+    seen: dict[int, int],
+    baseline: bool,
+    texts: bool,
+    tokens: int,
 ) -> dict[str, Any]:
     """The parts that need `--data`."""
     model, places = content["model"], [(pair["layer"], pair["predecessor"]) for pair in content["pairs"]]
@@ -131,10 +142,11 @@ def forward_parts(
         "history": [{"layer": layer, "visible": seen[layer],
                      "variance_share": float(0.2 + 0.3 * noise.random()) if seen[layer] else None,
                      "initial_variance_share": initial[layer - 1]} for layer in range(1, layers + 1)],
-        "agreement": [{"layer": layer, "top_k": 0.9 - 0.2 * noise.random(), "top_1": 0.85 - 0.2 * noise.random()}
+        "agreement": [{"layer": layer, "top_k": noise.uniform(0.7, 0.9), "top_1": noise.uniform(0.65, 0.85)}
                       for layer in readers],
-        "history_alone": [{"layer": layer, "top_k": 0.3 + 0.2 * noise.random(), "top_1": 0.2 + 0.2 * noise.random(),
-                           "chance_top_k": chosen / experts, "kl": 0.5 + noise.random()} for layer in readers],
+        "history_alone": [{"layer": layer, "top_k": noise.uniform(0.3, 0.5), "top_1": noise.uniform(0.2, 0.4),
+                           "chance_top_k": chosen / experts, "kl": noise.uniform(0.5, 1.5)}
+                          for layer in readers],
         "removal": {"routing_change": change.tolist(), "routing_kl": divergence.tolist(),
                     "loss_without": [{"predecessor": source, "loss": loss, "loss_change": loss - 3.2}
                                      for source, loss in zip(sources, losses)],

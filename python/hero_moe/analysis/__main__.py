@@ -1,6 +1,8 @@
-"""`python -m hero_moe.analysis OUT [--runs RUN...]`: figures and a page of what `hero analyze` wrote into OUT.
+"""`python -m hero_moe.analysis OUT [--runs RUN...]`: figures and a page of what `hero analyze` wrote into
+OUT.
 
-Exit status 2, with one line on stderr, for a wrong command line or wrong files: then nothing is written. 1 where the
+Exit status 2, with one line on stderr, for a wrong command line or wrong files: then nothing is written. 1
+where the
 output cannot be written.
 """
 
@@ -61,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
     parser = _Parser(prog=PROGRAM, description="Figures and a page of what `hero analyze` wrote.")
     parser.add_argument(
-        "out", metavar="OUT", type=Path, help="folder of analysis.json and analysis.safetensors; gets the output"
+        "out",
+        metavar="OUT",
+        type=Path,
+        help="folder of analysis.json and analysis.safetensors; gets the output",
     )
     parser.add_argument(
         "--runs",

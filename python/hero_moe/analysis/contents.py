@@ -1,4 +1,5 @@
-"""What `analysis.json` and `analysis.safetensors` hold (docs/analysis.md). Layers count from 1, experts from 0."""
+"""What `analysis.json` and `analysis.safetensors` hold (docs/analysis.md). Layers count from 1, experts from
+0."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Place = tuple[int, int]  # layer, predecessor
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The model's shape and its history; `stages` holds each layer's stage, `decoder_layer` its number on disk."""
+    """The model's shape and its history; `stages` holds each layer's stage, `decoder_layer` its number on
+    disk."""
 
     folder: str
     step: int | None
@@ -31,7 +33,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Pair:
-    """A layer and a predecessor that it sees: sqrt((l-1)/M_l), Frobenius norm of the raw block, effective rank."""
+    """A layer and a predecessor that it sees: sqrt((l-1)/M_l), Frobenius norm of the raw block, effective
+    rank."""
 
     depth_factor: float
     norm: float
@@ -61,7 +64,8 @@ class Utilisation:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What taking out one predecessor's contribution does: [L, L] at (layer, predecessor), NaN where there is none;
+    """What taking out one predecessor's contribution does: [L, L] at (layer, predecessor), NaN where there is
+    none;
     losses by predecessor."""
 
     routing_change: np.ndarray
@@ -85,7 +89,7 @@ class Paths:
 @dataclass(frozen=True, eq=False)
 class Data:
     """What a forward pass over data showed. Arrays over layers are [L], NaN in layers without a visible
-    predecessor."""
+    predecessor; the initial share of the variance is NaN also where it cannot be told."""
 
     names: list[str]
     tokens: int
@@ -108,15 +112,18 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E, E]."""
+    """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E,
+    E].
+
+    `tau` and `default_pair` are None where no layer sees another."""
 
     model: Model
     dependency: np.ndarray
-    tau: float
+    tau: float | None
     distances: list[Distance]
     pairs: dict[Place, Pair]
     blocks: dict[Place, np.ndarray]
-    default_pair: Place
+    default_pair: Place | None
     data: Data | None
 
     def by_pair(self, values: dict[Place, float]) -> np.ndarray:

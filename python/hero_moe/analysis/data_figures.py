@@ -46,20 +46,19 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
         second.spines[:].set_visible(False)
     uniform = analysis.model.top_k / analysis.model.experts
     caption = (
-        f"Share of all tokens that each expert receives ({_origin(data)}); the share of assignments is this divided "
+        f"Share of all tokens that each expert receives ({_origin(data)}); the share of assignments is this "
+        f"divided "
         f"by K. Perfect balance is {uniform:.2%} everywhere. "
     )
     if data.baseline is not None:
-        change = data.peak_change_percent
-        figure.suptitle(
-            f"Peak load {data.baseline.peak.share:.2%} → {data.own.peak.share:.2%} ({signed_percent(change)})",
-            fontsize=10, x=0.01, ha="left",
-        )  # fmt: skip
+        before, after, change = data.baseline.peak, data.own.peak, data.peak_change_percent
+        title = f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)})"
+        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
         caption += (
-            f"The baseline's busiest expert is expert {data.baseline.peak.expert} of layer "
-            f"{data.baseline.peak.layer} with {data.baseline.peak.share:.2%} of all tokens; with history it is expert "
-            f"{data.own.peak.expert} of layer {data.own.peak.layer} with {data.own.peak.share:.2%}: "
-            f"{abs(change):.1f}% {'below' if change < 0 else 'above'}."
+            f"The baseline's busiest expert is expert {before.expert} of layer {before.layer} with "
+            f"{before.share:.2%} of all tokens; with history it is expert {after.expert} of layer "
+            f"{after.layer} "
+            f"with {after.share:.2%}: {abs(change):.1f}% {'below' if change < 0 else 'above'}."
         )
     else:
         caption += f"Busiest: {peak_words(data.own).removeprefix('peak ')}."
@@ -86,10 +85,11 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     axes, layers = grid[0, 0], np.arange(1, analysis.model.layers + 1)
     axes.bar(layers, data.variance_share, color=NEUTRAL, width=0.75, label="measured")
     initial = np.where(np.isfinite(data.variance_share), data.initial_variance_share, np.nan)
-    axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
+    if np.isfinite(initial).any():
+        axes.plot(layers, initial, "o-", color=ORANGE, markersize=4, label="at initialisation, η_R")
     layer_ticks(axes, len(layers))
     axes.set_xlim(0.3, len(layers) + 0.7)
-    axes.set_ylim(0, 1.12 * max(np.nanmax(data.variance_share), np.nanmax(data.initial_variance_share), 0.01))
+    axes.set_ylim(0, 1.12 * max(0.01, *np.nan_to_num(data.variance_share), *np.nan_to_num(initial)))
     axes.grid(axis="x", visible=False)
     axes.yaxis.set_major_formatter(percent_ticks(axes.get_ylim()[1]))
     axes.set_xlabel("layer")
@@ -98,12 +98,15 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     axes.legend(frameon=False, ncols=2, loc="upper left", borderaxespad=0.0)
     seen = np.isfinite(data.variance_share)
     top = int(np.nanargmax(data.variance_share))
-    more = int((data.variance_share[seen] > data.initial_variance_share[seen]).sum())
+    more = int((data.variance_share[seen] > initial[seen]).sum())
     caption = (
-        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)) over experts, mean over tokens. Largest: {data.variance_share[top]:.1%} in "
-        f"layer {top + 1}; above its initial value in {more} of {int(seen.sum())} layers."
+        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)), variances over experts. Largest: {data.variance_share[top]:.1%} "
+        f"in "
+        f"layer {top + 1}"
     )
-    return Drawing("history-share", figure, "History's share of logit variance per layer", caption)
+    if np.isfinite(initial).any():
+        caption += f"; above its initial value in {more} of {int(seen.sum())} layers"
+    return Drawing("history-share", figure, "History's share of logit variance per layer", f"{caption}.")
 
 
 def agreement(analysis: Analysis, data: Data) -> Drawing:
@@ -113,8 +116,9 @@ def agreement(analysis: Analysis, data: Data) -> Drawing:
     layers = np.arange(1, analysis.model.layers + 1)
     chosen, chance = analysis.model.top_k, data.chance_top_k
     curves = ((f"chosen experts (K = {chosen})", BLUE, "o"), ("likeliest expert", ORANGE, "s"))
-    for axes, pair in ((without, (data.agreement_top_k, data.agreement_top_1)), (alone, (data.alone_top_k, data.alone_top_1))):
-        for values, (name, colour, mark) in zip(pair, curves):
+    agreed, predicted = (data.agreement_top_k, data.agreement_top_1), (data.alone_top_k, data.alone_top_1)
+    for axes, both in ((without, agreed), (alone, predicted)):
+        for values, (name, colour, mark) in zip(both, curves):
             axes.plot(layers, values, f"{mark}-", color=colour, markersize=4, label=name)
         axes.set_ylim(0, 1.04)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
@@ -136,9 +140,12 @@ def agreement(analysis: Analysis, data: Data) -> Drawing:
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     least, best = int(np.nanargmin(data.agreement_top_k)), int(np.nanargmax(data.alone_top_k))
     caption = (
-        f"Left: part of the chosen experts that the hidden state alone would choose too; least in layer {least + 1}, "
-        f"{data.agreement_top_k[least]:.1%}. Middle and right: the same for the history alone, and how far its "
-        f"probabilities are from the router's. It predicts best in layer {best + 1}: {data.alone_top_k[best]:.1%} of "
+        f"Left: part of the chosen experts that the hidden state alone would choose too; least in layer "
+        f"{least + 1}, "
+        f"{data.agreement_top_k[least]:.1%}. Middle and right: the same for the history alone, and how far "
+        f"its "
+        f"probabilities are from the router's. It predicts best in layer {best + 1}: "
+        f"{data.alone_top_k[best]:.1%} of "
         f"the chosen experts, where chance gives {chance:.1%} (dotted; orange: 1/E for the likeliest)."
     )
     return Drawing("routing-agreement", figure, "Routing with and without history per layer", caption)
@@ -149,35 +156,29 @@ def shown_tokens(count: int) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(SHOWN_TOKENS, count)).round().astype(int).tolist()))
 
 
-def visible_text(text: str) -> str:
-    """A token's text with its white space made visible."""
-    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-
-
-def token_label(paths: Paths, token: int) -> str:
-    """A token's position and text, or its number where there is no text."""
-    if paths.text is None:
-        return f"token {token}: id {paths.ids[token]}"
-    return f"token {token}: {short_name(visible_text(paths.text[token]), 18)}"
+def token_names(paths: Paths) -> list[str]:
+    """The tokens' texts with white space made visible; `#7` for token id 7 where there is no text."""
+    texts = [""] * len(paths.ids) if paths.text is None else paths.text
+    signs = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+    return [text.translate(signs) or f"#{number}" for text, number in zip(texts, paths.ids)]
 
 
 def routing_paths(analysis: Analysis, data: Data) -> Drawing:
-    """The experts of a few tokens, layer by layer: areas are weights, the line follows the likeliest expert."""
+    """The experts of a few tokens, layer by layer: areas are weights, the line follows the likeliest
+    expert."""
     paths, model = data.paths, analysis.model
     tokens = shown_tokens(len(paths.ids))
     columns = min(3, len(tokens))
     rows = -(-len(tokens) // columns)
     figure, grid = new_figure(0.6 + 2.3 * rows, rows, columns)
     layers = np.repeat(np.arange(1, model.layers + 1), model.top_k)
-    panels = list(grid.ravel())
+    panels, names = list(grid.ravel()), token_names(paths)
     for axes, token in zip(panels, tokens):
         experts, weights = paths.experts[:, token], paths.weights[:, token]
         axes.plot(np.arange(1, model.layers + 1), experts[:, 0], color=GREY, linewidth=0.9)
-        axes.scatter(
-            layers, experts.ravel(), s=70 * weights.ravel() / max(weights.max(), 1e-30), color=BLUE, alpha=0.75,
-            linewidths=0, zorder=3,
-        )  # fmt: skip
-        axes.set_title(token_label(paths, token), loc="left", fontfamily=TOKEN_FONTS)
+        areas = 70 * weights.ravel() / max(weights.max(), 1e-30)
+        axes.scatter(layers, experts.ravel(), s=areas, color=BLUE, alpha=0.75, linewidths=0, zorder=3)
+        axes.set_title(f"token {token}: {short_name(names[token], 18)}", loc="left", fontfamily=TOKEN_FONTS)
         axes.set_xlim(0.4, model.layers + 0.6)
         axes.set_ylim(-0.04 * model.experts - 0.5, 1.04 * model.experts - 0.5)
         layer_ticks(axes, model.layers)
@@ -189,8 +190,10 @@ def routing_paths(analysis: Analysis, data: Data) -> Drawing:
     for axes in panels[max(0, len(tokens) - columns) : len(tokens)]:
         axes.set_xlabel("layer")
     caption = (
-        f"{len(tokens)} of the {len(paths.ids)} tokens that the page's last part shows. Areas are weights; the line "
-        "follows the expert of the highest weight. Experts of different layers with the same number have nothing in "
+        f"{len(tokens)} of the {len(paths.ids)} tokens that the page's last part shows. Areas are weights; "
+        f"the line "
+        "follows the expert of the highest weight. Experts of different layers with the same number have "
+        "nothing in "
         "common but their place in the layer."
     )
     return Drawing("routing-paths", figure, "Experts of single tokens layer by layer", caption)

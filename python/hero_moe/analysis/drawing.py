@@ -1,4 +1,5 @@
-"""What the figures of an analysis share: rendering to PNG, SVG and HTML, axes of layers, tables of layer pairs."""
+"""What the figures of an analysis share: rendering to PNG, SVG and HTML, axes of layers, tables of layer
+pairs."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from html import escape
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -33,7 +35,8 @@ NEGATIVE, POSITIVE, NEUTRAL = "#2166AC", "#B2182B", "#0072B2"
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure, the stem of its files, what it is in few words, and its caption with the numbers to take away."""
+    """A figure, the stem of its files, what it is in few words, and its caption with the numbers to take
+    away."""
 
     name: str
     figure: Figure
@@ -57,6 +60,7 @@ def render(drawing: Drawing) -> Rendered:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # glyphs of tokens that no installed font has
         drawing.figure.savefig(image, format="png", dpi=PRINT_DPI)
+        drawing.figure.set_layout_engine("none")  # the places found hold for the SVG too
         svg = svg_text(drawing.figure)
     png = image.getvalue()
     if len(svg) > MOST_SVG and len(png) * 4 / 3 < len(svg):
@@ -65,8 +69,8 @@ def render(drawing: Drawing) -> Rendered:
     else:
         shown = inline_svg(svg, drawing.name, escape(drawing.description))
     width = round(drawing.figure.get_figwidth() * PAGE_PIXELS)
-    html = f'<div style="max-width: {width}px" id="figure-{drawing.name}">{page.figure(shown, drawing.caption)}</div>'
-    return Rendered(drawing.name, png, svg, html)
+    opening = f'<div style="max-width: {width}px" id="figure-{drawing.name}">'
+    return Rendered(drawing.name, png, svg, f"{opening}{page.figure(shown, drawing.caption)}</div>")
 
 
 def layer_ticks(axes: Axes, layers: int, x: bool = True, y: bool = False) -> None:
@@ -107,9 +111,14 @@ def draw_pair_table(
             shade = image.cmap(image.norm(table[row, column]))
             dark = np.dot(shade[:3], (0.299, 0.587, 0.114)) < 0.55
             axes.text(
-                column + 1, row + 1, form.format(table[row, column]), ha="center", va="center", fontsize=7.5 if layers <= 8 else 6.5,
+                column + 1,
+                row + 1,
+                form.format(table[row, column]),
+                ha="center",
+                va="center",
+                fontsize=7.5 if layers <= 8 else 6.5,
                 color="white" if dark else "black",
-            )  # fmt: skip
+            )
     spans = stage_spans(model.stages)
     for begin, end in spans if len(spans) > 1 else []:
         size = end - begin + 1
@@ -130,7 +139,9 @@ def _number_form(top: float, percent: bool) -> str:
     return f"{{:.{1 if size >= 1 else max(2, 1 - size)}f}}"
 
 
-def add_bar(figure: Figure, image: AxesImage, axes: Axes | np.ndarray, label: str, **options: object) -> Colorbar:
+def add_bar(
+    figure: Figure, image: ScalarMappable, axes: Axes | np.ndarray, label: str, **options: object
+) -> Colorbar:
     """A colour bar without a frame."""
     bar = figure.colorbar(image, ax=axes, **{"shrink": 0.9, "pad": 0.02, "aspect": 28, **options})
     bar.set_label(label)
@@ -150,7 +161,9 @@ def level_line(axes: Axes, level: float, text: str) -> None:
 def expert_ticks(experts: int, count: int) -> Locator:
     """At most `count` ticks for experts from 0; at 16, 32, ... where E is a multiple of that."""
     step = next((experts // parts for parts in (8, 4, 2) if parts <= count and experts % parts == 0), 0)
-    return FixedLocator(range(0, experts, step)) if step else MaxNLocator(nbins=count, integer=True, min_n_ticks=1)
+    if step:
+        return FixedLocator(range(0, experts, step))
+    return MaxNLocator(nbins=count, integer=True, min_n_ticks=1)
 
 
 def pair_name(layer: int, predecessor: int) -> str:

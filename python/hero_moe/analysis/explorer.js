@@ -1,4 +1,4 @@
-// The interactive part: what is picked stands in the address behind "#", and everything shown follows from it.
+// The interactive part: what is picked stands in the address behind "#", and what is shown follows from it.
 const data = JSON.parse(document.getElementById("analysis-data").textContent);
 const { layers, experts } = data;
 const pairs = new Map(data.pairs.map((pair) => [`${pair.layer}.${pair.from}`, pair]));
@@ -22,13 +22,13 @@ function readState() {
     const text = given.get(key) ?? "", value = Number(text);
     return /^\d+$/.test(text) && value >= low && value <= high ? value : otherwise;
   };
-  const layer = within("layer", 1, layers, data.default[0]), from = within("from", 1, layers, data.default[1]);
-  const [known, seen] = pairs.has(`${layer}.${from}`) ? [layer, from] : data.default;
-  state = { layer: known, from: seen };
+  const picked = [within("layer", 1, layers), within("from", 1, layers)];
+  const [layer, from] = pairs.has(picked.join(".")) ? picked : data.default ?? [];
+  state = { layer, from };
   for (const key of ["source", "target"]) state[key] = within(key, 0, experts - 1, null);
   if (data.paths) {
     state.token = within("token", 0, data.paths.names.length - 1, 0);
-    state.at = within("at", 1, layers, known);
+    state.at = within("at", 1, layers, layer ?? 1);
     state.expert = within("expert", 0, experts - 1, expertsOf(state.token, state.at)[0][0]);
   }
 }
@@ -55,13 +55,14 @@ function pickLayer(layer) {
 }
 
 // Coupling.
-let block = null; // the decoded block of the picked pair
+let block = null, step = 0; // the picked pair's: bytes, and the weight of one
 function weight(target, source) {
-  return block[target * experts + source] * pairs.get(`${state.layer}.${state.from}`).step;
+  return block[target * experts + source] * step;
 }
 
-const matrix = new Grid(byId("dependency"), {
-  size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true, blocks: data.stages,
+const matrix = data.default && new Grid(byId("dependency"), {
+  size: layers, first: 1, across: "predecessor layer p", down: "target layer l", single: true,
+  blocks: data.stages,
   move: (row, column) => {
     const pair = pairs.get(`${row + 1}.${column + 1}`);
     const what = pair ? `D = ${number(pair.dependency)}` : column < row ? "not seen" : "no predecessor";
@@ -70,10 +71,11 @@ const matrix = new Grid(byId("dependency"), {
   pick: (row, column) => pickPair(row + 1, column + 1),
 });
 
-const coupling = new Grid(byId("coupling"), {
+const coupling = data.default && new Grid(byId("coupling"), {
   size: experts, first: 0, across: "source expert", down: "target expert",
   move: (row, column) => {
-    const text = block ? `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}` : "";
+    if (!block) return;
+    const text = `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}`;
     byId("coupling-readout").textContent = text;
   },
   pick: (row, column) => pick({ source: column, target: row }),
@@ -88,12 +90,14 @@ function renderCoupling() {
   fill(byId("layer"), [...new Set(data.pairs.map((one) => one.layer))], layer);
   fill(byId("from"), data.pairs.filter((one) => one.layer === layer).map((one) => one.from), from);
   for (const key of ["source", "target"]) byId(key).value = state[key] ?? "";
-  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, norm ${number(pair.norm)}, ` +
-    `depth factor ${number(pair.factor)}, effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
-  const precision = `Colours end at ±${number(pair.limit ?? 0)}; weights to ±${number((pair.step ?? 0) / 2, 2)}.`;
+  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, ` +
+    `norm ${number(pair.norm)}, depth factor ${number(pair.factor)}, ` +
+    `effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
   block = pair.block === undefined ? null : decode(pair.block, Int8Array);
-  byId("pair-facts").textContent = block ? `${facts} ${precision}` :
-    `${facts} This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`;
+  step = pair.step ?? 0;
+  byId("pair-facts").textContent = `${facts} ${block ?
+    `Colours end at ±${number(pair.limit)}; weights are exact to ±${number(step / 2, 2)}.` :
+    `This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`}`;
   matrix.marks = { row: layer - 1, column: from - 1 };
   matrix.paint();
   coupling.marks = { row: target, column: source };
@@ -102,25 +106,40 @@ function renderCoupling() {
   if (block && source != null && target != null) coupling.move(target, source);
   const partners = [];
   if (block && source != null) {
-    partners.push(partnerLists(`Source expert ${source} of layer ${from}: strongest targets in layer ${layer}`,
-      "of-source", (other) => weight(other, source), (other) => pick({ target: other })));
+    const title = `Source expert ${source} of layer ${from}: strongest targets in layer ${layer}`;
+    const value = (other) => weight(other, source);
+    partners.push(partnerLists(title, "of-source", value, (other) => pick({ target: other })));
   }
   if (block && target != null) {
-    partners.push(partnerLists(`Target expert ${target} of layer ${layer}: strongest sources in layer ${from}`,
-      "of-target", (other) => weight(target, other), (other) => pick({ source: other })));
+    const title = `Target expert ${target} of layer ${layer}: strongest sources in layer ${from}`;
+    const value = (other) => weight(target, other);
+    partners.push(partnerLists(title, "of-target", value, (other) => pick({ source: other })));
   }
   byId("partners").replaceChildren(...partners);
 }
 
 function partnerLists(title, id, value, choose) {
   const order = Array.from({ length: experts }, (_, i) => i).sort((a, b) => value(b) - value(a));
-  const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }), element("ol", {},
-    ...chosen.map((other) => element("li", {}, element("button", {
-      type: "button", textContent: `expert ${other}`, onclick: () => choose(other),
-    }), ` ${number(value(other))}`))));
+  const item = (other) => element("li", {}, element("button", {
+    type: "button", textContent: `expert ${other}`, onclick: () => choose(other),
+  }), ` ${number(value(other))}`);
+  const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }),
+    chosen.length ? element("ol", {}, ...chosen.map(item)) : "none");
   return element("div", { className: "partners", id }, element("h3", { textContent: title }),
     list("positive", order.filter((other) => value(other) > 0).slice(0, MOST_PARTNERS)),
     list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MOST_PARTNERS)));
+}
+
+function setUpCoupling() {
+  const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
+  matrix.show((row, column) => {
+    const pair = pairs.get(`${row + 1}.${column + 1}`);
+    return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
+  });
+  byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
+  byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
+  ["source", "target"].forEach(expertInput);
+  byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
 }
 
 // Tokens.
@@ -134,7 +153,8 @@ function expertsOf(token, layer) {
 }
 
 function drawPath() {
-  const width = 640, height = 300, left = 44, bottom = 36, picture = byId("token-path");
+  const picture = byId("token-path"), width = Math.max(300, picture.clientWidth);
+  const height = 300, left = 52, bottom = 36;
   const x = (layer) => left + 12 + (layer - 1) * (width - left - 24) / Math.max(1, layers - 1);
   const y = (expert) => 10 + (height - bottom - 20) * (1 - expert / Math.max(1, experts - 1));
   const drawn = (kind, attributes, text = "") => {
@@ -152,18 +172,21 @@ function drawPath() {
     line.push(`${x(layer)},${y(here[0][0])}`);
     for (const [expert, weight] of here) {
       const picked = layer === state.at && expert === state.expert;
-      const dot = drawn("circle", { cx: x(layer), cy: y(expert), r: 2 + 6 * Math.sqrt(weight / data.paths.most),
-        fill: picked ? "#d55e00" : "#0072b2" });
+      const r = 2 + 6 * Math.sqrt(weight / data.paths.most), fill = picked ? "#d55e00" : "#0072b2";
+      const dot = drawn("circle", { cx: x(layer), cy: y(expert), r, fill });
       dot.append(drawn("title", {}, `layer ${layer}, expert ${expert}: ${number(weight)}`));
       dot.addEventListener("click", () => pick({ at: layer, expert }));
       parts.push(dot);
     }
   }
   for (const expert of [0, Math.floor(experts / 2), experts - 1]) {
-    parts.push(drawn("text", { x: left - 4, y: y(expert) + 4, "text-anchor": "end" }, expert));
+    parts.push(drawn("text", { x: left - 2, y: y(expert) + 4, "text-anchor": "end" }, expert));
   }
-  parts.push(drawn("text", { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" }, "layer"));
-  parts.push(drawn("text", { x: 4, y: height - 20 }, "expert"));
+  const below = { x: left + (width - left) / 2, y: height - 3, "text-anchor": "middle" };
+  parts.push(drawn("text", below, "layer"));
+  const middle = (height - bottom) / 2;
+  const turned = { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" };
+  parts.push(drawn("text", turned, "expert"));
   parts.unshift(drawn("polyline", { points: line.join(" "), fill: "none", stroke: "#767676" }));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.replaceChildren(...parts);
@@ -182,9 +205,10 @@ function renderTokens() {
   });
   fill(byId("at"), Array.from({ length: layers }, (_, i) => i + 1), at);
   byId("expert").value = expert;
-  byId("expert-facts").textContent = `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} ` +
-    `(marked); of all tokens of the data ${percent(data.share[at - 1][expert])} do, perfect balance would be ` +
-    `${percent(data.top_k / experts)}.`;
+  const share = percent(data.share[at - 1][expert]), even = percent(data.top_k / experts);
+  byId("expert-facts").textContent =
+    `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} (marked); ` +
+    `of all tokens of the data ${share} do, perfect balance would be ${even}.`;
   byId("token-facts").textContent = `Token ${token}, “${names[token]}”: its experts, by falling weight.`;
   drawPath();
   byId("token-table").replaceChildren(...Array.from({ length: layers }, (_, i) => element("tr", {},
@@ -207,6 +231,7 @@ function setUpTokens() {
     next.focus();
     event.preventDefault();
   });
+  new ResizeObserver(drawPath).observe(byId("token-path"));
   byId("at").addEventListener("change", (event) => pick({ at: Number(event.target.value) }));
   expertInput("expert");
 }
@@ -214,24 +239,17 @@ function setUpTokens() {
 function expertInput(key) {
   byId(key).addEventListener("change", (event) => {
     const { value, validity } = event.target;
-    pick(validity.valid && (value !== "" || key !== "expert") ? { [key]: value === "" ? null : Number(value) } : {});
+    const right = validity.valid && (value !== "" || key !== "expert");
+    pick(right ? { [key]: value === "" ? null : Number(value) } : {});
   });
 }
 
 function render() {
-  renderCoupling();
+  if (data.default) renderCoupling();
   if (data.paths) renderTokens();
 }
 
-const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
-matrix.show((row, column) => {
-  const pair = pairs.get(`${row + 1}.${column + 1}`);
-  return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
-});
-byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
-byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
-["source", "target"].forEach(expertInput);
-byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
+if (data.default) setUpCoupling();
 if (data.paths) setUpTokens();
 window.addEventListener("hashchange", () => { readState(); render(); });
 readState();

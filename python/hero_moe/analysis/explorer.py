@@ -1,6 +1,7 @@
 """The interactive part of the page: its HTML, and the data that its script reads.
 
-Blocks are embedded as signed bytes times one step per block: 127 steps are the block's largest |w|, so that a weight
+Blocks are embedded as signed bytes times one step per block: 127 steps are the block's largest |w|, so that a
+weight
 shown is off by at most half a step. Experts of tokens are 16-bit integers, their weights 32-bit floats.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from hero_moe import page
 from hero_moe.analysis.contents import Analysis, Data, Place
-from hero_moe.analysis.data_figures import visible_text
+from hero_moe.analysis.data_figures import token_names
 from hero_moe.analysis.drawing import stage_spans
 from hero_moe.analysis.weight_figures import symmetric_range
 
@@ -53,7 +54,8 @@ TOKENS = """
 <div class="explorer">
 <div class="wider"><svg id="token-path" aria-hidden="true"></svg></div>
 <div class="scroll"><table><thead><tr><th scope="col">layer</th>
-<th scope="col" colspan="{chosen}">expert and weight</th></tr></thead><tbody id="token-table"></tbody></table></div>
+<th scope="col" colspan="{chosen}">expert and weight</th></tr></thead><tbody
+id="token-table"></tbody></table></div>
 </div>
 """
 
@@ -72,7 +74,8 @@ def quantised(block: np.ndarray) -> tuple[float, np.ndarray]:
 def embedded_pairs(analysis: Analysis) -> set[Place]:
     """The pairs whose blocks fit on the page: the default pair, then the nearest layers first."""
     size = 4 * (-(-(analysis.model.experts**2) // 3))
-    order = sorted(analysis.pairs, key=lambda place: (place != analysis.default_pair, place[0] - place[1], place))
+    first = analysis.default_pair
+    order = sorted(analysis.pairs, key=lambda place: (place != first, place[0] - place[1], place))
     return set(order[: max(1, MOST_BLOCKS // size)])
 
 
@@ -106,10 +109,9 @@ def payload(analysis: Analysis) -> dict[str, Any]:
     }
     if data is not None:
         paths = data.paths
-        names = [str(token) for token in paths.ids] if paths.text is None else map(visible_text, paths.text)
         content["share"] = np.round(data.own.share, 6).tolist()
         content["paths"] = {
-            "names": list(names)[:MOST_TOKENS],
+            "names": token_names(paths)[:MOST_TOKENS],
             "experts": encoded(paths.experts[:, :MOST_TOKENS].astype(np.uint16)),
             "weights": encoded(paths.weights[:, :MOST_TOKENS].astype(np.float32)),
             "most": float(paths.weights.max()) or 1.0,
@@ -118,35 +120,44 @@ def payload(analysis: Analysis) -> dict[str, Any]:
 
 
 def coupling_section(analysis: Analysis) -> str:
-    """Pick a pair of layers, see its coupling, pick experts, see their partners; and the data of the whole page."""
+    """Pick a pair of layers, see its coupling, pick experts, see their partners."""
     embedded, pairs = len(embedded_pairs(analysis)), len(analysis.pairs)
     note = (
-        "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the coupling "
-        "matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The address "
-        "keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers it. "
+        "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the "
+        "coupling "
+        "matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The "
+        "address "
+        "keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers "
+        "it. "
         "Blocks are embedded as 8-bit integers with one scale per block."
     )
     if embedded < pairs:
         note += f" Of {pairs} blocks the page holds {embedded}, those of the nearest layers first."
-    text = json.dumps(payload(analysis), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return page.section(
         "Explore: coupling of experts",
         page.paragraph(note),
         CONTROLS.format(last=analysis.model.experts - 1),
-        f'<script type="application/json" id="analysis-data">{text}</script>',
     )
 
 
 def token_section(analysis: Analysis, data: Data) -> str:
     """Pick a token, see its experts in every layer; pick an expert, see its tokens."""
     shown = min(len(data.paths.ids), MOST_TOKENS)
+    numbers = " (their numbers: no tokenizer was found)" if data.paths.text is None else ""
     note = (
-        f"The first {shown} tokens of the data{' (their numbers: no tokenizer was found)' * (data.paths.text is None)}. "
-        "Pick a token for its experts; pick an expert in the table or the picture to mark the tokens that go there."
+        f"The first {shown} tokens of the data{numbers}. "
+        "Pick a token for its experts; pick an expert in the table or the picture to mark the tokens that go "
+        "there."
     )
     model = analysis.model
     html = TOKENS.format(last=model.experts - 1, chosen=model.top_k)
     return page.section("Explore: paths of tokens", page.paragraph(note), html)
+
+
+def embedded_data(analysis: Analysis) -> str:
+    """The element that holds what the script reads."""
+    text = json.dumps(payload(analysis), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="analysis-data">{text}</script>'
 
 
 def style() -> str:
@@ -156,5 +167,6 @@ def style() -> str:
 
 def script() -> str:
     """The JavaScript of the interactive part, in a block of its own."""
-    parts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("grid.js", "explorer.js")]
+    folder = Path(__file__).parent
+    parts = [(folder / name).read_text(encoding="utf-8") for name in ("grid.js", "explorer.js")]
     return "{\n" + "".join(parts) + "}\n"

@@ -1,4 +1,5 @@
-"""Checked access to the values of a JSON object: every mistake is one line that names the file and the key."""
+"""Checked access to the values of a JSON object: every mistake is one line that names the file and the
+key."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def _is_number(value: Any) -> bool:
 
 
 class Fields:
-    """One JSON object; `where` is the file, and the keys that lead to the object. All methods raise `InputError`."""
+    """One JSON object; `where` is the file, and the keys that lead to the object. All methods raise
+    `InputError`."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -55,7 +57,8 @@ class Fields:
         """An integer from `low` to `high`, or to no end."""
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < low or value > (high or value):
-            raise self.fail(key, f"an integer of at least {low}" if high is None else f"one of {low} to {high}")
+            expected = f"an integer of at least {low}" if high is None else f"one of {low} to {high}"
+            raise self.fail(key, expected)
         return value
 
     def integer_or_null(self, key: str, low: int) -> int | None:
@@ -87,7 +90,8 @@ class Fields:
     def integers(self, key: str, shape: Sequence[int], high: int | None = None) -> np.ndarray:
         """Nested lists of integers from 0 to `high`, or to no end, as an array of this `shape`."""
         values = self.array(key, shape)
-        if (values != np.floor(values)).any() or (values < 0).any() or (high is not None and (values > high).any()):
+        wrong = (values != np.floor(values)) | (values < 0) | (values > (np.inf if high is None else high))
+        if wrong.any():
             raise self.fail(key, f"integers from 0{'' if high is None else f' to {high}'}")
         return values.astype(np.int64)
 

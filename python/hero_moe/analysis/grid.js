@@ -1,6 +1,6 @@
 // A table of coloured cells on a canvas: a cursor that mouse, finger and arrow keys move, and a pick.
-const DIVERGING = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d",
-  "#b2182b", "#67001f"];
+const DIVERGING = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582",
+  "#d6604d", "#b2182b", "#67001f"];
 const GREENS = ["#f7fcf5", "#c7e9c0", "#74c476", "#238b45", "#00441b"];
 const UNSEEN = [236, 236, 236];
 

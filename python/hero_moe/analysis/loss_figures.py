@@ -1,4 +1,5 @@
-"""Loss curves of runs as figures of their own, with a legend in them: the page shows `hero report`'s section."""
+"""Loss curves of runs as figures of their own, with a legend in them: the page shows `hero report`'s
+section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads and checks `analysis.json` and `analysis.safetensors`: a mistake is one line that names file and key."""
+"""Reads and checks `analysis.json` and `analysis.safetensors`: a mistake is one line that names file and
+key."""
 
 from __future__ import annotations
 
@@ -41,23 +42,13 @@ def load_analysis(folder: Path) -> Analysis:
         raise InputError(f"{path}: broken JSON ({error}), expected what `hero analyze` writes") from error
     model = _model(top.fields("model"))
     pairs = _pairs(top, model.layers)
-    default = _place(top.fields("default_pair"), model.layers)
-    if default not in pairs:
-        raise InputError(f"{path}: default_pair: found layer {default[0]} from {default[1]}, expected one of pairs")
+    default = _default_pair(top, model.layers, pairs)
     blocks = _blocks(folder / "analysis.safetensors", pairs, model.experts)
     analysis = Analysis(
         model=model,
         dependency=top.array("layer_dependency", (model.layers, model.layers), nullable=True),
-        tau=top.number("tau"),
-        distances=[
-            Distance(
-                distance=entry.integer("distance", 1),
-                negative=entry.number("negative"),
-                positive=entry.number("positive"),
-                entries=entry.integer("entries", 1),
-            )
-            for entry in top.objects("coupling_by_distance")
-        ],
+        tau=top.number("tau") if pairs else None,
+        distances=_distances(top, pairs),
         pairs=pairs,
         blocks=blocks,
         default_pair=default,
@@ -103,9 +94,31 @@ def _pairs(top: Fields, layers: int) -> dict[Place, Pair]:
         if place in pairs:
             raise InputError(f"{entry.where}: found layer {place[0]} from {place[1]} again, expected it once")
         pairs[place] = Pair(*(entry.number(key) for key in ("depth_factor", "norm", "effective_rank")))
-    if not pairs:
-        raise top.fail("pairs", "one object for every visible pair of a model with history")
     return dict(sorted(pairs.items()))
+
+
+def _distances(top: Fields, pairs: dict[Place, Pair]) -> list[Distance]:
+    entries = top.objects("coupling_by_distance")
+    distances = [entry.integer("distance", 1) for entry in entries]
+    expected = sorted({layer - predecessor for layer, predecessor in pairs})
+    if sorted(distances) != expected:
+        where = f"{top.where}: coupling_by_distance"
+        raise InputError(f"{where}: found {distances}, expected {expected}, as in pairs")
+    return [
+        Distance(distance, entry.number("negative"), entry.number("positive"), entry.integer("entries", 1))
+        for distance, entry in zip(distances, entries)
+    ]
+
+
+def _default_pair(top: Fields, layers: int, pairs: dict[Place, Pair]) -> Place | None:
+    if "default_pair" in top and top.values["default_pair"] is None:
+        return next(iter(pairs), None)
+    place = _place(top.fields("default_pair"), layers)
+    if place not in pairs:
+        raise InputError(
+            f"{top.where}: default_pair: found layer {place[0]} from {place[1]}, expected one of pairs"
+        )
+    return place
 
 
 def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, np.ndarray]:
@@ -113,7 +126,8 @@ def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, n
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InputError(f"{path}: cannot be read ({reason}), expected the blocks of analysis.json") from error
+        message = f"{path}: cannot be read ({reason}), expected the blocks of analysis.json"
+        raise InputError(message) from error
     blocks = {}
     for (layer, predecessor), pair in pairs.items():
         name = f"coupling.{layer}.{predecessor}"
@@ -123,7 +137,9 @@ def _blocks(path: Path, pairs: dict[Place, Pair], experts: int) -> dict[Place, n
             raise InputError(f"{path}: {name}: found {form}, expected float32 [{experts}, {experts}]")
         norm = float(np.linalg.norm(block.astype(np.float64)))
         if not np.isclose(norm, pair.norm, rtol=1e-3, atol=1e-12):
-            raise InputError(f"{path}: {name}: found a norm of {norm:.6g}, expected {pair.norm:.6g} as in analysis.json")
+            raise InputError(
+                f"{path}: {name}: found a norm of {norm:.6g}, expected {pair.norm:.6g} as in analysis.json"
+            )
         blocks[layer, predecessor] = block
     return blocks
 
@@ -132,9 +148,10 @@ def _data(top: Fields, model: Model, pairs: set[Place]) -> Data:
     layers, data, used = model.layers, top.fields("data"), top.fields("utilisation")
     loss = data.number("loss", nullable=True)
     seeing = {layer for layer, _ in pairs}
-    history = _by_layer(top, "history", layers, ("variance_share", "initial_variance_share"), seeing)
+    history = _by_layer(top, "history", layers, ("variance_share",), seeing)
+    initial = _by_layer(top, "history", layers, ("initial_variance_share",), set())
     agreement = _by_layer(top, "agreement", layers, ("top_k", "top_1"), seeing)
-    alone = _by_layer(top, "history_alone", layers, ("top_k", "top_1", "kl", "chance_top_k"), seeing)
+    alone = _by_layer(top, "history_alone", layers, ("top_k", "top_1", "kl"), seeing)
     return Data(
         names=data.texts("names"),
         tokens=data.integer("tokens", 1),
@@ -144,20 +161,23 @@ def _data(top: Fields, model: Model, pairs: set[Place]) -> Data:
         baseline=_baseline(used.fields("baseline")) if "baseline" in used else None,
         peak_change_percent=used.number("peak_change_percent") if "baseline" in used else float("nan"),
         variance_share=history["variance_share"],
-        initial_variance_share=history["initial_variance_share"],
+        initial_variance_share=initial["initial_variance_share"],
         agreement_top_k=agreement["top_k"],
         agreement_top_1=agreement["top_1"],
         alone_top_k=alone["top_k"],
         alone_top_1=alone["top_1"],
         alone_kl=alone["kl"],
-        chance_top_k=float(np.nanmax(alone["chance_top_k"])),
+        chance_top_k=model.top_k / model.experts,
         removal=_removal(top.fields("removal"), layers, pairs),
         paths=_paths(top.fields("paths"), model),
     )
 
 
-def _by_layer(top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]) -> dict[str, np.ndarray]:
-    """The `names` of a list of objects, one a layer, as arrays [L]; NaN in layers that are not `seeing` history."""
+def _by_layer(
+    top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]
+) -> dict[str, np.ndarray]:
+    """The `names` of a list of objects, one a layer, as arrays [L]; NaN in layers that are not `seeing`
+    history."""
     table = {name: np.full(layers, np.nan) for name in names}
     for entry in top.objects(key):
         layer = entry.integer("layer", 1, layers)

@@ -56,25 +56,29 @@ def removal(analysis: Analysis, data: Data) -> Drawing:
     axes.set_xlabel("dependency D")
     axes.set_ylabel("part of choices lost without p")
     correlation = data.removal.rank_correlation
-    words = f"rank correlation {correlation:+.2f}" if np.isfinite(correlation) else "too few pairs for a correlation"
-    axes.set_title(f"Dependency and routing change: {words}", loc="left")
+    words = f"{correlation:+.2f}".replace("-", "−") if np.isfinite(correlation) else "undefined"
+    axes.set_title(f"Dependency and routing change: rank correlation {words}", loc="left")
     caption = (
-        "One predecessor's contribution taken out at one layer, everything before that layer as it was. Most choices "
-        f"change at layer {layer} without layer {predecessor}: {most:.1%} of the chosen experts are no longer chosen. "
-        f"Spearman's correlation of D with it: {words.removeprefix('rank correlation ')}."
+        "One predecessor's contribution taken out at one layer, everything before that layer as it was. Most "
+        "choices "
+        f"change at layer {layer} without layer {predecessor}: {most:.1%} of the chosen experts are no "
+        f"longer chosen. "
+        f"Spearman's correlation of D with it: {words}."
         f"{hidden_pairs_note(analysis)}"
     )
     return Drawing("removal", figure, "Routing change without a predecessor", caption)
 
 
 def removal_loss(analysis: Analysis, data: Data) -> Drawing | None:
-    """Loss change per predecessor that is taken out of all later layers at once; None without a finite one."""
+    """Loss change per predecessor that is taken out of all later layers at once; None without a finite
+    one."""
     predecessors, change = data.removal.predecessors, data.removal.loss_change
     if not np.isfinite(change).any():
         return None
     figure, grid = new_figure(3.2, width=7.2)
     axes = grid[0, 0]
-    axes.bar(predecessors, change, color=[POSITIVE if value > 0 else NEGATIVE for value in change], width=0.75)
+    colours = [POSITIVE if value > 0 else NEGATIVE for value in change]
+    axes.bar(predecessors, change, color=colours, width=0.75)
     axes.axhline(0.0, color="#000000", linewidth=1.0)
     layer_ticks(axes, analysis.model.layers)
     axes.set_xlim(0.4, analysis.model.layers + 0.6)
@@ -84,7 +88,8 @@ def removal_loss(analysis: Analysis, data: Data) -> Drawing | None:
     axes.set_title(f"Loss without one predecessor (with all: {data.loss:.4g})", loc="left")
     worst = int(np.nanargmax(change))
     caption = (
-        "Language-model loss of the whole forward pass, minus that of the model as it is: above zero the predecessor "
+        "Language-model loss of the whole forward pass, minus that of the model as it is: above zero the "
+        "predecessor "
         f"helps. The most without layer {predecessors[worst]}: {signed(float(change[worst]))} nats per token."
     )
     return Drawing("removal-loss", figure, "Loss change without each predecessor", caption)

@@ -16,9 +16,11 @@ from hero_moe.analysis.weight_figures import weight_drawings
 from hero_moe.sections import Comparison, loss_section, plain, short_count
 
 NO_DATA = (
-    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens need a "
+    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens "
+    "need a "
     "forward pass: give `hero analyze` some `--data`."
 )
+NO_PAIRS = "No layer sees another one's routing: there is no history to show."
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
     model, data = analysis.model, analysis.data
     step = "" if model.step is None else f" at step {model.step:,}"
     stages = len(set(model.stages))
-    reach = "all earlier layers" if model.history == "global" or stages == 1 else "the earlier layers of its stage"
+    all_seen = model.history == "global" or stages == 1
+    reach = "all earlier layers" if all_seen else "the earlier layers of its stage"
     if model.window is not None:
         reach = f"at most {model.window} of {reach}"
     summary = (
@@ -48,7 +51,8 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
         summary += f" Layer 1 is decoder layer {first} of the model folder, layer {model.layers} is {last}."
     if data is not None:
         summary += (
-            f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of {data.sequence}; "
+            f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of "
+            f"{data.sequence}; "
             f"loss {plain(data.loss, 4)} nats per token"
         )
         if data.baseline is not None and math.isfinite(data.baseline.loss):
@@ -67,23 +71,27 @@ def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
         return [one.html for one in made]
 
     data = analysis.data
-    sections = [page.section("Weights of the history", *drawn(*weight_drawings(analysis)))]
-    sections.append(explorer.coupling_section(analysis))
-    if data is None:
-        sections.append(page.section("Forward pass", page.paragraph(NO_DATA)))
-    else:
-        inside = drawn(history_share(analysis, data), agreement(analysis, data))
-        without = drawn(removal(analysis, data), removal_loss(analysis, data))
-        sections += [
-            page.section("Expert utilisation", *drawn(utilisation(analysis, data))),
-            page.section("What the history contributes", *inside),
-            page.section("Without one predecessor", *without),
-            page.section("Paths of tokens", *drawn(routing_paths(analysis, data))),
-            explorer.token_section(analysis, data),
-        ]
+    sections = []
     if shown is not None:
         figures.extend(render(drawing) for drawing in loss_drawings(shown))
         sections.append(loss_section(shown))
+    if analysis.pairs:
+        sections.append(page.section("Weights of the history", *drawn(*weight_drawings(analysis))))
+        sections.append(explorer.coupling_section(analysis))
+    else:
+        sections.append(page.section("Weights of the history", page.paragraph(NO_PAIRS)))
+    if data is None:
+        sections.append(page.section("Forward pass", page.paragraph(NO_DATA)))
+    else:
+        sections.append(page.section("Expert utilisation", *drawn(utilisation(analysis, data))))
+        if analysis.pairs:
+            inside = drawn(history_share(analysis, data), agreement(analysis, data))
+            without = drawn(removal(analysis, data), removal_loss(analysis, data))
+            sections.append(page.section("What the history contributes", *inside))
+            sections.append(page.section("Without one predecessor", *without))
+        sections.append(page.section("Paths of tokens", *drawn(routing_paths(analysis, data))))
+        sections.append(explorer.token_section(analysis, data))
     title, summary = title_and_summary(analysis)
+    sections.append(explorer.embedded_data(analysis))
     html = page.document(title, summary, sections, explorer.style(), explorer.script())
     return Report(html, figures)

@@ -1,6 +1,7 @@
 """Figures of the history weights: dependency between layers, coupling between experts, effective rank.
 
-The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the first four.
+The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the first
+four.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CLIPPED = 99.8  # percentile of |w| that bounds the colours
 
 
 def symmetric_range(*arrays: np.ndarray) -> float:
-    """The 99.8th percentile, linearly interpolated, of the absolute values of all `arrays`; 1 where it is 0."""
+    """The 99.8th percentile, linearly interpolated, of the absolute values of all `arrays`; 1 where it is
+    0."""
     absolute = np.concatenate([np.abs(array).ravel() for array in arrays]).astype(np.float64)
     return float(np.percentile(absolute, CLIPPED)) or 1.0
 
@@ -78,13 +80,15 @@ def dependency(analysis: Analysis) -> Drawing:
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]
     layer, predecessor, value = strongest(analysis.dependency)
-    image = draw_pair_table(axes, analysis.dependency, analysis.model, "Greens", 0.0, value)
+    image = draw_pair_table(axes, analysis.dependency, analysis.model, "Greens", 0.0, value or 1.0)
     factor = " · √((l−1)/M)" if analysis.model.scale else ""
     add_bar(figure, image, axes, f"dependency ‖W‖{factor}")
     axes.set_title("Dependency of each layer's router on the layers before it", loc="left")
     caption = (
-        f"Frobenius norm of the block of weights from layer p to layer l{', times √((l−1)/M_l)' * bool(factor)}. "
-        f"Strongest: {pair_name(layer, predecessor)}, {value:.3g}. {_near_and_far(analysis.dependency, '{:.3g}')}"
+        f"Frobenius norm of the block of weights from layer p to layer "
+        f"l{', times √((l−1)/M_l)' * bool(factor)}. "
+        f"Strongest: {pair_name(layer, predecessor)}, {value:.3g}. "
+        f"{_near_and_far(analysis.dependency, '{:.3g}')}"
         f"{hidden_pairs_note(analysis)}"
     )
     if len(set(analysis.model.stages)) > 1:
@@ -116,8 +120,10 @@ def distances(analysis: Analysis) -> Drawing:
     most = max(entries, key=lambda entry: entry.negative + entry.positive)
     least = min(entries, key=lambda entry: entry.negative + entry.positive)
     caption = (
-        f"Raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights counts. "
-        f"Most at distance {most.distance}: {most.negative + most.positive:.1f}% ({most.negative:.1f}% negative)"
+        f"Raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights "
+        f"counts. "
+        f"Most at distance {most.distance}: {most.negative + most.positive:.1f}% ({most.negative:.1f}% "
+        f"negative)"
     )
     if least is not most:
         caption += f"; least at {least.distance}: {least.negative + least.positive:.1f}%"
@@ -125,7 +131,8 @@ def distances(analysis: Analysis) -> Drawing:
 
 
 def matrix(analysis: Analysis) -> Drawing:
-    """The raw block of the default pair: source experts across, target experts down, red positive, blue negative."""
+    """The raw block of the default pair: source experts across, target experts down, red positive, blue
+    negative."""
     layer, predecessor = analysis.default_pair
     block = analysis.blocks[analysis.default_pair]
     limit = symmetric_range(block)
@@ -141,11 +148,14 @@ def matrix(analysis: Analysis) -> Drawing:
     add_bar(figure, image, axes, "weight", extend="both")
     target, source = np.unravel_index(np.argmax(np.abs(block)), block.shape)
     caption = (
-        f"Raw weights; red: a likely source expert raises the target expert's logit, blue: it lowers it. Colours end "
-        f"at ±{limit:.3g}, the {CLIPPED}th percentile of |w|. {np.mean(block < 0):.1%} of the weights are negative; "
+        f"Raw weights; red: a likely source expert raises the target expert's logit, blue: it lowers it. "
+        f"Colours end "
+        f"at ±{limit:.3g}, the {CLIPPED}th percentile of |w|. {np.mean(block < 0):.1%} of the weights are "
+        f"negative; "
         f"the largest is {block[target, source]:+.3g}, from expert {source} to expert {target}."
     )
-    return Drawing("coupling-matrix", figure, f"Coupling of experts, {pair_name(layer, predecessor)}", caption)
+    description = f"Coupling of experts, {pair_name(layer, predecessor)}"
+    return Drawing("coupling-matrix", figure, description, caption)
 
 
 def fitting_columns(count: int) -> int:
@@ -154,7 +164,8 @@ def fitting_columns(count: int) -> int:
 
 
 def adjacent(analysis: Analysis) -> Drawing | None:
-    """All pairs of neighbouring layers, blocks times their depth factors, on one colour range; None without any."""
+    """All pairs of neighbouring layers, blocks times their depth factors, on one colour range; None without
+    any."""
     blocks = adjacent_blocks(analysis)
     if not blocks:
         return None
@@ -170,7 +181,8 @@ def adjacent(analysis: Analysis) -> Drawing | None:
         image = axes.imshow(block, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="none")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(expert_ticks(len(block), 4))
-        axes.tick_params(labelsize=7, labelleft=index % columns == 0, labelbottom=index + columns >= len(blocks))
+        lowest = index + columns >= len(blocks)
+        axes.tick_params(labelsize=7, labelleft=index % columns == 0, labelbottom=lowest)
         axes.set_title(f"{predecessor} → {layer}", fontsize=9, pad=3)
     for unused in panels[len(blocks) :]:
         unused.set_visible(False)
@@ -179,7 +191,8 @@ def adjacent(analysis: Analysis) -> Drawing | None:
     label = f"weight{' · √((l−1)/M)' * scaled}, colours end at ±{limit:.3g}"
     add_bar(figure, image, grid, label, location="bottom", extend="both", aspect=50, shrink=0.5, pad=0.02)
     caption = (
-        f"Blocks of all neighbouring layers that see each other, source → target{', times √((l−1)/M_l)' * scaled}. "
+        f"Blocks of all neighbouring layers that see each other, source → "
+        f"target{', times √((l−1)/M_l)' * scaled}. "
         f"One colour range for all, ±{limit:.3g}: the {CLIPPED}th percentile of their absolute values."
     )
     return Drawing("coupling-adjacent", figure, "Coupling of experts of all neighbouring layers", caption)
@@ -197,14 +210,18 @@ def effective_ranks(analysis: Analysis) -> Drawing:
     axes.set_title("Effective rank of the blocks", loc="left")
     layer, predecessor, value = strongest(-table)
     caption = (
-        "e to the entropy of a block's singular values divided by their sum (Roy and Vetterli 2007): how many "
-        f"directions a block uses. Lowest: {pair_name(layer, predecessor)}, {-value:.1f} of {analysis.model.experts}; "
+        "e to the entropy of a block's singular values divided by their sum (Roy and Vetterli 2007): how "
+        "many "
+        f"directions a block uses. Lowest: {pair_name(layer, predecessor)}, {-value:.1f} of "
+        f"{analysis.model.experts}; "
         f"mean {np.nanmean(table):.1f}. {_near_and_far(table, '{:.1f}')}{hidden_pairs_note(analysis)}"
     )
     return Drawing("effective-rank", figure, "Effective rank of blocks", caption)
 
 
 def weight_drawings(analysis: Analysis) -> list[Drawing]:
-    """All figures of weights, in the page's order."""
+    """All figures of weights, in the page's order; none where no layer sees another."""
+    if not analysis.pairs:
+        return []
     drawn = [build(analysis) for build in (dependency, distances, matrix, adjacent, effective_ranks)]
     return [drawing for drawing in drawn if drawing is not None]
