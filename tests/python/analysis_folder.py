@@ -74,15 +74,8 @@ def write_analysis(
         dependency[layer - 1, earlier - 1] = factor * norm
         pairs.append({"layer": layer, "predecessor": earlier, "depth_factor": factor, "norm": norm,
                       "effective_rank": effective_rank(values)})  # fmt: skip
-    entries = np.concatenate([np.zeros(0), *(values.ravel() for values in blocks.values())])
-    tau = float(np.percentile(np.abs(entries), 90)) if blocks else None
-    distances = []
-    for distance in sorted({layer - earlier for layer, earlier in places}):
-        entries = np.stack([values for place, values in blocks.items() if place[0] - place[1] == distance])
-        below, above = (100 * float(part.mean()) for part in (entries < -tau, entries > tau))
-        distances.append(
-            {"distance": distance, "negative": below, "positive": above, "entries": entries.size}
-        )
+    tau, distances = strong_coupling(blocks)
+    centred = strong_coupling({place: values - values.mean(axis=0) for place, values in blocks.items()})
     neighbours = [place for place in places if place[0] - place[1] == 1]
     middle = neighbours[(len(neighbours) - 1) // 2] if neighbours else None
     default = (10, 9) if (10, 9) in places else middle
@@ -93,6 +86,8 @@ def write_analysis(
         "layer_dependency": dependency.tolist(),
         "tau": tau,
         "coupling_by_distance": distances,
+        "centred_tau": centred[0],
+        "centred_coupling_by_distance": centred[1],
         "pairs": pairs,
         "default_pair": default and {"layer": default[0], "predecessor": default[1]},
     }  # fmt: skip
@@ -103,6 +98,23 @@ def write_analysis(
     save_file(tensors, folder / "analysis.safetensors")
     (folder / "analysis.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     return content
+
+
+def strong_coupling(
+    blocks: dict[tuple[int, int], np.ndarray],
+) -> tuple[float | None, list[dict[str, float]]]:
+    """The 90th percentile of the magnitudes, and the percentages beyond it by distance."""
+    if not blocks:
+        return None, []
+    tau = float(np.percentile(np.abs(np.concatenate([values.ravel() for values in blocks.values()])), 90))
+    distances = []
+    for distance in sorted({layer - earlier for layer, earlier in blocks}):
+        entries = np.stack([values for place, values in blocks.items() if place[0] - place[1] == distance])
+        below, above = (100 * float(part.mean()) for part in (entries < -tau, entries > tau))
+        distances.append(
+            {"distance": distance, "negative": below, "positive": above, "entries": entries.size}
+        )
+    return tau, distances
 
 
 def forward_parts(

@@ -93,12 +93,15 @@ def test_stage_spans() -> None:
 
 
 def test_distances_are_stacked_bars(analysis: Analysis, content: dict[str, Any]) -> None:
-    bars = weight_figures.distances(analysis).figure.axes[0].patches
-    entries = content["coupling_by_distance"]
-    negative, positive = bars[: len(entries)], bars[len(entries) :]
-    assert [bar.get_height() for bar in negative] == [entry["negative"] for entry in entries]
-    assert [bar.get_height() for bar in positive] == [entry["positive"] for entry in entries]
-    assert [bar.get_y() for bar in positive] == [entry["negative"] for entry in entries]
+    drawing = weight_figures.distances(analysis)
+    keys = ("coupling_by_distance", "centred_coupling_by_distance")
+    assert content[keys[0]] != content[keys[1]]
+    for axes, key in zip(drawing.figure.axes, keys, strict=True):
+        entries = content[key]
+        negative, positive = axes.patches[: len(entries)], axes.patches[len(entries) :]
+        assert [bar.get_height() for bar in negative] == [entry["negative"] for entry in entries]
+        assert [bar.get_height() for bar in positive] == [entry["positive"] for entry in entries]
+        assert [bar.get_y() for bar in positive] == [entry["negative"] for entry in entries]
 
 
 def test_matrix_shows_raw_weights_with_a_clipped_symmetric_range(analysis: Analysis, folder: Path) -> None:
@@ -378,6 +381,7 @@ def small_block(folder: Path) -> None:
         (change("pairs", 0, "layer", value=9), "pairs[0]: layer: found 9, expected one of 2 to 3"),
         (change("pairs", 0, "norm", value=True), "pairs[0]: norm: found true, expected a number"),
         (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it"),
+        (change("centred_tau", drop=True), "analysis.json: centred_tau: found nothing, expected a number"),
         (change("coupling_by_distance", value=[]), "by_distance: found [], expected [1, 2], as in pairs"),
         (change("default_pair", "layer", value=1), "default_pair: layer: found 1, expected one of 2 to 3"),
         (change("expert_share", 0, 0), "found a list of 3, expected numbers [3, 4], and null in it"),

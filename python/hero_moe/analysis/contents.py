@@ -43,12 +43,20 @@ class Pair:
 
 @dataclass(frozen=True)
 class Distance:
-    """Percent of the raw entries at one layer distance that lie below -tau and above tau."""
+    """Percent of the entries at one layer distance that lie below -tau and above tau."""
 
     distance: int
     negative: float
     positive: float
     entries: int
+
+
+@dataclass(frozen=True)
+class StrongCoupling:
+    """The entries beyond tau, the 90th percentile of the magnitudes of all, by distance."""
+
+    tau: float
+    distances: list[Distance]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +123,13 @@ class Analysis:
     """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E,
     E].
 
-    `tau` and `default_pair` are None where no layer sees another."""
+    `strong` is of the raw entries; `centred` of the entries less their source expert's mean over the target
+    experts, which the softmax does not see. Both and `default_pair` are None where no layer sees another."""
 
     model: Model
     dependency: np.ndarray
-    tau: float | None
-    distances: list[Distance]
+    strong: StrongCoupling | None
+    centred: StrongCoupling | None
     pairs: dict[Place, Pair]
     blocks: dict[Place, np.ndarray]
     default_pair: Place | None

@@ -19,6 +19,7 @@ from hero_moe.analysis.contents import (
     Paths,
     Place,
     Removal,
+    StrongCoupling,
     Utilisation,
 )
 from hero_moe.analysis.fields import Fields
@@ -47,8 +48,8 @@ def load_analysis(folder: Path) -> Analysis:
     analysis = Analysis(
         model=model,
         dependency=top.array("layer_dependency", (model.layers, model.layers), nullable=True),
-        tau=top.number("tau") if pairs else None,
-        distances=_distances(top, pairs),
+        strong=_strong(top, "tau", "coupling_by_distance", pairs),
+        centred=_strong(top, "centred_tau", "centred_coupling_by_distance", pairs),
         pairs=pairs,
         blocks=blocks,
         default_pair=default,
@@ -97,17 +98,20 @@ def _pairs(top: Fields, layers: int) -> dict[Place, Pair]:
     return dict(sorted(pairs.items()))
 
 
-def _distances(top: Fields, pairs: dict[Place, Pair]) -> list[Distance]:
-    entries = top.objects("coupling_by_distance")
+def _strong(top: Fields, tau: str, key: str, pairs: dict[Place, Pair]) -> StrongCoupling | None:
+    entries = top.objects(key)
     distances = [entry.integer("distance", 1) for entry in entries]
     expected = sorted({layer - predecessor for layer, predecessor in pairs})
     if sorted(distances) != expected:
-        where = f"{top.where}: coupling_by_distance"
+        where = f"{top.where}: {key}"
         raise InputError(f"{where}: found {distances}, expected {expected}, as in pairs")
-    return [
+    if not pairs:
+        return None
+    shares = [
         Distance(distance, entry.number("negative"), entry.number("positive"), entry.integer("entries", 1))
         for distance, entry in zip(distances, entries)
     ]
+    return StrongCoupling(top.number(tau), shares)
 
 
 def _default_pair(top: Fields, layers: int, pairs: dict[Place, Pair]) -> Place | None:

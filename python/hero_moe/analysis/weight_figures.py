@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hero_moe.analysis.contents import Analysis, Place
+from hero_moe.analysis.contents import Analysis, Distance, Place, StrongCoupling
 from hero_moe.analysis.drawing import (
     NEGATIVE,
     POSITIVE,
@@ -97,12 +98,48 @@ def dependency(analysis: Analysis) -> Drawing:
 
 
 def distances(analysis: Analysis) -> Drawing:
-    """Stacked bars: percent of strongly negative and strongly positive entries at each layer distance."""
-    figure, grid = new_figure(3.6, width=6.8)
-    axes = grid[0, 0]
-    entries = analysis.distances
-    x = [entry.distance for entry in entries]
-    negative, positive = [entry.negative for entry in entries], [entry.positive for entry in entries]
+    """Stacked bars: percent of strongly negative and strongly positive entries at each layer distance; raw, and
+    less what the softmax does not see."""
+    figure, grid = new_figure(3.6, columns=2)
+    raw, centred = analysis.strong, analysis.centred
+    _strong_bars(grid[0, 0], raw, "Raw weights w", "w")
+    _strong_bars(grid[0, 1], centred, "Without each source expert's mean, w′", "w′")
+    label_outside(grid, 2, "layer distance l − p", "part of all expert pairs")
+    top = max(axes.get_ylim()[1] for axes in grid[0])
+    for axes in grid[0]:
+        axes.set_ylim(0, top)
+    grid[0, 0].legend(ncols=2, frameon=False, loc="upper right", borderaxespad=0.0)
+    most = max(raw.distances, key=_share)
+    least = min(raw.distances, key=_share)
+    caption = (
+        f"Left: raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights "
+        f"counts. Most at distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
+    )
+    if least is not most:
+        caption += f"; least at {least.distance}: {_share(least):.1f}%"
+    caption += (
+        f". Right: the same of w′, the weights less their source expert's mean over the target experts. That mean "
+        f"raises all logits alike and changes no choice, but moves the signs of w. Negative among the strong: "
+        f"{_negative_part(raw):.0%} of w, {_negative_part(centred):.0%} of w′."
+    )
+    return Drawing("coupling-by-distance", figure, "Strong coupling by layer distance", caption)
+
+
+def _share(entry: Distance) -> float:
+    return entry.negative + entry.positive
+
+
+def _negative_part(strong: StrongCoupling) -> float:
+    """Of all entries beyond tau; 0 where there are none."""
+    total = sum(_share(entry) * entry.entries for entry in strong.distances)
+    negative = sum(entry.negative * entry.entries for entry in strong.distances)
+    return negative / total if total else 0.0
+
+
+def _strong_bars(axes: Axes, strong: StrongCoupling, title: str, symbol: str) -> None:
+    x = [entry.distance for entry in strong.distances]
+    negative = [entry.negative for entry in strong.distances]
+    positive = [entry.positive for entry in strong.distances]
     axes.bar(x, negative, color=NEGATIVE, label="negative, below −τ", width=0.75)
     axes.bar(x, positive, bottom=negative, color=POSITIVE, label="positive, above τ", width=0.75)
     level_line(axes, 10.0, "all distances")
@@ -111,23 +148,8 @@ def distances(analysis: Analysis) -> Drawing:
     layer_ticks(axes, max(x))
     axes.set_xlim(0.4, max(x) + 0.6)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("layer distance l − p")
-    axes.set_ylabel("part of all expert pairs")
-    axes.set_title(f"Strong coupling, |w| > τ = {analysis.tau:.3g}", loc="left")
-    top = max(a + b for a, b in zip(negative, positive))
-    axes.set_ylim(0, 1.2 * max(top, 10.0))
-    axes.legend(ncols=2, frameon=False, loc="upper right", borderaxespad=0.0)
-    most = max(entries, key=lambda entry: entry.negative + entry.positive)
-    least = min(entries, key=lambda entry: entry.negative + entry.positive)
-    caption = (
-        f"Raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights "
-        f"counts. "
-        f"Most at distance {most.distance}: {most.negative + most.positive:.1f}% ({most.negative:.1f}% "
-        f"negative)"
-    )
-    if least is not most:
-        caption += f"; least at {least.distance}: {least.negative + least.positive:.1f}%"
-    return Drawing("coupling-by-distance", figure, "Strong coupling by layer distance", f"{caption}.")
+    axes.set_title(f"{title}: |{symbol}| > τ = {strong.tau:.3g}", loc="left")
+    axes.set_ylim(0, 1.2 * max(*map(_share, strong.distances), 10.0))
 
 
 def matrix(analysis: Analysis) -> Drawing:
