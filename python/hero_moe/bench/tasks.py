@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from datasets import Dataset
+import lm_eval.utils
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks.hellaswag.utils import preprocess as plain_ending
 from lm_eval.tasks.minerva_math.utils import normalize_final_answer
@@ -17,7 +18,18 @@ from hero_moe.bench.data import Row, read, subset
 from hero_moe.bench.sandbox import check_sandbox
 
 DATA_VARIABLE = "HERO_MOE_BENCH_DATA"
+# lm_eval compiles a template whenever it fills one in, which takes longer than all the rest of a prompt.
+lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)  # type: ignore[method-assign]
 _THINK = "Let's think step by step.\n"  # of BBH: what the prompt already says
+
+
+class Documents(list[Row]):
+    """What a task needs of a `datasets.Dataset`, which is slow to make of a few rows."""
+
+    @property
+    def features(self) -> Row:
+        """The names of the fields, as keys."""
+        return self[0]
 
 
 class LocalTask(ConfigurableTask):
@@ -52,8 +64,8 @@ class LocalTask(ConfigurableTask):
                 raise ValueError(f"{folder}/{benchmark.key}.jsonl: {found}, expected some")
         document = _DOCUMENTS[benchmark.key]
         self.dataset = {
-            "test": Dataset.from_list([document(row, False) for row in rows]),
-            "fewshot": Dataset.from_list([document(row, True) for row in fewshot]),
+            "test": Documents(document(row, False) for row in rows),
+            "fewshot": Documents(document(row, True) for row in fewshot),
         }
 
 
