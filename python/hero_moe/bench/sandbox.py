@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import signal
 import struct
 import subprocess
@@ -95,14 +96,14 @@ def _probe() -> str | None:
     """Why there is no sandbox; None where there is."""
     if platform.machine() not in _CALLS:
         return f"system calls of {platform.machine()} are not known here"
+    if shutil.which("bwrap") is None:
+        return "no bwrap"
     filter_end = _filled_pipe(_filter())
     try:
         command = [*_bubblewrap(Limits(), filter_end), _PYTHON, *_FLAGS, "-c", "print('ready')"]
         done = subprocess.run(
             command, pass_fds=(filter_end,), env=_ENVIRONMENT, capture_output=True, text=True, check=False
         )
-    except FileNotFoundError:
-        return "no bwrap"
     finally:
         os.close(filter_end)
     if done.stdout != "ready\n":
@@ -180,7 +181,7 @@ def _filled_pipe(content: bytes) -> int:
 
 
 def _bubblewrap(limits: Limits, filter_end: int) -> list[str]:
-    command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     command += ["--new-session", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
     command += ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):

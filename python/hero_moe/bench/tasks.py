@@ -10,7 +10,7 @@ from typing import Any
 import lm_eval.utils
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks.hellaswag.utils import preprocess as plain_ending
-from lm_eval.tasks.minerva_math.utils import normalize_final_answer
+from lm_eval.tasks.minerva_math.utils import get_unnormalized_answer, is_equiv, normalize_final_answer
 from lm_eval.tasks.okapi.arc_multilingual.utils import preprocess as plain_chinese
 
 from hero_moe.bench.benchmarks import BENCHMARKS, MATH_SUBJECTS, Benchmark
@@ -20,6 +20,7 @@ from hero_moe.bench.sandbox import check_sandbox
 DATA_VARIABLE = "HERO_MOE_BENCH_DATA"
 # lm_eval compiles a template whenever it fills one in, which takes longer than all the rest of a prompt.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)  # type: ignore[method-assign]
+_NO_ANSWER = get_unnormalized_answer("")
 _THINK = "Let's think step by step.\n"  # of BBH: what the prompt already says
 
 
@@ -72,6 +73,14 @@ class LocalTask(ConfigurableTask):
 def subject_name(benchmark: Benchmark, dataset_name: str) -> str:
     """A subject as the rows call it; `dataset_name` is lm_eval's name."""
     return MATH_SUBJECTS[dataset_name] if benchmark.key == "math" else dataset_name
+
+
+def score_math(doc: Row, responses: list[str]) -> dict[str, float]:
+    """lm_eval's exact match of MATH, without its other metric. A response without an answer is wrong, which lm_eval
+    finds by comparing formulas, a third of a second each."""
+    answer = get_unnormalized_answer(responses[0])
+    equal = answer != _NO_ANSWER and is_equiv(normalize_final_answer(answer), doc["answer"])
+    return {"exact_match": float(equal)}
 
 
 def _gsm8k(row: Row, shown: bool) -> Row:
