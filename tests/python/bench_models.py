@@ -29,12 +29,16 @@ SUBJECT_TASKS = {
     "cmmlu_": ("cmmlu", "subject"),
     "mmlu_": ("mmlu", "subject"),
 }
-MATH = {"counting_and_prob": "Counting & Probability", "num_theory": "Number Theory", "precalc": "Precalculus"}
+MATH = {
+    "counting_and_prob": "Counting & Probability",
+    "num_theory": "Number Theory",
+    "precalc": "Precalculus",
+}
 LETTERS = ("mmlu", "cmmlu")
 
 
 class Oracle(LM):
-    """Answers from the files, which it reads by itself: a row is found by its place among those of its subject.
+    """Answers from the files, which it reads by itself; a row has its place among those of its subject.
 
     `wrong`: every n-th item of a task is answered wrongly.
     """

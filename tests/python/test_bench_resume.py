@@ -1,4 +1,4 @@
-"""Stopped comparisons go on where they were, with the results of those that nobody stopped; tables by hand."""
+"""Stopped comparisons go on where they were, and end as those that nobody stopped; tables by hand."""
 
 from __future__ import annotations
 
@@ -77,8 +77,10 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 6, 12])
-def test_goes_on(run: Run, folder: Path, tmp_path: Path, stop: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four writes for each of three benchmarks: stopped at the first, within the first and the second, at the last."""
+def test_goes_on(
+    run: Run, folder: Path, tmp_path: Path, stop: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four writes for each of three benchmarks: stopped at the first, within the first, the second, at the last."""
     whole = Oracle(folder, wrong=4)
     assert run(whole, out="whole") == 0
     expected = written(tmp_path / "whole")
@@ -158,14 +160,16 @@ def test_a_table_by_hand() -> None:
         "b_2": {"gsm8k": [1.0, 1.0, 0.0, 1.0], "bbh": [1.0, 1.0, 0.0, 0.0]},
     }
     table = compare(scores)
-    half, most = 100 * math.sqrt(1 / 12), 100 * math.sqrt(0.75 / 12)  # sum (x - m)^2 = 1 and 3/4; n (n - 1) = 12
+    # sum (x - m)^2 = 1 and 3/4; n (n - 1) = 12
+    half, most = 100 * math.sqrt(1 / 12), 100 * math.sqrt(0.75 / 12)
     assert most == 25.0
     assert [table.models["a"][k].mean for k in table.keys] == [50, 75, 62.5]
     assert [table.models["b_2"][k].mean for k in table.keys] == [75, 50, 62.5]
     assert table.models["a"]["gsm8k"].error == pytest.approx(half)
     assert table.models["a"]["average"].error == pytest.approx(math.hypot(half, most) / 2)
     change = table.differences["b_2"]
-    assert [(change[k].mean, round(change[k].error or 0, 6)) for k in ("gsm8k", "bbh")] == [(25, 25), (-25, 25)]
+    pairs = [(change[k].mean, round(change[k].error or 0, 6)) for k in ("gsm8k", "bbh")]
+    assert pairs == [(25, 25), (-25, 25)]
     assert change["average"].mean == 0 and change["average"].error == pytest.approx(math.hypot(25, 25) / 2)
     assert [change[k].mark for k in table.keys] == ["", "", ""]
     assert markdown(table) == (

@@ -1,4 +1,4 @@
-"""The 13 benchmarks: scores of models whose scores are known, prompts as lm_eval's, one line for each mistake."""
+"""The 13 benchmarks: scores of models whose scores are known, prompts, one line for each mistake."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from hero_moe.bench.loading import Suite
 from hero_moe.bench.models import Model, parse
 
 ROWS, PER_SUBJECT = 20, 4
+SUBJECTS = {"math": 7, "bbh": 27, "mmlu": 57, "cmmlu": 67}
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     suite = Suite(folder)
     subjects = {key: suite.subjects(benchmark) for key, benchmark in BENCHMARKS.items()}
-    assert {key: len(names) for key, names in subjects.items() if names} == {
-        "math": 7,
-        "bbh": 27,
-        "mmlu": 57,
-        "cmmlu": 67,
-    }
+    assert {key: len(names) for key, names in subjects.items() if names} == SUBJECTS
     bench_data.write_all(folder, subjects, ROWS, PER_SUBJECT)
     return folder
 
@@ -67,8 +63,8 @@ def scores(results: dict[str, Any], name: str) -> dict[str, float]:
 
 
 def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An oracle has 100. The uniform model has chance exactly: its choices are equally likely, lm_eval takes the
-    first, and the right one is each place equally often."""
+    """An oracle has 100. The uniform model has chance exactly: its choices are equally likely, lm_eval takes
+    the first, and the right one is each place equally often."""
     wrong = Oracle(folder, wrong=3)
     status, results = run({"none": Uniform(), "all": Oracle(folder), "wrong": wrong})
     assert status == 0
@@ -80,8 +76,9 @@ def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     }
     assert scores(results, "none") == pytest.approx(chance | {"average": 220 / 13}, abs=1e-9)
     assert "| all − none " in capsys.readouterr().out
-    sizes = {"math": 7 * PER_SUBJECT, "bbh": 27 * PER_SUBJECT, "mmlu": 57 * PER_SUBJECT, "cmmlu": 67 * PER_SUBJECT}
-    assert {k: b["items"] for k, b in results["benchmarks"].items()} == dict.fromkeys(BENCHMARKS, ROWS) | sizes
+    sizes = {k: PER_SUBJECT * subjects for k, subjects in SUBJECTS.items()}
+    counts = {k: b["items"] for k, b in results["benchmarks"].items()}
+    assert counts == dict.fromkeys(BENCHMARKS, ROWS) | sizes
 
 
     # `paper13` through lm_eval's own loading and groups: the numbers of our command.
@@ -101,7 +98,8 @@ def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_limit(run: Run, folder: Path) -> None:
     """Evenly spaced rows: the same for both models, of subjects in proportion."""
     keys = ["mathqa", "math", "mmlu", "lambada"]
-    status, results = run({"all": Oracle(folder, 14), "same": Oracle(folder, 14)}, "--limit", "14", "--tasks", *keys)
+    lms = {"all": Oracle(folder, 14), "same": Oracle(folder, 14)}
+    status, results = run(lms, "--limit", "14", "--tasks", *keys)
     assert status == 0
     assert set(scores(results, "same").values()) == {100.0}
     assert {b["items"] for b in results["benchmarks"].values()} == {14}
@@ -127,7 +125,8 @@ def prompt(folder: Path, key: str, task: str | None = None) -> tuple[str, list[s
 def test_prompts(folder: Path) -> None:
     """Character by character, with the examples in the order of their file."""
     shown = [
-        f"Question: How much is {n} and GSM8K?\nAnswer: It is {n} and 7, so $\\boxed{{{n + 7}}}$.\n#### {n + 7}\n\n"
+        f"Question: How much is {n} and GSM8K?\n"
+        f"Answer: It is {n} and 7, so $\\boxed{{{n + 7}}}$.\n#### {n + 7}\n\n"
         for n in range(900, 905)
     ]
     text, until = prompt(folder, "gsm8k")
@@ -145,9 +144,11 @@ def test_prompts(folder: Path) -> None:
     assert text.count("\nA: Let's think step by step.\nIt is 90") == 3
     assert text.endswith("and BBH?\nA: Let's think step by step.\n") and "\n\n" in until
     question = "\nA. a{0}\nB. b{0}\nC. c{0}\nD. d{0}\n"
+    english = "The following are multiple choice questions (with answers) about anatomy."
+    chinese = "以下是关于解剖学的单项选择题，请直接给出正确答案的选项。"
     for key, title, head, ask in (
-        ("mmlu", "MMLU", "The following are multiple choice questions (with answers) about anatomy.", "Answer:"),
-        ("cmmlu", "CMMLU", "以下是关于解剖学的单项选择题，请直接给出正确答案的选项。", "答案："),
+        ("mmlu", "MMLU", english, "Answer:"),
+        ("cmmlu", "CMMLU", chinese, "答案："),
     ):
         texts = [
             f"What is {title} {n}?{question.format(f'{n:03d}')}{ask}"
@@ -158,13 +159,14 @@ def test_prompts(folder: Path) -> None:
         assert text == f"{head}\n\n" + "".join(shown) + texts[5]
         assert choices == [" A", " B", " C", " D"]
     text, choices = prompt(folder, "mathqa")
-    assert (text, choices) == ("Question: What is MathQA 0?\nAnswer:", [" a000", " b000", " c000", " d000", " e000"])
+    assert text == "Question: What is MathQA 0?\nAnswer:"
+    assert choices == [" a000", " b000", " c000", " d000", " e000"]
     for key in ("arc_c", "arc_c_zh", "arc_e", "piqa"):
         text, choices = prompt(folder, key)
         assert text == f"Question: What is {BENCHMARKS[key].title} 0?\nAnswer:"
         assert choices == [" a000", " b000", " c000", " d000"][: 2 if key == "piqa" else 4]
     assert prompt(folder, "hellaswag")[0] == "What is HellaSwag 0?"
-    ended = ("Once there was a text of 0 words that ended with", [" word0"])
+    ended = ("Once there was a text of 0 words that ended with", [" w0"])
     assert prompt(folder, "lambada") == ended
     assert prompt(folder, "humaneval")[0] == bench_data.program(0)["prompt"]
 
@@ -197,7 +199,13 @@ BAD_ROWS: dict[str, tuple[str, Change, str]] = {
 
 @pytest.mark.parametrize(("name", "change", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_bad_rows(
-    run: Run, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: Change, message: str
+    run: Run,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    change: Change,
+    message: str,
 ) -> None:
     """Status 2 and one line, before a model is opened or a file written."""
     key, data = name.removesuffix("_fewshot"), tmp_path / "data"

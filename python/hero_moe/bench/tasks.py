@@ -1,4 +1,4 @@
-"""lm_eval's tasks over the files of a local folder: rows become documents as the task's own data set has them."""
+"""lm_eval's tasks over local files: rows become documents as the task's own data set has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hero_moe.bench.sandbox import check_sandbox
 
 DATA_VARIABLE = "HERO_MOE_BENCH_DATA"
 # lm_eval compiles a template whenever it fills one in, which takes longer than all the rest of a prompt.
-lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)  # type: ignore[method-assign]
+_templates = lm_eval.utils.env
+_templates.from_string = lru_cache(maxsize=1024)(_templates.from_string)  # type: ignore[method-assign]
 _NO_ANSWER = get_unnormalized_answer("")
 _THINK = "Let's think step by step.\n"  # of BBH: what the prompt already says
 
@@ -36,7 +37,7 @@ class Documents(list[Row]):
 class LocalTask(ConfigurableTask):
     """A task whose `dataset_path` is a benchmark's key; `dataset_name` is its subject, where it has subjects.
 
-    The folder is `data_dir` of lm_eval's --metadata, or what the environment variable HERO_MOE_BENCH_DATA says;
+    The folder is `data_dir` of lm_eval's --metadata, or the environment variable HERO_MOE_BENCH_DATA;
     `limit` of the metadata takes so many rows of the whole file, see `subset`. ValueError where there is no
     folder, a file is not as it should be, or programs could not be run.
     """
@@ -76,8 +77,8 @@ def subject_name(benchmark: Benchmark, dataset_name: str) -> str:
 
 
 def score_math(doc: Row, responses: list[str]) -> dict[str, float]:
-    """lm_eval's exact match of MATH, without its other metric. A response without an answer is wrong, which lm_eval
-    finds by comparing formulas, a third of a second each."""
+    """lm_eval's exact match of MATH, without its other metric. A response without an answer is wrong, which
+    lm_eval finds by comparing formulas, a third of a second each."""
     answer = get_unnormalized_answer(responses[0])
     equal = answer != _NO_ANSWER and is_equiv(normalize_final_answer(answer), doc["answer"])
     return {"exact_match": float(equal)}
