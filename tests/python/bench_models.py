@@ -94,9 +94,10 @@ class Oracle(LM):
         key, row = self.row(request)
         if not self.right(request):
             return " I do not know."
+        one_line = " ".join(row.get("answer", "").split())  # as lm_eval reads answers of MATH
         text = {
             "gsm8k": lambda: f" It is so.\n#### {row['answer']}\n\n",
-            "math": lambda: f" Final Answer: The final answer is ${row['answer']}$. I hope it is correct.",
+            "math": lambda: f" Final Answer: The final answer is ${one_line}$. I hope it is correct.",
             "bbh": lambda: f"So the answer is {row['answer']}.",
             "humaneval": lambda: row["canonical_solution"],
         }[key]()

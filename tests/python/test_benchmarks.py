@@ -142,7 +142,7 @@ def test_prompts(folder: Path) -> None:
     text, until = prompt(folder, "bbh", "bbh_cot_fewshot_snarks")
     assert text.startswith('Determine which of two sentences is sarcastic.\n\n')
     assert text.count("\nA: Let's think step by step.\nIt is 90") == 3
-    assert text.endswith("and BBH?\nA: Let's think step by step.\n") and "\n\n" in until
+    assert text.endswith("and BBH?\nA: Let's think step by step.\n") and until == ["</s>", "Q:", "\n\n"]
     question = "\nA. a{0}\nB. b{0}\nC. c{0}\nD. d{0}\n"
     english = "The following are multiple choice questions (with answers) about anatomy."
     chinese = "以下是关于解剖学的单项选择题，请直接给出正确答案的选项。"

@@ -22,7 +22,7 @@ DATA_VARIABLE = "HERO_MOE_BENCH_DATA"
 _templates = lm_eval.utils.env
 _templates.from_string = lru_cache(maxsize=1024)(_templates.from_string)  # type: ignore[method-assign]
 _NO_ANSWER = get_unnormalized_answer("")
-_THINK = "Let's think step by step.\n"  # of BBH: what the prompt already says
+_THINK = "Let's think step by step."  # of BBH: what the prompt already says
 
 
 class Documents(list[Row]):
@@ -117,7 +117,8 @@ def _hellaswag(row: Row, shown: bool) -> Row:
 
 
 def _bbh(row: Row, shown: bool) -> Row:
-    return {"input": row["query"], "target": row["solution"].removeprefix(_THINK) if shown else row["answer"]}
+    target = row["solution"].removeprefix(_THINK).lstrip() if shown else row["answer"]
+    return {"input": row["query"], "target": target}
 
 
 def _mmlu(row: Row, shown: bool) -> Row:
