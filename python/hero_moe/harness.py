@@ -259,6 +259,9 @@ class HeroLM(TemplateLM):
         prompts = [self.tok_encode(request.args[0]) for request in requests]
         order = sorted(range(len(requests)), key=lambda number: -len(prompts[number]))
         waiting = [_Text(n, self._generation(prompts[n], requests[n].args[1])) for n in order]
+        cut = sum(len(text.options["ids"]) < len(prompts[text.number]) for text in waiting)
+        if cut:
+            _log.warning("%d contexts are cut to what leaves room for the text.", cut)
         made = [""] * len(requests)
         texts, running, room = self._model.texts(), {}, 0
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
@@ -314,11 +317,8 @@ class HeroLM(TemplateLM):
         if not 1 <= count < self.max_length:
             most = self.max_length - 1
             raise ValueError(f"max_gen_toks: found {count}, expected 1 to max_length - 1 = {most}")
-        room = self.max_length - count
-        if len(prompt) > room:
-            _log.warning("A context of %d tokens is cut to its last %d.", len(prompt), room)
         return {
-            "ids": (prompt or [self.prefix_token_id])[-room:],
+            "ids": (prompt or [self.prefix_token_id])[-(self.max_length - count) :],
             "max_tokens": count,
             "temperature": chosen.get("temperature", 1.0) if chosen["do_sample"] else 0.0,
             "top_k": chosen.get("top_k") or 0,

@@ -22,18 +22,22 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> _Parser:
     parser = _Parser(prog="python -m hero_moe.bench", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--models", nargs="+", metavar="[NAME=]PATH", default=[], help="run folders, checkpoints, model folders")
+    models = "run folders, checkpoints, model folders"
+    add("--models", nargs="+", metavar="[NAME=]PATH", default=[], help=models)
     add("--data-dir", metavar="DIR", help="with KEY.jsonl and KEY_fewshot.jsonl of every benchmark")
-    add("--tasks", nargs="+", metavar="KEY", default=list(BENCHMARKS), help=f"of {', '.join(BENCHMARKS)}; all")
+    every = list(BENCHMARKS)
+    add("--tasks", nargs="+", metavar="KEY", default=every, help=f"of {', '.join(every)}; all")
     add("--limit", type=int, metavar="N", help="evenly spaced rows of each benchmark instead of all")
-    add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in the prompts, other than docs say")
+    add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in a prompt, other than usual")
     add("--out", metavar="DIR", default="bench", help="results; the same command goes on there (bench)")
     add("--restart", action="store_true", help="forget what --out holds of these models and benchmarks")
-    add("--backend", choices=("hero", "hf"), default="hero", help="our engine, or transformers with the folder's code")
+    backend = "our engine, or transformers with the folder's code"
+    add("--backend", choices=("hero", "hf"), default="hero", help=backend)
     add("--batch-size", metavar="N", help="sequences at a time; auto, and 8 with hf")
     add("--device", help="cpu or cuda")
     add("--dtype", choices=("fp32", "bf16", "fp64"), help="of weights and activations; the folder's own")
-    add("--unsafe-code-without-sandbox", action="store_true", help="run HumanEval's programs without bubblewrap")
+    unsafe = "run HumanEval's programs without bubblewrap"
+    add("--unsafe-code-without-sandbox", action="store_true", help=unsafe)
     add("--include-path", action="store_true", help="print the folder for lm_eval's --include_path")
     return parser
 

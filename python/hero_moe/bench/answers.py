@@ -1,4 +1,4 @@
-"""A model whose answers are kept in a file as they come, so that a stopped evaluation goes on where it was."""
+"""A model whose answers are kept in a file as they come: a stopped evaluation goes on where it was."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RecordedLM(LM):
         items: dict[tuple[Any, ...], list[int]] = {}
         for number, request in enumerate(requests):
             items.setdefault((request.task_name, request.doc_id), []).append(number)
-        # Long ones first: a batch has items of like length, and a batch too large for the memory comes at once.
+        # Long ones first: batches have items of like length, and one too large for the memory comes at once.
         order = sorted(items.values(), key=lambda numbers: -len(requests[numbers[0]].args[0]))
         answers: list[Any] = [None] * len(requests)
         size = _ITEMS[kind]
@@ -70,7 +70,8 @@ class RecordedLM(LM):
                 if step < len(self._kept):
                     made = self._kept[step]
                     if made["asked"] != asked:
-                        raise ValueError(f"{self._path}: found answers to other prompts: --restart forgets them")
+                        hint = "found answers to other prompts, expected ours: --restart forgets them"
+                        raise ValueError(f"{self._path}: {hint}")
                     bar.initial += len(order[begin : begin + size])
                 else:
                     made = {"asked": asked, "answers": self._ask(kind, chunk)}

@@ -1,4 +1,4 @@
-"""Models on benchmarks: everything checked first, then evaluated one after the other, then written as tables."""
+"""Models on benchmarks: all is checked first, then evaluated one after the other, then written as tables."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def compare_models(options: Namespace) -> str:
         The table, as Markdown.
 
     Raises:
-        ValueError: for whatever of the options, the data, the models and earlier results does not fit, before a
-            model is loaded or a file written.
+        ValueError: for whatever of the options, the data, the models and earlier results does not fit, before
+            a model is loaded or a file written.
     """
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit: found {options.limit}, expected at least 1")
@@ -67,7 +67,7 @@ def compare_models(options: Namespace) -> str:
     found: dict[str, dict[str, results.Result]] = {}
     for model in asked:
         (out / model.name).mkdir(parents=True, exist_ok=True)
-        open_once = lru_cache(maxsize=1)(model.open)  # not before an answer is missing; forgotten with its rows
+        open_once = lru_cache(maxsize=1)(model.open)  # when the first answer is missing
         found[model.name] = {
             benchmark.key: results.evaluate(
                 suite,
@@ -81,11 +81,12 @@ def compare_models(options: Namespace) -> str:
         }
     table = compare({name: {key: r.scores for key, r in row.items()} for name, row in found.items()})
     metrics = {benchmark.key: benchmark.metric for benchmark in chosen}
+    summary = _summary(table, found, asked, metrics, shots, options)
     text = markdown(table) + f"\n{_legend(table, options.limit)}\n"
     (out / "table.md").write_text(text)
     (out / "table.tex").write_text(latex(table))
     (out / "table.csv").write_text(values_csv(table, metrics, shots))
-    (out / "results.json").write_text(json.dumps(_summary(table, found, asked, metrics, shots, options), indent=1))
+    (out / "results.json").write_text(json.dumps(summary, indent=1) + "\n")
     return text
 
 
@@ -140,7 +141,8 @@ def _summary(
     return {
         "limit": options.limit,
         "benchmarks": {
-            key: {"metric": metrics[key], "shots": shots[key], "items": count} for key, count in table.counts.items()
+            key: {"metric": metrics[key], "shots": shots[key], "items": count}
+            for key, count in table.counts.items()
         },
         "models": {
             model.name: {

@@ -112,7 +112,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def check_subjects(folder: str | Path, benchmark: Benchmark, data: Data, known: list[str], shots: int) -> None:
+def check_subjects(
+    folder: str | Path, benchmark: Benchmark, data: Data, known: list[str], shots: int
+) -> None:
     """That every subject of lm_eval's has rows, none is unknown, and all have enough few-shot rows."""
     if benchmark.subject is None:
         counts = {benchmark.key: len(data.fewshot)}
@@ -142,8 +144,8 @@ def _check_names(path: Path, field: str, rows: list[Row], known: list[str]) -> N
 
 
 def subset(rows: list[Row], limit: int | None) -> list[Row]:
-    """`limit` rows, evenly spaced: of n the rows floor((i + 1/2) n / limit), so of every subject of a sorted file
-    in proportion. All where there are not more."""
+    """`limit` rows, evenly spaced: of n the rows floor((i + 1/2) n / limit), so of every subject of a sorted
+    file in proportion. All where there are not more."""
     if limit is None or limit >= len(rows):
         return rows
     return [rows[(2 * i + 1) * len(rows) // (2 * limit)] for i in range(limit)]

@@ -11,7 +11,7 @@ from hero_moe.bench.sandbox import PASSED, run_program
 
 
 def run(answers: Sequence[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[str]:
-    """lm_eval's filter: what `run_program` says of each problem's first completion; one at a time on each core."""
+    """lm_eval's filter: what `run_program` says of each problem's first completion; one on each core."""
     programs = [tested(doc, answer[0]) for answer, doc in zip(answers, docs, strict=True)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(run_program, programs))

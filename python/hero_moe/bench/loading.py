@@ -1,4 +1,4 @@
-"""lm_eval's tasks for one benchmark, built from its own definitions with what suite/paper13.yaml puts over them."""
+"""lm_eval's tasks for one benchmark: its own definitions, with what suite/paper13.yaml puts over them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Suite:
         return over.get("group") or over["task"]
 
     def load(self, benchmark: Benchmark, shots: int) -> dict[str, dict[str, Any]]:
-        """Tasks and groups for `lm_eval.evaluate`: of a benchmark with subjects a task for each that has rows."""
+        """Tasks and groups for `lm_eval.evaluate`: a task for each subject that has rows."""
         over = {k: v for k, v in self._over[benchmark.key].items() if k not in ("task", "group")}
         leaves = self._leaves(benchmark)
         if benchmark.subject:
@@ -79,7 +79,9 @@ class Suite:
         if entry.cfg is None:  # a tag
             return sorted(entry.tags)
         children = entry.cfg["task"]
-        return [name] if isinstance(children, str) else [leaf for child in children for leaf in self._below(child)]
+        if isinstance(children, str):
+            return [name]
+        return [leaf for child in children for leaf in self._below(child)]
 
 
 def definitions() -> str:

@@ -30,8 +30,8 @@ class Model:
     batch_size: str | None = None
 
     def identity(self) -> str:
-        """A hash that changes with the model: of a checkpoint's manifest, which holds the hash of every file; else
-        of config.json and the names, sizes and times of weights and tokenizer."""
+        """A hash that changes with the model: of a checkpoint's manifest, which holds the hash of every file;
+        else of config.json and the names, sizes and times of weights and tokenizer."""
         digest = hashlib.sha256()
         manifest = self.folder / "manifest.json"
         if manifest.is_file():
@@ -73,7 +73,8 @@ def parse(words: list[str], **options: Any) -> list[Model]:
         if not equals or Path(word).exists():
             name, path = Path(word).resolve().name, word
         if not _NAME.fullmatch(name):
-            raise ValueError(f"--models: found the name {name!r}, expected letters, digits and . _ + -: NAME=PATH")
+            expected = "expected letters, digits and . _ + -: NAME=PATH"
+            raise ValueError(f"--models: found the name {name!r}, {expected}")
         if name in {model.name for model in models}:
             raise ValueError(f"--models: found {name} twice, expected a name for each: NAME=PATH")
         models.append(Model(name, _resolve(Path(path)), **options))

@@ -32,7 +32,12 @@ class Result:
 
 
 def evaluate(
-    suite: Suite, benchmark: Benchmark, shots: int, open_model: Callable[[], LM], path: Path, header: dict[str, Any]
+    suite: Suite,
+    benchmark: Benchmark,
+    shots: int,
+    open_model: Callable[[], LM],
+    path: Path,
+    header: dict[str, Any],
 ) -> Result:
     """The result of a benchmark, from the file `path` if it is finished there, else by asking the model.
 
@@ -84,7 +89,7 @@ def read(path: Path) -> Result | None:
 
 
 def check_header(path: Path, header: dict[str, Any]) -> None:
-    """That what stands in the files of a result, finished or not, was made as asked for now. ValueError else."""
+    """That the files of a result, finished or not, were made as asked for now. ValueError otherwise."""
     for file in (path, path.with_suffix(".answers.jsonl")):
         if not file.is_file():
             continue

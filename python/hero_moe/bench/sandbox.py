@@ -1,9 +1,9 @@
 """Runs programs that a model wrote: in a process of their own, with limits, inside bubblewrap.
 
-Inside there is no network, no home, no /etc and no process of others; the system's files are read-only, /tmp is
-private and small, and new processes are refused. A program has passed when it ran to its end: then, and only then,
-a random word comes back that it was not told before. Leaving early, with whatever status, does not bring it
-back. A program that looks for the word on purpose, among the descriptors of its own process, is not stopped.
+Inside there is no network, no home, no /etc and no process of others; the system's files are read-only, /tmp
+is private and small, and new processes are refused. A program has passed when it ran to its end: then, and
+only then, a random word comes back that it was not told before. Leaving early, with whatever status, does not
+bring it back. A program that looks for the word on purpose, among its descriptors, is not stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import signal
 import struct
 import subprocess
@@ -28,7 +29,7 @@ UNSAFE_VARIABLE = "HERO_MOE_BENCH_UNSAFE_CODE"
 PASSED = "passed"
 _STOPPED = "stopped by "
 
-# Sets the limits, runs the program, brings the word. What it calls afterwards is bound before the program runs.
+# Sets the limits, runs the program, brings the word. What it calls then is bound before the program runs.
 _RUNNER = """
 import json, os, resource, sys
 def main(read=os.read, write=os.write, leave=os._exit, error=BaseException, kind=type):
@@ -83,7 +84,8 @@ def check_sandbox() -> None:
     problem = _probe()
     if problem:
         expected = "bubblewrap (`bwrap`), or --unsafe-code-without-sandbox"
-        raise ValueError(f"humaneval: found no sandbox ({problem}), expected {expected} ({UNSAFE_VARIABLE}=1)")
+        found = f"found no sandbox ({problem})"
+        raise ValueError(f"humaneval: {found}, expected {expected} ({UNSAFE_VARIABLE}=1)")
 
 
 def _unsafe() -> bool:
@@ -95,14 +97,14 @@ def _probe() -> str | None:
     """Why there is no sandbox; None where there is."""
     if platform.machine() not in _CALLS:
         return f"system calls of {platform.machine()} are not known here"
+    if shutil.which("bwrap") is None:
+        return "no bwrap"
     filter_end = _filled_pipe(_filter())
     try:
         command = [*_bubblewrap(Limits(), filter_end), _PYTHON, *_FLAGS, "-c", "print('ready')"]
         done = subprocess.run(
             command, pass_fds=(filter_end,), env=_ENVIRONMENT, capture_output=True, text=True, check=False
         )
-    except FileNotFoundError:
-        return "no bwrap"
     finally:
         os.close(filter_end)
     if done.stdout != "ready\n":
@@ -180,7 +182,8 @@ def _filled_pipe(content: bytes) -> int:
 
 
 def _bubblewrap(limits: Limits, filter_end: int) -> list[str]:
-    command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent"]
+    command += ["--unshare-all", "--unshare-user", "--disable-userns"]
     command += ["--new-session", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
     command += ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
@@ -231,4 +234,5 @@ _CALLS = {
     "aarch64": (0xC00000B7, 220, (198, 117, 40, 97, 268, 219, 280, 282, 241, 425)),
 }
 _REPORT = 512  # bytes of a report that are read
-_KILLED = {sign * signal + base for signal in (9, 24) for sign, base in ((-1, 0), (1, 128))}  # SIGKILL, SIGXCPU
+# By SIGKILL or SIGXCPU, as Python and as bubblewrap say it.
+_KILLED = {-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU}

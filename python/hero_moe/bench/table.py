@@ -59,7 +59,8 @@ def average(values: Sequence[Value]) -> Value:
     """Of k benchmarks, their items independent: the error is sqrt(sum e^2) / k."""
     mean, errors = sum(value.mean for value in values) / len(values), [value.error for value in values]
     known = [error for error in errors if error is not None]
-    return Value(mean, math.sqrt(sum(e * e for e in known)) / len(errors) if len(known) == len(errors) else None)
+    complete = len(known) == len(errors)
+    return Value(mean, math.sqrt(sum(e * e for e in known)) / len(errors) if complete else None)
 
 
 def compare(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Table:
@@ -99,8 +100,9 @@ def _lines(table: Table, number: str, error: str, dash: str) -> list[tuple[str, 
     for name, row, difference in rows:
         values = [row[key] for key in table.keys]
         sign = "+" if difference else ""
-        lines.append((name, [number.format(f"{v.mean:{sign}.2f}", v.mark * difference) for v in values], difference))
-        lines.append(("±", [error.format(f"{v.error:.2f}") if v.error is not None else "" for v in values], difference))
+        means = [number.format(f"{v.mean:{sign}.2f}", v.mark * difference) for v in values]
+        errors = ["" if v.error is None else error.format(f"{v.error:.2f}") for v in values]
+        lines += [(name, means, difference), ("±", errors, difference)]
     return lines
 
 
@@ -109,12 +111,11 @@ def markdown(table: Table) -> str:
     head = ["Model", *(_title(table, key) for key in table.keys)]
     cells = [head, *([name, *texts] for name, texts, _ in _lines(table, "{}{}", "{}", "−"))]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    lines = [
-        "| " + " | ".join(t.ljust(w) if not c else t.rjust(w) for c, (t, w) in enumerate(zip(row, widths, strict=True)))
-        + " |"
-        for row in cells
-    ]  # fmt: skip
-    rule = "|" + "|".join("-" * (w + 2) if not c else "-" * (w + 1) + ":" for c, w in enumerate(widths)) + "|"
+    lines = []
+    for name, *texts in cells:
+        padded = [name.ljust(widths[0]), *map(str.rjust, texts, widths[1:])]
+        lines.append(f"| {' | '.join(padded)} |")
+    rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:]), ""])
     return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
 
 
@@ -122,7 +123,8 @@ def latex(table: Table) -> str:
     """As the paper sets it (booktabs); the best of each column is bold."""
     best = {key: max(row[key].mean for row in table.models.values()) for key in table.keys}
     titles = " & ".join(rf"\textbf{{{_title(table, key)}}}" for key in table.keys)
-    out = [rf"\begin{{tabular}}{{l|{'c' * len(table.counts)}|c}}", r"\toprule", rf"\textbf{{Model}} & {titles} \\"]
+    columns = f"l|{'c' * len(table.counts)}|c"
+    out = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"\textbf{{Model}} & {titles} \\"]
     ruled: bool | None = None
     for name, texts, difference in _lines(table, "{}$^{{{}}}$", r"{{\tiny {}}}", "$-$"):
         if difference != ruled:
@@ -148,8 +150,8 @@ def values_csv(table: Table, metrics: Mapping[str, str], shots: Mapping[str, int
         for key in table.keys:
             value, change = row[key], table.differences.get(model, {}).get(key)
             fields = [model, key, metrics.get(key, ""), shots.get(key, ""), table.counts.get(key, "")]
-            fields += [f"{value.mean:.6f}", _number(value.error)]
-            fields += [f"{change.mean:.6f}", _number(change.error), change.mark] if change else ["", "", ""]
+            fields += [_number(value.mean), _number(value.error)]
+            fields += [_number(change.mean), _number(change.error), change.mark] if change else [""] * 3
             writer.writerow(fields)
     return text.getvalue()
 
