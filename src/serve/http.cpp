@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <span>
 
 #include "config/error.h"
 #include "serve/constant_time.h"
@@ -56,6 +57,7 @@ class Connection : public httplib::Stream, public HttpClient {
     deadline_ = in(limits_.read);
     rejection.reset();
     head_read = false;
+    line_.clear();
   }
   // Chunks have heads of their own.
   void begin_body() {
@@ -75,6 +77,7 @@ class Connection : public httplib::Stream, public HttpClient {
     }
     const size_t count = std::min({size, end_ - begin_, budget_});
     std::copy_n(buffer_ + begin_, count, out);
+    if (!head_read) drop_range({out, count});
     begin_ += count;
     budget_ -= count;
     return static_cast<ssize_t>(count);
@@ -108,6 +111,19 @@ class Connection : public httplib::Stream, public HttpClient {
     pollfd entry{socket_, events, 0};
     return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
   }
+  // cpp-httplib would match a Range by a regular expression, which takes megabytes of stack for a long one.
+  // Without its colon the line is no header any more.
+  void drop_range(std::span<char> bytes) {
+    for (char& c : bytes) {
+      if (c == '\n') {
+        line_.clear();
+      } else if (c == ':' && line_ == "range") {
+        c = ' ';
+      } else if (line_.size() < 6) {
+        line_ += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      }
+    }
+  }
   bool fill() {
     const ssize_t count = ::recv(socket_, buffer_, sizeof buffer_, 0);
     begin_ = 0;
@@ -129,6 +145,7 @@ class Connection : public httplib::Stream, public HttpClient {
   const std::atomic<int>& phase_;
   size_t budget_ = 0;  // bytes that may still be read of this request
   Deadline deadline_;
+  std::string line_;  // the first letters of a line of the head, in lower case
   size_t begin_ = 0, end_ = 0;
   char buffer_[16 << 10];
 };
@@ -300,7 +317,6 @@ class HttpServer::Impl : public httplib::Server {
   void prepare(httplib::Request& request, Connection& connection) const {
     connection.begin_body();
     request.headers.erase("Accept-Encoding");  // nothing is compressed
-    request.ranges.clear();
     try {
       check_head(request);
     } catch (const ApiError& e) {

@@ -58,8 +58,8 @@ def scored_requests() -> list[tuple[str, str]]:
     requests = [("", "def"), ("", "的一是"), ("def ", "index_1"), ("x = 1\n", "y = 2\n")]
     for n in range(12):
         text = (python_text, chinese_text)[n % 2](draw)
-        begin, size = draw.randrange(100), draw.randint(2, 90)
-        requests.append((text[begin : begin + size], text[begin + size : begin + size + draw.randint(1, 20)]))
+        begin, size = draw.randrange(80), draw.randint(2, 80)
+        requests.append((text[begin : begin + size], text[begin + size : begin + size + draw.randint(12, 25)]))
         requests.append((text[begin : begin + size], " left"))
     return requests
 
