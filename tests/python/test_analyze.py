@@ -30,6 +30,7 @@ SETTINGS = {"model.num_hidden_layers": LAYERS, "train.dtype": "fp32", "checkpoin
 HERO = {"router.kind": "hero", "router.stages": 2}
 
 Analysis = dict[str, Any]
+STRONG = ("tau", "coupling_by_distance", "centred_tau", "centred_coupling_by_distance")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_what_was_analysed(analysis: Analysis) -> None:
         "decoder_layer": list(range(LAYERS)),
     }  # fmt: skip
     assert list(analysis) == [
-        "model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair", "data",
+        "model", "layer_dependency", *STRONG, "pairs", "default_pair", "data",
         "expert_share", "utilisation", "history", "agreement", "history_alone", "removal", "paths",
     ]  # fmt: skip
     assert analysis["default_pair"] == {"layer": 3, "predecessor": 2}
@@ -96,14 +97,16 @@ def test_weights_against_numpy(
         assert pair["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
     np.testing.assert_allclose(analysis["layer_dependency"], dependency, rtol=1e-12, atol=0)
 
-    every = np.concatenate([block.ravel() for block in blocks.values()])
-    tau = np.percentile(np.abs(every), 90)
-    assert analysis["tau"] == tau
-    for row, distance in zip(analysis["coupling_by_distance"], (1, 2), strict=True):
-        entries = np.concatenate([b.ravel() for (layer, p), b in blocks.items() if layer - p == distance])
-        assert (row["distance"], row["entries"]) == (distance, entries.size)
-        assert row["negative"] == pytest.approx(100 * (entries < -tau).mean(), rel=1e-15)
-        assert row["positive"] == pytest.approx(100 * (entries > tau).mean(), rel=1e-15)
+    centred = {place: block - block.mean(axis=0) for place, block in blocks.items()}
+    for tau_key, key, of in (("tau", "coupling_by_distance", blocks),
+                             ("centred_tau", "centred_coupling_by_distance", centred)):  # fmt: skip
+        tau = np.percentile(np.abs(np.concatenate([block.ravel() for block in of.values()])), 90)
+        assert analysis[tau_key] == pytest.approx(tau, rel=1e-12)
+        for row, distance in zip(analysis[key], (1, 2), strict=True):
+            entries = np.concatenate([b.ravel() for (layer, p), b in of.items() if layer - p == distance])
+            assert (row["distance"], row["entries"]) == (distance, entries.size)
+            assert row["negative"] == pytest.approx(100 * (entries < -tau).mean(), rel=1e-15)
+            assert row["positive"] == pytest.approx(100 * (entries > tau).mean(), rel=1e-15)
 
     tensors = load_file(runs / "analysis" / "analysis.safetensors")
     assert set(tensors) == {f"coupling.{layer}.{p}" for layer, p in blocks}
@@ -207,11 +210,11 @@ def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, 
     ran("analyze", tmp_path / "model", "--out", out, "--pair", "6,4", "--numbers-only")
     assert sorted(p.name for p in out.iterdir()) == ["analysis.json", "analysis.safetensors", "notes.txt"]
     found = json.loads((out / "analysis.json").read_text())
-    for key in ("layer_dependency", "tau", "coupling_by_distance", "pairs"):
+    for key in ("layer_dependency", *STRONG, "pairs"):
         assert found[key] == analysis[key]
     assert (found["model"]["folder"], found["model"]["step"]) == ("model", None)
     assert found["default_pair"] == {"layer": 6, "predecessor": 4}
-    assert set(found) == {"model", "layer_dependency", "tau", "coupling_by_distance", "pairs", "default_pair"}
+    assert set(found) == {"model", "layer_dependency", *STRONG, "pairs", "default_pair"}
     name = "analysis.safetensors"
     assert (out / name).read_bytes() == (runs / "analysis" / name).read_bytes()
 
