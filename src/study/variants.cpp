@@ -14,9 +14,9 @@ fs::path find_overlay(const fs::path& base, const std::string& name) {
     if (fs::is_regular_file(name)) return name;
     throw UserError("--variants: " + name + ": found no such file, expected a TOML file");
   }
-  const auto beside = base.parent_path() / (name + ".toml");
+  auto beside = base.parent_path() / (name + ".toml");
   if (fs::is_regular_file(beside)) return beside;
-  const auto own = fs::path(HERO_CONFIG_DIR) / (name + ".toml");
+  auto own = fs::path(HERO_CONFIG_DIR) / (name + ".toml");
   if (fs::is_regular_file(own)) return own;
   throw UserError("--variants: " + name + ": found neither " + beside.string() + " nor " + own.string() +
                   ", expected an overlay's name or its file");
