@@ -90,18 +90,19 @@ def test_kills(trained: tuple[Path, Path], files: Path, tmp_path: Path) -> None:
     """Killed again and again, it ends with the files of a comparison that nobody killed."""
     words = ["--models", f"a={trained[0]}", f"b={trained[1]}", "--data-dir", files]
     assert bench(*words, "--out", tmp_path / "whole").communicate()[0].startswith("| Model |")
-    kills = 0
-    while True:
-        running = bench(*words, "--out", tmp_path / "killed")
-        try:
-            running.communicate(timeout=8 + 3 * kills)
-            break
-        except subprocess.TimeoutExpired:
-            running.send_signal(signal.SIGKILL)
-            running.communicate()
-            kills += 1
-            time.sleep(0.1)
-    assert kills >= 2 and running.returncode == 0
+    out = tmp_path / "killed"
+
+    def size() -> int:
+        return sum(p.stat().st_size for p in out.rglob("*.jsonl"))
+
+    for _ in range(3):
+        before, running = size(), bench(*words, "--out", out)
+        while size() == before and running.poll() is None:
+            time.sleep(0.01)
+        running.kill()
+        running.communicate()
+        assert running.returncode == -signal.SIGKILL and not (out / "table.md").exists()
+    assert bench(*words, "--out", out).communicate()[0].startswith("| Model |")
 
     def files_of(name: str) -> dict[str, bytes]:
         found = sorted((tmp_path / name).rglob("*"))

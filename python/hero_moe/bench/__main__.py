@@ -52,10 +52,13 @@ def main(words: list[str] | None = None) -> int:
     for name in ("models", "data_dir"):
         if not getattr(options, name):
             parser.error(f"--{name.replace('_', '-')}: found none, expected some")
-    from hero_moe.bench.comparison import compare_models
-
     try:
+        from hero_moe.bench.comparison import compare_models
+
         print(compare_models(options), end="")
+    except ModuleNotFoundError as error:
+        print(f"bench: found no module {error.name}, expected those of hero-moe[lm-eval]", file=sys.stderr)
+        return 2
     except ValueError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
