@@ -29,7 +29,7 @@ def _parser() -> _Parser:
     add("--tasks", nargs="+", metavar="KEY", default=every, help=f"of {', '.join(every)}; all")
     add("--limit", type=int, metavar="N", help="evenly spaced rows of each benchmark instead of all")
     add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in a prompt, other than usual")
-    add("--out", metavar="DIR", default="bench", help="results; the same command goes on there (bench)")
+    add("--out", metavar="DIR", default="runs/benchmarks", help="results; the same command goes on there")
     add("--restart", action="store_true", help="forget what --out holds of these models and benchmarks")
     backend = "our engine, or transformers with the folder's code"
     add("--backend", choices=("hero", "hf"), default="hero", help=backend)
