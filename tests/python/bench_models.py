@@ -60,11 +60,11 @@ class Oracle(LM):
                 key, field, name = benchmark, field_name, task.removeprefix(prefix)
         if key == "math":
             name = MATH.get(name, name.replace("_", " ").title())
-        if key not in self._rows:
+        if task not in self._rows:
             with (self.folder / f"{key}.jsonl").open() as lines:
-                self._rows[key] = subset(list(map(json.loads, lines)), self.limit)
-        rows = [row for row in self._rows[key] if field is None or row[field] == name]
-        return key, rows[request.doc_id]
+                rows = subset(list(map(json.loads, lines)), self.limit)
+            self._rows[task] = [row for row in rows if field is None or row[field] == name]
+        return key, self._rows[task][request.doc_id]
 
     def right(self, request: Instance) -> bool:
         self.asked += 1

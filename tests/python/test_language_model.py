@@ -124,6 +124,28 @@ def test_texts_together_are_the_texts_alone(model: hero_moe.LanguageModel) -> No
     assert len(stopped) == 2 and all(end not in made for made in stopped)
 
 
+def test_texts_join_and_leave(model: hero_moe.LanguageModel) -> None:
+    """While others go on, which notice nothing of it."""
+    prompts = [[5, 6, 7], [8] * 20, [9, 4]]
+    alone = [model.generate(prompt, max_tokens=12, temperature=0.9, seed=3) for prompt in prompts]
+    texts, made = model.texts(), {0: [], 1: [], 2: []}
+    for step in range(20):
+        if step in (0, 2, 5):
+            number = texts.add(prompts[(0, 2, 5).index(step)], max_tokens=12, temperature=0.9, seed=3)
+            assert number == (0, 2, 5).index(step)
+        if step == 6:
+            texts.drop(1)
+            texts.drop(7)  # there is none
+        for number, id in texts.step():
+            made[number].append(id)
+    assert texts.step() == []
+    assert made[0] == [*alone[0], None] and made[2] == [*alone[2], None]
+    assert made[1] == alone[1][:4]
+    for options, message in (({"max_tokens": 0}, "max_tokens: found 0"), ({"ids": []}, "found 0 of them")):
+        with pytest.raises(ValueError, match=message):
+            texts.add(**{"ids": [1]} | options)
+
+
 def test_where_a_text_ends(model: hero_moe.LanguageModel, folder: Path, tmp_path: Path) -> None:
     made = model.generate([5, 6, 7], max_tokens=20, seed=3)
     assert len(made) == 20 and model.eos_ids == ()

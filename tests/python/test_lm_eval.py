@@ -208,6 +208,18 @@ def test_batches_change_nothing(hero: HeroLM, folders: dict[str, Path]) -> None:
         assert got == pytest.approx(expected, abs=2e-4, rel=0)
 
 
+def test_texts_in_batches_are_the_texts_alone(hero: HeroLM, folders: dict[str, Path]) -> None:
+    """Of unlike lengths, stop strings and numbers of tokens: each leaves when it has ended, another joins."""
+    prompts = pieces_of_text(8, [1, 300, 20, 90, 5, 150, 60, 40, 12, 200, 8, 33])
+    stops: list[list[str]] = [["\n"], ["e", "return"], [], ["的", " "]]
+    requests = [(p, {"until": stops[n % 4], "max_gen_toks": 4 + 3 * (n % 5)}) for n, p in enumerate(prompts)]
+    expected = [hero.generate_until([one], disable_tqdm=True)[0] for one in instances("generate_until", requests)]
+    for size in (None, 3, "auto:2"):
+        other = HeroLM(str(folders["qwen3"]), batch_size=size, max_batch_size=5)
+        assert other.generate_until(instances("generate_until", requests), disable_tqdm=True) == expected
+    assert len(set(expected)) > 8 and len({len(hero.tok_encode(text)) for text in expected}) > 4
+
+
 def test_answers_are_cached(hero: HeroLM, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[tuple[Any, ...], Any] = {}
 

@@ -29,7 +29,7 @@ def _parser() -> _Parser:
     add("--tasks", nargs="+", metavar="KEY", default=every, help=f"of {', '.join(every)}; all")
     add("--limit", type=int, metavar="N", help="evenly spaced rows of each benchmark instead of all")
     add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in a prompt, other than usual")
-    add("--out", metavar="DIR", default="bench", help="results; the same command goes on there (bench)")
+    add("--out", metavar="DIR", default="runs/benchmarks", help="results; the same command goes on there")
     add("--restart", action="store_true", help="forget what --out holds of these models and benchmarks")
     backend = "our engine, or transformers with the folder's code"
     add("--backend", choices=("hero", "hf"), default="hero", help=backend)
@@ -52,10 +52,13 @@ def main(words: list[str] | None = None) -> int:
     for name in ("models", "data_dir"):
         if not getattr(options, name):
             parser.error(f"--{name.replace('_', '-')}: found none, expected some")
-    from hero_moe.bench.comparison import compare_models
-
     try:
+        from hero_moe.bench.comparison import compare_models
+
         print(compare_models(options), end="")
+    except ModuleNotFoundError as error:
+        print(f"bench: found no module {error.name}, expected those of hero-moe[lm-eval]", file=sys.stderr)
+        return 2
     except ValueError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
