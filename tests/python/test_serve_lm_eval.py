@@ -1,4 +1,4 @@
-"""lm-evaluation-harness over HTTP: its `local-completions` finds what our own model `hero` finds in the same folder."""
+"""lm-evaluation-harness over HTTP: `local-completions` finds what our model `hero` finds in the same folder."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def scored_requests() -> list[tuple[str, str]]:
     for n in range(12):
         text = (python_text, chinese_text)[n % 2](draw)
         begin, size = draw.randrange(80), draw.randint(2, 80)
-        requests.append((text[begin : begin + size], text[begin + size : begin + size + draw.randint(12, 25)]))
-        requests.append((text[begin : begin + size], " left"))
+        text = text[begin:]
+        requests.append((text[:size], text[size : size + draw.randint(12, 25)]))
+        requests.append((text[:size], " left"))
     return requests
 
 
@@ -111,7 +112,8 @@ def test_a_tokenizer_of_transformers(run: Path, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with serving(run, "--tokenizer", tmp_path) as server:
         model = theirs(server)
-        assert model.prefix_token_id == tokenizer.bos_token_id and model.eot_token_id == tokenizer.eos_token_id
+        assert model.prefix_token_id == tokenizer.bos_token_id
+        assert model.eot_token_id == tokenizer.eos_token_id
         assert model.eos_string == "<|end|>" and model.tokenizer.tokenizer_info["chat_template"] == TEMPLATE
         for text in ("def index_1(node):\n\treturn ", "的一是 – Ünïcödé 🙂"):
             ids = tokenizer.encode(text, add_special_tokens=False)
