@@ -7,7 +7,7 @@ std::vector<Event> Answer::wait(std::chrono::milliseconds patience) {
   // Without a stream the reader has use for the whole answer only.
   changed_.wait_for(lock, patience,
                     [this] { return error_ || unfinished_ == 0 || (stream_ && !events_.empty()); });
-  if (error_) throw *error_;
+  if (error_) std::rethrow_exception(error_);
   return std::exchange(events_, {});
 }
 
@@ -25,7 +25,7 @@ void Answer::push(Event event) {
 
 void Answer::fail(const ApiError& error) {
   const std::lock_guard lock(mutex_);
-  error_ = error;
+  error_ = std::make_exception_ptr(error);
   changed_.notify_one();
 }
 

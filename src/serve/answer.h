@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -60,7 +61,7 @@ class Answer {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Event> events_;
-  std::optional<ApiError> error_;
+  std::exception_ptr error_;
   size_t unfinished_;
   const bool stream_;
   std::atomic<bool> cancelled_ = false;

@@ -94,7 +94,8 @@ void refuse_unsupported(const Fields& fields, int64_t n) {
   zero("presence_penalty");
   zero("frequency_penalty");
   const json* suffix = fields.find("suffix");
-  neutral("suffix", suffix && *suffix == "", "nothing");
+  neutral("suffix", suffix && suffix->is_string() && suffix->get_ref<const std::string&>().empty(),
+          "nothing");
   const json* bias = fields.find("logit_bias");
   neutral("logit_bias", bias && bias->is_object() && bias->empty(), "nothing");
   const json* best = fields.find("best_of");

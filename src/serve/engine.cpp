@@ -157,7 +157,7 @@ void Engine::score_batch() {
   const size_t longest = size(oldest);
   std::erase_if(candidates,
                 [&](const auto& c) { return c == oldest || size(c) > longest || 2 * size(c) < longest; });
-  std::ranges::stable_sort(candidates, std::ranges::greater(), size);
+  std::ranges::sort(candidates, std::ranges::greater(), size);
   candidates.insert(candidates.begin(), oldest);
   candidates.resize(std::min(candidates.size(), std::max<size_t>(1, kPassTokens / longest)));
 

@@ -194,19 +194,21 @@ class HttpServer::Impl : public httplib::Server {
         put(refusal({response.status, "found a request that is no HTTP of this server's"}), response);
       }
     });
-    set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
-      put(refusal({500, "the server failed"}), response);
-    });
+    set_exception_handler(
+        [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
+          put(refusal({500, "the server failed"}), response);
+        });
     set_logger([this](const httplib::Request& request, const httplib::Response& response) {
       const bool known = endpoints_.contains(request.path);
       observer_(known ? request.path : "other", response.status);
     });
   }
 
-  void add(const std::string& method, const std::string& path, HttpServer::Handler handler, bool open) {
+  void add(const std::string& method, const std::string& path, const HttpServer::Handler& handler,
+           bool open) {
     endpoints_[path] = {method, open};
     if (method == "GET") {
-      Get(path, [this, handler](const httplib::Request&, httplib::Response& response) {
+      Get(path, [handler](const httplib::Request&, httplib::Response& response) {
         put(answer(handler, ""), response);
       });
       return;
@@ -370,12 +372,12 @@ HttpServer::HttpServer(const HttpLimits& limits, std::string api_key, Observer o
 
 HttpServer::~HttpServer() = default;
 
-void HttpServer::get(const std::string& path, Handler handler, bool open) {
-  impl_->add("GET", path, std::move(handler), open);
+void HttpServer::get(const std::string& path, const Handler& handler, bool open) {
+  impl_->add("GET", path, handler, open);
 }
 
-void HttpServer::post(const std::string& path, Handler handler) {
-  impl_->add("POST", path, std::move(handler), /*open=*/false);
+void HttpServer::post(const std::string& path, const Handler& handler) {
+  impl_->add("POST", path, handler, /*open=*/false);
 }
 
 int HttpServer::bind(const std::string& host, int port) { return impl_->open(host, port); }

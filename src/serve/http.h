@@ -50,9 +50,9 @@ class HttpServer {
   ~HttpServer();
 
   /// Adds an endpoint; an `open` one asks for no key. Errors of handlers are ApiError; others are status 500.
-  void get(const std::string& path, Handler handler, bool open = false);
+  void get(const std::string& path, const Handler& handler, bool open = false);
   /// The same for POST; the body is JSON (Content-Type: application/json).
-  void post(const std::string& path, Handler handler);
+  void post(const std::string& path, const Handler& handler);
 
   /// Returns the port; 0 asks for any. UserError where it is taken or the host is not of this machine.
   int bind(const std::string& host, int port);

@@ -100,7 +100,7 @@ HttpReply Endpoints::list_models() const {
 
 // "" for none.
 std::string Endpoints::special_token(const char* name) const {
-  const std::string named = token_content(tokenizer_config(tokenizer_), name);
+  std::string named = token_content(tokenizer_config(tokenizer_), name);
   if (!named.empty()) return named;
   const int32_t id = std::string_view(name) == "eos_token"   ? tokenizer_.eos_id()
                      : std::string_view(name) == "bos_token" ? tokenizer_.bos_id()

@@ -29,6 +29,9 @@ TEST(BpeTokenizer, JoinsByRankThenFromTheLeft) {
   EXPECT_EQ(tokenizer.vocab_size(), 260);
   EXPECT_EQ(tokenizer.eos_id(), 259);
   EXPECT_EQ(tokenizer.piece(258), "\u0120a");
+  EXPECT_EQ(tokenizer.bytes(258), " a");
+  EXPECT_EQ(tokenizer.bytes(0xE4), "\xE4");
+  EXPECT_EQ(tokenizer.bytes(259), "");
   EXPECT_STREQ(tokenizer.file_name(), "tokenizer.json");
   const auto pairs = open(small_tokenizer_json({{"a", "a"}}));
   EXPECT_EQ(pairs.encode("aaaaa"), (Ids{256, 256, 'a'}));

@@ -9,6 +9,7 @@
 #include "data/files.h"
 #include "data/nasty_text.h"
 #include "data/tokenizer_training.h"
+#include "data/utf8.h"
 
 namespace hero {
 namespace {
@@ -50,6 +51,27 @@ TEST_F(TokenizerTest, EveryTextSurvivesByteForByte) {
     ASSERT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "unknown in text " << i;
     ASSERT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eos_id()), 0) << "control in text " << i;
   }
+}
+
+// Token by token, whatever stands before: what a stream of text is made of.
+TEST_F(TokenizerTest, BytesOfTokensMakeUpTheText) {
+  const auto tokenizer = TokenizerTest::tokenizer();
+  const auto bytes_of = [&](const std::vector<int32_t>& ids) {
+    std::string bytes;
+    for (const int32_t id : ids) bytes += tokenizer.bytes(id);
+    return bytes;
+  };
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const std::string text = nasty_text(i);
+    ASSERT_EQ(bytes_of(tokenizer.encode(text)), text) << "text " << i;
+  }
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string bytes = tokenizer.bytes(id);
+    ASSERT_EQ(to_valid_utf8(bytes), tokenizer.decode(std::vector{id})) << id;
+  }
+  EXPECT_EQ(tokenizer.bytes(tokenizer.eos_id()), "");
+  EXPECT_EQ(tokenizer.bos_id(), -1);
+  EXPECT_THROW(tokenizer.bytes(900), UserError);
 }
 
 TEST_F(TokenizerTest, EveryCharacterSurvives) {

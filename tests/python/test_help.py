@@ -27,6 +27,8 @@ OPTIONS: dict[str, list[str]] = {
     "bench": [],
     "bench cost-table": "config steps warmup rounds layers train-steps json".split(),
     "bench step": "config steps warmup".split(),
+    "serve": "host port api-key model-name tokenizer device dtype max-tokens max-batch max-queue max-body timeout "
+    "drain".split(),
     "report": ["out"],
 }
 # Those that take a value and have none by default.
@@ -54,6 +56,10 @@ WITHOUT_DEFAULT = {
     "bench step --config",
     "diff --text",
     "diff --tokens",
+    "serve --api-key",
+    "serve --model-name",
+    "serve --tokenizer",
+    "serve --dtype",
 }
 
 

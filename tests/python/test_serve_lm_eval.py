@@ -1,4 +1,4 @@
-"""lm-evaluation-harness over HTTP: its `local-completions` finds what our own model `hero` finds in the same folder."""
+"""lm-evaluation-harness over HTTP: `local-completions` finds what our model `hero` finds in the same folder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from program import DEEPSEEK, checkpoint, ran, training
 from serving import Server, serving
+from test_lm_eval import TEMPLATE, trained_tokenizer
 
 from hero_moe.harness import HeroLM
 
@@ -59,8 +60,9 @@ def scored_requests() -> list[tuple[str, str]]:
     for n in range(12):
         text = (python_text, chinese_text)[n % 2](draw)
         begin, size = draw.randrange(80), draw.randint(2, 80)
-        requests.append((text[begin : begin + size], text[begin + size : begin + size + draw.randint(12, 25)]))
-        requests.append((text[begin : begin + size], " left"))
+        text = text[begin:]
+        requests.append((text[:size], text[size : size + draw.randint(12, 25)]))
+        requests.append((text[:size], " left"))
     return requests
 
 
@@ -102,3 +104,19 @@ def test_greedy_texts(server: Server, ours: HeroLM, options: dict[str, Any]) -> 
     found = theirs(server, **options).generate_until(requests, disable_tqdm=True)
     assert found == ours.generate_until(requests, disable_tqdm=True)
     assert any(found)
+
+
+def test_a_tokenizer_of_transformers(run: Path, tmp_path: Path) -> None:
+    """What local-completions learns of a tokenizer.json with a begin token and a chat template."""
+    tokenizer = trained_tokenizer("<|begin|>")
+    tokenizer.save_pretrained(tmp_path)
+    with serving(run, "--tokenizer", tmp_path) as server:
+        model = theirs(server)
+        assert model.prefix_token_id == tokenizer.bos_token_id
+        assert model.eot_token_id == tokenizer.eos_token_id
+        assert model.eos_string == "<|end|>" and model.tokenizer.tokenizer_info["chat_template"] == TEMPLATE
+        for text in ("def index_1(node):\n\treturn ", "的一是 – Ünïcödé 🙂"):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            assert model.tok_encode(text) == ids and model.tokenizer.decode(ids) == text
+            echoed = server.complete(text, echo=True, logprobs=0, max_tokens=0)["choices"][0]
+            assert echoed["text"] == text and len(echoed["logprobs"]["tokens"]) == len(ids)

@@ -20,7 +20,7 @@ from serving import Server, eventually, events, serving
 pytestmark = pytest.mark.long
 
 FUZZED, FUZZERS, CLIENTS = 10_000, 12, 64
-GROWTH = 24 << 20  # bytes of resident memory, after a fifth of the requests
+GROWTH = 8 << 20  # bytes of resident memory, after a fifth of the requests
 SAME = ("index", "text", "finish_reason")
 REFUSALS = {400, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client had gone
 
@@ -40,7 +40,7 @@ def valid_requests() -> list[dict[str, Any]]:
     draw = random.Random(1)
     found: list[dict[str, Any]] = []
     for seed in range(40):
-        prompt = draw.choice(["def", "def index_1(node):\n", [5, 269, 308], ["的一", "x = "], [[7], [8, 9]], ""])
+        prompt = draw.choice(["def", "def index_1(node):\n", [5, 269], ["的一", "x = "], [[7], [8, 9]], ""])
         request = {"prompt": prompt, "seed": seed, "max_tokens": draw.randint(1, 24)}
         if draw.random() < 0.3:
             request |= {"echo": True, "logprobs": draw.randint(0, 5)}
@@ -60,7 +60,9 @@ def check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         if other["logprobs"] is not None:
             logs, wanted = one["logprobs"], other["logprobs"]
             assert logs["tokens"] == wanted["tokens"] and logs["text_offset"] == wanted["text_offset"]
-            numbers, right = ([1 if log is None else log for log in x["token_logprobs"]] for x in (logs, wanted))
+            numbers, right = (
+                [1 if log is None else log for log in one["token_logprobs"]] for one in (logs, wanted)
+            )
             assert numbers == pytest.approx(right, abs=1e-9, rel=0)
 
 
@@ -74,10 +76,15 @@ def ask(server: Server, request: dict[str, Any], counts: Counter[str]) -> dict[s
         counts["asked again"] += 1
 
 
-JUNK: list[Any] = [None, True, False, 0, -1, 1.5, 1e300, -1e-300, 10**25, 2**63, 2**64 - 1, "", "x", "\x00", "汉" * 50,
-                   [], [[]], {}, {"a": {"b": [1]}}, [None], [1, "a"], [[1], "a"], ["a", 1], 3, 64, 129]  # fmt: skip
-FIELDS = ["prompt", "model", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprobs",
-          "stream", "stream_options", "suffix", "best_of", "logit_bias", "user", "ignore_eos", "other"]  # fmt: skip
+JUNK: list[Any] = [
+    *(None, True, False, 0, -1, 3, 64, 129, 1.5, 1e300, -1e-300, 10**25, 2**63, 2**64 - 1),
+    *("", "x", "\x00", "汉" * 50, {}, {"a": {"b": [1]}}),
+    *([], [[]], [None], [1, "a"], [[1], "a"], ["a", 1]),
+]
+FIELDS = (
+    "prompt model max_tokens n temperature top_p top_k seed stop echo logprobs stream stream_options suffix "
+    "best_of logit_bias user ignore_eos other"
+).split()
 POSTED = ["/v1/completions"] * 8 + ["/tokenize", "/detokenize"]
 PATHS = [*POSTED, "/v1/models", "/metrics", "/nowhere", "/%00", "*"]
 
@@ -104,10 +111,19 @@ def scrambled(draw: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
+BODIES = [b"[" * 19_000, b'{"a":' * 3000, b" " * 25_000, b'{"prompt": ' + b"9" * 5000 + b"}",
+          b'{"prompt": [' + b"1e5," * 300 + b"1]}"]  # fmt: skip
+CHUNKED = http_bytes("/tokenize", b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+GARBAGE = [b"\r\n" * 50, b"A" * 70_000, b"GET / HTTP/9.9\r\n\r\n",
+           b"GET /health HTTP/1.1\r\nRange: bytes=" + b"1-2," * 1500 + b"1-2\r\n\r\n",
+           CHUNKED + b"ffffffffffffffff\r\n", CHUNKED + b"5\r\n{\r\n", CHUNKED + b"zz\r\n",
+           CHUNKED + b"1;x=" + b"y" * 5000]  # fmt: skip
+
+
 def fuzzed(draw: random.Random, valid: list[dict[str, Any]]) -> bytes:
-    """The bytes of one wrong request; now and then it is a right one."""
+    """The bytes of a request, wrong in most cases."""
     request = dict(draw.choice(valid))
-    kind = draw.randrange(8)
+    kind = draw.randrange(9)  # 8: nothing is wrong
     if kind < 3:
         for _ in range(draw.randint(1, 3)):
             request[draw.choice(FIELDS)] = draw.choice(JUNK)
@@ -115,8 +131,7 @@ def fuzzed(draw: random.Random, valid: list[dict[str, Any]]) -> bytes:
     if kind == 3:
         body = scrambled(draw, body)
     if kind == 4:
-        body = draw.choice([b"[" * draw.randint(1, 19_000), b'{"a":' * 3000, draw.randbytes(500), b" " * 25_000,
-                            b'{"prompt": ' + b"9" * 5000 + b"}", b'{"prompt": [' + b"1e5," * 300 + b"1]}"])  # fmt: skip
+        body = draw.choice([*BODIES, draw.randbytes(500)])
     if kind == 5:
         return scrambled(draw, http_bytes(draw.choice(PATHS), body))
     if kind == 6:
@@ -124,10 +139,7 @@ def fuzzed(draw: random.Random, valid: list[dict[str, Any]]) -> bytes:
         method = draw.choice(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
         return http_bytes(draw.choice(PATHS), body, length, method)
     if kind == 7:
-        return draw.choice([draw.randbytes(draw.randint(1, 3000)), b"\r\n" * 50, b"A" * 70_000, b"GET / HTTP/9.9\r\n\r\n",
-                            b"GET /health HTTP/1.1\r\nRange: bytes=" + b"1-2," * 1500 + b"1-2\r\n\r\n",
-                            b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n"
-                            + draw.choice([b"ffffffffffffffff\r\n", b"5\r\n{\r\n", b"zz\r\n", b"1;x=" + b"y" * 5000])])  # fmt: skip
+        return draw.choice([*GARBAGE, draw.randbytes(draw.randint(1, 3000))])
     return http_bytes(draw.choice(POSTED), body)
 
 
