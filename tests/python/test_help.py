@@ -29,6 +29,7 @@ OPTIONS: dict[str, list[str]] = {
     "bench step": "config steps warmup".split(),
     "serve": "host port api-key model-name tokenizer device dtype max-tokens max-batch max-queue max-body timeout "
     "drain".split(),
+    "study": "variants seeds data held-out out jobs threads report-only".split(),
     "report": ["out"],
 }
 # Those that take a value and have none by default.
@@ -60,6 +61,7 @@ WITHOUT_DEFAULT = {
     "serve --model-name",
     "serve --tokenizer",
     "serve --dtype",
+    "study --held-out",
 }
 
 
