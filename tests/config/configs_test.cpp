@@ -10,7 +10,8 @@
 namespace hero {
 namespace {
 
-const std::set<std::string> kBases = {"demo", "small-qwen3", "small-deepseek", "paper-8b", "qwen3"};
+const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek", "paper-8b",
+                                      "qwen3", "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",  "rcp",    "mask1",
                                          "mask3",    "mask5", "mask10", "no-scaling"};
 
@@ -41,7 +42,7 @@ int64_t parameters(const Config& config) {
     attention = 2 * D * H * m.head_dim + 2 * D * m.num_key_value_heads * m.head_dim + 2 * m.head_dim;
   } else {
     const int64_t qk = m.qk_nope_head_dim + m.qk_rope_head_dim;
-    attention = D * m.q_lora_rank + m.q_lora_rank + m.q_lora_rank * H * qk;
+    attention = m.q_lora_rank ? D * m.q_lora_rank + m.q_lora_rank + m.q_lora_rank * H * qk : D * H * qk;
     attention += D * (m.kv_lora_rank + m.qk_rope_head_dim) + m.kv_lora_rank;
     attention += m.kv_lora_rank * H * (m.qk_nope_head_dim + m.v_head_dim) + H * m.v_head_dim * D;
   }
@@ -116,6 +117,20 @@ TEST(Configs, ParameterCounts) {
   EXPECT_EQ(parameters(load({"paper-8b", "baseline"})), 7'983'549'952);
   EXPECT_EQ(parameters(load({"paper-8b"})), 7'986'990'592);
   EXPECT_EQ(parameters(load({"qwen3", "baseline"})), 30'532'122'624);  // as the public model
+}
+
+// Without the vocabulary, which is the data's: 4096 more rows of embedding and output make 1,048,576 more.
+TEST(Configs, StudyModels) {
+  EXPECT_EQ(parameters(load({"study-deepseek"})) + 2 * 4096 * 128, 14'545'536);
+  for (const char* base : {"study-deepseek", "study-qwen3"}) {
+    const Config c = load({base});
+    const auto stages = stage_of_layers(moe_layers(c.model), c.router);
+    // The widest window of the paper's variants leaves out layers of several routers.
+    int64_t cut = 0;
+    for (int64_t l = 1; l <= moe_layers(c.model); ++l)
+      cut += visible_layers(l, stages, c.router) != visible_layers(l, stages, load({base, "mask10"}).router);
+    EXPECT_EQ(cut, 5);
+  }
 }
 
 TEST(Configs, PaperModelIsThePapers) {

@@ -42,7 +42,7 @@ TEST(ModelConfig, EveryConfigurationOfTheRepositoryComesBack) {
                          config.model.num_experts == Config().model.num_experts;
     (overlay ? overlays : bases).push_back(file.path().string());
   }
-  ASSERT_EQ(bases.size(), 5u);
+  ASSERT_EQ(bases.size(), 7u);
   ASSERT_EQ(overlays.size(), 8u);
   overlays.push_back("");
   for (const std::string& base : bases) {
