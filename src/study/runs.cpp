@@ -8,6 +8,7 @@
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "config/error.h"
@@ -155,8 +156,6 @@ void check_present(const StudyRun& run) {
     }
   }
 }
-
-int64_t steps_done(const StudyRun& run) { return StepCounter(run).count(); }
 
 bool finished(const StudyRun& run) { return trained(run) && evaluated(run); }
 

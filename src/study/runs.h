@@ -1,7 +1,6 @@
 #pragma once
 // A study's training runs: which there are, which are finished, and how the others are brought to their end.
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +31,6 @@ std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<
 /// UserError where a folder holds a run of another configuration; train.threads, train.device and
 /// checkpoint.* may differ.
 void check_present(const StudyRun& run);
-
-/// Steps that the run's metrics hold.
-int64_t steps_done(const StudyRun& run);
 
 /// Whether it is trained to its last step, and evaluated if it is to be.
 bool finished(const StudyRun& run);
