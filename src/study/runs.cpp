@@ -16,19 +16,12 @@
 #include "data/step_progress.h"
 #include "folder/resolve.h"
 #include "study/child.h"
+#include "train/stop_signal.h"
 
 namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t asked_to_stop = 0;
-
-// The first SIGINT or SIGTERM lets every run save; the second ends them and this process at once.
-void on_signal(int number) {
-  asked_to_stop = number;
-  std::signal(number, SIG_DFL);
-}
 
 fs::path log_of(const StudyRun& run) { return run.folder.string() + ".log"; }
 
@@ -56,7 +49,7 @@ class Active {
   /// The status with which the run came to its end; nothing while it goes on.
   std::optional<int> poll() {
     const auto status = child_.status();
-    if (!status || *status != 0 || evaluated(*run_) || asked_to_stop) return status;
+    if (!status || *status != 0 || evaluated(*run_) || stop_signal()) return status;
     if (evaluating_) throw RunError(log_of(*run_).string() + ": no result in " + run_->name + "/eval.json");
     child_ = start();
     return std::nullopt;
@@ -160,8 +153,7 @@ void check_present(const StudyRun& run) {
 bool finished(const StudyRun& run) { return trained(run) && evaluated(run); }
 
 int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  catch_stop_signals();
   std::deque<const StudyRun*> waiting;
   std::vector<StepCounter> counters(runs.begin(), runs.end());
   int64_t total = 0;
@@ -182,13 +174,13 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
   std::deque<Active> active;
   int failed = 0;
   bool told = false;
-  while (!active.empty() || (!waiting.empty() && !failed && !asked_to_stop)) {
-    while (!waiting.empty() && !failed && !asked_to_stop && static_cast<int64_t>(active.size()) < jobs) {
+  while (!active.empty() || (!waiting.empty() && !failed && !stop_signal())) {
+    while (!waiting.empty() && !failed && !stop_signal() && static_cast<int64_t>(active.size()) < jobs) {
       fs::create_directories(waiting.front()->folder.parent_path());
       active.emplace_back(*waiting.front());
       waiting.pop_front();
     }
-    if (asked_to_stop && !told) {
+    if (stop_signal() && !told) {
       for (const auto& one : active) one.stop();
       told = true;
     }
@@ -198,7 +190,7 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
         ++one;
         continue;
       }
-      if (*status != 0 && !asked_to_stop) {
+      if (*status != 0 && !stop_signal()) {
         std::fprintf(stderr, "\n%s: %s\n", log_of(one->run()).c_str(), last_line(log_of(one->run())).c_str());
         if (!failed) failed = *status;
       }
@@ -208,10 +200,9 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   progress.finish();
-  if (!asked_to_stop) return failed;
-  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command goes on\n",
-               static_cast<int>(asked_to_stop));
-  return 128 + asked_to_stop;
+  if (!stop_signal()) return failed;
+  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command goes on\n", stop_signal());
+  return 128 + stop_signal();
 }
 
 }  // namespace hero

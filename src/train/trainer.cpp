@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -21,19 +20,12 @@
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/step.h"
+#include "train/stop_signal.h"
 
 namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t stop_signal = 0;
-
-// The first SIGINT or SIGTERM asks for a save; the second ends the process at once.
-void on_signal(int number) {
-  stop_signal = number;
-  std::signal(number, SIG_DFL);
-}
 
 class Trainer {
  public:
@@ -143,10 +135,10 @@ class Trainer {
       run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
       return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
     });
-    step_.ask_to_stop(stop_signal);
+    step_.ask_to_stop(stop_signal());
     step_.update(record.step, record.lr);
     const auto sums = step_.read();
-    stop_ = world_ ? sums.stop_signal : static_cast<int>(stop_signal);
+    stop_ = world_ ? sums.stop_signal : stop_signal();
     record.loss = sums.loss;
     record.lm = sums.lm;
     record.balance = sums.balance;
@@ -268,8 +260,7 @@ int train_together(const TrainOptions& given, const Launch& launch) {
 }  // namespace
 
 int train(const TrainOptions& options) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  catch_stop_signals();
   const auto launch = read_launch();
   return launch.host.empty() ? train_alone(options) : train_together(options, launch);
 }

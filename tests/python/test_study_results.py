@@ -12,7 +12,7 @@ from conftest import write_run
 
 from hero_moe.study.__main__ import main
 from hero_moe.study.reading import COSTS, load_study
-from hero_moe.study.statistics import Sample, band, results
+from hero_moe.study.statistics import Noise, Sample, band, results
 
 STEPS, SEEDS = 60, (1, 2, 3)
 LOWER = {"baseline": (0.0, 0.0, 0.0), "hero": (0.02, 0.03, 0.04), "mask1": (0.01, -0.02, 0.01)}
@@ -80,6 +80,21 @@ def test_one_seed_has_no_interval() -> None:
     assert math.isnan(Sample.of({}).mean)
 
 
+def test_noise_is_what_seed_and_variant_leave() -> None:
+    """Two-way layout by hand: seeds add 0 and 1, variants 0 and 0.5; one cell's 0.04 leaves +-0.01 everywhere."""
+    noise = Noise.of([{1: 3.0, 2: 4.0}, {1: 3.5, 2: 4.54}])
+    assert noise is not None and noise.seeds == [1, 2] and noise.degrees == 1
+    assert noise.deviation == pytest.approx(0.02, abs=1e-12)
+    # Student's t with 1 degree of freedom: 12.706205; the difference of two means over 2 seeds: sqrt(2 / 2).
+    assert noise.least_difference == pytest.approx(12.706205 * 0.02, abs=1e-7)
+
+
+def test_noise_takes_the_seeds_that_all_have() -> None:
+    noise = Noise.of([{1: 3.0, 2: 4.0, 3: 9.0}, {2: 4.5, 1: 3.5, 4: 0.0}])
+    assert noise is not None and noise.seeds == [1, 2] and noise.deviation == pytest.approx(0.0, abs=1e-12)
+    assert Noise.of([{1: 3.0}, {1: 3.5}]) is None and Noise.of([{1: 3.0, 2: 4.0}]) is None and Noise.of([]) is None
+
+
 def test_band_is_mean_and_deviation_of_smoothed_curves() -> None:
     curves = [np.full(40, 1.0), np.full(40, 3.0)]
     one = band(curves)
@@ -93,7 +108,10 @@ def test_page_table_and_figures(study: Path, capsys: pytest.CaptureFixture[str])
     numbers = json.loads((study / "results.json").read_text())
     assert numbers["variants"]["hero"]["advantage"]["mean"] == pytest.approx(0.03)
     assert numbers["variants"]["baseline"]["advantage"]["mean"] is None and numbers["same_as"] == {"mask9": "hero"}
+    noise = numbers["noise"]["final_loss"]
+    assert noise["seeds"] == [1, 2, 3] and noise["degrees"] == 4
     html = (study / "report.html").read_text()
+    assert f"closer than {noise['least_difference']:.4f} over 3 seeds" in html
     assert html.count("<figure>") == 3 and "mask1 4" in html and "+50.00%" in html and "http" not in html
     names = {path.name for path in (study / "figures").iterdir()}
     assert names == {f"{name}.{ending}" for name in ("loss", "advantage", "final") for ending in ("png", "svg")}

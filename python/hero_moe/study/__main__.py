@@ -47,13 +47,16 @@ def _figures(study: Study, numbers: Sequence[Result]) -> dict[str, Figure]:
     return figures
 
 
-def _notes(study: Study) -> str:
+def _notes(study: Study, numbers: Sequence[Result]) -> str:
     notes = [
         "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are paired: "
         "runs of one seed saw the same batches and share their initial draws. A star: the interval leaves out zero; "
         "with several variants some stars come by chance. Late growth: mean advantage over the last fifth of the "
         "steps minus that over the fifth around the middle. Rates depend on what else the machine did.",
     ]
+    noise = table.noise_in_words(numbers)
+    if noise:
+        notes.append(noise)
     same = drawing.variants_in_words(study.variants)
     if same:
         notes.append(f"Every layer sees the same: {same}; trained once.")
@@ -92,7 +95,7 @@ def write_results(folder: Path) -> list[Path]:
                 "Results",
                 _table(table.LOSSES, table.loss_rows(study, numbers)),
                 _table(table.FURTHER, table.further_rows(study, numbers)),
-                page.paragraph(_notes(study)),
+                page.paragraph(_notes(study, numbers)),
             ),
             page.section("Figures", *parts),
         ],

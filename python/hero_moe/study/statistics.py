@@ -66,6 +66,32 @@ class Result:
     tokens_per_second: Sample
 
 
+@dataclass(frozen=True)
+class Noise:
+    """What the course of single runs adds to a loss: the residual of the two-way layout variant x seed, pooled over
+    all variants and therefore known better than from one variant's few differences. Every variant is taken to
+    scatter alike. `seeds`: those that all variants have finished; `least_difference`: two variants' means over these
+    seeds that are closer cannot be told apart at 95%."""
+
+    seeds: list[int]
+    deviation: float
+    degrees: int
+    least_difference: float
+
+    @classmethod
+    def of(cls, losses: Sequence[dict[int, float]]) -> Noise | None:
+        """From every variant's losses by seed; None with fewer than two variants or two common seeds."""
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in losses))) if losses else []
+        if len(losses) < 2 or len(seeds) < 2:
+            return None
+        degrees = (len(losses) - 1) * (len(seeds) - 1)
+        grid = np.array([[by_seed[seed] for seed in seeds] for by_seed in losses])
+        residual = grid - grid.mean(axis=0) - grid.mean(axis=1, keepdims=True) + grid.mean()
+        deviation = math.sqrt(float((residual**2).sum()) / degrees)
+        least = float(student.ppf(0.5 + CONFIDENCE / 2, degrees)) * deviation * math.sqrt(2 / len(seeds))
+        return cls(seeds, deviation, degrees, least)
+
+
 def held_out_loss(run: Run) -> float:
     """Mean loss over the evaluation's tokens; NaN without an evaluation of the last step."""
     entries = [entry for entry in run.evaluations if entry.step == run.metrics.steps[-1] and entry.tokens]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from hero_moe.sections import NONE, percent, plain, signed
 from hero_moe.study.reading import Study
-from hero_moe.study.statistics import Result, Sample
+from hero_moe.study.statistics import Noise, Result, Sample
 
 LOSSES = (
     ("variant", ""),
@@ -95,9 +96,29 @@ def _markdown(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) 
 
 
 def markdown(study: Study, results: Sequence[Result]) -> str:
-    """Both as Markdown."""
+    """Both, and the noise, as Markdown."""
     losses = _markdown(LOSSES, loss_rows(study, results))
-    return f"{losses}\n{_markdown(FURTHER, further_rows(study, results))}"
+    noise = noise_in_words(results)
+    return f"{losses}\n{_markdown(FURTHER, further_rows(study, results))}" + (f"\n{noise}\n" if noise else "")
+
+
+LOSS_KINDS = {"final_loss": "final loss", "held_out": "held-out loss"}
+
+
+def noises(results: Sequence[Result]) -> dict[str, Noise]:
+    """That of each kind of loss, as far as several variants share several seeds."""
+    found = {key: Noise.of([getattr(one, key).by_seed for one in results]) for key in LOSS_KINDS}
+    return {key: noise for key, noise in found.items() if noise}
+
+
+def noise_in_words(results: Sequence[Result]) -> str:
+    """A sentence for each kind of loss; empty where none is known."""
+    return " ".join(
+        f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's means "
+        f"(pooled, {noise.degrees} degrees of freedom): two variants closer than {noise.least_difference:.4f} over "
+        f"{len(noise.seeds)} seeds cannot be told apart at 95%."
+        for key, noise in noises(results).items()
+    )
 
 
 def _sample_json(sample: Sample) -> dict[str, Any]:
@@ -125,6 +146,7 @@ def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
             one.variant.name: {key: _sample_json(getattr(one, key)) for key in keys} | {"cost": one.variant.cost}
             for one in results
         },
+        "noise": {key: asdict(noise) for key, noise in noises(results).items()},
         "same_as": {variant.name: variant.same_as for variant in study.variants if variant.same_as},
     }
 
