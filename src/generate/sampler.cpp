@@ -3,26 +3,71 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "model/random.h"
 
 namespace hero {
 
+namespace {
+
+constexpr int64_t kFirstSorted = 64;  // ids put in order at first; then four times as many, as far as needed
+
+// The ids of logits in falling order, ties by the lower id, sorted as far as they are looked at.
+class Descending {
+ public:
+  explicit Descending(const at::Tensor& logits_V)
+      : logits_(logits_V), z_(logits_.const_data_ptr<double>()), ids_(static_cast<size_t>(logits_.numel())) {
+    std::iota(ids_.begin(), ids_.end(), 0);
+  }
+
+  int64_t operator[](int64_t place) {
+    if (place >= sorted_) sort_to(std::max({place + 1, kFirstSorted, 4 * sorted_}));
+    return ids_[static_cast<size_t>(place)];
+  }
+
+ private:
+  void sort_to(int64_t count) {
+    count = std::min(count, std::ssize(ids_));
+    std::partial_sort(ids_.begin() + sorted_, ids_.begin() + count, ids_.end(),
+                      [this](int64_t a, int64_t b) { return z_[a] > z_[b] || (z_[a] == z_[b] && a < b); });
+    sorted_ = count;
+  }
+
+  at::Tensor logits_;  // [V] fp64, contiguous
+  const double* z_;
+  std::vector<int64_t> ids_;
+  int64_t sorted_ = 0;
+};
+
+}  // namespace
+
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
   if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
-  const auto logits = logits_V.to(at::kDouble);
-  const auto [sorted, ids] = logits.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
-  int64_t kept = sorted.size(0);
-  if (sampling.top_k > 0) kept = std::min(kept, sampling.top_k);
-  auto probs = (sorted.slice(0, 0, kept) / sampling.temperature).softmax(0).contiguous();
-  const auto* p = probs.const_data_ptr<double>();
-  double mass = 0;
-  int64_t nucleus = 0;
-  while (nucleus < kept && (nucleus == 0 || mass < sampling.top_p)) mass += p[nucleus++];
+  const auto logits = logits_V.to(at::kDouble).contiguous();
+  auto weights = ((logits - logits.max()) / sampling.temperature).exp_();
+  const auto* weight = weights.const_data_ptr<double>();
+  Descending ids(logits);
+  int64_t kept = logits.numel();
+  double total = 0;
+  if (sampling.top_k > 0 && sampling.top_k < kept) {
+    kept = sampling.top_k;
+    for (int64_t i = 0; i < kept; ++i) total += weight[ids[i]];
+  } else {
+    total = weights.sum().item<double>();
+  }
+  double mass = total;
+  if (sampling.top_p < 1) {
+    mass = 0;
+    int64_t nucleus = 0;
+    while (nucleus < kept && (nucleus == 0 || mass < sampling.top_p * total)) mass += weight[ids[nucleus++]];
+    kept = nucleus;
+  }
   double left = uniform_at(sampling.seed, "generate", index) * mass;
-  int64_t chosen = 0;
-  while (chosen + 1 < nucleus && left >= p[chosen]) left -= p[chosen++];
-  return ids[chosen].item<int64_t>();
+  int64_t place = 0;
+  while (place + 1 < kept && left >= weight[ids[place]]) left -= weight[ids[place++]];
+  return ids[place];
 }
 
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top) {
