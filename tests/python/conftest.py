@@ -9,13 +9,15 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from program import ran
+
+from hero_moe.bench import sandbox
 
 # Before anybody imports transformers: nothing is downloaded, and the code of model folders that it opens is copied
 # to a folder of these tests, not to the user's cache.
@@ -175,3 +177,12 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ran("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", prefix,
         "--valid-fraction", 0.1, "--workers", 1)  # fmt: skip
     return prefix
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[None]:
+    """HumanEval's programs run, with bubblewrap where it works."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sandbox._probe():
+            patch.setenv(sandbox.UNSAFE_VARIABLE, "1")
+        yield

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import bench_data
@@ -17,21 +16,13 @@ import torch
 from program import ran, training
 
 from hero_moe.bench import __main__ as command
-from hero_moe.bench import sandbox
 from hero_moe.bench.benchmarks import BENCHMARKS, SUITE
 from hero_moe.bench.loading import Suite
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 PYTHON = Path(__file__).parents[2] / "python"
 OURS = {"PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs() -> Iterator[None]:
-    """Those of HumanEval run, with bubblewrap where it works."""
-    with pytest.MonkeyPatch.context() as patch:
-        if sandbox._probe():
-            patch.setenv(sandbox.UNSAFE_VARIABLE, "1")
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,15 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from hero_moe.bench import __main__ as command
-from hero_moe.bench import sandbox
 from hero_moe.bench.benchmarks import BENCHMARKS, SUITE
 from hero_moe.bench.data import subset
 from hero_moe.bench.loading import Suite
 from hero_moe.bench.models import Model, parse
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 ROWS, PER_SUBJECT = 20, 4
 SUBJECTS = {"math": 7, "bbh": 27, "mmlu": 57, "cmmlu": 67}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs() -> Iterator[None]:
-    """Those of HumanEval run, with bubblewrap where it works."""
-    with pytest.MonkeyPatch.context() as patch:
-        if sandbox._probe():
-            patch.setenv(sandbox.UNSAFE_VARIABLE, "1")
-        yield
 
 
 @pytest.fixture(scope="module")
