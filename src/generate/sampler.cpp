@@ -93,8 +93,8 @@ size_t Generator::add(std::vector<int64_t> prompt, const Sampling& sampling) {
   return count_ - 1;
 }
 
-// Reads what is unread of these texts in one pass, and chooses an id for each.
-void Generator::extend(const std::vector<Text*>& texts, std::vector<Made>& made) const {
+// Reads what is unread of these texts in one pass. Returns the logits [texts, V] after each, on the CPU.
+at::Tensor Generator::read(const std::vector<Text*>& texts) const {
   std::vector<int64_t> tokens, counts, last;
   std::vector<KeyValueCache*> caches;
   for (auto* text : texts) {
@@ -108,38 +108,59 @@ void Generator::extend(const std::vector<Text*>& texts, std::vector<Made>& made)
   const auto device = model_.device();
   auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
   if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
-  const auto logits = model_.logits(hidden, 1)[0].cpu();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    auto& text = *texts[i];
-    const auto row = logits[static_cast<int64_t>(i)];
-    const int64_t id = choose_token(row, text.sampling, static_cast<uint64_t>(text.made++));
-    std::optional<TokenLogprobs> logprobs;
-    if (text.sampling.logprobs >= 0) logprobs = token_logprobs(row, id, text.sampling.logprobs);
-    if (std::ranges::find(text.sampling.eos, id) != text.sampling.eos.end()) {
-      text.room = 0;
-      made.push_back({text.number, std::nullopt, id, std::move(logprobs)});
-      continue;
-    }
-    if (text.sampling.cache) text.unread.clear();
-    text.unread.push_back(id);
-    made.push_back({text.number, id, id, std::move(logprobs)});
+  return model_.logits(hidden, 1)[0].cpu();
+}
+
+// `first` and the other texts that begin with the same prompt and keep a cache.
+std::vector<Generator::Text*> Generator::same_prompt(const Text& first) const {
+  std::vector<Text*> same;
+  for (const auto& text : texts_) {
+    const bool begins = text->made == 0 && text->room > 0 && text->sampling.cache;
+    if (text.get() == &first || (begins && text->unread == first.unread)) same.push_back(text.get());
   }
+  return same;
+}
+
+Generator::Made Generator::take(Text& text, const at::Tensor& logits_V) {
+  const int64_t id = choose_token(logits_V, text.sampling, static_cast<uint64_t>(text.made++));
+  std::optional<TokenLogprobs> logprobs;
+  if (text.sampling.logprobs >= 0) logprobs = token_logprobs(logits_V, id, text.sampling.logprobs);
+  if (std::ranges::find(text.sampling.eos, id) != text.sampling.eos.end()) {
+    text.room = 0;
+    return {text.number, std::nullopt, id, std::move(logprobs)};
+  }
+  if (text.sampling.cache) text.unread.clear();
+  text.unread.push_back(id);
+  return {text.number, id, id, std::move(logprobs)};
 }
 
 std::vector<Generator::Made> Generator::step() {
   std::vector<Made> made;
-  std::vector<Text*> together;
+  std::vector<Text*> together, alone;
   for (const auto& text : texts_) {
     if (text->made >= text->room) {
       made.push_back({text->number, std::nullopt, std::nullopt, std::nullopt});
       text->room = 0;
-    } else if (text->made == 0 || !text->sampling.cache) {
-      extend({text.get()}, made);
     } else {
-      together.push_back(text.get());
+      (text->made == 0 || !text->sampling.cache ? alone : together).push_back(text.get());
     }
   }
-  if (!together.empty()) extend(together, made);
+  while (!alone.empty()) {
+    auto& first = *alone.front();
+    const auto same = first.sampling.cache ? same_prompt(first) : std::vector<Text*>{&first};
+    std::erase_if(alone, [&](const auto* text) { return std::ranges::find(same, text) != same.end(); });
+    const auto logits_V = read({&first})[0];
+    for (auto* text : same) {
+      if (text != &first) text->cache = first.cache;
+    }
+    for (auto* text : same) made.push_back(take(*text, logits_V));
+  }
+  if (!together.empty()) {
+    const auto logits = read(together);
+    for (size_t i = 0; i < together.size(); ++i) {
+      made.push_back(take(*together[i], logits[static_cast<int64_t>(i)]));
+    }
+  }
   std::erase_if(texts_, [](const auto& text) { return text->room == 0; });
   return made;
 }

@@ -50,7 +50,8 @@ class Generator {
     std::optional<TokenLogprobs> logprobs;  ///< of `drawn`, where the text's sampling asks for them
   };
   /// The next id of every text that has not ended: an eos (itself not returned), max_tokens ids or the
-  /// model's last position end it. New prompts are read one by one, then all texts go on together.
+  /// model's last position end it. New prompts are read one by one, one of several texts once, then all texts
+  /// go on together.
   std::vector<Made> step();
 
   /// Ends a text before its time, and frees what was kept for it. Nothing happens where it has ended.
@@ -64,7 +65,9 @@ class Generator {
     KeyValueCache cache;
     int64_t made = 0, room = 0;
   };
-  void extend(const std::vector<Text*>& texts, std::vector<Made>& made) const;
+  at::Tensor read(const std::vector<Text*>& texts) const;
+  std::vector<Text*> same_prompt(const Text& first) const;
+  static Made take(Text& text, const at::Tensor& logits_V);
 
   const Transformer& model_;
   std::vector<std::unique_ptr<Text>> texts_;  // that have not ended

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <utility>
 
 #include "ops/ops.h"
 
@@ -67,6 +68,15 @@ RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequenc
   if (model.rope_scaling.type != "yarn") return {angle.cos(), angle.sin()};
   const double a = amplitude(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
+}
+
+CachedRows::CachedRows(const CachedRows& other)
+    : memory_(other.memory_.defined() ? other.memory_.clone() : at::Tensor()), length_(other.length_) {}
+
+CachedRows& CachedRows::operator=(CachedRows other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(length_, other.length_);
+  return *this;
 }
 
 void CachedRows::append(const at::Tensor& rows, int64_t first, int64_t count) {

@@ -22,9 +22,16 @@ RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequenc
 /// without YaRN.
 double yarn_logit_scale(const RopeScaling& scaling);
 
-/// Rows of earlier positions, [S, heads, width], in memory that grows by doubling.
+/// Rows of earlier positions, [S, heads, width], in memory that grows by doubling. A copy has memory of its
+/// own.
 class CachedRows {
  public:
+  CachedRows() = default;
+  CachedRows(const CachedRows& other);
+  CachedRows(CachedRows&&) = default;
+  CachedRows& operator=(CachedRows other) noexcept;
+  ~CachedRows() = default;
+
   /// Appends `count` of the rows [T, heads, width] from `first` on.
   void append(const at::Tensor& rows, int64_t first, int64_t count);
   at::Tensor rows() const { return memory_.slice(0, 0, length_); }

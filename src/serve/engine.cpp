@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "serve/scoring.h"
 
@@ -220,6 +221,7 @@ Sampling Engine::sampling_of(const Text& text) const {
 // Fills the free places, a text of each job in turn, as far as reading their prompts is one pass's work.
 void Engine::begin_texts() {
   size_t read = 0;
+  std::set<std::pair<Job*, size_t>> begun;  // prompts: the generator reads one of several texts once
   while (running_.size() < limits_.max_batch) {
     Job* next = nullptr;
     for (auto& job : jobs_) {
@@ -227,9 +229,13 @@ void Engine::begin_texts() {
     }
     if (!next) return;
     const size_t number = next->ready.back();
-    const auto& prompt = next->task.prompts[number / static_cast<size_t>(next->task.n)];
-    if (read > 0 && read + prompt.size() > kPassTokens) return;
-    read += prompt.size();
+    const size_t index = number / static_cast<size_t>(next->task.n);
+    const auto& prompt = next->task.prompts[index];
+    if (!begun.contains({next, index})) {
+      if (read > 0 && read + prompt.size() > kPassTokens) return;
+      read += prompt.size();
+      begun.emplace(next, index);
+    }
     next->ready.pop_back();
     give_turn(*next);
     auto text = new_text(*next, number);

@@ -124,6 +124,15 @@ def test_texts_together_are_the_texts_alone(model: hero_moe.LanguageModel) -> No
     assert len(stopped) == 2 and all(end not in made for made in stopped)
 
 
+def test_texts_of_one_prompt_go_their_own_ways(model: hero_moe.LanguageModel) -> None:
+    """Their prompt is read once; the positions after it are each text's own, beyond the first 64 of the cache too."""
+    one, other = list(range(30, 70)), [3, 9]
+    prompts = [one, other, one, one, other]
+    together = model.generate(prompts, max_tokens=40, temperature=1.5, seed=11)
+    alone = [model.generate(p, max_tokens=40, temperature=1.5, seed=11 + n) for n, p in enumerate(prompts)]
+    assert together == alone and len({tuple(made) for made in together}) == 5
+
+
 def test_texts_join_and_leave(model: hero_moe.LanguageModel) -> None:
     """While others go on, which notice nothing of it."""
     prompts = [[5, 6, 7], [8] * 20, [9, 4]]
