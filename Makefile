@@ -35,11 +35,12 @@ fuzz: install ## libFuzzer on the readers of model folders (SECONDS=n for each; 
 bench: build ## every target on CPUs, measured: docs/results/cpu.md; hours, alone on the machine (QUICK=1: a trial)
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)
 
-lint: configure ## format, include order, and clang-tidy on what changed (BASE=commit; default: the last one)
+lint: configure ## format, include order, ruff on Python, and clang-tidy on what changed (BASE=commit; default: the last one)
 	@BASE=$(BASE) scripts/lint.sh
 
-format: install ## clang-format on all C++ files
+format: install ## clang-format on all C++ files, ruff on all of Python's
 	@git ls-files -z -c -o --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
+	@$(BIN)/ruff check --fix --quiet && $(BIN)/ruff format --quiet
 
 clean: ## remove the build folder
 	@rm -rf build

@@ -71,7 +71,9 @@ def timed(work: Callable[[], list[list[int]]], new: int) -> float:
     return len(texts) * new / seconds
 
 
-def contestants(folder: Path, prompts: list[list[int]], new: int, quick: bool) -> dict[str, Callable[[], float]]:
+def contestants(
+    folder: Path, prompts: list[list[int]], new: int, quick: bool
+) -> dict[str, Callable[[], float]]:
     import torch
     import transformers
 
@@ -110,7 +112,9 @@ def main() -> None:
         for kind in ("baseline", "hero"):
             folder = export(Path(work), args.config, kind)
             for batch in args.batches:
-                prompts = torch.randint(8192, (batch, args.prompt), generator=torch.manual_seed(batch)).tolist()
+                prompts = torch.randint(
+                    8192, (batch, args.prompt), generator=torch.manual_seed(batch)
+                ).tolist()
                 made = contestants(folder, prompts, args.new, args.quick)
                 for contestant in made.values():  # kernels are generated, pages found
                     contestant()

@@ -53,7 +53,9 @@ def main() -> None:
         for name, settings in variants(args.tops).items():
             run = Path(work) / name.replace(" ", "-").replace(":", "")
             more = {"train.steps": steps, "optim.warmup_steps": steps // 10}
-            train_together(2, ROOT / f"configs/{args.config}.toml", Path(args.data), run, MODEL | more | settings)
+            train_together(
+                2, ROOT / f"configs/{args.config}.toml", Path(args.data), run, MODEL | more | settings
+            )
             lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             losses[name] = [line["lm_loss"] for line in lines[-(steps // 10) :]]
             sent[name] = lines[-1]["ranks"]

@@ -25,7 +25,9 @@ def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, 
     weights = sum(experts * experts * size * (size - 1) // 2 for size in sizes)
     slots = sum(size - 1 for size in sizes)
     return {
-        "weights of the history (bf16 leaf 2, fp32 master 4, gradient 4, moments 8 bytes each)": 18 * weights / MIB,
+        "weights of the history (bf16 leaf 2, fp32 master 4, gradient 4, moments 8 bytes each)": 18
+        * weights
+        / MIB,
         "history (bf16)": 2 * tokens * slots * experts / MIB,
     }
 

@@ -65,7 +65,9 @@ LAYOUTS = {
 def train(layout: Layout, config: str, data: Path, steps: int) -> float:
     """Tokens per second: the median of all steps but the first two."""
     with tempfile.TemporaryDirectory() as work:
-        settings = MODEL | {"train.steps": steps, "optim.warmup_steps": 1, "train.threads": 1} | layout.settings
+        settings = (
+            MODEL | {"train.steps": steps, "optim.warmup_steps": 1, "train.threads": 1} | layout.settings
+        )
         run = Path(work) / "run"
         train_together(layout.ranks, ROOT / f"configs/{config}.toml", data, run, settings)
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

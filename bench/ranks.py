@@ -29,6 +29,8 @@ def train_together(ranks: int, config: Path, data: Path, run: Path, settings: Ma
     for rank in range(ranks):
         own = launch | {"RANK": rank, "LOCAL_RANK": rank} if ranks > 1 else {}
         environment = os.environ | {name: str(value) for name, value in own.items()}
-        processes.append(subprocess.Popen([str(w) for w in words], env=environment, stderr=subprocess.DEVNULL))
+        processes.append(
+            subprocess.Popen([str(w) for w in words], env=environment, stderr=subprocess.DEVNULL)
+        )
     if any([process.wait() for process in processes]):
         raise SystemExit(f"hero train {' '.join(str(w) for w in words[2:])}: a rank failed")

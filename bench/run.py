@@ -21,7 +21,11 @@ HERE = Path(__file__).resolve().parent
 # Title, page in docs/results, script with its words.
 BENCHMARKS = [
     ("Training, small-qwen3", "train-speed-small-qwen3.md", ["train_speed.py", "--config", "small-qwen3"]),
-    ("Training, small-deepseek", "train-speed-small-deepseek.md", ["train_speed.py", "--config", "small-deepseek"]),
+    (
+        "Training, small-deepseek",
+        "train-speed-small-deepseek.md",
+        ["train_speed.py", "--config", "small-deepseek"],
+    ),
     ("A MoE layer alone, the routers alone", "layer-speed.md", ["layer_speed.py"]),
     ("Peak memory", "memory.md", ["memory.py"]),
     ("Generation", "generate-speed.md", ["generate_speed.py"]),
@@ -67,7 +71,9 @@ def page(targets: list[Target], failures: dict[str, str], links: list[str], args
             "bf16 operands are widened in registers and multiplied in fp32, about as fast as fp32 itself, while the "
             "fp32 that transformers falls back on loses nothing.",
         ]
-    counts = f"{len(met)} of {len(targets)} met" + (f", {len(missed)} missed: they come first" if missed else "")
+    counts = f"{len(met)} of {len(targets)} met" + (
+        f", {len(missed)} missed: they come first" if missed else ""
+    )
     lines += ["", counts + ". Medians, with the range over rounds; ratios within rounds."]
     head = ["what", "target", "measured", "", "command"]
     lines += ["", *table(head, [target.row() for target in missed + met])]
@@ -82,7 +88,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="little of each; pages go to --folder")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every benchmark; 0: its own default")
     parser.add_argument("--only", nargs="+", help="scripts to run, such as memory.py")
-    parser.add_argument("--folder", type=Path, help="where the pages go; docs/results, with --quick build/bench-quick")
+    parser.add_argument(
+        "--folder", type=Path, help="where the pages go; docs/results, with --quick build/bench-quick"
+    )
     args = parser.parse_args()
     folder = args.folder or ROOT / ("build/bench-quick" if args.quick else "docs/results")
     folder.mkdir(parents=True, exist_ok=True)

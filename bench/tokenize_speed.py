@@ -109,7 +109,9 @@ def main() -> None:
             f"{len(texts):,} texts, {megabytes:.1f} MB, {args.vocab_size:,} tokens, byte-level BPE with Qwen's splitting. "
             "The program's time is that of the whole command, reading and writing included.",
             "",
-            *table(["", "MB/s, median (range over rounds)"], [[name, spread(v)] for name, v in rates.items()]),
+            *table(
+                ["", "MB/s, median (range over rounds)"], [[name, spread(v)] for name, v in rates.items()]
+            ),
             "",
             f"Ratio within rounds: {spread(ratios)}.",
         ],

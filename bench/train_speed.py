@@ -140,7 +140,8 @@ def main() -> None:
 
     best = best_of(rates, "transformers")
     rows = [
-        [name, spread(values, 0), spread(within_rounds(values, rates[best]))] for name, values in rates.items()
+        [name, spread(values, 0), spread(within_rounds(values, rates[best]))]
+        for name, values in rates.items()
     ]
     overhead = [100 * (ratio - 1) for ratio in within_rounds(rates[BASELINE], rates[HERO])]
     shown = f"{args.config}, bf16, 4 x 512 tokens a step"

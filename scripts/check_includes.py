@@ -7,9 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = (
-    "config parallel data ops model folder loss optim checkpoint eval train analyze cost plan bench generate inspect export study serve main".split()
-)
+FOLDERS = "config parallel data ops model folder loss optim checkpoint eval train analyze cost plan bench generate inspect export study serve main".split()
 NO_TENSORS = {"config", "data"}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 

@@ -16,7 +16,6 @@ from typing import Any
 import jinja2
 import lm_eval.models  # noqa: F401  (before `register`: lm_eval fills an empty registry only)
 import torch
-from _hero_moe_lm_eval import register
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import (
@@ -29,6 +28,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from _hero_moe_lm_eval import register
 from hero_moe.language_model import load
 from hero_moe.text_tokenizer import open_tokenizer
 
@@ -83,7 +83,9 @@ class HeroLM(TemplateLM):
             known = ", ".join(["path", *(HeroLM.__init__.__kwdefaults__ or {})])
             raise ValueError(f"model_args: found {', '.join(unknown)}, expected some of {known}")
         if path is None:
-            raise ValueError("model_args: found no path, expected path=DIR, a model folder, checkpoint or run")
+            raise ValueError(
+                "model_args: found no path, expected path=DIR, a model folder, checkpoint or run"
+            )
         self._batch_size = _batch_size(batch_size)
         self._max_batch_size = None
         if max_batch_size is not None:

@@ -23,7 +23,10 @@ Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def load(
-    dir: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None, device: str | torch.device = "auto"
+    dir: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "auto",
 ) -> LanguageModel:
     """Opens a model folder, a checkpoint or a run folder (its latest checkpoint).
 

@@ -61,7 +61,9 @@ def write_all(folder: Path, subjects: dict[str, list[str]], rows: int, per_subje
                 elif benchmark.rows == "program":
                     made.append(program(number))
                 else:
-                    made.append({"text": f"Once there was a text of {number} words that ended with w{number}"})
+                    made.append(
+                        {"text": f"Once there was a text of {number} words that ended with w{number}"}
+                    )
             for number in range(900, 905):
                 if benchmark.rows == "choice":
                     shown.append(choice(benchmark, number, choices) | tag)

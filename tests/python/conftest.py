@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program import ran
 
 from hero_moe.bench import sandbox
+from program import ran
 
 # Before anybody imports transformers: nothing is downloaded, and the code of model folders that it opens is copied
 # to a folder of these tests, not to the user's cache.

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from program import ran
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hero_moe.data import TokenizeOptions, TokenizerFile, load_tokenizer
+from program import ran
 
-WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(" ")
+WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(
+    " "
+)
 ENDINGS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")
 
 

@@ -60,5 +60,3 @@ def ran_together(words: list[Any], ranks: int, log: Path) -> None:
     """The same; all must succeed."""
     statuses = together(words, ranks, log)
     assert statuses == [0] * ranks, "\n".join(f"{r}: {s}: {said(log, r)}" for r, s in enumerate(statuses))
-
-

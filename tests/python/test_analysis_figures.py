@@ -13,12 +13,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from analysis_folder import write_analysis
-from conftest import write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file, save_file
 
+from analysis_folder import write_analysis
+from conftest import write_run
 from hero_moe.analysis import data_figures, explorer, loss_figures, removal_figures, weight_figures
 from hero_moe.analysis.__main__ import NAMES, main
 from hero_moe.analysis.contents import Analysis

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis_folder import write_analysis
 from safetensors.numpy import load_file
 
+from analysis_folder import write_analysis
 from hero_moe.analysis import explorer
 from hero_moe.analysis.__main__ import main
 
@@ -197,8 +197,7 @@ def test_a_token_shows_its_experts_and_weights(page: Page) -> None:
     page.all("#tokens button")[17].click()
     assert page.state()["token"] == "17"
     rows = [
-        [cell.text for cell in row.find_elements("css selector", "td")]
-        for row in page.all("#token-table tr")
+        [cell.text for cell in row.find_elements("css selector", "td")] for row in page.all("#token-table tr")
     ]
     assert [row[0] for row in rows] == [str(layer) for layer in range(1, 7)]
     for row, experts, weights in zip(rows, paths["experts"], paths["weights"]):

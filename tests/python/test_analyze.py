@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+
 from program import (
     ENVIRONMENT,
     PROGRAM,
@@ -22,7 +24,6 @@ from program import (
     training,
     write_megatron,
 )
-from safetensors.numpy import load_file, save_file
 
 D, E, K, LAYERS, SEQUENCE = 64, 8, 2, 6, 64
 STAGES = [0, 0, 0, 1, 1, 1]

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program import DEEPSEEK, SMALL, folder_bytes, hero, ran, refused, toml, training
 from safetensors.numpy import load_file, save_file
 
 import hero_moe
+from program import DEEPSEEK, SMALL, folder_bytes, hero, ran, refused, toml, training
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 NORM, EXPERT = "model.norm.weight", "model.layers.1.mlp.experts.7.down_proj.weight"
@@ -340,10 +340,14 @@ HUGE: list[tuple[Json, str]] = [
     ({"num_experts": LARGEST}, "[8, 64], expected [2147483647, 64]"),
     ({"moe_intermediate_size": LARGEST}, "[32, 64], expected [2147483647, 64]"),
     ({"head_dim": LARGEST - 1, "num_attention_heads": LARGEST - 1}, "expected [4611686009837453316, 64]"),
-    ({"num_hidden_layers": LARGEST},
-     "num_hidden_layers: found 2147483647, expected an integer from 1 to 65535"),
-    ({"hidden_size": 2**53 - 1},
-     "hidden_size: found 9007199254740991, expected an integer from 1 to 2147483647"),
+    (
+        {"num_hidden_layers": LARGEST},
+        "num_hidden_layers: found 2147483647, expected an integer from 1 to 65535",
+    ),
+    (
+        {"hidden_size": 2**53 - 1},
+        "hidden_size: found 9007199254740991, expected an integer from 1 to 2147483647",
+    ),
     ({"hidden_size": 2**64}, "hidden_size: found 1.8446744073709552e+19, expected an integer"),
     ({"hidden_size": -64}, "hidden_size: found -64, expected an integer from 1"),
     ({"num_experts": -(2**63)}, "num_experts: found -9223372036854775808, expected an integer"),

@@ -11,10 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from program import CONFIGS, SMALL, hero, metrics, ran, refused, toml, training, write_megatron
 
 MIB = 1 << 20
-PAPERS = ["peak_memory_mib", "router_flops", "total_flops", "forward_ms", "router_step_ms", "total_training_hours"]
+PAPERS = [
+    "peak_memory_mib",
+    "router_flops",
+    "total_flops",
+    "forward_ms",
+    "router_step_ms",
+    "total_training_hours",
+]
 VOCABULARY = {"model.vocab_size": 96}
 
 
@@ -92,7 +100,9 @@ def test_tensors_grow_by_the_history(measured: dict[str, Any]) -> None:
     pass."""
     weights, slots, tokens = (1 + 2) * 8 * 8, 2, 2 * 64
     expected = (18 * weights + 2 * tokens * slots * 8) / MIB
-    assert measured["columns"]["tensor_peak_mib"]["difference"]["absolute"] == pytest.approx(expected, rel=0.02)
+    assert measured["columns"]["tensor_peak_mib"]["difference"]["absolute"] == pytest.approx(
+        expected, rel=0.02
+    )
 
 
 def test_table_has_the_papers_columns(config: Path) -> None:
@@ -102,7 +112,9 @@ def test_table_has_the_papers_columns(config: Path) -> None:
     head = next(line for line in lines if "peak memory" in line)
     titles = "peak memory|router FLOPs|total FLOPs|forward time|router step time|total train time"
     assert re.findall(titles, head) == titles.split("|")
-    rows = {name: line for line in lines for name in ("baseline", "HERO", "difference") if line.startswith(name)}
+    rows = {
+        name: line for line in lines for name in ("baseline", "HERO", "difference") if line.startswith(name)
+    }
     numbers = {name: [float(x) for x in line.split()[1:]] for name, line in rows.items()}
     assert [len(values) for values in numbers.values()] == [6, 6, 6]
     for base, with_history, difference in zip(*numbers.values(), strict=True):
@@ -134,7 +146,10 @@ def test_history_with_gradient_has_no_operator_to_time(config: Path) -> None:
     ("words", "parts"),
     [
         (["--config", CONFIGS / "demo.toml"], ["model.vocab_size: found 0"]),
-        (["--config", CONFIGS / "small-qwen3.toml", "--layers", 9], ["--layers: found 9", "num_hidden_layers = 8"]),
+        (
+            ["--config", CONFIGS / "small-qwen3.toml", "--layers", 9],
+            ["--layers: found 9", "num_hidden_layers = 8"],
+        ),
         (["--config", CONFIGS / "small-qwen3.toml", "--rounds", 0], ["--rounds"]),
         (["--config", CONFIGS / "small-qwen3.toml", "--router.windo=3"], ["--router.windo: unknown key"]),
         (["--config", CONFIGS / "small-qwen3.toml", "--router.stages=9"], ["router.stages: found 9"]),
@@ -199,7 +214,9 @@ def test_predicted_time_is_operations_and_bytes_over_rates(config: Path) -> None
         if part != "total":
             assert time[part] == pytest.approx({side: n / 2e12 for side, n in sides.items()})
     weights = counted["parameters"]["total"]["hero"]
-    assert time["optimizer in memory"]["hero"] == pytest.approx(weights * 34 / 10e9)  # bytes for a weight, bf16
+    assert time["optimizer in memory"]["hero"] == pytest.approx(
+        weights * 34 / 10e9
+    )  # bytes for a weight, bf16
     assert time["total"]["hero"] == pytest.approx(sum(t["hero"] for n, t in time.items() if n != "total"))
     without = cost("--config", config, "--rate", 2)["predicted time of a step"]
     assert set(time) - set(without) == {n for n in time if n.endswith("in memory")}

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bench_data
 import pytest
-from bench_models import Oracle
 from lm_eval.api.instance import Instance
 
+import bench_data
+from bench_models import Oracle
 from hero_moe.bench import __main__ as command
 from hero_moe.bench import answers
 from hero_moe.bench.benchmarks import BENCHMARKS
@@ -127,7 +127,7 @@ def test_what_changed_is_noticed(
 
     refuses("gsm8k.jsonl: limit: found results of null, asked for 5", "--limit", "5")
     refuses("arc_c.answers.jsonl: shots: found results of 0, asked for 2", "--shots", "arc_c=2")
-    refuses("gsm8k.jsonl: dtype: found results of null, asked for \"bf16\"", "--dtype", "bf16")
+    refuses('gsm8k.jsonl: dtype: found results of null, asked for "bf16"', "--dtype", "bf16")
     refuses("arc_c.answers.jsonl: data: found results of", data=other)
     (tmp_path / "one" / "model.safetensors").write_text("new")
     refuses("one/gsm8k.jsonl: model: found results of")

@@ -10,14 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-import bench_data
 import pytest
 import torch
-from program import ran, training
 
+import bench_data
 from hero_moe.bench import __main__ as command
 from hero_moe.bench.benchmarks import BENCHMARKS, SUITE
 from hero_moe.bench.loading import Suite
+from program import ran, training
 
 pytestmark = pytest.mark.usefixtures("programs")
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bench_data
 import lm_eval
 import pytest
-from bench_models import Oracle, Uniform
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+import bench_data
+from bench_models import Oracle, Uniform
 from hero_moe.bench import __main__ as command
 from hero_moe.bench.benchmarks import BENCHMARKS, SUITE
 from hero_moe.bench.data import subset
@@ -82,7 +82,6 @@ def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     counts = {k: b["items"] for k, b in results["benchmarks"].items()}
     assert counts == dict.fromkeys(BENCHMARKS, ROWS) | sizes
 
-
     # `paper13` through lm_eval's own loading and groups: the numbers of our command.
     tasks = Path(lm_eval.__file__).parent / "tasks"
     paths = [*sorted({tasks / name for b in BENCHMARKS.values() for name in b.folders}), SUITE]
@@ -142,7 +141,7 @@ def test_prompts(folder: Path) -> None:
     assert text == "".join(shown) + f"Problem:\nHow much is {6 * PER_SUBJECT} and MATH?\n\nSolution:"
     assert until == ["Problem:"]
     text, until = prompt(folder, "bbh", "bbh_cot_fewshot_snarks")
-    assert text.startswith('Determine which of two sentences is sarcastic.\n\n')
+    assert text.startswith("Determine which of two sentences is sarcastic.\n\n")
     assert text.count("\nA: Let's think step by step.\nIt is 90") == 3
     assert text.endswith("and BBH?\nA: Let's think step by step.\n") and until == ["</s>", "Q:", "\n\n"]
     question = "\nA. a{0}\nB. b{0}\nC. c{0}\nD. d{0}\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import documents, options, train_bpe, train_pieces, write_rows
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from data_files import documents, options, train_bpe, train_pieces, write_rows
 from hero_moe.data import (
     BUILT_IN,
     DataError,
@@ -30,7 +30,7 @@ CHAT = [
     {"role": "assistant", "content": "<b>ok</b>", "extra": {"k": ["é"]}},
 ]
 # What templates in the wild do: loop controls, namespaces, filters, generation blocks, tests for tools.
-WILD ="""
+WILD = """
 {%- set ns = namespace(turns=0) %}
 {%- if tools %}{{ raise_exception('no tools') }}{% endif %}
 {%- for message in messages %}

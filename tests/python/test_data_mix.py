@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import documents, json_lines, token_files, train_pieces, write_rows
-from program import CONFIGS, SMALL, hero, ran, toml
 
+from data_files import documents, json_lines, token_files, train_pieces, write_rows
 from hero_moe.data import DataError, load_mix, load_tokenizer
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
+from program import CONFIGS, SMALL, hero, ran, toml
 
 MIX = CONFIGS / "data" / "paper-mix.toml"
 NAMES = ["dclm", "map-cc", "ultrachat", "tulu", "finemath", "megamath"]
@@ -55,9 +55,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / "MAP-CC" / f"{name}.jsonl.gz.part01").write_bytes(data[:70])
         (root / "MAP-CC" / f"{name}.jsonl.gz.part02").write_bytes(data[70:])
     chat = [
-        {
-            "prompt": text("ultrachat", i), "prompt_id": "f0", "messages": _turns("ultrachat", i)
-        } for i in range(12)
+        {"prompt": text("ultrachat", i), "prompt_id": "f0", "messages": _turns("ultrachat", i)}
+        for i in range(12)
     ]
     for split in ("train_sft", "test_sft", "train_gen"):
         write_rows(root / "ultrachat_200k" / "data" / f"{split}-00000-of-00001-a3ec.parquet", chat)
@@ -79,9 +78,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(root / "finemath" / "finemath-4plus" / "train-00000-of-00064.parquet", math)
     write_rows(root / "finemath" / "finemath-3plus" / "train-00000-of-00128.parquet", math)
     mega = [
-        {
-            "text": text("megamath", i), "timestamp": datetime(2024, 5, 1), "url": "u", "math_score": 0.9
-        } for i in range(12)
+        {"text": text("megamath", i), "timestamp": datetime(2024, 5, 1), "url": "u", "math_score": 0.9}
+        for i in range(12)
     ]
     write_rows(root / "MegaMath" / "megamath-web-pro" / "000_00000.parquet", mega, group=5)
     write_rows(root / "MegaMath" / "megamath-code" / "00000.parquet", [{"file_info": {"path": "a"}}])
@@ -96,7 +94,16 @@ def _turns(name: str, number: int) -> list[dict[str, str]]:
 def test_the_paper_mix(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = root / "pieces.model", tmp_path / "out"
     words = [
-        "mix", str(MIX), "--root", str(root), "--tokenizer", str(model), "--out", str(out), "--workers", "1"
+        "mix",
+        str(MIX),
+        "--root",
+        str(root),
+        "--tokenizer",
+        str(model),
+        "--out",
+        str(out),
+        "--workers",
+        "1",
     ]
     assert main(words) == 0
     printed = capsys.readouterr().out
@@ -159,7 +166,7 @@ GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
     ("content", "message"),
     [
         (
-            GOOD + 'wieght = 2\n',
+            GOOD + "wieght = 2\n",
             r"mix.toml: corpus.a.wieght: unknown key, expected one of dataset, path, weight",
         ),
         ("seed = 3\n" + GOOD, r"mix.toml: seed: unknown key"),

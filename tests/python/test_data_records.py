@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from data_files import documents, options, train_pieces, write_rows
 
+from data_files import documents, options, train_pieces, write_rows
 from hero_moe.data import BUILT_IN, DataError, RecordFormat, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.encoders import make_encoder
 from hero_moe.data.records import Unusable
@@ -33,7 +33,8 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
             {"messages": "m", **PLAIN},
             {
                 "m": [
-                    {"role": "user", "content": " hi "}, {"role": "assistant", "content": "yes", "name": None}
+                    {"role": "user", "content": " hi "},
+                    {"role": "assistant", "content": "yes", "name": None},
                 ]
             },
             "User: hi\n\nAssistant: yes",
@@ -121,9 +122,12 @@ def test_ways_of_reading_that_are_refused(reading: dict[str, Any], message: str)
     ],
 )
 def test_columns_that_are_refused(
-    tmp_path: Path, pieces: TokenizerFile, name: str, reading: dict[str, Any], row: dict[
-        str, Any
-    ], message: str
+    tmp_path: Path,
+    pieces: TokenizerFile,
+    name: str,
+    reading: dict[str, Any],
+    row: dict[str, Any],
+    message: str,
 ) -> None:
     path = write_rows(tmp_path / name, [row])
     with pytest.raises(DataError, match=f"{name}: {message}"):

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import json_lines, some_texts, write_rows, zstd
 
-from hero_moe.data import DataError, RecordFormat, find_sources, read_batches
-from hero_moe.data import readers
+from data_files import json_lines, some_texts, write_rows, zstd
+from hero_moe.data import DataError, RecordFormat, find_sources, read_batches, readers
 from hero_moe.data.readers import RawBatch, arrow_rows
 
 ROWS = [{"id": i, "text": text, "meta": {"body": text[:9], "n": i}} for i, text in enumerate(some_texts(203))]
@@ -129,7 +128,10 @@ def test_numbered_parts_of_one_file(tmp_path: Path) -> None:
 
 def test_hub_folder_with_configurations(tmp_path: Path) -> None:
     for name in (
-        "big/train-00000-of-00002", "big/train-00001-of-00002", "big/test-00000-of-00001", "small/x-1"
+        "big/train-00000-of-00002",
+        "big/train-00001-of-00002",
+        "big/test-00000-of-00001",
+        "small/x-1",
     ):
         write_rows(tmp_path / f"{name}.parquet", ROWS[:3])
     (tmp_path / "README.md").write_text(
@@ -171,7 +173,8 @@ def test_splits_by_file_names(tmp_path: Path) -> None:
     assert len(find_sources([other], split="validation")) == 1
     assert len(find_sources([other], split="all")) == 3
     assert [Path(s.path).name for s in find_sources([str(other / "train" / "*.jsonl")])] == [
-        "a.jsonl", "b.jsonl"
+        "a.jsonl",
+        "b.jsonl",
     ]
 
 

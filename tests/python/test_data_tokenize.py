@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import documents, options, some_texts, token_files, train_bpe, train_pieces, write_rows
-from program import ENVIRONMENT, ran
 from tokenizers import Tokenizer
 
+from data_files import documents, options, some_texts, token_files, train_bpe, train_pieces, write_rows
 from hero_moe.data import DataError, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.commands import main
+from program import ENVIRONMENT, ran
 
 ROOT = Path(__file__).parents[2]
 TEXTS = some_texts(400, seed=3) + ["a" * 70_000 + "é" * 40_000 + " z\u2581", "\u2581", "x\0y"]
@@ -49,12 +49,13 @@ def whole(folder: Path, pieces: TokenizerFile) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "flags", [
+    "flags",
+    [
         ("--valid-fraction", "0.1"),
         ("--valid-fraction", "0"),
         ("--valid-fraction", "1e-9", "--seed", "5"),
         (),
-    ]
+    ],
 )
 def test_the_bytes_of_hero_data_tokenize(tmp_path: Path, folder: Path, flags: tuple[str, ...]) -> None:
     words = ("--input", folder / "c.jsonl", "--tokenizer", folder / "pieces.model", "--workers", 1, *flags)
@@ -188,9 +189,10 @@ def test_killed_at_every_step_of_the_end(tmp_path: Path, folder: Path, pieces: T
         calls += 1
         tokenize(options(pieces, [folder / "c.jsonl"], tmp_path / "o"), restart=True)
         lived = dying(lambda: tokenize(begun, restart=True), calls)
-        if lived or json.loads(Path(tmp_path / "o.position.json").read_text())["options"][
-            "valid_fraction"
-        ] == 0.2:
+        if (
+            lived
+            or json.loads(Path(tmp_path / "o.position.json").read_text())["options"]["valid_fraction"] == 0.2
+        ):
             tokenize(begun)
             assert token_files(tmp_path / "o") == token_files(tmp_path / "whole")
     assert calls > 15
@@ -313,9 +315,11 @@ def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFil
     ],
 )
 def test_commands_that_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[
-        str
-    ], message: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(["tokenize", *words]) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import (
     DEEPSEEK,
     ENVIRONMENT,
@@ -183,7 +184,10 @@ def test_healthy_token_files(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ran(*training(run, tmp_path / "tokens", {"model.vocab_size": 500, "train.steps": 2}))
     assert len(metrics(run)) == 2
-    refused(hero("generate", run, "--prompt", "a"), f"{checkpoint(run, 2)}: found a folder without tokenizer.model")
+    refused(
+        hero("generate", run, "--prompt", "a"),
+        f"{checkpoint(run, 2)}: found a folder without tokenizer.model",
+    )
 
 
 def test_token_beyond_the_vocabulary(tmp_path: Path) -> None:
@@ -254,13 +258,17 @@ def test_text(data: Path, tmp_path: Path, name: str, content: bytes | None, part
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
-    result = hero("data", "tokenize", "--input", file, "--tokenizer", f"{data}.model", "--out", tmp_path / "out")
+    result = hero(
+        "data", "tokenize", "--input", file, "--tokenizer", f"{data}.model", "--out", tmp_path / "out"
+    )
     refused(result, f"{file}{parts[0]}", *parts[1:])
     assert not (tmp_path / "out-train.idx").exists() and not (tmp_path / "out.json").exists()
 
 
 def test_folder_without_text(data: Path, tmp_path: Path) -> None:
-    result = hero("data", "tokenize", "--input", tmp_path, "--tokenizer", f"{data}.model", "--out", tmp_path / "out")
+    result = hero(
+        "data", "tokenize", "--input", tmp_path, "--tokenizer", f"{data}.model", "--out", tmp_path / "out"
+    )
     refused(result, f"{tmp_path}: no file to read", ".txt")
 
 
@@ -309,7 +317,9 @@ def test_no_model(
 
 
 def test_report_without_runs(tmp_path: Path) -> None:
-    refused(hero("report", tmp_path / "none", "--out", tmp_path / "x.html"), f"{tmp_path / 'none'}: found nothing")
+    refused(
+        hero("report", tmp_path / "none", "--out", tmp_path / "x.html"), f"{tmp_path / 'none'}: found nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,7 +396,9 @@ def test_evaluation_beyond_the_positions(trained: Path, data: Path) -> None:
 def test_export_of_what_config_json_cannot_say(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     ran(*training(run, data, {"model.norm_topk_eps": 1e-3, "train.steps": 2}))
-    refused(hero("export", run, tmp_path / "out"), "model.norm_topk_eps: found 0.001, expected 1e-20 to export")
+    refused(
+        hero("export", run, tmp_path / "out"), "model.norm_topk_eps: found 0.001, expected 1e-20 to export"
+    )
     assert not list(tmp_path.glob("out*"))
 
 
@@ -460,4 +472,3 @@ def test_run_folder_that_cannot_be(data: Path, tmp_path: Path) -> None:
         result = hero("train", "--config", tmp_path / "c.toml", "--data", data, "--run", run)
         assert result.returncode == 1
         assert result.stderr == f"hero: {run}: cannot be made: Not a directory\n"
-

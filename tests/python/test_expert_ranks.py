@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+
 from program import checkpoint, metrics, ran, training
 from ranks import ran_together
-from safetensors.numpy import load_file, save_file
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",

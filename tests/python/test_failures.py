@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import ENVIRONMENT, PROGRAM, checkpoint_names, metrics, training
 from ranks import free_port, ran_together, said, start
 

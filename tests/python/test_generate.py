@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from program import (
     DEEPSEEK,
     checkpoint,
@@ -103,7 +104,9 @@ def test_stops_where_the_positions_end(run: Path) -> None:
 
 
 def test_prompt_that_is_no_text(run: Path) -> None:
-    refused(hero("generate", run, "--prompt", "ab\udcff"), "--prompt: byte 2: invalid UTF-8", "expected UTF-8")
+    refused(
+        hero("generate", run, "--prompt", "ab\udcff"), "--prompt: byte 2: invalid UTF-8", "expected UTF-8"
+    )
 
 
 def valid_tokens(data: Path) -> int:

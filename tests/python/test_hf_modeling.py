@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hf_models import configuration, random_ids, random_model, read_config
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -26,6 +25,7 @@ import hero_moe.hf
 from hero_moe.hf.hero_router import HeroRouterSettings, HistoryReader, RoutingHistory
 from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
 from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
+from hf_models import configuration, random_ids, random_model, read_config
 
 LAYERS, D, E = 5, 32, 8
 FAMILIES = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
@@ -382,7 +382,7 @@ def test_one_graph(family: str) -> None:
         ({"detach": None}, "hero_router.detach: found None, expected true or false"),
         ({"eps": -1.0}, "hero_router.eps: found -1.0, expected a number that is not negative"),
         ({"eps": "1"}, "hero_router.eps: found '1'"),
-        ({"history": "all"}, "hero_router.history: found 'all', expected \"stage\" or \"global\""),
+        ({"history": "all"}, 'hero_router.history: found \'all\', expected "stage" or "global"'),
         ({"stages": [0, 0]}, "expected a whole number for each of the 5 MoE layers"),
         ({"stages": 2}, "hero_router.stages: found 2"),
     ],
@@ -394,5 +394,5 @@ def test_refused_settings(hero: Any, message: str) -> None:
 
 
 def test_refused_scores() -> None:
-    with pytest.raises(ValueError, match="scoring_func: found 'tanh', expected \"sigmoid\" or \"softmax\""):
+    with pytest.raises(ValueError, match='scoring_func: found \'tanh\', expected "sigmoid" or "softmax"'):
         hero_model("deepseek", None, scoring_func="tanh")

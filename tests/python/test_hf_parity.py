@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from hf_models import (
     VARIANTS,
     class_of,
@@ -20,9 +24,6 @@ from hf_models import (
     read_config,
 )
 from program import DEEPSEEK, checkpoint, ran, training
-from safetensors.torch import load_file
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 LOGITS = 2e-5  # greatest difference of fp32 logits, part of the greatest logit
 SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn configurations

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hero_moe
 import pytest
 import sentencepiece
 import torch
-from hf_models import class_of, configuration, random_ids, random_model
-from program import DEEPSEEK, ran, training
 from safetensors.torch import load_file
 from torch import Tensor
+
+import hero_moe
+from hf_models import class_of, configuration, random_ids, random_model
+from program import DEEPSEEK, ran, training
 
 FAMILIES = {"qwen3_moe": {"router.kind": "hero"}, "deepseek_v3": DEEPSEEK}
 PROMPT = "def index_1(node):\n\treturn "
@@ -241,7 +242,7 @@ def test_mistakes(model: hero_moe.LanguageModel, mistake: Callable[..., Any], me
         ({"num_experts": "8"}, "num_experts"),
         ({"hidden_size": 64}, "has the shape [96, 32], expected [96, 64]"),
         ({"model_type": "llama"}, "model_type"),
-        ({"eos_token_id": "</s>"}, "eos_token_id: found \"</s>\", expected an integer"),
+        ({"eos_token_id": "</s>"}, 'eos_token_id: found "</s>", expected an integer'),
     ],
 )
 def test_bad_folders(folder: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:

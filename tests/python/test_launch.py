@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from program import ENVIRONMENT, PROGRAM, metrics, ran, training
 
 LOOP = Path(__file__).parents[2] / "build" / "tests" / "hero_loop"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import checkpoint, hero, metrics, ran, refused, training
 from ranks import free_port, ran_together, said, start, together
 

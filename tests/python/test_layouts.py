@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from program import DEEPSEEK, metrics, ran, training
 from ranks import ran_together
 
@@ -28,9 +29,7 @@ MODEL: dict[str, Any] = {
 # Layers 1 and 2, 3 and 4 see each other's routing; or every layer sees all before it.
 STAGES = MODEL | {"router.stages": 2}
 GLOBAL = (
-    MODEL
-    | DEEPSEEK
-    | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
+    MODEL | DEEPSEEK | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
 )
 MODELS = {"stages": STAGES, "global": GLOBAL}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -81,9 +80,7 @@ def relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def alone(
-    data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, int], list[dict[str, Any]]]:
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], list[dict[str, Any]]]:
     """What one process logs of a model in so many steps, trained when it is first asked for."""
     folder = tmp_path_factory.mktemp("alone")
 

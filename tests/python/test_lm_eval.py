@@ -20,17 +20,17 @@ import lm_eval
 import pytest
 import torch
 import yaml
-from conftest import chinese_text, python_text
-from hf_models import class_of, configuration, random_model
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from program import ran
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from conftest import chinese_text, python_text
 from hero_moe.harness import HeroLM
+from hf_models import class_of, configuration, random_model
+from program import ran
 
 PYTHON = Path(__file__).parents[2] / "python"
 LOGPROB = 1e-3  # greatest difference of a request's log-likelihood
@@ -213,7 +213,9 @@ def test_texts_in_batches_are_the_texts_alone(hero: HeroLM, folders: dict[str, P
     prompts = pieces_of_text(8, [1, 300, 20, 90, 5, 150, 60, 40, 12, 200, 8, 33])
     stops: list[list[str]] = [["\n"], ["e", "return"], [], ["的", " "]]
     requests = [(p, {"until": stops[n % 4], "max_gen_toks": 4 + 3 * (n % 5)}) for n, p in enumerate(prompts)]
-    expected = [hero.generate_until([one], disable_tqdm=True)[0] for one in instances("generate_until", requests)]
+    expected = [
+        hero.generate_until([one], disable_tqdm=True)[0] for one in instances("generate_until", requests)
+    ]
     for size in (None, 3, "auto:2"):
         other = HeroLM(str(folders["qwen3"]), batch_size=size, max_batch_size=5)
         assert other.generate_until(instances("generate_until", requests), disable_tqdm=True) == expected

@@ -35,7 +35,7 @@ def test_the_package_is_typed_and_every_public_name_resolves() -> None:
         name: f"hero_moe.{home}" for name, home in hero_moe._HOMES.items()
     }
     with pytest.raises(AttributeError, match="no attribute 'router_'"):
-        hero_moe.router_
+        _ = hero_moe.router_
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import CONFIGS, SMALL, hero, ran, refused, toml
 
 CLUSTERS = CONFIGS / "clusters"
@@ -87,10 +88,16 @@ def test_the_papers_hours() -> None:
         ({}, ["--efficiency", 2], ["--efficiency: found 2.0", "below 1"]),
         ({}, ["--hours", 1e-9], ["--hours: found", "a step"]),
         ({}, ["--hero-hours", 5], ["--hero-hours: found no --hours"]),
-        ({}, ["--own-layout", "--parallel.pipeline=3"], ["parallel: found data 0 times pipeline 3", "4 GPUs"]),
+        (
+            {},
+            ["--own-layout", "--parallel.pipeline=3"],
+            ["parallel: found data 0 times pipeline 3", "4 GPUs"],
+        ),
     ],
 )
-def test_refusals(files: list[Any], tmp_path: Path, change: dict[str, Any], words: list[Any], parts: list[str]) -> None:
+def test_refusals(
+    files: list[Any], tmp_path: Path, change: dict[str, Any], words: list[Any], parts: list[str]
+) -> None:
     (tmp_path / "machine.toml").write_text(toml(MACHINE | change))
     refused(hero(*files, *words), *parts)
 

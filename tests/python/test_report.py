@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeRun, edit_lines
 
+from conftest import MakeRun, edit_lines
 from hero_moe import report
 from hero_moe.comparison import smooth, thin_extremes
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MakeRun, edit_lines
 
+from conftest import MakeRun, edit_lines
 from hero_moe import report
 
 

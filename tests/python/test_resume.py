@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import (
     CONFIGS,
     DEEPSEEK,
@@ -242,7 +243,9 @@ def test_no_gpu_is_the_cpu(
     """`auto` without a GPU, and a graph that is for GPUs alone, change no bit; nor when a run goes on with them."""
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "")
     run = tmp_path / "run"
-    ran(*training(run, data, HERO | {"train.device": "auto", "train.cuda_graph": True, "checkpoint.every": 2}))
+    ran(
+        *training(run, data, HERO | {"train.device": "auto", "train.cuda_graph": True, "checkpoint.every": 2})
+    )
     same_outcome(run, finished, 6)
     shutil.rmtree(checkpoint(run, 6))
     ran("train", "--run", run, "--resume", "--train.device=cpu", "--train.cuda_graph=false")

@@ -14,10 +14,10 @@ from typing import Any
 import openai
 import pytest
 import torch
-from program import ENVIRONMENT, PROGRAM, checkpoint, hero, ran, refused, training
-from serving import Server, eventually, events, parse_metrics, serving, talk
 
 from hero_moe import load
+from program import ENVIRONMENT, PROGRAM, checkpoint, hero, ran, refused, training
+from serving import Server, events, eventually, parse_metrics, serving, talk
 
 PROMPT = "def index_1(node):\n\treturn "
 LOGPROB = 1e-9  # greatest difference of a token's log-probability in fp64
@@ -162,7 +162,7 @@ def test_mistakes_are_openais_exceptions(client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             create(client, **options)
         assert caught.value.body["param"] == field and "found" in caught.value.body["message"]
-    with pytest.raises(openai.NotFoundError, match="expected \\\\?\"tiny"):
+    with pytest.raises(openai.NotFoundError, match='expected \\\\?"tiny'):
         client.completions.create(model="gpt-2", prompt="x")
     assert [model.id for model in client.models.list()] == ["tiny"]
 
@@ -251,7 +251,9 @@ def test_metrics(server: Server) -> None:
         """Whether everything is counted that may be so after the client has its answer."""
         after.update(server.metrics())
         answers = (("/v1/completions", 200), ("/v1/completions", 400), ("other", 404))
-        counts = [more(f'hero_requests_total{{endpoint="{path}",status="{status}"}}') for path, status in answers]
+        counts = [
+            more(f'hero_requests_total{{endpoint="{path}",status="{status}"}}') for path, status in answers
+        ]
         return counts == [1, 1, 1] and after["hero_queue_length"] == after["hero_running_texts"] == 0
 
     eventually(settled)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import chinese_text, python_text
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+from conftest import chinese_text, python_text
+from hero_moe.harness import HeroLM
 from program import DEEPSEEK, checkpoint, ran, training
 from serving import Server, serving
 from test_lm_eval import TEMPLATE, trained_tokenizer
-
-from hero_moe.harness import HeroLM
 
 # A sum over at most 125 tokens, each off by rounding in fp32.
 LOGPROB = 1e-3

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from program import ran, training
-from serving import Server, eventually, events, serving
+from serving import Server, events, eventually, serving
 
 pytestmark = pytest.mark.long
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from program import CONFIGS, ENVIRONMENT, PROGRAM, SMALL, hero, ran, refused, same_outcome, toml
 
 SETTINGS = SMALL | {"train.steps": 8, "train.seed": 5, "model.num_hidden_layers": 4, "checkpoint.every": 2}
@@ -47,7 +48,9 @@ def test_every_variant_is_trained_under_every_seed(study: Path) -> None:
         assert json.loads(lines[-1])["lm_loss"] == numbers["hero"]["final_loss"]["by_seed"][seed]
         evaluation = json.loads((study / f"seed-{seed}" / "hero" / "eval.json").read_text())
         assert evaluation["step"] == 8
-        assert numbers["hero"]["held_out"]["by_seed"][seed] == pytest.approx(evaluation["datasets"][0]["loss"])
+        assert numbers["hero"]["held_out"]["by_seed"][seed] == pytest.approx(
+            evaluation["datasets"][0]["loss"]
+        )
 
 
 def test_costs_are_those_of_hero_cost(study: Path, config: Path) -> None:
@@ -58,7 +61,9 @@ def test_costs_are_those_of_hero_cost(study: Path, config: Path) -> None:
         found = next(v["cost"] for v in description["variants"] if v["name"] == variant)
         assert found["parameters"] == cost["parameters"]["total"][column]
         assert found["step_flops_exact"] == cost["operations of a step, exact"]["total"][column]
-        assert found["router_step_flops_paper"] == cost["router operations of a step"]["paper's count"][column]
+        assert (
+            found["router_step_flops_paper"] == cost["router operations of a step"]["paper's count"][column]
+        )
 
 
 def test_again_trains_nothing(study: Path, config: Path, data: Path) -> None:
@@ -70,7 +75,9 @@ def test_again_trains_nothing(study: Path, config: Path, data: Path) -> None:
 def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: Path) -> None:
     out = config.parent / "stopped"
     command = words(config, data, out, "--variants", "baseline,hero", "--seeds", 1)
-    process = subprocess.Popen([PROGRAM, *map(str, command)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [PROGRAM, *map(str, command)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
     metrics = out / "seed-5" / "baseline" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_bytes().count(b"\n")) and time.monotonic() < deadline:
@@ -85,9 +92,15 @@ def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: 
 
 
 def test_a_failing_run_ends_the_study_with_its_words(config: Path, data: Path, tmp_path: Path) -> None:
-    result = hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--optim.lr=1e30", "--optim.clip_norm=0"))
+    result = hero(
+        *words(
+            config, data, tmp_path / "s", "--variants", "baseline", "--optim.lr=1e30", "--optim.clip_norm=0"
+        )
+    )
     assert result.returncode == 1
-    assert "seed-5/baseline.log: hero: " in result.stderr and "not finite" in result.stderr.replace("nan", "not finite")
+    assert "seed-5/baseline.log: hero: " in result.stderr and "not finite" in result.stderr.replace(
+        "nan", "not finite"
+    )
 
 
 def test_bad_input(study: Path, config: Path, data: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_run
 
+from conftest import write_run
 from hero_moe.study.__main__ import main
 from hero_moe.study.reading import COSTS, load_study
 from hero_moe.study.statistics import Noise, Sample, band, results
@@ -92,13 +92,19 @@ def test_noise_is_what_seed_and_variant_leave() -> None:
 def test_noise_takes_the_seeds_that_all_have() -> None:
     noise = Noise.of([{1: 3.0, 2: 4.0, 3: 9.0}, {2: 4.5, 1: 3.5, 4: 0.0}])
     assert noise is not None and noise.seeds == [1, 2] and noise.deviation == pytest.approx(0.0, abs=1e-12)
-    assert Noise.of([{1: 3.0}, {1: 3.5}]) is None and Noise.of([{1: 3.0, 2: 4.0}]) is None and Noise.of([]) is None
+    assert (
+        Noise.of([{1: 3.0}, {1: 3.5}]) is None
+        and Noise.of([{1: 3.0, 2: 4.0}]) is None
+        and Noise.of([]) is None
+    )
 
 
 def test_band_is_mean_and_deviation_of_smoothed_curves() -> None:
     curves = [np.full(40, 1.0), np.full(40, 3.0)]
     one = band(curves)
-    assert one.mean == pytest.approx(np.full(40, 2.0)) and one.deviation == pytest.approx(np.full(40, math.sqrt(2)))
+    assert one.mean == pytest.approx(np.full(40, 2.0)) and one.deviation == pytest.approx(
+        np.full(40, math.sqrt(2))
+    )
 
 
 def test_page_table_and_figures(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,14 +113,18 @@ def test_page_table_and_figures(study: Path, capsys: pytest.CaptureFixture[str])
     assert "| mask9 | is hero |" in printed and "+0.0300 [+0.0052, +0.0548] *" in printed
     numbers = json.loads((study / "results.json").read_text())
     assert numbers["variants"]["hero"]["advantage"]["mean"] == pytest.approx(0.03)
-    assert numbers["variants"]["baseline"]["advantage"]["mean"] is None and numbers["same_as"] == {"mask9": "hero"}
+    assert numbers["variants"]["baseline"]["advantage"]["mean"] is None and numbers["same_as"] == {
+        "mask9": "hero"
+    }
     noise = numbers["noise"]["final_loss"]
     assert noise["seeds"] == [1, 2, 3] and noise["degrees"] == 4
     html = (study / "report.html").read_text()
     assert f"closer than {noise['least_difference']:.4f} over 3 seeds" in html
     assert html.count("<figure>") == 3 and "mask1 4" in html and "+50.00%" in html and "http" not in html
     names = {path.name for path in (study / "figures").iterdir()}
-    assert names == {f"{name}.{ending}" for name in ("loss", "advantage", "final") for ending in ("png", "svg")}
+    assert names == {
+        f"{name}.{ending}" for name in ("loss", "advantage", "final") for ending in ("png", "svg")
+    }
 
 
 def test_unfinished_seeds_are_named(study: Path) -> None:
@@ -129,13 +139,18 @@ def test_unfinished_seeds_are_named(study: Path) -> None:
     ("change", "expected"),
     [
         (lambda c: c.update(format=2), "study.json: format: expected 1"),
-        (lambda c: c["variants"][0]["runs"].update({"1": "gone"}), "gone: found nothing, expected a run folder"),
+        (
+            lambda c: c["variants"][0]["runs"].update({"1": "gone"}),
+            "gone: found nothing, expected a run folder",
+        ),
         (lambda c: c.update(steps=61), "metrics.jsonl: found 60 steps, expected the study's 61"),
         (lambda c: c["variants"][0].pop("cost"), "variants[0]: cost: found nothing, expected an object"),
         (lambda c: [v["runs"].clear() for v in c["variants"]], "found no finished run, expected one"),
     ],
 )
-def test_mistakes_are_one_line(study: Path, capsys: pytest.CaptureFixture[str], change, expected: str) -> None:
+def test_mistakes_are_one_line(
+    study: Path, capsys: pytest.CaptureFixture[str], change, expected: str
+) -> None:
     content = json.loads((study / "study.json").read_text())
     change(content)
     (study / "study.json").write_text(json.dumps(content))

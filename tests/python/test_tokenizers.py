@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import checkpoint, hero, ran, training
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
+
+from program import checkpoint, hero, ran, training
 
 # The patterns of the models' own files.
 QWEN = (
@@ -35,7 +36,9 @@ END = "<|endoftext|>"
 
 def split(*patterns: str) -> pre_tokenizers.PreTokenizer:
     steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence(
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 def bpe(ignore_merges: bool = False) -> Tokenizer:
@@ -215,15 +218,21 @@ def test_large_vocabularies_and_end_tokens(tmp_path: Path) -> None:
     made.add_special_tokens(["<end>"])
     made.save(str(tmp_path / "tokenizer.json"))
     documents = ["abba ab", "b<end>a"]
-    refused = hero("data", "tokenize", "--input", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out")
+    refused = hero(
+        "data", "tokenize", "--input", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"
+    )
     assert refused.returncode == 2 and "eos_token of a tokenizer_config.json" in refused.stderr
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}, "chat_template": "x"}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"eos_token": {"content": "<end>"}, "chat_template": "x"}'
+    )
     assert our_ids(tmp_path, documents, tmp_path) == [made.encode(text).ids for text in documents]
     files = json.loads((tmp_path / "out.json").read_text())
     assert (files["vocab_size"], files["eos_id"]) == (70002, 70001)
     assert files["tokenizer"] == "out.tokenizer.json"
     assert (tmp_path / "out.tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
-    assert (tmp_path / "out.tokenizer_config.json").read_bytes() == (tmp_path / "tokenizer_config.json").read_bytes()
+    assert (tmp_path / "out.tokenizer_config.json").read_bytes() == (
+        tmp_path / "tokenizer_config.json"
+    ).read_bytes()
     assert (tmp_path / "out-train.idx").read_bytes()[17] == 4  # i32
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -111,9 +110,7 @@ def test_opcheck_of_a_router_that_sees_nothing() -> None:
 @pytest.mark.parametrize(
     ("experts", "layers", "scale"), [(16, 3, True), (16, 3, False), (16, 0, True), (5, 2, True)]
 )
-def test_route_is_the_papers(
-    device: str, dtype: torch.dtype, experts: int, layers: int, scale: bool
-) -> None:
+def test_route_is_the_papers(device: str, dtype: torch.dtype, experts: int, layers: int, scale: bool) -> None:
     x = leaf(normal(33, 32, seed=1, dtype=dtype, device=device))
     w = leaf(normal(experts, 32 + layers * experts, seed=2, dtype=dtype, device=device) / 8)
     history = history_of(33, experts, layers, dtype, device)

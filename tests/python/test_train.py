@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from program import (
     CONFIGS,
     DEEPSEEK,
@@ -142,7 +143,12 @@ def test_own_configuration_gives_the_same_run(runs: dict[str, Path], data: Path,
 @pytest.mark.parametrize(("keep", "left"), [(0, [2, 4, 5]), (1, [5]), (2, [4, 5])])
 def test_checkpoints_kept(data: Path, tmp_path: Path, keep: int, left: list[int]) -> None:
     run = tmp_path / "run"
-    settings = {"train.steps": 5, "checkpoint.every": 2, "checkpoint.keep": keep, "model.num_hidden_layers": 1}
+    settings = {
+        "train.steps": 5,
+        "checkpoint.every": 2,
+        "checkpoint.keep": keep,
+        "model.num_hidden_layers": 1,
+    }
     ran(*training(run, data, settings))
     assert checkpoint_names(run) == [f"step-{step:08d}" for step in left]
     state = json.loads((checkpoint(run, 5) / "state.json").read_text())

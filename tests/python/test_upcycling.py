@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 from program import (
     CONFIGS,
     DEEPSEEK,
@@ -23,7 +25,6 @@ from program import (
     tensor_bytes,
     training,
 )
-from safetensors.numpy import load_file
 
 QWEN: dict[str, Any] = {}
 FAMILIES = {"qwen3": QWEN, "deepseek": DEEPSEEK}

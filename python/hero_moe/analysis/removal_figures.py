@@ -13,7 +13,6 @@ from hero_moe.analysis.drawing import (
     add_bar,
     draw_pair_table,
     layer_ticks,
-    pair_name,
 )
 from hero_moe.analysis.weight_figures import hidden_pairs_note, strongest
 from hero_moe.figures import new_figure, percent_ticks

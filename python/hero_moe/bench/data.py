@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def read(folder: str | Path, benchmark: Benchmark) -> Data:
     return _read(benchmark, *((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read(benchmark: Benchmark, *files: tuple[Path, int, int]) -> Data:
     digest = hashlib.sha256()
     found: list[list[Row]] = []

@@ -1,10 +1,10 @@
 """Mixes: a TOML file that names corpora, how to read each, and its weight in the blend.
 
-    [corpus.NAME]
-    dataset = "owner/name"      # where it is published; for the reader
-    path = "folder"             # under --root; or a list of paths and globs
-    weight = 0.25
-    text_key = "text"           # or template, messages, prompt and response, chat_template; config, split
+[corpus.NAME]
+dataset = "owner/name"      # where it is published; for the reader
+path = "folder"             # under --root; or a list of paths and globs
+weight = 0.25
+text_key = "text"           # or template, messages, prompt and response, chat_template; config, split
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
     for depth, part in enumerate(parts):
         if part not in names:
             at = f' in "{".".join(parts[:depth])}"' if depth else ""
-            raise DataError(f"{path}: no column \"{part}\"{at}, found {', '.join(names) or 'no column'}")
+            raise DataError(f'{path}: no column "{part}"{at}, found {", ".join(names) or "no column"}')
         kind = schema.field(part).type if depth == 0 else kind.field(part).type
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
     if pa.types.is_dictionary(kind):

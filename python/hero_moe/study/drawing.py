@@ -9,7 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hero_moe.figures import BASELINE_COLOUR, COLOURS, DASHES, GREY, SMOOTHED, LineStyle, new_figure, step_axis
+from hero_moe.figures import (
+    BASELINE_COLOUR,
+    COLOURS,
+    DASHES,
+    GREY,
+    SMOOTHED,
+    LineStyle,
+    new_figure,
+    step_axis,
+)
 from hero_moe.study.reading import Study, Variant
 from hero_moe.study.statistics import Band, Result, advantage_curve, band
 
@@ -50,7 +59,9 @@ def advantage_bands(study: Study) -> dict[str, Band]:
     return bands
 
 
-def _draw(axes: Axes, steps: np.ndarray, bands: dict[str, Band], styles: dict[str, LineStyle], fill: bool) -> None:
+def _draw(
+    axes: Axes, steps: np.ndarray, bands: dict[str, Band], styles: dict[str, LineStyle], fill: bool
+) -> None:
     for name, one in bands.items():
         style = styles[name]
         if fill and one.deviation.any():

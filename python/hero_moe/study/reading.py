@@ -58,7 +58,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}), expected a study's description") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}), expected a study's description"
+        ) from error
     except ValueError as error:
         raise InputError(f"{path}: broken JSON ({error}), expected a study's description") from error
     if not isinstance(content, dict) or content.get("format") != 1:

@@ -143,7 +143,8 @@ def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
         "steps": study.steps,
         "tokens_per_step": study.tokens_per_step,
         "variants": {
-            one.variant.name: {key: _sample_json(getattr(one, key)) for key in keys} | {"cost": one.variant.cost}
+            one.variant.name: {key: _sample_json(getattr(one, key)) for key in keys}
+            | {"cost": one.variant.cost}
             for one in results
         },
         "noise": {key: asdict(noise) for key, noise in noises(results).items()},
