@@ -9,7 +9,6 @@
 #include "model/random.h"
 
 namespace hero {
-
 namespace {
 
 constexpr int64_t kFirstSorted = 64;  // ids put in order at first; then four times as many, as far as needed
