@@ -19,10 +19,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def train_together(ranks: int, config: Path, data: Path, run: Path, settings: Mapping[str, Any]) -> None:
-    """`hero train` by so many processes over Gloo on loopback, to its end. SystemExit where one fails."""
+def train_together(
+    ranks: int, config: Path, data: Path, run: Path, settings: Mapping[str, Any], *more: Any
+) -> None:
+    """`hero train`, with `more` options, by so many processes over Gloo on loopback, to its end. SystemExit where
+    one fails."""
     words = [PROGRAM, "train", "--config", config, "--data", data, "--run", run]
     words += [f"--{key}={value}" for key, value in settings.items()]
+    words += more
     launch = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}  # fmt: skip
     processes = []

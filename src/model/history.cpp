@@ -23,21 +23,18 @@ HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig
     index_[l - 1] = members[group_[l - 1]]++;
   }
   for (const int64_t m : members) slots_.push_back(hero ? std::max<int64_t>(m - 1, 0) : 0);
+  needed_from_.resize(layers + 1);
+  std::set<int64_t> needed;
+  for (int64_t l = layers; l >= 1; --l) {
+    needed.insert(visible_[l - 1].begin(), visible_[l - 1].end());
+    needed.erase(l);
+    needed_from_[l - 1].assign(needed.begin(), needed.end());
+  }
 }
 
 double HistoryLayout::depth_factor(int64_t l) const {
   const auto seen = static_cast<double>(visible(l).size());
   return seen ? std::sqrt(static_cast<double>(l - 1) / seen) : 1.0;
-}
-
-std::vector<int64_t> HistoryLayout::needed_from(int64_t l) const {
-  std::set<int64_t> needed;
-  for (int64_t later = l; later <= layers(); ++later) {
-    for (const int64_t j : visible(later)) {
-      if (j < l) needed.insert(j);
-    }
-  }
-  return {needed.begin(), needed.end()};
 }
 
 RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,

@@ -25,14 +25,15 @@ class HistoryLayout {
   /// sqrt((l-1)/M_l); 1 where nothing is visible.
   double depth_factor(int64_t l) const;
   /// Layers before l whose routing l or a later layer sees, ascending: what a process that computes from l on
-  /// must be told.
-  std::vector<int64_t> needed_from(int64_t l) const;
+  /// must be told. l from 1 to layers() + 1.
+  const std::vector<int64_t>& needed_from(int64_t l) const { return needed_from_[l - 1]; }
 
  private:
   friend class RoutingHistory;
   int64_t experts_;
   std::vector<int64_t> stage_of_;
   std::vector<std::vector<int64_t>> visible_;
+  std::vector<std::vector<int64_t>> needed_from_;
   std::vector<int64_t> group_;  // buffer of each layer: its stage, or 0 where the scope is global
   std::vector<int64_t> index_;  // place of each layer in its group
   std::vector<int64_t> slots_;  // slots of each buffer: nobody reads a group's last layer

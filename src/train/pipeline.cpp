@@ -97,9 +97,10 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const int64_t length = batch.samples.size(1) - 1, tokens = batch.samples.size(0) * length;
   const int64_t top = config.parallel.history_top;
   const auto history = model_.new_history(chunk, tokens);
-  const auto needed = chunk.ends ? std::vector<int64_t>() : model_.layout().needed_from(chunk.last_moe);
+  const auto needed = [&behind = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
+    return std::ranges::binary_search(behind, l);
+  };
   const auto pass_on = [&](int64_t l, const at::Tensor& message) {
-    if (!std::ranges::binary_search(needed, l)) return;
     send(message, chunk.number, chunk.number + 1);
     traffic_.history += static_cast<int64_t>(message.nbytes());
   };
@@ -112,7 +113,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       const auto& [l, message] = coming.history[i];
       coming.history_pending[i].wait();
       const Stopwatch watch(traffic_.history_seconds);
-      pass_on(l, message);
+      if (needed(l)) pass_on(l, message);
       history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
     }
     coming.x_pending.wait();
@@ -122,7 +123,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const ops::DeferWeightGradients deferral(flight.put_off.get());
   const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
                                        config.train.recompute, [&](int64_t l) {
-                                         if (!std::ranges::binary_search(needed, l)) return;
+                                         if (!needed(l)) return;
                                          const Stopwatch watch(traffic_.history_seconds);
                                          pass_on(l, pack_history(history->slot(l).probs, top));
                                        });

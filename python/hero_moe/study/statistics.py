@@ -68,28 +68,34 @@ class Result:
 
 @dataclass(frozen=True)
 class Noise:
-    """What the course of single runs adds to a loss: the residual of the two-way layout variant x seed, pooled over
-    all variants and therefore known better than from one variant's few differences. Every variant is taken to
-    scatter alike. `seeds`: those that all variants have finished; `least_difference`: two variants' means over these
-    seeds that are closer cannot be told apart at 95%."""
+    """What the course of single runs adds to a loss: the residual of losses fitted as variant + seed (least squares
+    over all finished runs, whichever seeds a variant has), pooled over all variants and therefore known better than
+    from one variant's few differences. Every variant is taken to scatter alike. `least_difference`: by number of
+    seeds that two variants share, the distance of their means below which they cannot be told apart at 95%."""
 
-    seeds: list[int]
     deviation: float
     degrees: int
-    least_difference: float
+    least_difference: dict[int, float]
 
     @classmethod
     def of(cls, losses: Sequence[dict[int, float]]) -> Noise | None:
-        """From every variant's losses by seed; None with fewer than two variants or two common seeds."""
-        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in losses))) if losses else []
-        if len(losses) < 2 or len(seeds) < 2:
+        """From every variant's losses by seed; None where variants and seeds explain every loss."""
+        runs = [(number, seed) for number, by_seed in enumerate(losses) for seed in by_seed]
+        seeds = sorted({seed for _, seed in runs})
+        design = np.zeros((len(runs), len(losses) + len(seeds)))
+        for row, (number, seed) in enumerate(runs):
+            design[row, number] = design[row, len(losses) + seeds.index(seed)] = 1
+        degrees = len(runs) - int(np.linalg.matrix_rank(design)) if runs else 0
+        if degrees == 0:
             return None
-        degrees = (len(losses) - 1) * (len(seeds) - 1)
-        grid = np.array([[by_seed[seed] for seed in seeds] for by_seed in losses])
-        residual = grid - grid.mean(axis=0) - grid.mean(axis=1, keepdims=True) + grid.mean()
+        found = np.array([losses[number][seed] for number, seed in runs])
+        residual = found - design @ np.linalg.lstsq(design, found, rcond=None)[0]
         deviation = math.sqrt(float((residual**2).sum()) / degrees)
-        least = float(student.ppf(0.5 + CONFIDENCE / 2, degrees)) * deviation * math.sqrt(2 / len(seeds))
-        return cls(seeds, deviation, degrees, least)
+        least = float(student.ppf(0.5 + CONFIDENCE / 2, degrees)) * deviation
+        shared = {
+            len(set(one) & set(other)) for at, one in enumerate(losses) for other in losses[at + 1 :]
+        } - {0}
+        return cls(deviation, degrees, {count: least * math.sqrt(2 / count) for count in sorted(shared)})
 
 
 def held_out_loss(run: Run) -> float:

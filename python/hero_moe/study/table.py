@@ -106,19 +106,25 @@ LOSS_KINDS = {"final_loss": "final loss", "held_out": "held-out loss"}
 
 
 def noises(results: Sequence[Result]) -> dict[str, Noise]:
-    """That of each kind of loss, as far as several variants share several seeds."""
+    """That of each kind of loss, as far as there are more runs than variants and seeds explain."""
     found = {key: Noise.of([getattr(one, key).by_seed for one in results]) for key in LOSS_KINDS}
     return {key: noise for key, noise in found.items() if noise}
 
 
 def noise_in_words(results: Sequence[Result]) -> str:
     """A sentence for each kind of loss; empty where none is known."""
-    return " ".join(
-        f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's means "
-        f"(pooled, {noise.degrees} degrees of freedom): two variants closer than {noise.least_difference:.4f} over "
-        f"{len(noise.seeds)} seeds cannot be told apart at 95%."
-        for key, noise in noises(results).items()
-    )
+    sentences = []
+    for key, noise in noises(results).items():
+        least = ", ".join(
+            f"{difference:.4f} over {count} seed{'s' if count > 1 else ''}"
+            for count, difference in noise.least_difference.items()
+        )
+        sentences.append(
+            f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's "
+            f"means (pooled, {noise.degrees} degrees of freedom): variants cannot be told apart at 95% that are "
+            f"closer than {least}."
+        )
+    return " ".join(sentences)
 
 
 def _sample_json(sample: Sample) -> dict[str, Any]:
