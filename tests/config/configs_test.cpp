@@ -12,8 +12,8 @@ namespace {
 
 const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek", "paper-8b",
                                       "qwen3", "study-deepseek", "study-qwen3"};
-const std::set<std::string> kOverlays = {"baseline", "hero",  "rcp",    "mask1",
-                                         "mask3",    "mask5", "mask10", "no-scaling"};
+const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",    "mask3",
+                                         "mask5",    "mask10", "no-scaling", "zero-init"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -94,6 +94,8 @@ TEST(Configs, OverlaysChangeWhatTheirNamesSay) {
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});
+  EXPECT_EQ(differences(base, load({"small-qwen3", "zero-init"})),
+            Changes{"router.init: \"uniform\" -> \"zero\""});
   for (const int window : {1, 3, 5, 10}) {
     const std::string number = std::to_string(window);
     EXPECT_EQ(differences(base, load({"small-qwen3", "mask" + number})),

@@ -31,7 +31,9 @@ STAGES = MODEL | {"router.stages": 2}
 GLOBAL = (
     MODEL | DEEPSEEK | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
 )
-MODELS = {"stages": STAGES, "global": GLOBAL}
+# Deep enough for two chunks on each of four ranks.
+DEEP = STAGES | {"model.num_hidden_layers": 8, "router.history": "global"}
+MODELS = {"stages": STAGES, "global": GLOBAL, "deep": DEEP, "fp32": STAGES | {"train.dtype": "fp32"}}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 2": (2, {"parallel.data": 2}),
     "data 4": (4, {}),
@@ -43,6 +45,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     ),
     "pipeline 2, zero bubble": (2, {"parallel.pipeline": 2, "parallel.schedule": "zero_bubble"}),
     "pipeline 4, zero bubble": (4, {"parallel.pipeline": 4, "parallel.schedule": "zero_bubble"}),
+    "pipeline 4, interleaved": (
+        4,
+        {"parallel.pipeline": 4, "parallel.schedule": "interleaved", "parallel.chunks": 2},
+    ),
     "expert 2": (2, {"parallel.expert": 2}),
     "expert 4": (4, {"parallel.expert": 4}),
     "data 4, expert 2": (4, {"parallel.expert": 2}),
@@ -91,13 +97,19 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     return lines
 
 
+EIGHT_CHUNKS = "pipeline 4, interleaved"
+SHALLOW = [layout for layout in LAYOUTS if layout != EIGHT_CHUNKS]
+
+
 def cases() -> list[Any]:
     """Layouts, models and steps: some of them always, each of them for fifty steps among the long tests."""
-    quick = [("stages", layout) for layout in LAYOUTS]
     some = ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")
-    quick += [("global", layout) for layout in some]
-    long = [pytest.param(m, layout, STEPS, marks=pytest.mark.long) for m in MODELS for layout in LAYOUTS]
-    return [pytest.param(model, layout, 20) for model, layout in quick] + long
+    quick = [("stages", layout) for layout in SHALLOW] + [("global", layout) for layout in some]
+    all_layouts = [(model, layout) for model in ("stages", "global") for layout in SHALLOW]
+    long = [
+        pytest.param(*case, STEPS, marks=pytest.mark.long) for case in [*all_layouts, ("deep", EIGHT_CHUNKS)]
+    ]
+    return [pytest.param(*case, 20) for case in [*quick, ("deep", EIGHT_CHUNKS)]] + long
 
 
 @pytest.mark.parametrize(("model", "layout", "steps"), cases())
@@ -119,18 +131,16 @@ def test_same_numbers_in_fp64(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "layout", ["data 4", "pipeline 2", "pipeline 2, zero bubble", "pipeline 2, expert 2"]
-)
-def test_same_numbers_in_fp32(layout: str, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", SHALLOW)
+def test_same_numbers_in_fp32(
+    layout: str, alone: Callable[[str, int], list[dict[str, Any]]], data: Path, tmp_path: Path
+) -> None:
     """Rounding alone moves a gradient's norm by some 1e-5 after tens of steps."""
     ranks, settings = LAYOUTS[layout]
-    model = STAGES | {"train.dtype": "fp32"}
-    alone = trained(tmp_path, "alone", data, model, 1)
-    lines = trained(tmp_path, "run", data, model | settings, ranks)
+    lines = trained(tmp_path, "run", data, MODELS["fp32"] | settings, ranks)
     for key in ("loss", "grad_norm"):
-        assert relative(column(lines, key), column(alone, key))[0] < 1e-5, key
-    assert relative(column(lines, "loss"), column(alone, "loss")).max() < 1e-4
+        assert relative(column(lines, key), column(alone("fp32", STEPS), key))[0] < 1e-5, key
+    assert relative(column(lines, "loss"), column(alone("fp32", STEPS), "loss")).max() < 1e-4
 
 
 def test_a_global_history_makes_one_model_of_every_number_of_stages(data: Path, tmp_path: Path) -> None:
