@@ -141,14 +141,20 @@ class LanguageModel:
         Returns:
             The new ids, without the one that ended the text; for several sequences a list of such lists.
         """
-        if not _are_sequences(ids):
-            options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-            return list(self.stream(ids, **options, seed=seed, eos=eos))
-        prompts = [_prompt(prompt) for prompt in ids]
-        sampling = _sampling(max_tokens, temperature, top_k, top_p)
+        several = _are_sequences(ids)
         first = _whole("seed", seed)
-        seeds = [_whole("seed", first + number) for number in range(len(prompts))]
-        return self._engine.generate(prompts, *sampling, seeds, self._ends(eos))
+        options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        texts = self.texts()
+        numbers = [
+            texts.add(prompt, **options, seed=first + number, eos=eos)
+            for number, prompt in enumerate(ids if several else [ids])
+        ]
+        made: list[list[int]] = [[] for _ in numbers]
+        while step := texts.step():
+            for number, new in step:
+                if new is not None:
+                    made[number].append(new)
+        return made if several else made[0]
 
     def stream(
         self,
@@ -199,7 +205,12 @@ class Texts:
         eos: int | Sequence[int] | None = None,
     ) -> int:
         """Begins to continue a sequence, as `LanguageModel.generate` would; returns its number, from 0."""
-        sampling = _sampling(max_tokens, temperature, top_k, top_p)
+        sampling = (
+            _whole("max_tokens", max_tokens),
+            float(temperature),
+            _whole("top_k", top_k),
+            float(top_p),
+        )
         return self._engine.add(_prompt(ids), *sampling, _whole("seed", seed), self._ends(eos))
 
     def step(self) -> list[tuple[int, int | None]]:
@@ -223,11 +234,6 @@ def _prompt(ids: Tensor | Sequence[int]) -> list[int]:
     if prompt.dim() != 1:
         raise ValueError(f"ids: found the shape {list(prompt.shape)}, expected one sequence [S]")
     return prompt.tolist()
-
-
-def _sampling(max_tokens: int, temperature: float, top_k: int, top_p: float) -> tuple[int, float, int, float]:
-    """As the engine takes them, in its order."""
-    return _whole("max_tokens", max_tokens), float(temperature), _whole("top_k", top_k), float(top_p)
 
 
 def _whole(name: str, value: Any) -> int:

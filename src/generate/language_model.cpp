@@ -155,29 +155,6 @@ class LanguageModel : public torch::CustomClassHolder {
     return c10::make_intrusive<GenerationForPython>(model_);
   }
 
-  // All texts together; each draws as if it were alone with its seed.
-  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
-                                             int64_t max_tokens, double temperature, int64_t top_k,
-                                             double top_p, const std::vector<int64_t>& seeds,
-                                             std::vector<int64_t> eos) const {
-    return for_python([&] {
-      auto sampling = checked({max_tokens, temperature, top_k, top_p, 0, std::move(eos)});
-      for (const auto& prompt : prompts) check_prompt(prompt, config());
-      Generator generator(*model_);
-      for (size_t i = 0; i < prompts.size(); ++i) {
-        sampling.seed = static_cast<uint64_t>(seeds.at(i));
-        generator.add(prompts[i], sampling);
-      }
-      std::vector<std::vector<int64_t>> texts(prompts.size());
-      for (auto made = generator.step(); !made.empty(); made = generator.step()) {
-        for (const auto& one : made) {
-          if (one.id) texts[one.text].push_back(*one.id);
-        }
-      }
-      return texts;
-    });
-  }
-
   std::string folder() const { return folder_.string(); }
   std::string dtype() const { return model_->config().train.dtype; }
   std::string device() const { return c10::DeviceTypeName(model_->device().type(), /*lower_case=*/true); }
@@ -204,7 +181,6 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       .def("logits", &LanguageModel::logits)
       .def("score", &LanguageModel::score)
       .def("generation", &LanguageModel::generation)
-      .def("generate", &LanguageModel::generate)
       .def("folder", &LanguageModel::folder)
       .def("dtype", &LanguageModel::dtype)
       .def("device", &LanguageModel::device)
