@@ -100,7 +100,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const auto needed = [&behind = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
     return std::ranges::binary_search(behind, l);
   };
-  const auto pass_on = [&](int64_t l, const at::Tensor& message) {
+  const auto pass_on = [&](const at::Tensor& message) {
     send(message, chunk.number, chunk.number + 1);
     traffic_.history += static_cast<int64_t>(message.nbytes());
   };
@@ -113,7 +113,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       const auto& [l, message] = coming.history[i];
       coming.history_pending[i].wait();
       const Stopwatch watch(traffic_.history_seconds);
-      if (needed(l)) pass_on(l, message);
+      if (needed(l)) pass_on(message);
       history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
     }
     coming.x_pending.wait();
@@ -125,7 +125,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
                                        config.train.recompute, [&](int64_t l) {
                                          if (!needed(l)) return;
                                          const Stopwatch watch(traffic_.history_seconds);
-                                         pass_on(l, pack_history(history->slot(l).probs, top));
+                                         pass_on(pack_history(history->slot(l).probs, top));
                                        });
   flight.loss = loss(chunk, output, batch);
   if (!chunk.ends) {

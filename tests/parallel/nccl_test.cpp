@@ -1,7 +1,8 @@
-// A group over NCCL with the one rank that every GPU allows: each operation goes through the backend and gives
-// what a group without backend gives. Two ranks need two GPUs.
+// A group over NCCL with the one rank that every GPU allows: each operation goes through the backend and
+// gives what a group without backend gives. Two ranks need two GPUs.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
