@@ -111,17 +111,21 @@ def noises(results: Sequence[Result]) -> dict[str, Noise]:
     return {key: noise for key, noise in found.items() if noise}
 
 
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' if count != 1 else ''}"
+
+
 def noise_in_words(results: Sequence[Result]) -> str:
     """A sentence for each kind of loss; empty where none is known."""
     sentences = []
     for key, noise in noises(results).items():
         least = ", ".join(
-            f"{difference:.4f} over {count} seed{'s' if count > 1 else ''}"
+            f"{difference:.4f} over {_counted(count, 'seed')}"
             for count, difference in noise.least_difference.items()
         )
         sentences.append(
             f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's "
-            f"means (pooled, {noise.degrees} degrees of freedom): variants cannot be told apart at 95% that are "
+            f"means (pooled, {_counted(noise.degrees, 'degree')} of freedom): variants cannot be told apart at 95% that are "
             f"closer than {least}."
         )
     return " ".join(sentences)
