@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ranks import train_together
-from rounds import PROGRAM, ROOT, note, parser, table, write_page
+from rounds import PROGRAM, ROOT, metrics, note, parser, table, write_page
 
 MODEL = {
     "router.kind": "hero",
@@ -40,10 +40,6 @@ FULL = "all entries"
 
 def cuts(tops: Sequence[int]) -> dict[str, dict[str, Any]]:
     return {FULL: {}} | {f"the {top} largest": {"parallel.history_top": top} for top in tops}
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def against(values: Sequence[float], full: Sequence[float]) -> str:
@@ -76,14 +72,14 @@ def main() -> None:
                 [PROGRAM, "eval", run, "--data", args.held_out], check=True, stdout=subprocess.DEVNULL
             )
             held_out = json.loads((run / "eval.json").read_text())["datasets"][0]["loss"]
-            lines = lines_of(run)
+            lines = metrics(run)
             losses[name] = statistics.mean(line["lm_loss"] for line in lines[-(steps // 10) :])
             sent = lines[-1]["ranks"]
             if name in forms:
                 still = Path(f"{run}-still")
                 held = MODEL | STILL | {"train.steps": min(steps, 40)} | settings
                 train_together(2, config, Path(args.held_out), still, held, "--init-from", trained)
-                afterwards[name] = [line["lm_loss"] for line in lines_of(still)]
+                afterwards[name] = [line["lm_loss"] for line in metrics(still)]
             cut = against(afterwards[name], afterwards[FULL]) if name in forms and name != FULL else ""
             note(f"{name}: {losses[name]:.4f}, held out {held_out:.4f}, cut after training {cut}")
             rows.append([name, f"{losses[name]:.4f}", f"{losses[name] - losses[FULL]:+.4f}", f"{held_out:.4f}", cut,

@@ -7,7 +7,6 @@ passes take equal times and messages none, and the speed that `hero plan` predic
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ranks import train_together
-from rounds import ROOT, hero_json, in_turn, note, parser, spread, table, within_rounds, write_page
+from rounds import ROOT, hero_json, in_turn, metrics, note, parser, spread, table, within_rounds, write_page
 from train_speed import write_tokens
 
 MICRO_BATCHES = 8
@@ -70,7 +69,7 @@ def train(layout: Layout, config: str, data: Path, steps: int) -> float:
         )
         run = Path(work) / "run"
         train_together(layout.ranks, ROOT / f"configs/{config}.toml", data, run, settings)
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines = metrics(run)
     layout.last = of_steps(lines)
     return statistics.median(line["tokens_per_second"] for line in lines[2:])
 

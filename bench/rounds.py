@@ -105,6 +105,11 @@ def json_lines(*words: Any) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """What `hero train` has noted of a run, step by step."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def parser(description: str | None, page: str, rounds: int = 5) -> argparse.ArgumentParser:
     """With the options of every benchmark."""
     made = argparse.ArgumentParser(description=description)

@@ -5,7 +5,6 @@ Writes docs/results/train-speed-CONFIG.md.
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from rounds import (
     best_of,
     in_turn,
     json_lines,
+    metrics,
     note,
     own_command,
     parser,
@@ -77,7 +77,7 @@ class Runs:
         command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
         command += [f"--train.steps={self.steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
         subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[2:]]
+        lines = metrics(run)[2:]
         if overlay == "hero":
             self.mfu.append(100 * statistics.median(line["mfu"] for line in lines))
         return statistics.median(line["tokens_per_second"] for line in lines)

@@ -107,9 +107,9 @@ def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
         env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"},
         stdout=(tmp_path / "torchrun.log").open("wb"), stderr=subprocess.STDOUT,
     )  # fmt: skip
-    draw, kills = random.Random(7), 0
+    draw, kills, deadline = random.Random(7), 0, time.monotonic() + 600
     try:
-        while kills < 25 and launcher.poll() is None:
+        while kills < 25 and launcher.poll() is None and time.monotonic() < deadline:
             # At a random moment, but before the run comes to its end with kills left.
             wait_for_step(run, 15 * (kills + 1), draw.uniform(0.5, 6))
             if ranks := children(launcher.pid):
