@@ -85,6 +85,26 @@ void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
       });
 }
 
+void add_adamw(const test::AdamWCase& c) {
+  std::vector<at::Tensor> values, gradients, first, second, leaves;
+  int64_t all = 0;
+  for (const int64_t n : c.sizes) {
+    values.push_back(at::randn({n}));
+    gradients.push_back(at::randn({n}));
+    first.push_back(at::zeros({n}));
+    second.push_back(at::ones({n}));
+    leaves.push_back(random({n}));
+    all += n;
+  }
+  const auto step = at::ones({});
+  add("adamw/" + sizes({{'N', all}}), [=](bool plain) {
+    const std::optional<at::Tensor> none;
+    call(plain, "hero::sum_of_squares", ops::sum_of_squares_plain, gradients);
+    call(plain, "hero::adamw_step", ops::adamw_step_plain, values, gradients, first, second, leaves, step,
+         1e-4, 0.9, 0.95, 0.1, 1e-8, none, none);
+  });
+}
+
 }  // namespace
 
 void add_dense() {
@@ -103,6 +123,8 @@ void add_dense() {
     }
   for (const auto& c : test::kCrossEntropyCases)
     if (c.timed) add_linear_cross_entropy(c);
+  for (const auto& c : test::kAdamWCases)
+    if (c.timed) add_adamw(c);
 }
 
 }  // namespace hero::bench

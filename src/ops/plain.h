@@ -93,4 +93,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const 
                                                                           const at::Tensor& targets,
                                                                           bool gradients);
 
+at::Tensor sum_of_squares_plain(at::TensorList tensors);
+void adamw_step_plain(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
+                      at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,
+                      double beta1, double beta2, double weight_decay, double eps,
+                      const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip);
+
 }  // namespace hero::ops

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/ops.h"
+
 namespace hero {
 namespace {
 
@@ -66,7 +68,7 @@ at::Tensor AdamW::gradient_square() const {
     if (auto g = gradient(piece); g.defined()) gradients.push_back(std::move(g));
   }
   if (gradients.empty()) return at::zeros({}, step_.options().dtype(at::kDouble));
-  return at::stack(at::_foreach_norm(gradients, 2)).to(at::kDouble).square().sum();
+  return ops::sum_of_squares(gradients);
 }
 
 std::string AdamW::non_finite_gradient() const {
@@ -83,29 +85,30 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
                                       : clipping_on_device(norm, config_.clip_norm);
   if (!clipping) return;
   step_.fill_(static_cast<double>(step));
-  // The kernel divides each gradient by an fp32 number as it reads it; fp64 gradients are scaled before.
-  std::optional<at::Tensor> divisor;
-  if (clipping->scale) divisor = clipping->scale->reciprocal().to(at::kFloat);
   for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> values, gradients, first, second;
+    std::vector<at::Tensor> values, gradients, first, second, leaves;
     for (const auto& piece : pieces_) {
-      if (parameters_->all()[piece.parameter].decay != decay) continue;
+      const auto& parameter = parameters_->all()[piece.parameter];
+      if (parameter.decay != decay) continue;
       auto g = gradient(piece);
       if (!g.defined()) continue;
       values.push_back(piece.values);
       gradients.push_back(std::move(g));
       first.push_back(piece.exp_avg);
       second.push_back(piece.exp_avg_sq);
+      // Buckets send the new values to all ranks' leaves themselves.
+      const bool whole = !buckets_ || !buckets_->holds(piece.parameter);
+      const bool apart = parameter.leaf.scalar_type() != piece.values.scalar_type();
+      leaves.push_back(whole && apart ? parameter.leaf.detach().view({-1}) : piece.values);
     }
-    if (values.empty()) continue;
-    const std::vector<at::Tensor> steps(values.size(), step_);
-    const bool wide = values[0].scalar_type() == at::kDouble;
-    if (wide && clipping->scale) at::_foreach_mul_(gradients, *clipping->scale);
-    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1,
-                      config_.beta2, decay ? config_.weight_decay : 0.0, config_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false, wide ? std::nullopt : divisor, clipping->skip);
+    ops::adamw_step(values, gradients, first, second, leaves, step_,
+                    {.lr = lr,
+                     .beta1 = config_.beta1,
+                     .beta2 = config_.beta2,
+                     .weight_decay = decay ? config_.weight_decay : 0.0,
+                     .eps = config_.eps},
+                    clipping->scale, clipping->skip);
   }
-  parameters_->publish();
   if (buckets_) buckets_->spread();
 }
 

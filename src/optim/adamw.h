@@ -1,6 +1,5 @@
 #pragma once
-// AdamW (arXiv 1711.05101) over the fp32 values of all parameters, through the library's fused kernel. On a
-// GPU nothing here waits for it.
+// AdamW (arXiv 1711.05101) over the fp32 values of all parameters. On a GPU nothing here waits for it.
 #include "config/config.h"
 #include "optim/buckets.h"
 
@@ -16,8 +15,8 @@ class AdamW {
   /// Gradients that other ranks share; null: this process owns all.
   Buckets* buckets() { return buckets_.get(); }
 
-  /// Sum of squares over the gradients of this rank's pieces, in fp64 over per-tensor fp32 norms: a scalar on
-  /// the parameters' device. Parameters without a gradient count 0.
+  /// Sum of squares over the gradients of this rank's pieces (ops::sum_of_squares): a scalar on the
+  /// parameters' device. Parameters without a gradient count 0.
   at::Tensor gradient_square() const;
 
   /// The first parameter whose gradient is not finite, "" if none on this rank.

@@ -129,4 +129,11 @@ inline const std::vector<CrossEntropyCase> kCrossEntropyCases = {
     {1, 16, 16},        {7, 48, 80},    {65, 64, 272, true},          {513, 32, 304},
     {31, 24, 50, true}, {300, 16, 100}, {2048, 256, 8192, true, true}};
 
+struct AdamWCase {
+  std::vector<int64_t> sizes;
+  bool timed = false;
+};
+inline const std::vector<AdamWCase> kAdamWCases = {
+    {{1}}, {{17, 1, 250}}, {{32768, 5, 0, 70001}}, {{1 << 20, 1 << 22, 256, 1 << 21}, true}};
+
 }  // namespace hero::test

@@ -1,7 +1,8 @@
 // bf16 causal attention on blocks of matrix products. Scores exist for 64 queries at a time, against all keys
 // up to the last of them; the softmax of a row is taken at once, so nothing is rescaled. Keys and values are
 // packed once for every key head and read by all queries of all its query heads. In the backward pass one
-// task has a key head, so its gradients are summed in one order.
+// task has a key head, so its gradients are summed in one order; scores, whose sums are known there, exist for
+// some keys at a time.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -31,6 +32,8 @@ namespace {
 using cpu::bf16;
 using cpu::kPanel;
 using cpu::kRows;
+
+constexpr int64_t kKeys = 2 * kPanel;  // at a time in the backward pass: what is made of them stays near
 
 // [B, H, S, P] with rows that lie together.
 struct Heads {
@@ -69,35 +72,45 @@ void pack_rows(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* pac
     cpu::pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
 }
 
-// c [m, width] (+)= a [m, k] * the first k of the `rows` rows that `packed` holds by pack_rows.
+// c [m, width] (+)= a [m, k] * k of the `rows` rows that `packed` holds by pack_rows, from `first` on (even).
 void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t rows,
-                   int64_t width, float* c, int64_t ldc, bool accumulate) {
+                   int64_t first, int64_t width, float* c, int64_t ldc, bool accumulate) {
   for (int64_t p = 0; p < cpu::panels(width); ++p) {
-    cpu::gemm_panel(m, cpu::panel_width(width, p), k, a, lda, packed + p * kPanel * rows, 0, c + p * kPanel,
+    const int64_t columns = cpu::panel_width(width, p);
+    cpu::gemm_panel(m, columns, k, a, lda, packed + p * kPanel * rows + first * columns, 0, c + p * kPanel,
                     ldc, accumulate);
   }
 }
 
+// Whole vectors of a row, of which the scores behind `valid` must not count. `keys` is a multiple of 32.
+HERO_INLINE int64_t whole_vectors(float* scores, int64_t valid) {
+  const int64_t width = (valid + 15) & -16;
+  for (int64_t i = valid; i < width; ++i) scores[i] = -1e30f;
+  return width;
+}
+
 // Softmax of the first `valid` of `keys` scores, zeros behind; returns the logarithm of the sum.
 HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float scale, bf16* probs) {
+  const int64_t width = whole_vectors(scores, valid);
   float highest = scores[0];
-  for (int64_t i = 1; i < valid; ++i) highest = scores[i] > highest ? scores[i] : highest;
+  for (int64_t i = 0; i < width; ++i) highest = scores[i] > highest ? scores[i] : highest;
   const float shift = highest * scale;
   float sum = 0;
-  for (int64_t i = 0; i < valid; ++i) {
+  for (int64_t i = 0; i < width; ++i) {
     scores[i] = cpu::exp_fast(scores[i] * scale - shift);
     sum += scores[i];
   }
   const float inverse = 1.0f / sum;
-  for (int64_t i = 0; i < valid; ++i) cpu::store(probs[i], scores[i] * inverse);
+  for (int64_t i = 0; i < width; ++i) cpu::store(probs[i], scores[i] * inverse);
   for (int64_t i = valid; i < keys; ++i) probs[i].x = 0;
   return shift + std::log(sum);
 }
 
 // From scores and dprobs of a row: its probabilities and the gradient of its products q k^T.
-HERO_SIMD void softmax_backward_row(const float* scores, const float* dprobs, int64_t valid, int64_t keys,
+HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t valid, int64_t keys,
                                     float scale, float lse, float delta, bf16* probs, bf16* dscores) {
-  for (int64_t i = 0; i < valid; ++i) {
+  const int64_t width = whole_vectors(scores, valid);
+  for (int64_t i = 0; i < width; ++i) {
     const float p = cpu::exp_fast(scores[i] * scale - lse);
     cpu::store(probs[i], p);
     cpu::store(dscores[i], p * (dprobs[i] - delta) * scale);
@@ -138,8 +151,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
       lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
           scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
     }
-    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, n.v, rows.get(),
-                  n.v, false);
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v,
+                  rows.get(), n.v, false);
     cpu::round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
   });
   return {out, lse};
@@ -156,11 +169,11 @@ class BackwardTask {
         values_(n.length * n.v),
         queries_(kRows * n.qk),
         douts_(kRows * n.v),
-        probs_(kRows * n.length),
-        dscores_(kRows * n.length),
-        turned_(kRows * n.length),
-        scores_(kRows * n.length),
-        dprobs_(kRows * n.length),
+        probs_(kRows * kKeys),
+        dscores_(kRows * kKeys),
+        turned_(kRows * kKeys),
+        scores_(kRows * kKeys),
+        dprobs_(kRows * kKeys),
         dq_(kRows * n.qk),
         dk_(n.length * n.qk, 0.0f),
         dv_(n.length * n.v, 0.0f) {}
@@ -175,20 +188,25 @@ class BackwardTask {
   void add(int64_t block, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out, int64_t out_row,
            const float* lse, bf16* dq, int64_t dq_row) {
     const int64_t m = n_.rows(block), first = block * kRows, keys = first + m;
-    cpu::gemm(m, keys, n_.qk, q, q_row, keys_.data(), scores_.data(), keys);
-    cpu::gemm(m, keys, n_.v, dout, out_row, values_.data(), dprobs_.data(), keys);
-    for (int64_t r = 0; r < m; ++r) {
-      const float delta = dot_row(dout + r * out_row, out + r * out_row, n_.v);
-      softmax_backward_row(scores_.data() + r * keys, dprobs_.data() + r * keys, first + r + 1, keys, scale_,
-                           lse[r], delta, probs_.data() + r * keys, dscores_.data() + r * keys);
-    }
-    multiply_rows(m, keys, dscores_.data(), keys, key_rows_.data(), n_.length, n_.qk, dq_.data(), n_.qk,
-                  false);
-    cpu::round_rows(dq_.data(), m, n_.qk, dq, dq_row);
     pack_rows(dout, m, n_.v, out_row, douts_.data());
-    add_transposed(probs_.data(), m, keys, douts_.data(), n_.v, dv_.data());
     pack_rows(q, m, n_.qk, q_row, queries_.data());
-    add_transposed(dscores_.data(), m, keys, queries_.data(), n_.qk, dk_.data());
+    float delta[kRows];
+    for (int64_t r = 0; r < m; ++r) delta[r] = dot_row(dout + r * out_row, out + r * out_row, n_.v);
+    for (int64_t s = 0; s < keys; s += kKeys) {
+      const int64_t width = std::min(kKeys, keys - s);
+      cpu::gemm(m, width, n_.qk, q, q_row, keys_.data() + s * n_.qk, scores_.data(), width);
+      cpu::gemm(m, width, n_.v, dout, out_row, values_.data() + s * n_.v, dprobs_.data(), width);
+      for (int64_t r = 0; r < m; ++r) {
+        softmax_backward_row(scores_.data() + r * width, dprobs_.data() + r * width,
+                             std::min(width, first + r + 1 - s), width, scale_, lse[r], delta[r],
+                             probs_.data() + r * width, dscores_.data() + r * width);
+      }
+      multiply_rows(m, width, dscores_.data(), width, key_rows_.data(), n_.length, s, n_.qk, dq_.data(),
+                    n_.qk, s > 0);
+      add_transposed(probs_.data(), m, width, douts_.data(), n_.v, dv_.data() + s * n_.v);
+      add_transposed(dscores_.data(), m, width, queries_.data(), n_.qk, dk_.data() + s * n_.qk);
+    }
+    cpu::round_rows(dq_.data(), m, n_.qk, dq, dq_row);
   }
 
   void give(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
@@ -201,7 +219,7 @@ class BackwardTask {
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
     cpu::transpose(x, m, keys, keys, m, turned_.data(), m);
     for (int64_t s = 0; s < keys; s += kRows) {
-      multiply_rows(std::min(kRows, keys - s), m, turned_.data() + s * m, m, packed, m, width,
+      multiply_rows(std::min(kRows, keys - s), m, turned_.data() + s * m, m, packed, m, 0, width,
                     sum + s * width, width, true);
     }
   }

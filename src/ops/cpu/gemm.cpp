@@ -65,20 +65,34 @@ HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_va
   }
 }
 
-// b stored as [n, k]: neighbouring pairs are already together, the words are transposed in tiles of 16 x 16.
+using Sixteen = uint32_t __attribute__((vector_size(64)));
+
+// 16 x 16 words: each round interleaves rows that lie 8 apart, four rounds transpose.
+HERO_INLINE void transpose_16x16(const uint16_t* in, int64_t ld_in, uint32_t* out, int64_t ld_out) {
+  Sixteen a[16], b[16];
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Sixteen));
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      b[2 * i] =
+          __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                             30, 15, 31);
+    }
+    for (int i = 0; i < 16; ++i) a[i] = b[i];
+  }
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Sixteen));
+}
+
+// b stored as [n, k]: neighbouring pairs are already together, the words are transposed.
 HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld,
                                       uint32_t* out) {
-  for (int64_t r0 = 0; r0 < k / 2; r0 += 16) {
-    const int64_t rows = k / 2 - r0 < 16 ? k / 2 - r0 : 16;
-    for (int64_t c0 = 0; c0 < width; c0 += 16) {
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < 16; ++c) {
-          uint32_t word;
-          __builtin_memcpy(&word, b + (c0 + c) * ld + 2 * (r0 + r), sizeof word);
-          out[(r0 + r) * width + c0 + c] = word;
-        }
-      }
-    }
+  const int64_t pairs = k / 2, whole = pairs / 16 * 16;
+  for (int64_t c = 0; c < width; c += 16) {
+    for (int64_t r = 0; r < whole; r += 16)
+      transpose_16x16(b + c * ld + 2 * r, ld, out + r * width + c, width);
+  }
+  for (int64_t r = whole; r < pairs; ++r) {
+    for (int64_t c = 0; c < width; ++c) __builtin_memcpy(out + r * width + c, b + c * ld + 2 * r, 4);
   }
 }
 
@@ -150,9 +164,12 @@ HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out,
 HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,
                                    int64_t padded, uint16_t* out, int64_t ld_out) {
   const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
-  for (int64_t c = 0; c < whole_cols; c += 8) {
-    for (int64_t r = 0; r < whole_rows; r += 8) {
-      transpose_8x8(in + r * ld_in + c, ld_in, out + c * ld_out + r, ld_out);
+  // 32 rows at a time fill whole cache lines of the result.
+  for (int64_t first = 0; first < whole_rows; first += 32) {
+    const int64_t end = std::min(first + 32, whole_rows);
+    for (int64_t c = 0; c < whole_cols; c += 8) {
+      for (int64_t r = first; r < end; r += 8)
+        transpose_8x8(in + r * ld_in + c, ld_in, out + c * ld_out + r, ld_out);
     }
   }
   for (int64_t c = 0; c < cols; ++c) {

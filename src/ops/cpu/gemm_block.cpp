@@ -9,7 +9,7 @@ namespace {
 
 using bf16 = c10::BFloat16;
 
-constexpr int64_t kDepth = 512;           // of k at a time: a strip of rows stays in the first cache
+constexpr int64_t kDepth = 256;           // of k at a time: a strip of rows stays in the first cache
 constexpr int64_t kStride = kDepth + 16;  // between its rows: no power of two, which would share cache lines
 
 // typedef: in `using` g++ forgets a size that depends on a parameter.
@@ -69,12 +69,14 @@ HERO_INLINE void strip(int64_t width, int64_t depth, const bf16* a, int64_t lda,
     tile<W, R, 1>(depth / 2, rows, b + column, width, c + column, ldc, accumulate);
 }
 
-// Strips of R rows, and of fewer for the last ones.
+// Strips of R rows, and of fewer for the last ones, which take more columns at a time for as many sums.
 template <int W, int R, int C>
 HERO_INLINE void rows_from(int64_t r, int64_t m, int64_t width, int64_t depth, const bf16* a, int64_t lda,
                            const uint32_t* b, float* c, int64_t ldc, bool accumulate) {
   for (; r + R <= m; r += R) strip<W, R, C>(width, depth, a + r * lda, lda, b, c + r * ldc, ldc, accumulate);
-  if constexpr (R > 1) rows_from<W, R / 2, C>(r, m, width, depth, a, lda, b, c, ldc, accumulate);
+  if constexpr (R > 1) {
+    rows_from<W, R / 2, (C < 4 ? 2 * C : C)>(r, m, width, depth, a, lda, b, c, ldc, accumulate);
+  }
 }
 
 template <int W, int R, int C>
@@ -96,13 +98,13 @@ void block_sse2(int64_t m, int64_t width, int64_t k, const bf16* a, int64_t lda,
 __attribute__((target("arch=x86-64-v3"))) void block_avx2(int64_t m, int64_t width, int64_t k, const bf16* a,
                                                           int64_t lda, const bf16* panel, float* c,
                                                           int64_t ldc, bool accumulate) {
-  block<8, 6, 2>(m, width, k, a, lda, panel, c, ldc, accumulate);
+  block<8, 12, 1>(m, width, k, a, lda, panel, c, ldc, accumulate);
 }
 
 __attribute__((target("arch=x86-64-v4"))) void block_avx512(int64_t m, int64_t width, int64_t k,
                                                             const bf16* a, int64_t lda, const bf16* panel,
                                                             float* c, int64_t ldc, bool accumulate) {
-  block<16, 6, 4>(m, width, k, a, lda, panel, c, ldc, accumulate);
+  block<16, 16, 1>(m, width, k, a, lda, panel, c, ldc, accumulate);
 }
 #endif
 

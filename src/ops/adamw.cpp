@@ -1,0 +1,66 @@
+// What the optimizer does to all parameters at once. The plain forms are the library's kernels over lists, which
+// a GPU takes as they are.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+
+at::Tensor sum_of_squares_plain(at::TensorList tensors) {
+  return at::stack(at::_foreach_norm(tensors, 2)).to(at::kDouble).square().sum();
+}
+
+void adamw_step_plain(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
+                      at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,
+                      double beta1, double beta2, double weight_decay, double eps,
+                      const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
+  const std::vector<at::Tensor> steps(values.size(), step);
+  // The kernel divides each gradient by an fp32 number as it reads it; fp64 gradients are scaled before.
+  const bool wide = values[0].scalar_type() == at::kDouble;
+  std::optional<at::Tensor> divisor;
+  if (scale && !wide) divisor = scale->reciprocal().to(at::kFloat);
+  std::vector<at::Tensor> scaled;
+  if (scale && wide) scaled = at::_foreach_mul(gradients, *scale);
+  at::_fused_adamw_(values, scaled.empty() ? gradients : at::TensorList(scaled), exp_avg, exp_avg_sq,
+                    /*max_exp_avg_sqs=*/{}, steps, lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,
+                    /*maximize=*/false, divisor, skip);
+  std::vector<at::Tensor> to, from;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (leaves[i].is_same(values[i])) continue;
+    to.push_back(leaves[i]);
+    from.push_back(values[i]);
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("sum_of_squares(Tensor[] tensors) -> Tensor");
+  m.def(
+      "adamw_step(Tensor(a!)[] values, Tensor[] gradients, Tensor(b!)[] exp_avg, Tensor(c!)[] exp_avg_sq, "
+      "Tensor(d!)[] leaves, Tensor step, float lr, float beta1, float beta2, float weight_decay, float eps, "
+      "Tensor? scale, Tensor? skip) -> ()");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("sum_of_squares", sum_of_squares_plain);
+  m.impl("adamw_step", adamw_step_plain);
+}
+
+at::Tensor sum_of_squares(at::TensorList tensors) {
+  static const auto op = find_operator("hero::sum_of_squares", sum_of_squares_plain);
+  return op.call(tensors);
+}
+
+void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
+                at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step,
+                const AdamWRates& rates, const std::optional<at::Tensor>& scale,
+                const std::optional<at::Tensor>& skip) {
+  static const auto op = find_operator("hero::adamw_step", adamw_step_plain);
+  if (values.empty()) return;
+  op.call(values, gradients, exp_avg, exp_avg_sq, leaves, step, rates.lr, rates.beta1, rates.beta2,
+          rates.weight_decay, rates.eps, scale, skip);
+}
+
+}  // namespace hero::ops
