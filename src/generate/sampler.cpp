@@ -1,6 +1,7 @@
 #include "generate/sampler.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <numeric>
@@ -40,10 +41,21 @@ class Descending {
   int64_t sorted_ = 0;
 };
 
+// The first of the largest logits. amax goes over whole vectors, argmax over single numbers.
+int64_t likeliest(const at::Tensor& logits_V) {
+  if (logits_V.scalar_type() == at::kFloat && logits_V.is_contiguous()) {
+    const auto* first = logits_V.const_data_ptr<float>();
+    const auto* last = first + logits_V.numel();
+    const auto* found = std::find(first, last, logits_V.amax().item<float>());
+    if (found != last) return found - first;  // else: not a number
+  }
+  return logits_V.argmax().item<int64_t>();
+}
+
 }  // namespace
 
 int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
-  if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
+  if (sampling.temperature <= 0) return likeliest(logits_V);
   const auto logits = logits_V.to(at::kDouble).contiguous();
   auto weights = ((logits - logits.max()) / sampling.temperature).exp_();
   const auto* weight = weights.const_data_ptr<double>();
@@ -103,7 +115,7 @@ at::Tensor Generator::read(const std::vector<Text*>& texts) const {
     last.push_back(static_cast<int64_t>(tokens.size()) - 1);
     caches.push_back(&text->cache);
   }
-  at::NoGradGuard no_grad;
+  const c10::InferenceMode inference;
   const auto device = model_.device();
   auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
   if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));

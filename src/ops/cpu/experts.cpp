@@ -38,10 +38,14 @@ std::vector<Block> row_blocks(const int64_t* offsets, int64_t experts) {
   return blocks;
 }
 
-// Packs, for every expert with more than `few` rows, b [E, ...] with k inner and n outer elements per expert.
+// Packs, for every expert with more than `few` rows, b [E, ...] with k inner and n outer elements per expert;
+// null where there is none.
 std::unique_ptr<bf16[]> pack_all(const at::Tensor& b, const int64_t* offsets, int64_t few, int64_t k,
                                  int64_t n, int64_t ld, bool transposed) {
   const int64_t experts = b.size(0), panels = cpu::panels(n);
+  bool any = false;
+  for (int64_t e = 0; e < experts; ++e) any |= offsets[e + 1] - offsets[e] > few;
+  if (!any) return nullptr;
   std::unique_ptr<bf16[]> packed(new bf16[experts * k * n]);
   const auto* from = b.const_data_ptr<bf16>();
   cpu::parallel_tasks(experts, [&](int64_t e) {

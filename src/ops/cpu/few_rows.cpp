@@ -44,10 +44,27 @@ HERO_INLINE void lane_sums(Float* v) {
          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-// sum[r, c] += x[r] w[c] over 32 places, for R rows of x and 16/R rows of w.
+// Rows of w whose products with R rows of x are summed at a time.
+template <int R>
+constexpr int kColumns = R == 3 ? 4 : kWidth / R;
+
+// What R rows of y take of the sums: kColumns<R> numbers each.
+template <int R, typename Y>
+HERO_INLINE void store_sums(Float* sum, Y* y, int64_t ldy) {
+  constexpr int C = kColumns<R>;
+  lane_sums(sum);
+  float sums[kWidth];
+  Y rounded[kWidth];
+  __builtin_memcpy(sums, sum, sizeof sums);
+  for (int j = 0; j < kWidth; ++j) store(rounded[j], sums[j]);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
+}
+
+// sum[r, c] += x[r] w[c] over 32 places, for R rows of x and kColumns<R> rows of w.
 template <int R>
 HERO_INLINE void add_products(const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Float* sum) {
-  constexpr int C = kWidth / R;
+  constexpr int C = kColumns<R>;
   Float even[R], odd[R];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) widen(x + r * ldx, even[r], odd[r]);
@@ -69,9 +86,59 @@ HERO_INLINE void copy_half(const bf16* from, int64_t ld, bf16* to) {
   for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * kPair, from + i * ld, kWidth * sizeof(bf16));
 }
 
+// sum[r, c] += x[r] w[c] over 32 places, for rows of x that lie widened: of each the numbers of even places,
+// then those of odd ones, `half` each.
+template <int R>
+HERO_INLINE void add_widened(const float* x, int64_t half, const bf16* w, int64_t ldw, Float* sum) {
+  constexpr int C = kColumns<R>;
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+    Float low, high, even, odd;
+    widen(w + c * ldw, low, high);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_memcpy(&even, x + 2 * r * half, sizeof even);
+      sum[r * C + c] += even * low;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_memcpy(&odd, x + (2 * r + 1) * half, sizeof odd);
+      sum[r * C + c] += odd * high;
+    }
+  }
+}
+
+constexpr int64_t kMostWidened = 1024;  // places of a row: R of them stay in the first cache
+
+// R rows of y, for which x is widened once. n is a multiple of 16, k of 32 and at most kMostWidened.
+template <int R, typename Y>
+HERO_INLINE void rows_of(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Y* y,
+                         int64_t ldy) {
+  constexpr int C = kColumns<R>;
+  const int64_t half = k / 2;
+  alignas(64) float wide[R * kMostWidened];
+  for (int r = 0; r < R; ++r) {
+    for (int64_t i = 0; i < k; i += kPair) {
+      Float even, odd;
+      widen(x + r * ldx + i, even, odd);
+      __builtin_memcpy(wide + 2 * r * half + i / 2, &even, sizeof even);
+      __builtin_memcpy(wide + (2 * r + 1) * half + i / 2, &odd, sizeof odd);
+    }
+  }
+  for (int64_t c = 0; c < n; c += C) {
+    Float sum[kWidth] = {};
+    for (int64_t i = 0; i < k; i += kPair) {
+#pragma GCC unroll 16
+      for (int j = 0; j < C; ++j) __builtin_prefetch(w + (c + j + 8) * ldw + i);
+      add_widened<R>(wide + i / 2, half, w + c * ldw + i, ldw, sum);
+    }
+    store_sums<R>(sum, y + c, ldy);
+  }
+}
+
 template <int R, typename Y>
 HERO_INLINE void dots(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Y* y, int64_t ldy) {
-  constexpr int C = kWidth / R;
+  constexpr int C = kColumns<R>;
   Float sum[kWidth] = {};
   int64_t i = 0;
   for (; i + kPair <= k; i += kPair) {
@@ -85,20 +152,14 @@ HERO_INLINE void dots(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int6
     copy_half<C>(w + i, ldw, weights);
     add_products<R>(rows, kPair, weights, kPair, sum);
   }
-  lane_sums(sum);
-  float sums[kWidth];
-  Y rounded[kWidth];
-  __builtin_memcpy(sums, sum, sizeof sums);
-  for (int j = 0; j < kWidth; ++j) store(rounded[j], sums[j]);
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
+  store_sums<R>(sum, y, ldy);
 }
 
 // n is a multiple of 16.
 template <int R, typename Y>
 HERO_INLINE void dots_of(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Y* y,
                          int64_t ldy) {
-  constexpr int C = kWidth / R;
+  constexpr int C = kColumns<R>;
   for (int64_t c = 0; c < n; c += C) dots<R>(k, x, ldx, w + c * ldw, ldw, y + c, ldy);
 }
 
@@ -106,9 +167,15 @@ template <typename Y>
 HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
                           int64_t ldw, Y* y, int64_t ldy) {
   int64_t r = 0;
+  if (k % kPair == 0 && k <= kMostWidened) {
+    for (; r + 4 <= m; r += 4) rows_of<4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  }
   for (; r + 4 <= m; r += 4) dots_of<4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
-  for (; r + 2 <= m; r += 2) dots_of<2>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
-  for (; r < m; ++r) dots_of<1>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  x += r * ldx;
+  y += r * ldy;
+  if (m - r == 3) return dots_of<3>(n, k, x, ldx, w, ldw, y, ldy);
+  if (m - r == 2) return dots_of<2>(n, k, x, ldx, w, ldw, y, ldy);
+  if (m - r == 1) return dots_of<1>(n, k, x, ldx, w, ldw, y, ldy);
 }
 
 HERO_SIMD void multiply_wide(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
