@@ -191,21 +191,22 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
     for (int64_t r = 0; r < n; ++r) std::fill_n(dw + r * ld, k, 0.0f);
   }
   if (rows == 0) return;
-  const int64_t padded = round_up(rows, 32);
-  std::unique_ptr<bf16[]> dy_t(new bf16[n * padded]), x_packed(new bf16[padded * k]);
-  const int64_t strips = (n + kRows - 1) / kRows;
-  parallel_tasks(strips + panels(k), [&](int64_t i) {
-    if (i < strips) {
-      const int64_t c = i * kRows;
-      transpose(dy + c, rows, std::min(kRows, n - c), ldy, padded, dy_t.get() + c * padded, padded);
-    } else {
-      pack_panel(x, padded, rows, k, ldx, false, i - strips, x_packed.get());
+  const int64_t padded = round_up(rows, 32), all = panels(k);
+  std::unique_ptr<bf16[]> x_packed(new bf16[padded * k]);
+  parallel_tasks(all, [&](int64_t p) { pack_panel(x, padded, rows, k, ldx, false, p, x_packed.get()); });
+  // A task transposes a strip of dy and multiplies it while it is in cache; where strips are too few for all
+  // threads, several tasks share one, with some panels each.
+  const int64_t strips = (n + kRows - 1) / kRows,
+                tasks = std::clamp<int64_t>((2 * at::get_num_threads() + strips - 1) / strips, 1, all),
+                share = (all + tasks - 1) / tasks;
+  parallel_tasks(strips * tasks, [&](int64_t i) {
+    const int64_t r = i / tasks * kRows, first = i % tasks * share, count = std::min(kRows, n - r);
+    const std::unique_ptr<bf16[]> dy_t(new bf16[count * padded]);
+    transpose(dy + r, rows, count, ldy, padded, dy_t.get(), padded);
+    for (int64_t p = first; p < std::min(all, first + share); ++p) {
+      gemm_panel(count, k, padded, dy_t.get(), padded, x_packed.get(), p, dw + r * ld + p * kPanel, ld,
+                 accumulate);
     }
-  });
-  parallel_tasks(strips * panels(k), [&](int64_t i) {
-    const int64_t r = i / panels(k) * kRows, p = i % panels(k);
-    gemm_panel(std::min(kRows, n - r), k, padded, dy_t.get() + r * padded, padded, x_packed.get(), p,
-               dw + r * ld + p * kPanel, ld, accumulate);
   });
 }
 
