@@ -1,8 +1,8 @@
 // bf16 causal attention on blocks of matrix products. Scores exist for 64 queries at a time, against all keys
 // up to the last of them; the softmax of a row is taken at once, so nothing is rescaled. Keys and values are
 // packed once for every key head and read by all queries of all its query heads. In the backward pass one
-// task has a key head, so its gradients are summed in one order; scores, whose sums are known there, exist for
-// some keys at a time.
+// task has a key head, so its gradients are summed in one order; scores, whose sums are known there, exist
+// for some keys at a time.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -82,16 +82,29 @@ void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16*
   }
 }
 
-// Whole vectors of a row, of which the scores behind `valid` must not count. `keys` is a multiple of 32.
-HERO_INLINE int64_t whole_vectors(float* scores, int64_t valid) {
-  const int64_t width = (valid + 15) & -16;
-  for (int64_t i = valid; i < width; ++i) scores[i] = -1e30f;
-  return width;
+constexpr int kVector = 16;
+
+// Of a vector of scores, `rest` behind the first n. Without a loop up to n, whose single stores the next read
+// of the vector would wait for.
+HERO_INLINE void keep_first(float* x, int64_t n, float rest) {
+  const int count = static_cast<int>(n);
+  for (int i = 0; i < kVector; ++i) x[i] = i < count ? x[i] : rest;
 }
 
-// Softmax of the first `valid` of `keys` scores, zeros behind; returns the logarithm of the sum.
+// Where the vector of the last of `valid` scores begins.
+HERO_INLINE int64_t last_vector(int64_t valid) { return (valid - 1) & -kVector; }
+
+HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
+  for (int64_t i = first; i < end; ++i) x[i].x = 0;
+}
+
+constexpr float kUnseen = -1e30f;  // a score whose exponential is nothing
+
+// Softmax of the first `valid` of `keys` scores, zeros behind; returns the logarithm of the sum. `keys` is a
+// multiple of 32.
 HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float scale, bf16* probs) {
-  const int64_t width = whole_vectors(scores, valid);
+  const int64_t last = last_vector(valid), width = last + kVector;
+  keep_first(scores + last, valid - last, kUnseen);
   float highest = scores[0];
   for (int64_t i = 0; i < width; ++i) highest = scores[i] > highest ? scores[i] : highest;
   const float shift = highest * scale;
@@ -100,22 +113,25 @@ HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float sc
     scores[i] = cpu::exp_fast(scores[i] * scale - shift);
     sum += scores[i];
   }
+  keep_first(scores + last, valid - last, 0);
   const float inverse = 1.0f / sum;
   for (int64_t i = 0; i < width; ++i) cpu::store(probs[i], scores[i] * inverse);
-  for (int64_t i = valid; i < keys; ++i) probs[i].x = 0;
+  zero_from(probs, width, keys);
   return shift + std::log(sum);
 }
 
 // From scores and dprobs of a row: its probabilities and the gradient of its products q k^T.
 HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t valid, int64_t keys,
                                     float scale, float lse, float delta, bf16* probs, bf16* dscores) {
-  const int64_t width = whole_vectors(scores, valid);
+  const int64_t last = last_vector(valid), width = last + kVector;
+  for (int64_t i = 0; i < width; ++i) scores[i] = cpu::exp_fast(scores[i] * scale - lse);
+  keep_first(scores + last, valid - last, 0);
   for (int64_t i = 0; i < width; ++i) {
-    const float p = cpu::exp_fast(scores[i] * scale - lse);
-    cpu::store(probs[i], p);
-    cpu::store(dscores[i], p * (dprobs[i] - delta) * scale);
+    cpu::store(probs[i], scores[i]);
+    cpu::store(dscores[i], scores[i] * (dprobs[i] - delta) * scale);
   }
-  for (int64_t i = valid; i < keys; ++i) probs[i].x = dscores[i].x = 0;
+  zero_from(probs, width, keys);
+  zero_from(dscores, width, keys);
 }
 
 HERO_SIMD float dot_row(const bf16* a, const bf16* b, int64_t n) {
@@ -151,8 +167,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
       lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
           scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
     }
-    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v,
-                  rows.get(), n.v, false);
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v, rows.get(),
+                  n.v, false);
     cpu::round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
   });
   return {out, lse};
