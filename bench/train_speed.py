@@ -18,6 +18,7 @@ from rounds import (
     ROOT,
     Target,
     best_of,
+    hero_json,
     in_turn,
     json_lines,
     metrics,
@@ -61,13 +62,15 @@ def write_tokens(folder: Path, vocabulary: int) -> Path:
 
 @dataclass
 class Runs:
-    """`hero train`, again and again in one folder; the shares of the matrix products' rate it reported."""
+    """`hero train`, again and again in one folder. Of HERO also the shares of the matrix products' rate it reported,
+    and the time of a step that `hero cost` predicts over the time it took, in percent."""
 
     folder: Path
     prefix: Path
     config: str
     steps: int
     mfu: list[float] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
 
     def rate(self, overlay: str) -> float:
         """Median tokens per second after the first two steps."""
@@ -78,9 +81,13 @@ class Runs:
         command += [f"--train.steps={self.steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
         subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
         lines = metrics(run)[2:]
+        rate = statistics.median(line["tokens_per_second"] for line in lines)
         if overlay == "hero":
             self.mfu.append(100 * statistics.median(line["mfu"] for line in lines))
-        return statistics.median(line["tokens_per_second"] for line in lines)
+            cost = hero_json("cost", "--config", ROOT / f"configs/{self.config}.toml", "--measure", "--json")
+            seconds = cost["predicted time of a step"]["total"]["hero"]
+            self.predicted.append(100 * seconds / (TOKENS_A_STEP / rate))
+        return rate
 
 
 def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
@@ -170,7 +177,8 @@ def main() -> None:
             "",
             *(f"{line}\n" for line in skipped),
             f"HERO changes the baseline's step time by {spread(overhead, 1, '%')}. HERO's share of the rate of matrix "
-            f"products that `hero train` measures as it begins (`mfu`): {spread(runs.mfu, 0, '%')}.",
+            f"products that `hero train` measures as it begins (`mfu`): {spread(runs.mfu, 0, '%')}. The time of a step "
+            f"that `hero cost --measure` predicts for it, over what it took: {spread(runs.predicted, 0, '%')}.",
         ],
         targets,
     )

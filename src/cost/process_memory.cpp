@@ -51,6 +51,10 @@ class Step {
   double tokens() const { return number(config_.train.micro_batch * config_.train.sequence); }
   double table() const { return number(m_.vocab_size * m_.hidden_size); }
   bool bf16() const { return config_.train.dtype == "bf16"; }
+  double threads() const {
+    return config_.train.threads > 0 ? number(config_.train.threads)
+                                     : number(std::thread::hardware_concurrency());
+  }
   // Later micro-batches add to gradients that are there.
   bool summed() const { return config_.train.global_batch > config_.train.micro_batch; }
   double present() const { return summed() ? weights_ * w_.wide : 0; }
@@ -71,9 +75,8 @@ class Step {
   // in bf16 and fp32 rows for every thread; else some copies of the chunk in fp32 and a product to be added.
   Moment loss() const {
     const double v = number(m_.vocab_size), d = number(m_.hidden_size);
-    const double threads = config_.train.threads > 0 ? number(config_.train.threads)
-                                                     : number(std::thread::hardware_concurrency());
-    const double fused = 2 * table() * 2 + std::min(512.0, tokens()) * (2 * v + d) * 2 + threads * 64 * v * 4,
+    const double fused =
+                     2 * table() * 2 + std::min(512.0, tokens()) * (2 * v + d) * 2 + threads() * 64 * v * 4,
                  plain = std::min(256.0, tokens()) * 5 * v * w_.wide + table() * w_.wide;
     return {present(), all_kept() + head_activation_bytes(config_, tokens()), bf16() ? fused : plain};
   }
@@ -95,7 +98,8 @@ class Step {
   }
 
   // Layer i's feed-forward part: gradients of its rows, its weights' new gradients, and in bf16 the operands
-  // of both weight gradients, transposed or packed, beside the packed weights.
+  // of both weight gradients, transposed or packed, beside the packed weights: of all experts where each is
+  // shared by the threads (ops/cpu/experts.cpp), else of those at work.
   double workspace(int64_t i) const {
     const bool moe = numbers_[i] > 0;
     const double d = number(m_.hidden_size),
@@ -104,7 +108,10 @@ class Step {
     const double rows = tokens() * (moe ? number(m_.num_experts_per_tok) : 1), padded = rows + 16 * e;
     const double weights = 3 * e * d * f;
     double bytes = 2 * tokens() * d * w_.operand + rows * d * w_.operand + weights * w_.wide;
-    if (bf16()) bytes += (padded * (2 * d + 3 * f) + weights) * 2;
+    if (bf16()) {
+      const double at_work = rows / e > std::max(64.0, rows / (8 * threads())) ? e : std::min(e, threads());
+      bytes += (padded * (2 * d + 3 * f) + weights) * 2 * at_work / e;
+    }
     return bytes;
   }
 
