@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
+
 namespace hero::bench {
 
 void add(const std::string& name, const std::function<void(bool plain)>& step) {
@@ -22,7 +24,7 @@ void add(const std::string& name, const std::function<void(bool plain)>& step) {
 
 }  // namespace hero::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
   at::manual_seed(1);
   hero::bench::add_dense();
@@ -31,4 +33,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "bench_ops: %s\n", e.what());
+  return 1;
 }

@@ -123,7 +123,7 @@ void add_dense() {
     }
   for (const auto& c : test::kCrossEntropyCases)
     if (c.timed) add_linear_cross_entropy(c);
-  for (const auto& c : test::kAdamWCases)
+  for (const auto& c : test::adamw_cases())
     if (c.timed) add_adamw(c);
 }
 

@@ -1,5 +1,5 @@
-// What the optimizer does to all parameters at once. The plain forms are the library's kernels over lists, which
-// a GPU takes as they are.
+// What the optimizer does to all parameters at once. The plain forms are the library's kernels over lists,
+// which a GPU takes as they are.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

@@ -139,10 +139,10 @@ struct AdamWRates {
   double lr, beta1, beta2, weight_decay, eps;
 };
 
-/// One step of AdamW (arXiv 1711.05101) on flat tensors of one type, fp32 or fp64, in place: values, first and
-/// second moments; and `leaves`, the new values in the type that operators read (a leaf that is its values is
-/// one tensor with them). `step`, from 1, is an fp32 scalar on their device. `scale` (fp64 scalar): what every
-/// gradient is multiplied by as it is read. `skip` (fp32 scalar on a GPU): 1, update nothing.
+/// One step of AdamW (arXiv 1711.05101) on flat tensors of one type, fp32 or fp64, in place: values, first
+/// and second moments; and `leaves`, the new values in the type that operators read (a leaf that is its
+/// values is one tensor with them). `step`, from 1, is an fp32 scalar on their device. `scale` (fp64 scalar):
+/// what every gradient is multiplied by as it is read. `skip` (fp32 scalar on a GPU): 1, update nothing.
 void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step,
                 const AdamWRates& rates, const std::optional<at::Tensor>& scale,

@@ -52,7 +52,7 @@ at::Tensor expected(const at::Tensor& q, const Caches& caches, int64_t heads) {
 }
 
 TEST_P(CachedAttentionTest, Values) {
-  for (const auto& c : kCachedAttentionCases) {
+  for (const auto& c : cached_attention_cases()) {
     SCOPED_TRACE(::testing::Message() << "H " << c.heads << "/" << c.kv_heads << " Q " << c.qk_width << " P "
                                       << c.v_width << ", " << c.sequences.size() << " sequences");
     const auto options = at::TensorOptions(type());

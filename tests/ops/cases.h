@@ -13,7 +13,7 @@ struct LinearCase {
   int64_t tokens, in, out;
   bool timed = false;
 };
-inline const std::vector<LinearCase> kLinearCases = {
+inline constexpr LinearCase kLinearCases[] = {
     {1, 16, 16},   {7, 64, 48},    {33, 80, 272}, {3, 80, 144}, {16, 48, 32},    {1, 2048, 4096},
     {65, 96, 144}, {130, 512, 64}, {50, 40, 24},  {50, 32, 24}, {200, 16, 1040}, {2048, 256, 1024, true}};
 
@@ -21,56 +21,57 @@ struct RowsCase {  // rms_norm: [T, D]; swiglu: [T, 2F] with D = 2F
   int64_t tokens, width;
   bool timed = false;
 };
-inline const std::vector<RowsCase> kRmsNormCases = {
-    {1, 64}, {7, 17}, {129, 48}, {300, 256}, {2048, 256, true}};
-inline const std::vector<RowsCase> kSwigluCases = {{1, 2}, {7, 34}, {65, 96}, {130, 320}, {2048, 1024, true}};
+inline constexpr RowsCase kRmsNormCases[] = {{1, 64}, {7, 17}, {129, 48}, {300, 256}, {2048, 256, true}};
+inline constexpr RowsCase kSwigluCases[] = {{1, 2}, {7, 34}, {65, 96}, {130, 320}, {2048, 1024, true}};
 
 struct RopeCase {
   int64_t batch, positions, heads, width;
   bool timed = false;
 };
-inline const std::vector<RopeCase> kRopeCases = {
+inline constexpr RopeCase kRopeCases[] = {
     {1, 1, 1, 2}, {2, 7, 3, 6}, {1, 65, 4, 16}, {3, 130, 2, 64}, {4, 512, 8, 32, true}};
 
 struct EmbeddingCase {
   int64_t tokens, vocabulary, width;
   bool timed = false;
 };
-inline const std::vector<EmbeddingCase> kEmbeddingCases = {
+inline constexpr EmbeddingCase kEmbeddingCases[] = {
     {1, 1, 3}, {7, 5, 16}, {130, 300, 33}, {2048, 8192, 256, true}};
 
 struct AttentionCase {
   int64_t batch, heads, kv_heads, queries, keys, qk_width, v_width;
   bool timed = false;
 };
-inline const std::vector<AttentionCase> kAttentionCases = {{1, 1, 1, 1, 1, 8, 8},
-                                                           {2, 4, 2, 7, 7, 16, 16},
-                                                           {1, 4, 1, 33, 33, 24, 16},
-                                                           {1, 2, 2, 5, 5, 8, 16},
-                                                           {2, 4, 2, 3, 9, 24, 16},
-                                                           {1, 2, 2, 1, 9, 16, 16},
-                                                           {2, 4, 2, 64, 64, 16, 32},
-                                                           {1, 4, 1, 96, 96, 32, 16},
-                                                           {2, 2, 2, 160, 160, 48, 48},
-                                                           {4, 8, 8, 512, 512, 32, 32, true},
-                                                           {1, 8, 4, 2048, 2048, 96, 64, true}};
+inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1, 8, 8},
+                                                    {2, 4, 2, 7, 7, 16, 16},
+                                                    {1, 4, 1, 33, 33, 24, 16},
+                                                    {1, 2, 2, 5, 5, 8, 16},
+                                                    {2, 4, 2, 3, 9, 24, 16},
+                                                    {1, 2, 2, 1, 9, 16, 16},
+                                                    {2, 4, 2, 64, 64, 16, 32},
+                                                    {1, 4, 1, 96, 96, 32, 16},
+                                                    {2, 2, 2, 160, 160, 48, 48},
+                                                    {4, 8, 8, 512, 512, 32, 32, true},
+                                                    {1, 8, 4, 2048, 2048, 96, 64, true}};
 
 struct CachedAttentionCase {
   int64_t heads, kv_heads, qk_width, v_width;
   std::vector<std::pair<int64_t, int64_t>> sequences;  // positions held, the last of them new
   bool values_in_keys = false;                         // as latent attention keeps them
 };
-inline const std::vector<CachedAttentionCase> kCachedAttentionCases = {
-    {1, 1, 8, 8, {{1, 1}}},
-    {4, 2, 16, 24, {{9, 1}}},
-    {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
-    {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
-    {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}}};
+inline const std::vector<CachedAttentionCase>& cached_attention_cases() {
+  static const std::vector<CachedAttentionCase> cases = {{1, 1, 8, 8, {{1, 1}}},
+                                                         {4, 2, 16, 24, {{9, 1}}},
+                                                         {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
+                                                         {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
+                                                         {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}}};
+  return cases;
+}
 
 struct HeadsLinearCase {
   int64_t tokens, heads, in, out;
 };
-inline const std::vector<HeadsLinearCase> kHeadsLinearCases = {
+inline constexpr HeadsLinearCase kHeadsLinearCases[] = {
     {1, 1, 16, 16}, {3, 4, 32, 48}, {6, 2, 48, 80}, {5, 3, 24, 40}, {17, 8, 128, 256}};
 
 struct RouteCase {
@@ -80,18 +81,18 @@ struct RouteCase {
   bool scale = true;
   bool timed = false;
 };
-inline const std::vector<RouteCase> kRouteCases = {{1, 16, 16},
-                                                   {7, 64, 8},  // E of no packed kernel
-                                                   {7, 64, 8, 2, 4},
-                                                   {33, 40, 16, 1, 2},  // D of no packed kernel
-                                                   {1, 32, 16, 1, 2},
-                                                   {7, 64, 48, 3, 5},
-                                                   {65, 80, 32, 2, 3},
-                                                   {65, 80, 32, 2, 3, false},
-                                                   {130, 256, 128, 5, 9},
-                                                   {96, 48, 112},
-                                                   {2048, 256, 32, 7, 8, true, true},
-                                                   {2048, 256, 32, 0, 8, true, true}};
+inline constexpr RouteCase kRouteCases[] = {{1, 16, 16},
+                                            {7, 64, 8},  // E of no packed kernel
+                                            {7, 64, 8, 2, 4},
+                                            {33, 40, 16, 1, 2},  // D of no packed kernel
+                                            {1, 32, 16, 1, 2},
+                                            {7, 64, 48, 3, 5},
+                                            {65, 80, 32, 2, 3},
+                                            {65, 80, 32, 2, 3, false},
+                                            {130, 256, 128, 5, 9},
+                                            {96, 48, 112},
+                                            {2048, 256, 32, 7, 8, true, true},
+                                            {2048, 256, 32, 0, 8, true, true}};
 
 enum class Load {
   kEven,     // experts drawn uniformly
@@ -106,7 +107,7 @@ struct ExpertsCase {
   Load load = Load::kEven;
   bool timed = false;
 };
-inline const std::vector<ExpertsCase> kExpertsCases = {
+inline constexpr ExpertsCase kExpertsCases[] = {
     {1, 1, 8, 16, 16},
     {7, 2, 8, 48, 32},
     {65, 2, 8, 64, 80, Load::kOne},
@@ -125,7 +126,7 @@ struct CrossEntropyCase {
   bool ignored = false;  // every third target is -1
   bool timed = false;
 };
-inline const std::vector<CrossEntropyCase> kCrossEntropyCases = {
+inline constexpr CrossEntropyCase kCrossEntropyCases[] = {
     {1, 16, 16},        {7, 48, 80},    {65, 64, 272, true},          {513, 32, 304},
     {31, 24, 50, true}, {300, 16, 100}, {2048, 256, 8192, true, true}};
 
@@ -133,7 +134,10 @@ struct AdamWCase {
   std::vector<int64_t> sizes;
   bool timed = false;
 };
-inline const std::vector<AdamWCase> kAdamWCases = {
-    {{1}}, {{17, 1, 250}}, {{32768, 5, 0, 70001}}, {{1 << 20, 1 << 22, 256, 1 << 21}, true}};
+inline const std::vector<AdamWCase>& adamw_cases() {
+  static const std::vector<AdamWCase> cases = {
+      {{1}}, {{17, 1, 250}}, {{32768, 5, 0, 70001}}, {{1 << 20, 1 << 22, 256, 1 << 21}, true}};
+  return cases;
+}
 
 }  // namespace hero::test

@@ -1,6 +1,6 @@
-// AdamW in one pass over values, moments and gradients, which writes the bf16 weights beside the fp32 ones; and
-// the sum of squares. Tensors are cut into pieces of one size whatever the number of threads, so that no sum
-// depends on it.
+// AdamW in one pass over values, moments and gradients, which writes the bf16 weights beside the fp32 ones;
+// and the sum of squares. Tensors are cut into pieces of one size whatever the number of threads, so that no
+// sum depends on it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>

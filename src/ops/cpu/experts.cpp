@@ -52,8 +52,9 @@ class Split {
         tasks_.push_back({e, offsets_[e], rows(e)});
       }
     }
-    std::stable_sort(tasks_.begin(), tasks_.end(),
-                     [](const Task& a, const Task& b) { return a.rows > b.rows; });
+    std::ranges::sort(tasks_, [](const Task& a, const Task& b) {
+      return a.rows != b.rows ? a.rows > b.rows : a.expert < b.expert;
+    });
   }
 
   int64_t experts() const { return experts_; }
