@@ -30,6 +30,14 @@ def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
+def router_operations(layers: int, tokens: int, hidden: int = 1024, experts: int = 128) -> int:
+    """Of all routers' forward and backward passes, two stages: 6 for a weight of the hidden state and a token, 4 for
+    one of the history, which takes no gradient."""
+    stage = layers // 2
+    history = 2 * experts * experts * (stage * (stage - 1) // 2)
+    return tokens * (6 * layers * hidden * experts + 4 * history)
+
+
 def milliseconds(seconds: list[float]) -> str:
     return spread([1e3 * value for value in seconds], 1)
 
@@ -46,6 +54,8 @@ def main() -> None:
     joined = min(("concatenating_bf16", "concatenating_fp32"), key=lambda name: median(seconds[name]))
     over = within_rounds(seconds["hero"], seconds["baseline"])
     faster = within_rounds(seconds[joined], seconds["hero"])
+    rate = median(rate for s in shapes for rate in s["gemm_rate"])
+    at_full_rate = router_operations(routers["layers"], routers["tokens"]) / rate
     # The slowest shape of all has to reach the target.
     slowest = min(shapes, key=lambda s: median(s["balanced"]["share"]))
     skewed = min(shapes, key=lambda s: median(s["skewed_over_balanced"]))
@@ -70,7 +80,13 @@ def main() -> None:
             command,
         ),
         Target("router step, HERO over baseline", 1.75, over, command, at_least=False),
-        Target(f"router step, {joined.replace('_', ' in ')} over HERO", 3.0, faster, command),
+        Target(
+            f"router step, {joined.replace('_', ' in ')} over HERO",
+            3.0,
+            faster,
+            command,
+            ceiling=[value / at_full_rate for value in seconds[joined]],
+        ),
     ]
     write_page(
         args,

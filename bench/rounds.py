@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ PROGRAM = ROOT / "build/hero"
 
 @dataclass
 class Target:
-    """A figure that the project wants to reach. `values`: one a round."""
+    """A figure that the project wants to reach. `values`: one a round. `ceiling`: what they would be if all of ours
+    ran at the rate of matrix products measured on the same machine; empty where nobody reckoned it."""
 
     what: str
     bound: float
@@ -30,6 +31,7 @@ class Target:
     at_least: bool = True
     unit: str = ""
     places: int = 2
+    ceiling: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -39,13 +41,19 @@ class Target:
     def met(self) -> bool:
         return self.median >= self.bound if self.at_least else self.median <= self.bound
 
+    @property
+    def within_reach(self) -> bool:
+        return self.met or not self.ceiling or statistics.median(self.ceiling) >= self.bound
+
     def row(self) -> list[str]:
         sign = ">=" if self.at_least else "<="
+        missed = "**missed**" if self.within_reach else "**missed**, out of this machine's reach"
         return [
             self.what,
             f"{sign} {self.bound:g}{self.unit}",
             spread(self.values, self.places, self.unit),
-            "met" if self.met else "**missed**",
+            spread(self.ceiling, self.places, self.unit) if self.ceiling else "",
+            "met" if self.met else missed,
             f"`{self.command}`",
         ]
 

@@ -158,6 +158,10 @@ def main() -> None:
             4.5,
             within_rounds(rates[name], rates[best]),
             own_command(),
+            ceiling=[
+                100 * ratio / share
+                for ratio, share in zip(within_rounds(rates[name], rates[best]), runs.mfu, strict=True)
+            ],
         )
         for kind, name in (("baseline", BASELINE), ("HERO", HERO))
     ]

@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HERO_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
+// HERO_SIMD_LEVEL, 1 or 3: for this one alone, whatever the processor has; tests are built so.
+#if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__) || HERO_SIMD_LEVEL == 1
 #define HERO_SIMD
+#elif HERO_SIMD_LEVEL == 3
+#define HERO_SIMD __attribute__((target("arch=x86-64-v3")))
+#else
+#define HERO_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #define HERO_INLINE inline __attribute__((always_inline))
 
