@@ -118,6 +118,7 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {31, 2, 8, 40, 24},                  // D and F of no packed kernel
     {31, 2, 8, 32, 24, Load::kDropped},  // F of no packed kernel
     {40, 8, 128, 64, 32},
+    {1040, 1, 12, 32, 48},               // experts that two threads share and one does not
     {9, 1, 8, 32, 1040, Load::kSparse},  // F above the kernel's block on the stack
     {2048, 4, 32, 256, 160, Load::kEven, true}};
 

@@ -170,8 +170,8 @@ class InputGradients {
         up_(split, gate_up, 2 * f_, d_, d_, false),
         dx_(dx.data_ptr<bf16>()) {}
 
-  // Writes dx of the task's rows, and per block what the weights' gradients need: dh [rows, 2F] and act
-  // [rows, F], to where place(first, rows) says; then calls done(first, rows, dh, act).
+  // Writes dx of the task's rows, and per block what the weights' gradients need, dh [rows, 2F] and act
+  // [rows, F], to the pair of places that place(first) names; then calls done(first, rows, dh, act).
   template <class Place, class Done>
   void run(const Task& task, const Place& place, const Done& done) const {
     if (task.rows == 0) return;
