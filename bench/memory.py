@@ -12,9 +12,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from rounds import Target, hero_json, note, own_command, parser, spread, table, write_page
+from rounds import ROOT, Target, hero_json, note, own_command, parser, spread, table, write_page
 
 MIB = 1 << 20
+CONFIG = ROOT / "configs/paper-8b.toml"
 # Two micro-batches: gradients and activations are there together, so the peak holds all that is predicted.
 BATCH = ["--train.micro_batch=1", "--train.global_batch=2"]
 
@@ -42,7 +43,7 @@ def layers_that_fit(words: list[str]) -> int:
     """The most layers, an even number, whose predicted peak leaves a twentieth of the free memory; at least 2."""
     layers = 2
     while layers < 30:
-        longer = ["--config", "configs/paper-8b.toml", *words, f"--model.num_hidden_layers={layers + 2}"]
+        longer = ["--config", CONFIG, *words, f"--model.num_hidden_layers={layers + 2}"]
         longer += ["--checkpoint.every=0"]  # nothing is saved, so nothing copied
         cost = hero_json("cost", *longer, "--json")
         if cost["resident memory of hero train on CPUs"]["peak"]["hero"] / MIB > 0.95 * available_mib():
@@ -54,7 +55,7 @@ def layers_that_fit(words: list[str]) -> int:
 def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
     """MiB of baseline and HERO, each round's, by what is counted."""
     found: dict[str, Any] = hero_json(
-        "bench", "cost-table", "--config", "configs/paper-8b.toml", "--layers", layers, *words,
+        "bench", "cost-table", "--config", CONFIG, "--layers", layers, *words,
         "--rounds", rounds, "--steps", 1, "--warmup", 1, "--json",
     )  # fmt: skip
     columns = found["columns"]
