@@ -17,7 +17,8 @@ from rounds import ROOT, Target, hero_json, note, own_command, parser, spread, t
 MIB = 1 << 20
 CONFIG = ROOT / "configs/paper-8b.toml"
 # Two micro-batches: gradients and activations are there together, so the peak holds all that is predicted.
-BATCH = ["--train.micro_batch=1", "--train.global_batch=2"]
+# Nothing is saved, so nothing is copied for it.
+BATCH = ["--train.micro_batch=1", "--train.global_batch=2", "--checkpoint.every=0"]
 
 
 def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, float]:
@@ -44,7 +45,6 @@ def layers_that_fit(words: list[str]) -> int:
     layers = 2
     while layers < 30:
         longer = ["--config", CONFIG, *words, f"--model.num_hidden_layers={layers + 2}"]
-        longer += ["--checkpoint.every=0"]  # nothing is saved, so nothing copied
         cost = hero_json("cost", *longer, "--json")
         if cost["resident memory of hero train on CPUs"]["peak"]["hero"] / MIB > 0.95 * available_mib():
             break
