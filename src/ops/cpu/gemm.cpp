@@ -197,8 +197,8 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
   // A task transposes a strip of dy and multiplies it while it is in cache; where strips are too few for all
   // threads, several tasks share one, with some panels each.
   const int64_t strips = (n + kRows - 1) / kRows,
-                tasks = std::clamp<int64_t>((2 * at::get_num_threads() + strips - 1) / strips, 1, all),
-                share = (all + tasks - 1) / tasks;
+                wanted = std::clamp<int64_t>((2 * at::get_num_threads() + strips - 1) / strips, 1, all),
+                share = (all + wanted - 1) / wanted, tasks = (all + share - 1) / share;
   parallel_tasks(strips * tasks, [&](int64_t i) {
     const int64_t r = i / tasks * kRows, first = i % tasks * share, count = std::min(kRows, n - r);
     const std::unique_ptr<bf16[]> dy_t(new bf16[count * padded]);
