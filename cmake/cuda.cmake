@@ -30,10 +30,13 @@ hero_import_torch_library(torch_cuda)
 hero_import_torch_library(c10_cuda)
 add_library(
   hero_cuda SHARED
+  src/ops/cuda/cached_attention.cu
+  src/ops/cuda/choose.cu
   src/ops/cuda/dispatch.cu
   src/ops/cuda/experts.cu
   src/ops/cuda/linear.cu
   src/ops/cuda/linear_cross_entropy.cu
+  src/ops/cuda/norm_rope.cu
   src/ops/cuda/rms_norm.cu
   src/ops/cuda/rope.cu
   src/ops/cuda/route.cu

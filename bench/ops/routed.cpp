@@ -29,6 +29,22 @@ void add_route(const test::RouteCase& c) {
       });
 }
 
+void add_choose(const test::ChooseCase& c) {
+  const auto scores = at::rand({c.tokens, c.experts}), dweights = at::randn({c.tokens, c.k});
+  const auto bias = c.biased ? std::optional(at::rand({c.experts})) : std::nullopt;
+  const at::Tensor ids = ops::top_experts_plain(scores, bias, c.k, c.groups, c.kept_groups);
+  const std::string shape = "T" + std::to_string(c.tokens) + "_E" + std::to_string(c.experts) + "_K" +
+                            std::to_string(c.k) + "_G" + std::to_string(c.groups);
+  add("top_experts/" + shape, [=](bool plain) {
+    call(plain, "hero::top_experts", ops::top_experts_plain, scores, bias, c.k, c.groups, c.kept_groups);
+  });
+  add("expert_weights/" + shape, [=](bool plain) {
+    call(plain, "hero::expert_weights", ops::expert_weights_plain, scores, ids, true, 1e-20, 1.0);
+    call(plain, "hero::expert_weights_backward", ops::expert_weights_backward_plain, dweights, scores, ids, true,
+         1e-20, 1.0);
+  });
+}
+
 void add_experts(const test::ExpertsCase& c) {
   const std::string shape = "T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_F" +
                             std::to_string(c.inner) + "_E" + std::to_string(c.experts) + "_K" +
@@ -77,6 +93,8 @@ void add_experts(const test::ExpertsCase& c) {
 void add_routed() {
   for (const auto& c : test::kRouteCases)
     if (c.timed) add_route(c);
+  for (const auto& c : test::kChooseCases)
+    if (c.timed) add_choose(c);
   for (const auto& c : test::kExpertsCases)
     if (c.timed) add_experts(c);
 }

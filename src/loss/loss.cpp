@@ -40,7 +40,8 @@ at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
   int64_t pairs = 0;
   for (size_t l = 1; l < stage_of.size(); ++l) pairs += stage_of[l] == stage_of[l - 1];
   for (const auto& r : routings) {
-    const auto mass = pick_columns(r.probs, std::get<1>(r.probs.detach().topk(k, -1))).sum(-1);
+    const auto likeliest = ops::top_experts(r.probs.detach(), {}, k, /*groups=*/1, /*kept_groups=*/1);
+    const auto mass = ops::expert_weights(r.probs, likeliest, /*normalise=*/false, 0, 1).sum(-1);
     if (previous.defined() && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
       const auto product = (previous * mass).mean();
       sum = sum.defined() ? sum + product : product;

@@ -3,25 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <limits>
 
 #include "ops/any_order.h"
-#include "ops/differentiable.h"
+#include "ops/ops.h"
 
 namespace hero {
 namespace {
-
-constexpr double kNever = -std::numeric_limits<double>::infinity();
-
-// Scores of experts outside the best groups become -inf.
-at::Tensor limit_to_groups(const at::Tensor& scores, int64_t groups, int64_t kept) {
-  const int64_t tokens = scores.size(0), per_group = scores.size(1) / groups;
-  const auto best =
-      std::get<0>(scores.view({tokens, groups, per_group}).topk(std::min<int64_t>(2, per_group), -1)).sum(-1);
-  const auto chosen = at::zeros_like(best, best.options().dtype(at::kBool))
-                          .scatter_(1, std::get<1>(best.topk(kept, -1)), true);
-  return scores.masked_fill(chosen.repeat_interleave(per_group, 1).logical_not(), kNever);
-}
 
 // Every expert gets the same number of assignments; for throughput measurements.
 at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer, at::Device device) {
@@ -29,28 +16,7 @@ at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t laye
   return turns.remainder(experts).view({tokens, k});
 }
 
-struct Pick : torch::autograd::Function<Pick> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const at::Tensor& ids) {
-    ctx->save_for_backward({ids});
-    ctx->saved_data["columns"] = x.size(1);
-    return x.gather(1, ids);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const ops::AnyOrder guard;
-    const auto ids = ctx->get_saved_variables()[0];
-    auto dx = at::zeros({ids.size(0), ctx->saved_data["columns"].toInt()}, grads[0].options());
-    dx.scatter_add_(1, ids, grads[0]);
-    return {dx, {}};
-  }
-};
-
 }  // namespace
-
-at::Tensor pick_columns(const at::Tensor& x, const at::Tensor& ids) {
-  return ops::differentiable<Pick>(x, ids);
-}
 
 at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const ModelConfig& model) {
   return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;
@@ -61,17 +27,11 @@ Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, con
   const int64_t k = model.num_experts_per_tok, experts = logits_TE.size(1);
   const auto scores = routing_scores(logits_TE, probs_TE, model);
   Choice choice;
-  {
-    at::NoGradGuard no_grad;
-    auto eligible = bias_E.defined() ? scores + bias_E : scores.detach();
-    if (model.n_group > 1) eligible = limit_to_groups(eligible, model.n_group, model.topk_group);
-    choice.ids = router.force_balance ? balanced_ids(scores.size(0), k, experts, layer, scores.device())
-                                      : std::get<1>(eligible.topk(k, -1));
-  }
-  choice.weights = pick_columns(scores, choice.ids);
-  if (model.norm_topk_prob)
-    choice.weights = choice.weights / (choice.weights.sum(-1, true) + model.norm_topk_eps);
-  if (model.routed_scaling_factor != 1.0) choice.weights = choice.weights * model.routed_scaling_factor;
+  choice.ids = router.force_balance
+                   ? balanced_ids(scores.size(0), k, experts, layer, scores.device())
+                   : ops::top_experts(scores.detach(), bias_E, k, model.n_group, model.topk_group);
+  choice.weights = ops::expert_weights(scores, choice.ids, model.norm_topk_prob, model.norm_topk_eps,
+                                       model.routed_scaling_factor);
   choice.kept = choice.ids;
   if (router.capacity_factor > 0) {
     choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, router.capacity_factor,

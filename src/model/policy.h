@@ -17,9 +17,6 @@ struct Choice {
 /// Scores used for weights and selection: softmax (`probs`) or sigmoid of the logits, [T, E].
 at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const ModelConfig& model);
 
-/// Entries of x [T, E] at ids int64 [T, K], no id twice in a row.
-at::Tensor pick_columns(const at::Tensor& x, const at::Tensor& ids);
-
 /// w = s_topk / (sum + eps) * routed_scaling_factor. `bias` [E] (may be undefined) moves the selection, never
 /// the weights (arXiv 2408.15664). Groups: only experts of the topk_group groups with the largest sum of
 /// their two best scores are eligible (DeepSeek-V3). `layer` turns the choice of forced balance.

@@ -101,6 +101,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD
 at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::TensorList history,
                           at::TensorList sumsq, double depth_factor, double eps, bool scale);
 
+/// The K experts of every token with the largest scores + bias, best first, int64 [T, K]; of equals the lower
+/// expert. bias [E] may be undefined. Of several groups (of E / groups neighbours each) only the kept_groups
+/// with the largest sums of their two best are eligible (DeepSeek-V3). No gradient; scores fp32 or fp64.
+at::Tensor top_experts(const at::Tensor& scores_TE, const at::Tensor& bias_E, int64_t k, int64_t groups,
+                       int64_t kept_groups);
+
+/// w = s factor, or, `normalise`, s / (sum_k s + eps) factor, for the scores s [T, K] of `ids`, no id twice in
+/// a row.
+at::Tensor expert_weights(const at::Tensor& scores_TE, const at::Tensor& ids_TK, bool normalise, double eps,
+                          double factor);
+
 /// Where each kept assignment goes: rows sorted by expert, tokens ascending within one. On CUDA the host does
 /// not know how many were dropped, so there N = T*K always, and rows from offsets[E] on are unused: their
 /// token is 0, permute copies that token's row into them, experts makes zeros of them forward and backward,

@@ -59,6 +59,14 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
 at::Tensor route_backward_weight_plain(const at::Tensor& dz, const at::Tensor& x,
                                        const std::optional<at::Tensor>& history);
 
+at::Tensor top_experts_plain(const at::Tensor& scores, const std::optional<at::Tensor>& bias, int64_t k,
+                             int64_t groups, int64_t kept_groups);
+at::Tensor expert_weights_plain(const at::Tensor& scores, const at::Tensor& ids, bool normalise, double eps,
+                                double factor);
+/// -> dscores [T, E]
+at::Tensor expert_weights_backward_plain(const at::Tensor& dweights, const at::Tensor& scores,
+                                         const at::Tensor& ids, bool normalise, double eps, double factor);
+
 /// -> y, gate_up of every row (kept for backward)
 std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up,
                                                          const at::Tensor& down, const at::Tensor& offsets);

@@ -1,6 +1,7 @@
-// RMSNorm, SwiGLU and rotary embedding, each against its plain form in fp64.
+// RMSNorm, SwiGLU, rotary embedding and the norm of heads before it, each against its plain form in fp64.
 #include "cuda/run.h"
 #include "ops/cases.h"
+#include "ops/cuda/kernels/norm_rope.cuh"
 #include "ops/cuda/kernels/rms_norm.cuh"
 #include "ops/cuda/kernels/rope.cuh"
 #include "ops/cuda/kernels/swiglu.cuh"
@@ -169,6 +170,73 @@ TEST(CudaRows, Rope) {
     check_rope<c10::BFloat16, 4, false>(c, at::kBFloat16, 16);
     check_rope<float, 4, true>(c, at::kFloat, 16);
     check_rope<float, 4, false>(c, at::kFloat, 16);
+  }
+}
+
+// x and dy are column ranges of wider tensors, `before` heads from their left ends.
+template <typename T, int n, int parts>
+void check_norm_rope(const RopeCase& c, at::ScalarType type, int64_t before) {
+  const int64_t half = c.width / 2, rows = c.batch * c.positions * c.heads, strip = 40;
+  const int64_t strips = (rows + strip - 1) / strip;
+  const auto slice = [&](int64_t more, uint64_t seed) {
+    return normal({c.batch, c.positions, c.heads + more, c.width}, seed).to(type).slice(2, more);
+  };
+  const at::Tensor x = slice(before, 1), dy = slice(2 * before, 5), w = normal({c.width}, 4).to(type);
+  const auto cos = normal({c.positions, half}, 2).to(at::kFloat),
+             sin = normal({c.positions, half}, 3).to(at::kFloat);
+  const double eps = 1e-5;
+  at::Tensor y = spoilt(x.sizes(), type), dx = spoilt(x.sizes(), type),
+             rstd = spoilt({c.batch, c.positions, c.heads}, at::kFloat),
+             partial = spoilt({strips, c.width}, at::kFloat), dw = spoilt({c.width}, at::kFloat);
+  NormRopeWork<T> work{.rows = rows,
+                       .positions = c.positions,
+                       .heads = c.heads,
+                       .half = half,
+                       .ld_batch = x.stride(0),
+                       .ld_position = x.stride(1),
+                       .ld_head = x.stride(2),
+                       .ld_dy_batch = dy.stride(0),
+                       .ld_dy_position = dy.stride(1),
+                       .ld_dy_head = dy.stride(2),
+                       .x = x.const_data_ptr<T>(),
+                       .w = w.const_data_ptr<T>(),
+                       .dy = dy.const_data_ptr<T>(),
+                       .cos = cos.const_data_ptr<float>(),
+                       .sin = sin.const_data_ptr<float>(),
+                       .eps = static_cast<float>(eps),
+                       .rstd = rstd.data_ptr<float>(),
+                       .out = y.data_ptr<T>()};
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto [want_y, want_rstd] = ops::norm_rope_forward_plain(wide(x), wide(w), eps, wide(cos), wide(sin));
+  launch({y, rstd}, norm_rope_forward<n, parts, T>, blocks(rows, kHeadWarps), {kLanes, kHeadWarps}, work);
+  EXPECT_TRUE(close(y, want_y, once(type)));
+  EXPECT_TRUE(close(rstd, want_rstd, kFp32));
+
+  const auto [want_dx, want_dw] =
+      ops::norm_rope_backward_plain(wide(dy), wide(x), wide(w), want_rstd, wide(cos), wide(sin));
+  work.out = dx.data_ptr<T>();
+  launch({dx, partial}, norm_rope_backward<n, parts, T>, blocks(strips, 1), {kLanes, kHeadWarps}, work, strip,
+         partial.data_ptr<float>());
+  launch({dw}, add_strips, blocks(c.width, kLanes), {kLanes, kStripWarps}, strips, c.width,
+         partial.const_data_ptr<float>(), dw.data_ptr<float>());
+  EXPECT_TRUE(close(dx, want_dx, once(type)));
+  EXPECT_TRUE(close(dw, want_dw, kFp32));
+}
+
+TEST(CudaRows, NormRope) {
+  std::vector<RopeCase> cases(std::begin(kRopeCases), std::end(kRopeCases));
+  cases.push_back({1, 9, 2, 500});  // heads that fill most of what a warp holds
+  for (const auto& c : cases) {
+    if (c.timed) continue;
+    SCOPED_TRACE(::testing::Message()
+                 << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width);
+    check_norm_rope<c10::BFloat16, 1, 8>(c, at::kBFloat16, 1);
+    check_norm_rope<float, 1, 8>(c, at::kFloat, 0);
+    if (c.width % 4) continue;
+    check_norm_rope<c10::BFloat16, 2, 4>(c, at::kBFloat16, 1);
+    check_norm_rope<c10::Half, 2, 4>(c, at::kHalf, 1);
+    check_norm_rope<float, 2, 4>(c, at::kFloat, 1);
+    if (c.width <= 128) check_norm_rope<c10::BFloat16, 2, 1>(c, at::kBFloat16, 0);
   }
 }
 

@@ -94,6 +94,21 @@ inline constexpr RouteCase kRouteCases[] = {{1, 16, 16},
                                             {2048, 256, 32, 7, 8, true, true},
                                             {2048, 256, 32, 0, 8, true, true}};
 
+struct ChooseCase {
+  int64_t tokens, experts, k;
+  int64_t groups = 1, kept_groups = 1;
+  bool biased = false;
+  bool timed = false;
+};
+inline constexpr ChooseCase kChooseCases[] = {
+    {1, 1, 1},          {7, 8, 2},
+    {7, 8, 8},          {65, 33, 5},
+    {33, 32, 4, 8, 3},  {33, 48, 6, 4, 2, true},
+    {9, 6, 2, 6, 2},  // groups of one
+    {130, 128, 8},      {65, 256, 8, 8, 4, true},
+    {20, 600, 40},      {2048, 32, 4, 1, 1, false, true},
+    {2048, 256, 8, 8, 4, true, true}};
+
 enum class Load {
   kEven,     // experts drawn uniformly
   kOne,      // every assignment to the last expert

@@ -1,0 +1,121 @@
+// The sparse choice: which experts a token goes to, and with what weights. Ties go to the lower expert.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <limits>
+
+#include "ops/any_order.h"
+#include "ops/differentiable.h"
+#include "ops/ops.h"
+#include "ops/plain.h"
+#include "ops/registry.h"
+
+namespace hero::ops {
+namespace {
+
+// The k largest of every row, ties in the order of the columns.
+at::Tensor first_largest(const at::Tensor& x, int64_t k) {
+  return std::get<1>(x.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true)).slice(-1, 0, k);
+}
+
+// Scores of experts outside the best groups become -inf.
+at::Tensor limited_to_groups(const at::Tensor& scores, int64_t groups, int64_t kept) {
+  const int64_t per_group = scores.size(1) / groups;
+  const auto best =
+      std::get<0>(scores.unflatten(1, {groups, per_group}).topk(std::min<int64_t>(2, per_group), -1)).sum(-1);
+  const auto chosen =
+      at::zeros_like(best, best.options().dtype(at::kBool)).scatter_(1, first_largest(best, kept), true);
+  return scores.masked_fill(chosen.repeat_interleave(per_group, 1).logical_not(),
+                            -std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+at::Tensor top_experts_plain(const at::Tensor& scores, const std::optional<at::Tensor>& bias, int64_t k,
+                             int64_t groups, int64_t kept_groups) {
+  auto eligible = bias ? scores + *bias : scores;
+  if (groups > 1) eligible = limited_to_groups(eligible, groups, kept_groups);
+  return first_largest(eligible, k).contiguous();
+}
+
+at::Tensor expert_weights_plain(const at::Tensor& scores, const at::Tensor& ids, bool normalise, double eps,
+                                double factor) {
+  const auto chosen = scores.gather(1, ids);
+  return (normalise ? chosen / (chosen.sum(-1, true) + eps) : chosen) * factor;
+}
+
+at::Tensor expert_weights_backward_plain(const at::Tensor& dweights, const at::Tensor& scores,
+                                         const at::Tensor& ids, bool normalise, double eps, double factor) {
+  const AnyOrder guard;
+  auto d = dweights * factor;
+  if (normalise) {
+    const auto chosen = scores.gather(1, ids), sum = chosen.sum(-1, true) + eps;
+    d = (d - (d * chosen).sum(-1, true) / sum) / sum;
+  }
+  return at::zeros_like(scores).scatter_(1, ids, d);
+}
+
+TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("top_experts(Tensor scores, Tensor? bias, int k, int groups, int kept_groups) -> Tensor");
+  m.def("expert_weights(Tensor scores, Tensor ids, bool normalise, float eps, float factor) -> Tensor");
+  m.def(
+      "expert_weights_backward(Tensor dweights, Tensor scores, Tensor ids, bool normalise, float eps, float "
+      "factor) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("top_experts", top_experts_plain);
+  m.impl("expert_weights", expert_weights_plain);
+  m.impl("expert_weights_backward", expert_weights_backward_plain);
+}
+
+namespace {
+
+struct ExpertWeights : torch::autograd::Function<ExpertWeights> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& scores,
+                            const at::Tensor& ids, bool normalise, double eps, double factor) {
+    static const auto op = find_operator("hero::expert_weights", expert_weights_plain);
+    ctx->save_for_backward({scores, ids});
+    ctx->saved_data["normalise"] = normalise;
+    ctx->saved_data["eps"] = eps;
+    ctx->saved_data["factor"] = factor;
+    return op.call(scores, ids, normalise, eps, factor);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = find_operator("hero::expert_weights_backward", expert_weights_backward_plain);
+    const auto saved = ctx->get_saved_variables();
+    return {op.call(grads[0].contiguous(), saved[0], saved[1], ctx->saved_data["normalise"].toBool(),
+                    ctx->saved_data["eps"].toDouble(), ctx->saved_data["factor"].toDouble()),
+            {},
+            {},
+            {},
+            {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor top_experts(const at::Tensor& scores_TE, const at::Tensor& bias_E, int64_t k, int64_t groups,
+                       int64_t kept_groups) {
+  TORCH_CHECK(scores_TE.dim() == 2 && groups >= 1 && scores_TE.size(1) % groups == 0 && kept_groups >= 1 &&
+                  kept_groups <= groups && k >= 1 && k <= scores_TE.size(1) / groups * kept_groups,
+              "top_experts: expected scores [T, E], groups dividing E, and 1 to E / groups * kept_groups "
+              "experts a token, got ",
+              scores_TE.sizes(), ", ", groups, " groups of which ", kept_groups, " are kept, and k = ", k);
+  TORCH_CHECK(!bias_E.defined() || bias_E.sizes() == scores_TE.sizes().slice(1),
+              "top_experts: the bias must be [E] = [", scores_TE.size(1), "], got ", bias_E.sizes());
+  static const auto op = find_operator("hero::top_experts", top_experts_plain);
+  return op.call(scores_TE.contiguous(), bias_E.defined() ? std::optional(bias_E) : std::nullopt, k, groups,
+                 kept_groups);
+}
+
+at::Tensor expert_weights(const at::Tensor& scores_TE, const at::Tensor& ids_TK, bool normalise, double eps,
+                          double factor) {
+  TORCH_CHECK(scores_TE.dim() == 2 && ids_TK.dim() == 2 && ids_TK.size(0) == scores_TE.size(0) &&
+                  ids_TK.scalar_type() == at::kLong,
+              "expert_weights: expected scores [T, E] and int64 ids [T, K], got ", scores_TE.sizes(), " and ",
+              ids_TK.scalar_type(), " ", ids_TK.sizes());
+  return differentiable<ExpertWeights>(scores_TE.contiguous(), ids_TK.contiguous(), normalise, eps, factor);
+}
+
+}  // namespace hero::ops
