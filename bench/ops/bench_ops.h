@@ -13,8 +13,8 @@ namespace hero::bench {
 /// Registers `step` twice; its argument says whether to call plain forms.
 void add(const std::string& name, const std::function<void(bool plain)>& step);
 
-void add_dense();   // linear, attention, rms_norm, swiglu, rope, linear_cross_entropy, adamw
-void add_routed();  // route, dispatch, experts
+void add_dense();   // linear, attention, norms, swiglu, rope, linear_cross_entropy, adamw
+void add_routed();  // route, the sparse choice, dispatch, experts
 
 /// The registered operator, or its plain form.
 template <typename Signature, typename... Arguments>

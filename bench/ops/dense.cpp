@@ -75,6 +75,34 @@ void add_norm_rope(const test::RopeCase& c) {
       });
 }
 
+void add_cached_attention(const test::CachedAttentionCase& c) {
+  std::vector<at::Tensor> keys, values;
+  std::vector<int64_t> lengths, counts;
+  int64_t rows = 0;
+  for (const auto& [held, count] : c.sequences) {
+    keys.push_back(random({held, c.kv_heads, c.qk_width}));
+    values.push_back(random({held, c.kv_heads, c.v_width}));
+    lengths.push_back(held);
+    counts.push_back(count);
+    rows += count;
+  }
+  const auto q = random({rows, c.heads, c.qk_width});
+  add("cached_attention/" + sizes({{'T', rows}, {'H', c.heads}, {'S', lengths[0]}, {'P', c.v_width}}),
+      [=, width = c.v_width](bool plain) {
+        call(plain, "hero::cached_attention", ops::cached_attention_plain, q, keys, values, lengths, counts, width,
+             0.2);
+      });
+}
+
+void add_heads_linear(const test::HeadsLinearCase& c) {
+  const auto x = random({c.tokens, c.heads, c.in}), w = random({c.heads, c.out, c.in}),
+             w_transposed = random({c.heads, c.in, c.out});
+  add("heads_linear/" + sizes({{'T', c.tokens}, {'H', c.heads}, {'I', c.in}, {'O', c.out}}), [=](bool plain) {
+    call(plain, "hero::heads_linear", ops::heads_linear_plain, x, w, false);
+    call(plain, "hero::heads_linear", ops::heads_linear_plain, x, w_transposed, true);
+  });
+}
+
 void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
   const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
@@ -121,6 +149,10 @@ void add_dense() {
       add_rope(c);
       add_norm_rope(c);
     }
+  for (const auto& c : test::cached_attention_cases())
+    if (c.timed) add_cached_attention(c);
+  for (const auto& c : test::kHeadsLinearCases)
+    if (c.timed) add_heads_linear(c);
   for (const auto& c : test::kCrossEntropyCases)
     if (c.timed) add_linear_cross_entropy(c);
   for (const auto& c : test::adamw_cases())

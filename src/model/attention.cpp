@@ -47,10 +47,13 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   const auto q = turned(parts[0], q_norm_), k = turned(parts[1], k_norm_);
   const auto& v = parts[2];
   if (extension) {
-    const auto keys = extension->append(k[0], &LayerCache::keys),
-               values = extension->append(v[0], &LayerCache::values);
+    const ops::CachedSequences cached{.keys = extension->append(k[0], &LayerCache::keys),
+                                      .values = extension->append(v[0], &LayerCache::values),
+                                      .lengths = extension->lengths,
+                                      .counts = extension->counts,
+                                      .value_width = p};
     if (!extension->fresh) {
-      const auto out = ops::cached_attention(q[0], keys, values, extension->counts, scale);
+      const auto out = ops::cached_attention(q[0], cached, scale);
       return ops::linear(out.view({1, s, h * p}), out_);
     }
   }
@@ -87,12 +90,10 @@ at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor
   const auto rows = at::cat({latent, shared_key}, 1).unsqueeze(1);  // [T, 1, rank + R]
   const auto keys = extension.append(rows, &LayerCache::keys);
   if (extension.fresh) return {};
-  std::vector<at::Tensor> latents;
-  for (const auto& k : keys) latents.push_back(k.slice(2, 0, rank));
   const auto up = kv_up_.view({h, nope + model_.v_head_dim, rank});
   const auto moved = ops::heads_linear(q.slice(2, 0, nope), up.slice(1, 0, nope), /*transposed=*/true);
-  const auto sums =
-      ops::cached_attention(at::cat({moved, q.slice(2, nope)}, 2), keys, latents, extension.counts, scale);
+  const ops::CachedSequences cached{keys, keys, extension.lengths, extension.counts, /*value_width=*/rank};
+  const auto sums = ops::cached_attention(at::cat({moved, q.slice(2, nope)}, 2), cached, scale);
   return ops::heads_linear(sums, up.slice(1, nope), /*transposed=*/false).view({1, q.size(0), -1});
 }
 

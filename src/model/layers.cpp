@@ -105,7 +105,7 @@ std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CachedRows Lay
   for (size_t i = 0; i < caches.size(); ++i) {
     auto& cache = caches[i]->*part;
     cache.append(rows, first, counts[i]);
-    all.push_back(cache.rows());
+    all.push_back(cache.memory());
     first += counts[i];
   }
   return all;

@@ -34,7 +34,8 @@ class CachedRows {
 
   /// Appends `count` of the rows [T, heads, width] from `first` on.
   void append(const at::Tensor& rows, int64_t first, int64_t count);
-  at::Tensor rows() const { return memory_.slice(0, 0, length_); }
+  /// [>= length, heads, width], what was appended first.
+  const at::Tensor& memory() const { return memory_; }
 
  private:
   at::Tensor memory_;
@@ -58,10 +59,11 @@ struct KeyValueCache {
 struct Extension {
   std::vector<LayerCache*> caches;
   std::vector<int64_t> counts;
+  std::vector<int64_t> lengths;  ///< positions of each, the new ones among them
   bool fresh = false;  ///< a single sequence, from its first position
 
-  /// Appends every sequence's part of `rows` [T, heads, width] to that part of its cache, and returns all
-  /// rows that the caches now hold.
+  /// Appends every sequence's part of `rows` [T, heads, width] to that part of its cache, and returns the
+  /// caches' memory.
   std::vector<at::Tensor> append(const at::Tensor& rows, CachedRows LayerCache::* part) const;
 };
 

@@ -116,13 +116,17 @@ at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<Key
   const int64_t tokens = tokens_T.size(0);
   auto positions = at::empty({tokens}, at::kLong);
   auto* next = positions.data_ptr<int64_t>();
+  Extension extension{.caches = {},
+                      .counts = counts,
+                      .lengths = {},
+                      .fresh = caches.size() == 1 && caches[0]->length == 0};
   for (size_t i = 0; i < caches.size(); ++i) {
     caches[i]->layers.resize(layers_.size());
     for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;
+    extension.lengths.push_back(caches[i]->length + counts[i]);
   }
   const auto rotary = rotary_table(positions.to(device()), rotary_frequencies_, config_.model);
   RoutingHistory history(layout_, tokens, router_dtype(config_), !config_.router.detach, device());
-  Extension extension{.caches = {}, .counts = counts, .fresh = caches.size() == 1 && caches[0]->length == 0};
   auto x = ops::embedding(tokens_T.unsqueeze(0), embedding_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     extension.caches.clear();

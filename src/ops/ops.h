@@ -43,12 +43,18 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 /// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
-/// Attention of the new positions of several sequences over all positions that their caches hold; no
-/// gradient. q [T, H, Q]: counts[i] rows of sequence i, its last positions, one sequence after the other;
-/// keys[i] [S_i, Hkv, Q], values[i] [S_i, Hkv, P]. Row r of a sequence sees its first S_i - counts[i] + r + 1
+/// What the caches of several sequences hold: sequence i in the first lengths[i] = S_i rows of keys[i] [., Hkv,
+/// Q] and the first value_width = P columns of values[i] [., Hkv, .]; the last counts[i] positions are new.
+struct CachedSequences {
+  std::vector<at::Tensor> keys, values;
+  std::vector<int64_t> lengths, counts;
+  int64_t value_width = 0;
+};
+
+/// Attention of the new positions over all that the caches hold; no gradient. q [T, H, Q]: counts[i] rows of
+/// sequence i, one sequence after the other. Row r of a sequence sees its first S_i - counts[i] + r + 1
 /// positions; softmax of q k^T * scale. Returns [T, H, P].
-at::Tensor cached_attention(const at::Tensor& q_THQ, at::TensorList keys, at::TensorList values,
-                            at::IntArrayRef counts, double scale);
+at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cached, double scale);
 
 /// y [T, H, O] = x [T, H, I] times every head's own weight, w [H, O, I] or, `transposed`, [H, I, O]; no
 /// gradient.

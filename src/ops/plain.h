@@ -36,9 +36,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_plain(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, double scale);
 
-/// q [T, H, Q], keys[i] [S_i, Hkv, Q], values[i] [S_i, Hkv, P] -> [T, H, P]
+/// q [T, H, Q], keys[i] [>= S_i, Hkv, Q], values[i] [>= S_i, Hkv, >= P] -> [T, H, P]
 at::Tensor cached_attention_plain(const at::Tensor& q, at::TensorList keys, at::TensorList values,
-                                  at::IntArrayRef counts, double scale);
+                                  at::IntArrayRef lengths, at::IntArrayRef counts, int64_t value_width,
+                                  double scale);
 /// x [T, H, I], w [H, O, I] or, transposed, [H, I, O] -> [T, H, O]
 at::Tensor heads_linear_plain(const at::Tensor& x, const at::Tensor& w, bool transposed);
 

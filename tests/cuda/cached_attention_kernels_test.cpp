@@ -15,15 +15,15 @@ constexpr double kScale = 0.31;
 template <typename T, int n>
 void check_attention(const CachedAttentionCase& c, at::ScalarType type) {
   std::vector<at::Tensor> keys, values, wide_keys, wide_values;
-  std::vector<int64_t> counts;
+  std::vector<int64_t> lengths, counts;
   CachedAttentionWork<T> work{};
   int64_t rows = 0;
   for (const auto& [held, count] : c.sequences) {
     const uint64_t seed = 10 + 2 * counts.size();
     const auto memory = normal({held + 3, c.kv_heads, c.qk_width}, seed).to(type);
     memory.slice(0, held).fill_(NAN);
-    keys.push_back(memory.slice(0, 0, held));
-    values.push_back(c.values_in_keys ? keys.back().slice(2, 0, c.v_width)
+    keys.push_back(memory);
+    values.push_back(c.values_in_keys ? memory
                                       : normal({held, c.kv_heads, c.v_width}, seed + 1).to(type));
     work.sequences[counts.size()] = {.keys = keys.back().template const_data_ptr<T>(),
                                      .values = values.back().template const_data_ptr<T>(),
@@ -35,6 +35,7 @@ void check_attention(const CachedAttentionCase& c, at::ScalarType type) {
                                      .positions = held,
                                      .count = count,
                                      .first = rows};
+    lengths.push_back(held);
     counts.push_back(count);
     wide_keys.push_back(keys.back().to(at::kDouble));
     wide_values.push_back(values.back().to(at::kDouble));
@@ -50,7 +51,8 @@ void check_attention(const CachedAttentionCase& c, at::ScalarType type) {
   work.scale = kScale;
   work.out = out.data_ptr<T>();
   launch({out}, attend_cached<n, T>, blocks(rows, 1, c.heads), {kLanes, kAttendWarps}, work);
-  const auto want = ops::cached_attention_plain(q.to(at::kDouble), wide_keys, wide_values, counts, kScale);
+  const auto want = ops::cached_attention_plain(q.to(at::kDouble), wide_keys, wide_values, lengths, counts,
+                                                c.v_width, kScale);
   EXPECT_TRUE(close(out, want, type == at::kFloat ? kFp32 : kRoundedOnce));
 }
 

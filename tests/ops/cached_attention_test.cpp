@@ -12,36 +12,41 @@ constexpr Tolerance kOutput{2 * kBf16Rounding, 1e-4};
 using CachedAttentionTest = DeviceTest;
 HERO_ON_DEVICES(CachedAttentionTest);
 
-// Keys and values as caches hold them: the first rows of larger memory, the heads of one row together.
-struct Caches {
-  std::vector<at::Tensor> keys, values;
-  std::vector<int64_t> counts;
-};
-Caches caches(const CachedAttentionCase& c, const at::TensorOptions& options) {
-  Caches all;
+// Memory of caches whose first rows are held; the rest is no number.
+ops::CachedSequences caches(const CachedAttentionCase& c, const at::TensorOptions& options) {
+  ops::CachedSequences all;
   uint64_t seed = 10;
+  const auto memory = [&](int64_t held, int64_t width) {
+    auto rows = normal({held + 3, c.kv_heads, width}, ++seed).to(options);
+    rows.slice(0, held).fill_(NAN);
+    return rows;
+  };
   for (const auto& [held, count] : c.sequences) {
-    const auto rows = normal({held + 3, c.kv_heads, c.qk_width}, ++seed).to(options);
-    all.keys.push_back(rows.slice(0, 0, held));
-    all.values.push_back(c.values_in_keys ? all.keys.back().slice(2, 0, c.v_width)
-                                          : normal({held, c.kv_heads, c.v_width}, ++seed).to(options));
+    all.keys.push_back(memory(held, c.qk_width));
+    all.values.push_back(c.values_in_keys ? all.keys.back() : memory(held, c.v_width));
+    all.lengths.push_back(held);
     all.counts.push_back(count);
   }
+  all.value_width = c.v_width;
   return all;
 }
 
 // Row by row: what the row sees, one softmax a head.
-at::Tensor expected(const at::Tensor& q, const Caches& caches, int64_t heads) {
+at::Tensor expected(const at::Tensor& q, const ops::CachedSequences& caches, int64_t heads) {
   std::vector<at::Tensor> rows;
   int64_t row = 0;
   for (size_t i = 0; i < caches.counts.size(); ++i) {
-    const int64_t held = caches.keys[i].size(0), groups = heads / caches.keys[i].size(1);
+    const int64_t held = caches.lengths[i], groups = heads / caches.keys[i].size(1);
     for (int64_t n = 0; n < caches.counts[i]; ++n, ++row) {
       std::vector<at::Tensor> outs;
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t seen = held - caches.counts[i] + n + 1;
         const auto key = caches.keys[i].select(1, h / groups).slice(0, 0, seen).to(at::kDouble);
-        const auto value = caches.values[i].select(1, h / groups).slice(0, 0, seen).to(at::kDouble);
+        const auto value = caches.values[i]
+                               .select(1, h / groups)
+                               .slice(0, 0, seen)
+                               .slice(1, 0, caches.value_width)
+                               .to(at::kDouble);
         const auto p = (key.mv(q[row][h].to(at::kDouble)) * kScale).softmax(0);
         outs.push_back(value.t().mv(p));
       }
@@ -56,16 +61,15 @@ TEST_P(CachedAttentionTest, Values) {
     SCOPED_TRACE(::testing::Message() << "H " << c.heads << "/" << c.kv_heads << " Q " << c.qk_width << " P "
                                       << c.v_width << ", " << c.sequences.size() << " sequences");
     const auto options = at::TensorOptions(type());
-    const auto held = caches(c, options);
+    auto held = caches(c, options);
     int64_t rows = 0;
     for (const auto& sequence : c.sequences) rows += sequence.second;
     const auto q = normal({rows, c.heads, c.qk_width}, 1).to(options);
     const auto want = expected(q, held, c.heads);
-    const auto there = [&](const at::Tensor& t) { return t.to(device()); };
-    std::vector<at::Tensor> keys, values;
-    for (const auto& t : held.keys) keys.push_back(there(t));
-    for (const auto& t : held.values) values.push_back(there(t));
-    const auto got = ops::cached_attention(there(q), keys, values, held.counts, kScale);
+    for (auto* tensors : {&held.keys, &held.values}) {
+      for (auto& t : *tensors) t = t.to(device());
+    }
+    const auto got = ops::cached_attention(q.to(device()), held, kScale);
     EXPECT_EQ(got.scalar_type(), type());
     EXPECT_TRUE(close(got.cpu().to(at::kDouble), want, tolerance(kOutput)));
   }
@@ -73,11 +77,11 @@ TEST_P(CachedAttentionTest, Values) {
 
 TEST(CachedAttention, ErrorsNameWhatWasExpected) {
   const auto q = at::zeros({2, 4, 8}), k = at::zeros({5, 2, 8});
-  EXPECT_EQ(error_of([&] { ops::cached_attention(q, {k}, {k}, {1}, 1.0); }),
+  EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{k}, {k}, {5}, {1}, 8}, 1.0); }),
             "cached_attention: the counts add up to 1, q is [2, 4, 8]");
-  EXPECT_EQ(error_of([&] { ops::cached_attention(q, {at::zeros({5, 3, 8})}, {k}, {2}, 1.0); }),
-            "cached_attention: expected keys [S, Hkv, 8], values [S, Hkv, P], Hkv dividing 4 and 1 to S new "
-            "positions, got [5, 3, 8], [5, 2, 8], 2");
+  EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{k}, {k}, {6}, {2}, 8}, 1.0); }),
+            "cached_attention: expected keys [6 or more, Hkv, 8], values [6 or more, Hkv, 8 or more], Hkv "
+            "dividing 4 and 1 to 6 new positions, got [5, 2, 8], [5, 2, 8], 2");
 }
 
 using HeadsLinearTest = DeviceTest;

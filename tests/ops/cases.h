@@ -58,21 +58,26 @@ struct CachedAttentionCase {
   int64_t heads, kv_heads, qk_width, v_width;
   std::vector<std::pair<int64_t, int64_t>> sequences;  // positions held, the last of them new
   bool values_in_keys = false;                         // as latent attention keeps them
+  bool timed = false;
 };
 inline const std::vector<CachedAttentionCase>& cached_attention_cases() {
-  static const std::vector<CachedAttentionCase> cases = {{1, 1, 8, 8, {{1, 1}}},
-                                                         {4, 2, 16, 24, {{9, 1}}},
-                                                         {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
-                                                         {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
-                                                         {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}}};
+  using Sequences = std::vector<std::pair<int64_t, int64_t>>;
+  static const std::vector<CachedAttentionCase> cases = {
+      {1, 1, 8, 8, {{1, 1}}},
+      {4, 2, 16, 24, {{9, 1}}},
+      {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
+      {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
+      {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}},
+      {8, 4, 32, 32, Sequences(16, {160, 1}), false, true}};
   return cases;
 }
 
 struct HeadsLinearCase {
   int64_t tokens, heads, in, out;
+  bool timed = false;
 };
 inline constexpr HeadsLinearCase kHeadsLinearCases[] = {
-    {1, 1, 16, 16}, {3, 4, 32, 48}, {6, 2, 48, 80}, {5, 3, 24, 40}, {17, 8, 128, 256}};
+    {1, 1, 16, 16}, {3, 4, 32, 48}, {6, 2, 48, 80}, {5, 3, 24, 40}, {17, 8, 128, 256}, {16, 8, 64, 256, true}};
 
 struct RouteCase {
   int64_t tokens, width, experts;

@@ -70,14 +70,14 @@ HERO_ATTEND(double)
 
 template <typename T>
 at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorList values,
-                           at::IntArrayRef counts, double scale) {
-  const int64_t rows = q.size(0), heads = q.size(1), qk = q.size(2), v = values[0].size(2);
+                           at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
+  const int64_t rows = q.size(0), heads = q.size(1), qk = q.size(2);
   auto out = at::empty({rows, heads, v}, q.options());
   std::vector<std::pair<size_t, int64_t>> seen;  // of every row: its sequence and the positions it sees
   int64_t products = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     for (int64_t r = 0; r < counts[i]; ++r) {
-      seen.emplace_back(i, keys[i].size(0) - counts[i] + r + 1);
+      seen.emplace_back(i, lengths[i] - counts[i] + r + 1);
       products += seen.back().second * (qk + v);
     }
   }
@@ -115,13 +115,16 @@ bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList valu
 }
 
 at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
-                            at::IntArrayRef counts, double scale) {
+                            at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
   if (rows_together(q, keys, values)) {
-    if (q.scalar_type() == at::kBFloat16) return attention_typed<bf16>(q, keys, values, counts, scale);
-    if (q.scalar_type() == at::kFloat) return attention_typed<float>(q, keys, values, counts, scale);
-    if (q.scalar_type() == at::kDouble) return attention_typed<double>(q, keys, values, counts, scale);
+    if (q.scalar_type() == at::kBFloat16)
+      return attention_typed<bf16>(q, keys, values, lengths, counts, v, scale);
+    if (q.scalar_type() == at::kFloat)
+      return attention_typed<float>(q, keys, values, lengths, counts, v, scale);
+    if (q.scalar_type() == at::kDouble)
+      return attention_typed<double>(q, keys, values, lengths, counts, v, scale);
   }
-  return cached_attention_plain(q, keys, values, counts, scale);
+  return cached_attention_plain(q, keys, values, lengths, counts, v, scale);
 }
 
 at::Tensor heads_linear(const at::Tensor& x, const at::Tensor& w, bool transposed) {

@@ -27,15 +27,15 @@ bool whole_vectors(const at::Tensor& x) {
   return aligned(x) && whole(x.size(2)) && whole(x.stride(0)) && whole(x.stride(1));
 }
 
-at::Tensor attention(const at::Tensor& q, at::TensorList keys, at::TensorList values, at::IntArrayRef counts,
-                     double scale) {
-  const int64_t heads = q.size(1), v = values[0].size(2);
-  const bool vectors =
-      std::ranges::all_of(keys, whole_vectors) && std::ranges::all_of(values, whole_vectors);
+at::Tensor attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
+                     at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
+  const int64_t heads = q.size(1);
+  const bool vectors = v * static_cast<int64_t>(q.element_size()) % 16 == 0 &&
+                       std::ranges::all_of(keys, whole_vectors) && std::ranges::all_of(values, whole_vectors);
   const int64_t columns = vectors ? v * static_cast<int64_t>(q.element_size()) / 16 : v;
   if (!suits(q.scalar_type()) || !rows_together(q, keys, values) || q.size(2) > kWidestKey || v == 0 ||
       columns > kAttendThreads)
-    return cached_attention_plain(q, keys, values, counts, scale);
+    return cached_attention_plain(q, keys, values, lengths, counts, v, scale);
   const c10::cuda::CUDAGuard guard(q.device());
   auto out = at::empty({q.size(0), heads, v}, q.options());
   for_type(q.scalar_type(), vectors, [&]<typename T, int n>() {
@@ -58,7 +58,7 @@ at::Tensor attention(const at::Tensor& q, at::TensorList keys, at::TensorList va
                                      .ld_value = values[i].stride(0),
                                      .ld_value_head = values[i].stride(1),
                                      .groups = heads / keys[i].size(1),
-                                     .positions = keys[i].size(0),
+                                     .positions = lengths[i],
                                      .count = counts[i],
                                      .first = rows};
         rows += counts[i];
