@@ -89,8 +89,8 @@ void add_cached_attention(const test::CachedAttentionCase& c) {
   const auto q = random({rows, c.heads, c.qk_width});
   add("cached_attention/" + sizes({{'T', rows}, {'H', c.heads}, {'S', lengths[0]}, {'P', c.v_width}}),
       [=, width = c.v_width](bool plain) {
-        call(plain, "hero::cached_attention", ops::cached_attention_plain, q, keys, values, lengths, counts, width,
-             0.2);
+        call(plain, "hero::cached_attention", ops::cached_attention_plain, q, keys, values, lengths, counts,
+             width, 0.2);
       });
 }
 

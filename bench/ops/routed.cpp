@@ -40,8 +40,8 @@ void add_choose(const test::ChooseCase& c) {
   });
   add("expert_weights/" + shape, [=](bool plain) {
     call(plain, "hero::expert_weights", ops::expert_weights_plain, scores, ids, true, 1e-20, 1.0);
-    call(plain, "hero::expert_weights_backward", ops::expert_weights_backward_plain, dweights, scores, ids, true,
-         1e-20, 1.0);
+    call(plain, "hero::expert_weights_backward", ops::expert_weights_backward_plain, dweights, scores, ids,
+         true, 1e-20, 1.0);
   });
 }
 

@@ -12,6 +12,7 @@
 namespace hero {
 namespace {
 
+constexpr size_t kReadAtOnce = 4096;  // positions of new prompts in one pass
 constexpr int64_t kFirstSorted = 64;  // ids put in order at first; then four times as many, as far as needed
 
 // The ids of logits in falling order, ties by the lower id, sorted as far as they are looked at.
@@ -145,27 +146,42 @@ Generator::Made Generator::take(Text& text, const at::Tensor& logits_V) {
   return {text.number, id, id, std::move(logprobs)};
 }
 
+// Texts to be read from their first positions, some at a time.
+void Generator::read_begun(std::vector<Text*> begun, std::vector<Made>& made) const {
+  while (!begun.empty()) {
+    std::vector<Text*> firsts;
+    std::vector<std::vector<Text*>> equal;  // of each, the texts that its reading serves
+    size_t positions = 0;
+    while (!begun.empty() && (firsts.empty() || positions + begun.front()->unread.size() <= kReadAtOnce)) {
+      auto* first = begun.front();
+      firsts.push_back(first);
+      positions += first->unread.size();
+      equal.push_back(first->sampling.cache ? same_prompt(*first) : std::vector<Text*>{first});
+      std::erase_if(begun,
+                    [&](auto* text) { return std::ranges::find(equal.back(), text) != equal.back().end(); });
+    }
+    const auto logits = read(firsts);
+    for (size_t i = 0; i < firsts.size(); ++i) {
+      for (auto* text : equal[i]) {
+        if (text != firsts[i]) text->cache = firsts[i]->cache;
+      }
+      for (auto* text : equal[i]) made.push_back(take(*text, logits[static_cast<int64_t>(i)]));
+    }
+  }
+}
+
 std::vector<Generator::Made> Generator::step() {
   std::vector<Made> made;
-  std::vector<Text*> together, alone;
+  std::vector<Text*> together, begun;
   for (const auto& text : texts_) {
     if (text->made >= text->room) {
       made.push_back({text->number, std::nullopt, std::nullopt, std::nullopt});
       text->room = 0;
     } else {
-      (text->made == 0 || !text->sampling.cache ? alone : together).push_back(text.get());
+      (text->made == 0 || !text->sampling.cache ? begun : together).push_back(text.get());
     }
   }
-  while (!alone.empty()) {
-    auto& first = *alone.front();
-    const auto same = first.sampling.cache ? same_prompt(first) : std::vector<Text*>{&first};
-    std::erase_if(alone, [&](const auto* text) { return std::ranges::find(same, text) != same.end(); });
-    const auto logits_V = read({&first})[0];
-    for (auto* text : same) {
-      if (text != &first) text->cache = first.cache;
-    }
-    for (auto* text : same) made.push_back(take(*text, logits_V));
-  }
+  read_begun(std::move(begun), made);
   if (!together.empty()) {
     const auto logits = read(together);
     for (size_t i = 0; i < together.size(); ++i) {

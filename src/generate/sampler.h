@@ -50,8 +50,8 @@ class Generator {
     std::optional<TokenLogprobs> logprobs;  ///< of `drawn`, where the text's sampling asks for them
   };
   /// The next id of every text that has not ended: an eos (itself not returned), max_tokens ids or the
-  /// model's last position end it. New prompts are read one by one, one of several texts once, then all texts
-  /// go on together.
+  /// model's last position end it. New prompts are read some thousand positions at a time, one of several
+  /// texts once, then all texts go on together.
   std::vector<Made> step();
 
   /// Ends a text before its time, and frees what was kept for it. Nothing happens where it has ended.
@@ -67,6 +67,7 @@ class Generator {
   };
   at::Tensor read(const std::vector<Text*>& texts) const;
   std::vector<Text*> same_prompt(const Text& first) const;
+  void read_begun(std::vector<Text*> begun, std::vector<Made>& made) const;
   static Made take(Text& text, const at::Tensor& logits_V);
 
   const Transformer& model_;

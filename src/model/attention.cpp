@@ -11,9 +11,23 @@ namespace {
 
 constexpr double kLatentEps = 1e-6;  // of the norms of the latents, whatever rms_norm_eps says (DeepSeek-V3)
 
-// [B, H, S, P] -> [B, S, H*P]
-at::Tensor join_heads(const at::Tensor& x) {
-  return x.transpose(1, 2).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
+// Every sequence's positions among themselves: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an
+// extension B = 1, and S holds its sequences one after the other.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                  const Extension* extension) {
+  const auto one = [&](int64_t first, int64_t count) {
+    const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
+    const auto out = ops::attention(heads(q), heads(k), heads(v), scale).transpose(1, 2);
+    return out.reshape({out.size(0), count, out.size(2) * out.size(3)});
+  };
+  if (!extension || extension->counts.size() == 1) return one(0, q.size(1));
+  std::vector<at::Tensor> outs;
+  int64_t first = 0;
+  for (const int64_t count : extension->counts) {
+    outs.push_back(one(first, count));
+    first += count;
+  }
+  return at::cat(outs, 1);
 }
 
 }  // namespace
@@ -57,8 +71,7 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
       return ops::linear(out.view({1, s, h * p}), out_);
     }
   }
-  return ops::linear(
-      join_heads(ops::attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale)), out_);
+  return ops::linear(attend(q, k, v, scale, extension), out_);
 }
 
 LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
@@ -118,10 +131,8 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
     if (out.defined()) return ops::linear(out, out_);
   }
   const auto kv = ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim});
-  const auto k =
-      at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3).transpose(1, 2);
-  const auto v = kv.slice(3, nope).transpose(1, 2);
-  return ops::linear(join_heads(ops::attention(q.transpose(1, 2), k, v, scale)), out_);
+  const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
+  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension), out_);
 }
 
 }  // namespace hero

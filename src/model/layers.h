@@ -60,7 +60,7 @@ struct Extension {
   std::vector<LayerCache*> caches;
   std::vector<int64_t> counts;
   std::vector<int64_t> lengths;  ///< positions of each, the new ones among them
-  bool fresh = false;  ///< a single sequence, from its first position
+  bool fresh = false;            ///< all from their first positions
 
   /// Appends every sequence's part of `rows` [T, heads, width] to that part of its cache, and returns the
   /// caches' memory.

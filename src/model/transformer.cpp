@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "model/recompute.h"
 #include "ops/ops.h"
 
@@ -119,7 +121,7 @@ at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<Key
   Extension extension{.caches = {},
                       .counts = counts,
                       .lengths = {},
-                      .fresh = caches.size() == 1 && caches[0]->length == 0};
+                      .fresh = std::ranges::all_of(caches, [](const auto* c) { return c->length == 0; })};
   for (size_t i = 0; i < caches.size(); ++i) {
     caches[i]->layers.resize(layers_.size());
     for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;

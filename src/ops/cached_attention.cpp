@@ -42,7 +42,8 @@ at::Tensor heads_linear_plain(const at::Tensor& x, const at::Tensor& w, bool tra
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
-      "cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] lengths, int[] counts, int value_width, "
+      "cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] lengths, int[] counts, int "
+      "value_width, "
       "float scale) -> Tensor");
   m.def("heads_linear(Tensor x, Tensor w, bool transposed) -> Tensor");
 }
@@ -53,21 +54,22 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
 
 at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cached, double scale) {
   const auto& [keys, values, lengths, counts, value_width] = cached;
-  TORCH_CHECK(q_THQ.dim() == 3 && !counts.empty() && keys.size() == counts.size() &&
-                  values.size() == counts.size() && lengths.size() == counts.size(),
-              "cached_attention: expected q [T, H, Q] and keys, values, lengths and counts of as many sequences, "
-              "got q ",
-              q_THQ.sizes(), " and ", keys.size(), ", ", values.size(), ", ", lengths.size(), ", ", counts.size());
+  TORCH_CHECK(
+      q_THQ.dim() == 3 && !counts.empty() && keys.size() == counts.size() && values.size() == counts.size() &&
+          lengths.size() == counts.size(),
+      "cached_attention: expected q [T, H, Q] and keys, values, lengths and counts of as many sequences, "
+      "got q ",
+      q_THQ.sizes(), " and ", keys.size(), ", ", values.size(), ", ", lengths.size(), ", ", counts.size());
   int64_t rows = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     TORCH_CHECK(keys[i].dim() == 3 && values[i].dim() == 3 && keys[i].size(0) >= lengths[i] &&
                     values[i].size(0) >= lengths[i] && keys[i].size(1) == values[i].size(1) &&
                     keys[i].size(2) == q_THQ.size(2) && values[i].size(2) >= value_width &&
                     q_THQ.size(1) % keys[i].size(1) == 0 && counts[i] > 0 && counts[i] <= lengths[i],
-                "cached_attention: expected keys [", lengths[i], " or more, Hkv, ", q_THQ.size(2), "], values [",
-                lengths[i], " or more, Hkv, ", value_width, " or more], Hkv dividing ", q_THQ.size(1),
-                " and 1 to ", lengths[i], " new positions, got ", keys[i].sizes(), ", ", values[i].sizes(), ", ",
-                counts[i]);
+                "cached_attention: expected keys [", lengths[i], " or more, Hkv, ", q_THQ.size(2),
+                "], values [", lengths[i], " or more, Hkv, ", value_width, " or more], Hkv dividing ",
+                q_THQ.size(1), " and 1 to ", lengths[i], " new positions, got ", keys[i].sizes(), ", ",
+                values[i].sizes(), ", ", counts[i]);
     rows += counts[i];
   }
   TORCH_CHECK(rows == q_THQ.size(0), "cached_attention: the counts add up to ", rows, ", q is ",

@@ -43,8 +43,9 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 /// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
-/// What the caches of several sequences hold: sequence i in the first lengths[i] = S_i rows of keys[i] [., Hkv,
-/// Q] and the first value_width = P columns of values[i] [., Hkv, .]; the last counts[i] positions are new.
+/// What the caches of several sequences hold: sequence i in the first lengths[i] = S_i rows of keys[i] [.,
+/// Hkv, Q] and the first value_width = P columns of values[i] [., Hkv, .]; the last counts[i] positions are
+/// new.
 struct CachedSequences {
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> lengths, counts;
@@ -113,8 +114,8 @@ at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::Ten
 at::Tensor top_experts(const at::Tensor& scores_TE, const at::Tensor& bias_E, int64_t k, int64_t groups,
                        int64_t kept_groups);
 
-/// w = s factor, or, `normalise`, s / (sum_k s + eps) factor, for the scores s [T, K] of `ids`, no id twice in
-/// a row.
+/// w = s factor, or, `normalise`, s / (sum_k s + eps) factor, for the scores s [T, K] of `ids`, no id twice
+/// in a row.
 at::Tensor expert_weights(const at::Tensor& scores_TE, const at::Tensor& ids_TK, bool normalise, double eps,
                           double factor);
 

@@ -23,8 +23,7 @@ void check_attention(const CachedAttentionCase& c, at::ScalarType type) {
     const auto memory = normal({held + 3, c.kv_heads, c.qk_width}, seed).to(type);
     memory.slice(0, held).fill_(NAN);
     keys.push_back(memory);
-    values.push_back(c.values_in_keys ? memory
-                                      : normal({held, c.kv_heads, c.v_width}, seed + 1).to(type));
+    values.push_back(c.values_in_keys ? memory : normal({held, c.kv_heads, c.v_width}, seed + 1).to(type));
     work.sequences[counts.size()] = {.keys = keys.back().template const_data_ptr<T>(),
                                      .values = values.back().template const_data_ptr<T>(),
                                      .ld_key = keys.back().stride(0),
@@ -83,7 +82,8 @@ TEST(CudaCachedAttention, SoftmaxOverChunksStaysFinite) {
                                   .ld_q_head = 4,
                                   .scale = 1.0f,
                                   .out = out.data_ptr<float>()};
-  work.sequences[0] = {keys.const_data_ptr<float>(), values.const_data_ptr<float>(), 4, 4, 4, 4, 1, held, 1, 0};
+  work.sequences[0] = {
+      keys.const_data_ptr<float>(), values.const_data_ptr<float>(), 4, 4, 4, 4, 1, held, 1, 0};
   launch({out}, attend_cached<4, float>, {1, 1}, {kLanes, kAttendWarps}, work);
   EXPECT_TRUE(same(out[0], values[held - 1]));
 }

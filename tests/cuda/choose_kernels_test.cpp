@@ -34,9 +34,9 @@ TEST(CudaChoose, Values) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "E " << c.experts << " K " << c.k << " groups " << c.groups);
     const auto scores = grid({c.tokens, c.experts}, 1), bias = grid({c.experts}, 2);
-    const auto want = ops::top_experts_plain(
-        scores.to(at::kDouble), c.biased ? std::optional(bias.to(at::kDouble)) : std::nullopt, c.k, c.groups,
-        c.kept_groups);
+    const auto want = ops::top_experts_plain(scores.to(at::kDouble),
+                                             c.biased ? std::optional(bias.to(at::kDouble)) : std::nullopt,
+                                             c.k, c.groups, c.kept_groups);
     EXPECT_TRUE(same(chosen<32>(c, scores, bias), want));
     if (c.experts <= 2 * kLanes) {
       EXPECT_TRUE(same(chosen<2>(c, scores, bias), want));
@@ -73,15 +73,16 @@ TEST(CudaChoose, WeightsAndTheirGradient) {
                              .eps = 0.25f,
                              .factor = 2.5f};
       at::Tensor weights = at::full({c.tokens, c.k}, NAN), dscores = at::full({c.tokens, c.experts}, NAN);
-      launch({weights}, expert_weights_forward, blocks(c.tokens, 128), {128}, work, weights.data_ptr<float>());
+      launch({weights}, expert_weights_forward, blocks(c.tokens, 128), {128}, work,
+             weights.data_ptr<float>());
       launch({dscores}, expert_weights_gradient, blocks(c.tokens, kChooseWarps), {kLanes, kChooseWarps}, work,
              dweights.const_data_ptr<float>(), dscores.data_ptr<float>());
       const auto wide = scores.to(at::kDouble);
       EXPECT_TRUE(close(weights, ops::expert_weights_plain(wide, ids, normalise, 0.25f, 2.5), kFp32));
-      EXPECT_TRUE(close(dscores,
-                        ops::expert_weights_backward_plain(dweights.to(at::kDouble), wide, ids, normalise,
-                                                           0.25f, 2.5),
-                        kFp32));
+      EXPECT_TRUE(close(
+          dscores,
+          ops::expert_weights_backward_plain(dweights.to(at::kDouble), wide, ids, normalise, 0.25f, 2.5),
+          kFp32));
     }
   }
 }

@@ -76,8 +76,9 @@ struct HeadsLinearCase {
   int64_t tokens, heads, in, out;
   bool timed = false;
 };
-inline constexpr HeadsLinearCase kHeadsLinearCases[] = {
-    {1, 1, 16, 16}, {3, 4, 32, 48}, {6, 2, 48, 80}, {5, 3, 24, 40}, {17, 8, 128, 256}, {16, 8, 64, 256, true}};
+inline constexpr HeadsLinearCase kHeadsLinearCases[] = {{1, 1, 16, 16},    {3, 4, 32, 48},
+                                                        {6, 2, 48, 80},    {5, 3, 24, 40},
+                                                        {17, 8, 128, 256}, {16, 8, 64, 256, true}};
 
 struct RouteCase {
   int64_t tokens, width, experts;
@@ -105,14 +106,18 @@ struct ChooseCase {
   bool biased = false;
   bool timed = false;
 };
-inline constexpr ChooseCase kChooseCases[] = {
-    {1, 1, 1},          {7, 8, 2},
-    {7, 8, 8},          {65, 33, 5},
-    {33, 32, 4, 8, 3},  {33, 48, 6, 4, 2, true},
-    {9, 6, 2, 6, 2},  // groups of one
-    {130, 128, 8},      {65, 256, 8, 8, 4, true},
-    {20, 600, 40},      {2048, 32, 4, 1, 1, false, true},
-    {2048, 256, 8, 8, 4, true, true}};
+inline constexpr ChooseCase kChooseCases[] = {{1, 1, 1},
+                                              {7, 8, 2},
+                                              {7, 8, 8},
+                                              {65, 33, 5},
+                                              {33, 32, 4, 8, 3},
+                                              {33, 48, 6, 4, 2, true},
+                                              {9, 6, 2, 6, 2},  // groups of one
+                                              {130, 128, 8},
+                                              {65, 256, 8, 8, 4, true},
+                                              {20, 600, 40},
+                                              {2048, 32, 4, 1, 1, false, true},
+                                              {2048, 256, 8, 8, 4, true, true}};
 
 enum class Load {
   kEven,     // experts drawn uniformly

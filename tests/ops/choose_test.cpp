@@ -62,13 +62,13 @@ TEST_P(ChooseTest, ValuesOfTheChoice) {
     SCOPED_TRACE(name(c));
     const auto scores = grid({c.tokens, c.experts}, 1), bias = grid({c.experts}, 2);
     const auto moved = [&](const at::Tensor& t) { return t.to(wide).to(device()); };
-    const auto got = ops::top_experts(moved(scores), c.biased ? moved(bias) : at::Tensor(), c.k, c.groups,
-                                      c.kept_groups);
+    const auto got =
+        ops::top_experts(moved(scores), c.biased ? moved(bias) : at::Tensor(), c.k, c.groups, c.kept_groups);
     const auto want = chosen_by_hand(c, c.biased ? scores + bias : scores);
     EXPECT_TRUE(same(got.cpu(), want));
-    EXPECT_TRUE(same(
-        ops::top_experts_plain(scores, c.biased ? std::optional(bias) : std::nullopt, c.k, c.groups, c.kept_groups),
-        want));
+    EXPECT_TRUE(same(ops::top_experts_plain(scores, c.biased ? std::optional(bias) : std::nullopt, c.k,
+                                            c.groups, c.kept_groups),
+                     want));
   }
 }
 
@@ -106,7 +106,8 @@ TEST_P(ChooseTest, WhatIsNoNumberChoosesDifferentExperts) {
   scores[0].fill_(NAN);
   scores[1].slice(0, 2, 5).fill_(NAN);
   for (const int64_t groups : {1, 4}) {
-    const auto ids = ops::top_experts(scores.to(wide).to(device()), {}, 4, groups, groups / 2 + groups % 2).cpu();
+    const auto ids =
+        ops::top_experts(scores.to(wide).to(device()), {}, 4, groups, groups / 2 + groups % 2).cpu();
     EXPECT_TRUE(ids.ge(0).all().item<bool>() && ids.lt(8).all().item<bool>());
     for (int64_t t = 0; t < 3; ++t) EXPECT_EQ(std::get<0>(at::_unique(ids[t])).size(0), 4);
   }
@@ -114,9 +115,10 @@ TEST_P(ChooseTest, WhatIsNoNumberChoosesDifferentExperts) {
 
 TEST(Choose, ErrorsNameWhatWasExpected) {
   const auto scores = at::zeros({2, 8});
-  EXPECT_EQ(error_of([&] { ops::top_experts(scores, {}, 5, 4, 2); }),
-            "top_experts: expected scores [T, E], groups dividing E, and 1 to E / groups * kept_groups experts a "
-            "token, got [2, 8], 4 groups of which 2 are kept, and k = 5");
+  EXPECT_EQ(
+      error_of([&] { ops::top_experts(scores, {}, 5, 4, 2); }),
+      "top_experts: expected scores [T, E], groups dividing E, and 1 to E / groups * kept_groups experts a "
+      "token, got [2, 8], 4 groups of which 2 are kept, and k = 5");
   EXPECT_EQ(error_of([&] { ops::top_experts(scores, at::zeros({4}), 1, 1, 1); }),
             "top_experts: the bias must be [E] = [8], got [4]");
   EXPECT_EQ(error_of([&] { ops::expert_weights(scores, at::zeros({3, 1}, at::kLong), true, 0, 1); }),

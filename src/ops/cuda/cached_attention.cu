@@ -27,8 +27,8 @@ bool whole_vectors(const at::Tensor& x) {
   return aligned(x) && whole(x.size(2)) && whole(x.stride(0)) && whole(x.stride(1));
 }
 
-at::Tensor attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
-                     at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
+at::Tensor attention(const at::Tensor& q, at::TensorList keys, at::TensorList values, at::IntArrayRef lengths,
+                     at::IntArrayRef counts, int64_t v, double scale) {
   const int64_t heads = q.size(1);
   const bool vectors = v * static_cast<int64_t>(q.element_size()) % 16 == 0 &&
                        std::ranges::all_of(keys, whole_vectors) && std::ranges::all_of(values, whole_vectors);

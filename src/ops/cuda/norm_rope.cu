@@ -27,8 +27,8 @@ at::Tensor rows_together(const at::Tensor& x) { return x.stride(3) == 1 ? x : x.
 
 // Whether the heads of x, and halves of heads, start where pairs of values can be read at once.
 bool suits_pairs(const at::Tensor& x) {
-  bool suited = x.size(3) % 4 == 0 &&
-                reinterpret_cast<uintptr_t>(x.const_data_ptr()) % (2 * x.itemsize()) == 0;
+  bool suited =
+      x.size(3) % 4 == 0 && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % (2 * x.itemsize()) == 0;
   for (int64_t dim = 0; dim < 3; ++dim) suited = suited && x.stride(dim) % 2 == 0;
   return suited;
 }
@@ -81,8 +81,9 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     work.eps = static_cast<float>(eps);
     work.rstd = rstd.data_ptr<float>();
     work.out = y.data_ptr<T>();
-    norm_rope_forward<n, parts><<<blocks(work.rows, kHeadWarps), dim3(kLanes, kHeadWarps), 0,
-                                  at::cuda::getCurrentCUDAStream()>>>(work);
+    norm_rope_forward<n, parts>
+        <<<blocks(work.rows, kHeadWarps), dim3(kLanes, kHeadWarps), 0, at::cuda::getCurrentCUDAStream()>>>(
+            work);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return {y, rstd};
@@ -110,8 +111,8 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
     work.dy = gradient.const_data_ptr<T>();
     work.rstd = rstd.data_ptr<float>();
     work.out = dx.data_ptr<T>();
-    norm_rope_backward<n, parts><<<blocks(strips, 1), dim3(kLanes, kHeadWarps), 0, stream>>>(
-        work, strip, partial.data_ptr<float>());
+    norm_rope_backward<n, parts>
+        <<<blocks(strips, 1), dim3(kLanes, kHeadWarps), 0, stream>>>(work, strip, partial.data_ptr<float>());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   add_strips<<<blocks(width, kLanes), dim3(kLanes, kStripWarps), 0, stream>>>(

@@ -7,7 +7,7 @@
 
 namespace hero::ops::cuda {
 
-inline constexpr int kAttendWarps = 8;                       // of a block
+inline constexpr int kAttendWarps = 8;                        // of a block
 inline constexpr int kAttendThreads = kAttendWarps * kLanes;  // and keys of a chunk
 inline constexpr int kWidestKey = 1024;
 inline constexpr int kMostSequences = 32;  // of a launch: they travel with its arguments
@@ -16,7 +16,7 @@ template <typename T>
 struct CachedSequence {
   const T *keys, *values;  // [positions, Hkv, .], the last dimension together
   int64_t ld_key, ld_key_head, ld_value, ld_value_head;
-  int64_t groups;  // query heads of a key's head
+  int64_t groups;            // query heads of a key's head
   int64_t positions, count;  // held, and the last of them with a query
   int64_t first;             // row of the first of those
 };
@@ -57,7 +57,8 @@ __global__ void attend_cached(CachedAttentionWork<T> a) {
   int which = 0;
   while (row >= a.sequences[which].first + a.sequences[which].count) ++which;
   const CachedSequence<T> sequence = a.sequences[which];
-  const int64_t seen = sequence.positions - sequence.count + row - sequence.first + 1, g = h / sequence.groups;
+  const int64_t seen = sequence.positions - sequence.count + row - sequence.first + 1,
+                g = h / sequence.groups;
   const T *keys = sequence.keys + g * sequence.ld_key_head,
           *values = sequence.values + g * sequence.ld_value_head;
   for (int64_t c = thread; c < a.qk; c += kAttendThreads)

@@ -1,7 +1,7 @@
 #pragma once
-// The sparse choice, a warp per token. Lane l holds the scores of experts l, l + 32, ...; the k best are found
-// one after another, each lane's best against the others'. Ties go to the lower expert; what is no number
-// counts as the lowest, so that the ids are different ones whatever the scores.
+// The sparse choice, a warp per token. Lane l holds the scores of experts l, l + 32, ...; the k best are
+// found one after another, each lane's best against the others'. Ties go to the lower expert; what is no
+// number counts as the lowest, so that the ids are different ones whatever the scores.
 #include "ops/cuda/kernels/device.cuh"
 
 namespace hero::ops::cuda {
