@@ -12,8 +12,11 @@
 #if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__) || HERO_SIMD_LEVEL == 1
 #define HERO_SIMD
 #elif HERO_SIMD_LEVEL == 3
+#define HERO_SIMD_HAS_V3
 #define HERO_SIMD __attribute__((target("arch=x86-64-v3")))
 #else
+#define HERO_SIMD_HAS_V3
+#define HERO_SIMD_HAS_V4
 #define HERO_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #define HERO_INLINE inline __attribute__((always_inline))
