@@ -40,17 +40,18 @@ constexpr int lane_of(int j) {
 }
 
 template <int W, int B, int... J>
-HERO_INLINE Float<W> folded(Float<W> a, Float<W> b, std::integer_sequence<int, J...>) {
-  return __builtin_shufflevector(a, b, lane_of<W, B>(J)...) +
-         __builtin_shufflevector(a, b, lane_of<W, B>(J) + B / 2 ...);
+HERO_INLINE void fold(const Float<W>& a, const Float<W>& b, Float<W>& out, std::integer_sequence<int, J...>) {
+  out = __builtin_shufflevector(a, b, lane_of<W, B>(J)...) +
+        __builtin_shufflevector(a, b, lane_of<W, B>(J) + B / 2 ...);
 }
 
 // The lanes' sums of W vectors, as one vector: each round folds neighbours into one, W partial sums into W/2,
 // and so on to 1.
 template <int W, int B = W>
 HERO_INLINE void lane_sums(Float<W>* v) {
+#pragma GCC unroll 8
   for (int i = 0; i < B / 2; ++i)
-    v[i] = folded<W, B>(v[2 * i], v[2 * i + 1], std::make_integer_sequence<int, W>());
+    fold<W, B>(v[2 * i], v[2 * i + 1], v[i], std::make_integer_sequence<int, W>());
   if constexpr (B > 2) lane_sums<W, B / 2>(v);
 }
 
@@ -177,10 +178,13 @@ template <int W, typename Y>
 HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
                           int64_t ldw, Y* y, int64_t ldy) {
   int64_t r = 0;
-  if (k % kPair<W> == 0 && k <= kMostWidened) {
-    for (; r + 4 <= m; r += 4) rows_of<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  if constexpr (W == 16) {  // with 32 registers
+    if (k % kPair<W> == 0 && k <= kMostWidened) {
+      for (; r + 4 <= m; r += 4) rows_of<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+    }
+    for (; r + 4 <= m; r += 4) dots_of<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
   }
-  for (; r + 4 <= m; r += 4) dots_of<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  for (; r + 4 <= m; r += 2) dots_of<W, 2>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
   x += r * ldx;
   y += r * ldy;
   if (m - r == 3) return dots_of<W, 3>(n, k, x, ldx, w, ldw, y, ldy);
