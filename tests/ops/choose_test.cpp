@@ -28,7 +28,9 @@ at::Tensor grid(at::IntArrayRef shape, uint64_t seed) {
 std::vector<int64_t> order_of(const std::vector<double>& values) {
   std::vector<int64_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return values[a] > values[b]; });
+  std::ranges::sort(order, [&](int64_t a, int64_t b) {
+    return values[a] > values[b] || (values[a] == values[b] && a < b);
+  });
   return order;
 }
 
