@@ -172,8 +172,9 @@ TEST_P(StepTest, AMicroBatchReadsNoValueOnTheHost) {
   at::globalContext().setDeterministicAlgorithms(false, false);
   at::removeCallback(handle);
   EXPECT_TRUE(called.count("hero::plan_assignments in order"));
-  EXPECT_TRUE(called.count("aten::gather in order"));
-  EXPECT_TRUE(called.count("aten::scatter_add_"));
+  EXPECT_TRUE(called.count("hero::expert_weights_backward in order"));
+  // Assignments are counted in any order; the global balance takes the counts of the step before.
+  EXPECT_EQ(called.count("aten::scatter_add_"), GetParam().name != "global_balance");
   for (const char* reads : {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select",
                             "bincount", "equal", "_unique2", "unique_dim"}) {
     EXPECT_FALSE(called.count(std::string("aten::") + reads)) << reads;
