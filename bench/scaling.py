@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rounds import ROOT, hero_json, note, parser, table, write_page
@@ -77,10 +78,6 @@ def measure(sweep: Sweep, value: int, rounds: int, steps: int) -> dict[str, Any]
             values = found["columns"][key][side]["rounds"]
             point[f"{side} {name}"] = [1e3 * ms / found["tokens_a_step"] for ms in values]
     return point
-
-
-def median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def draw(path: Path, points: dict[str, list[dict[str, Any]]]) -> None:
