@@ -43,8 +43,7 @@ at::Tensor heads_linear_plain(const at::Tensor& x, const at::Tensor& w, bool tra
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
       "cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] lengths, int[] counts, int "
-      "value_width, "
-      "float scale) -> Tensor");
+      "value_width, float scale) -> Tensor");
   m.def("heads_linear(Tensor x, Tensor w, bool transposed) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {

@@ -79,6 +79,9 @@ TEST(CachedAttention, ErrorsNameWhatWasExpected) {
   const auto q = at::zeros({2, 4, 8}), k = at::zeros({5, 2, 8});
   EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{k}, {k}, {5}, {1}, 8}, 1.0); }),
             "cached_attention: the counts add up to 1, q is [2, 4, 8]");
+  EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{at::zeros({5, 3, 8})}, {k}, {5}, {2}, 8}, 1.0); }),
+            "cached_attention: expected keys [5 or more, Hkv, 8], values [5 or more, Hkv, 8 or more], Hkv "
+            "dividing 4 and 1 to 5 new positions, got [5, 3, 8], [5, 2, 8], 2");
   EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{k}, {k}, {6}, {2}, 8}, 1.0); }),
             "cached_attention: expected keys [6 or more, Hkv, 8], values [6 or more, Hkv, 8 or more], Hkv "
             "dividing 4 and 1 to 6 new positions, got [5, 2, 8], [5, 2, 8], 2");

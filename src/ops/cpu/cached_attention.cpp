@@ -1,5 +1,7 @@
 // One task has a position's query heads of one key head: their scores against all keys it sees, the softmax,
 // and the weighted values. Rows of keys and values are read where the cache keeps them.
+#include "ops/cached_attention.h"
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -105,13 +107,6 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
     }
   });
   return out;
-}
-
-bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
-  const auto good = [&](const at::Tensor& t) {
-    return t.stride(2) == 1 && t.scalar_type() == q.scalar_type();
-  };
-  return good(q) && std::ranges::all_of(keys, good) && std::ranges::all_of(values, good);
 }
 
 at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,

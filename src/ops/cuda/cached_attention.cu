@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ops/cached_attention.h"
 #include "ops/cuda/kernels/cached_attention.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/plain.h"
@@ -13,13 +14,6 @@ namespace hero::ops {
 namespace {
 
 using namespace cuda;
-
-bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
-  const auto good = [&](const at::Tensor& t) {
-    return t.stride(2) == 1 && t.scalar_type() == q.scalar_type();
-  };
-  return good(q) && std::ranges::all_of(keys, good) && std::ranges::all_of(values, good);
-}
 
 // Whether every row of x, in every head, is whole vectors of 16 bytes.
 bool whole_vectors(const at::Tensor& x) {

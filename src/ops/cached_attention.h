@@ -1,0 +1,16 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+namespace hero::ops {
+
+/// Whether fused kernels can read what attention over caches gets: one type, the numbers of a row together.
+inline bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
+  const auto good = [&](const at::Tensor& t) {
+    return t.stride(2) == 1 && t.scalar_type() == q.scalar_type();
+  };
+  return good(q) && std::ranges::all_of(keys, good) && std::ranges::all_of(values, good);
+}
+
+}  // namespace hero::ops
