@@ -25,6 +25,7 @@ from rounds import (
     parser,
     spread,
     table,
+    types_of_transformers,
     within_rounds,
     write_page,
 )
@@ -81,10 +82,10 @@ def contestants(
 
     made: dict[str, Callable[[], float]] = {}
     for dtype in ("bf16",) if quick else ("fp32", "bf16"):
-        model = hero_moe.load(folder, dtype=dtype)
+        model = hero_moe.load(folder, dtype=dtype, device="cpu")
         made[f"hero_moe.load, {dtype}"] = partial(timed, partial(generate_ours, model, prompts, new), new)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    for dtype in ("fp32",) if quick else types:
+    for dtype in ("fp32",) if quick else types_of_transformers()[0]:
         for cache in ("dynamic",) if quick else ("dynamic", "static"):
             theirs = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=types[dtype], trust_remote_code=True
@@ -134,7 +135,8 @@ def main() -> None:
                 what = f"generation, batch {batch}, {kind}, over transformers' best"
                 targets.append(Target(what, 5.0, ratio, own_command()))
     head = f"`configs/{args.config}.toml`, greedy, prompts of {args.prompt} ids, {args.new} new ids each."
-    write_page(args, "Generation speed", [head, "", *lines], targets)
+    missing = types_of_transformers()[1]
+    write_page(args, "Generation speed", [head, *([missing] if missing else []), "", *lines], targets)
 
 
 if __name__ == "__main__":

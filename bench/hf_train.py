@@ -38,12 +38,19 @@ def build(config: dict, experts: str) -> torch.nn.Module:
     return made(hf)
 
 
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, help="TOML file with a [model] section")
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--experts", choices=["eager", "grouped_mm", "batched_mm"], default="grouped_mm")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--layers", type=int, help="of the model, the first so many; all")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--steps", type=int, default=8, help="timed steps, after two that are not")
@@ -54,7 +61,10 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     with open(args.config, "rb") as file:
         config = tomllib.load(file)
-    model = build(config, args.experts)
+    if args.layers:
+        config["model"]["num_hidden_layers"] = args.layers
+    with torch.device(args.device):
+        model = build(config, args.experts)
     if args.dtype == "bf16":
         model = model.to(torch.bfloat16)
     weights = list(model.parameters())
@@ -63,12 +73,15 @@ def main() -> None:
     rates = []
     for step in range(args.steps + 2):
         tokens = torch.randint(0, config["model"]["vocab_size"], (args.batch, args.sequence))
+        wait_for(args.device)
         begin = time.perf_counter()
+        tokens = tokens.to(args.device)
         loss = run(input_ids=tokens, labels=tokens).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        wait_for(args.device)
         if step >= 2:
             rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
     parameters = sum(p.numel() for p in weights)

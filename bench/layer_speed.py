@@ -47,9 +47,9 @@ def main() -> None:
     few = ["--calls", 1] if args.quick else []
     rounds = ["--rounds", 1 if args.quick else args.rounds]
     quick = ["--quick"] if args.quick else []
-    shapes = json_lines(ROOT / "build/bench_moe_layer", *rounds, *few, *quick)
+    shapes = json_lines(ROOT / "build/bench_moe_layer", *rounds, *few, *quick, "--device", "cpu")
     small = ["--layers", 4, "--tokens", 512] if args.quick else []
-    [routers] = json_lines(ROOT / "build/bench_router_step", *rounds, *few, *small)
+    [routers] = json_lines(ROOT / "build/bench_router_step", *rounds, *few, *small, "--device", "cpu")
     seconds = routers["seconds"]
     joined = min(("concatenating_bf16", "concatenating_fp32"), key=lambda name: median(seconds[name]))
     over = within_rounds(seconds["hero"], seconds["baseline"])

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # from the fastest for bf16 products down
+NEITHER = "neither AVX2 nor wider"
 
 
 def cpuinfo(key: str) -> str:
@@ -22,12 +23,25 @@ def cpuinfo(key: str) -> str:
 def instruction_set() -> str:
     """The widest of SETS that the processor has."""
     flags = set(cpuinfo("flags").split())
-    return next((name for name in SETS if name in flags), "neither AVX2 nor wider")
+    return next((name for name in SETS if name in flags), NEITHER)
 
 
 def has_bf16() -> bool:
     """Whether the processor multiplies bf16."""
     return instruction_set().endswith("bf16")
+
+
+def library_multiplies_bf16() -> bool:
+    """Whether the library (oneDNN) has products of bf16 for this processor. Without AVX-512 it has none, and PyTorch
+    multiplies number by number: a training step takes minutes."""
+    return instruction_set() not in ("avx2", NEITHER)
+
+
+def gpu() -> str:
+    """The name of the first visible NVIDIA GPU; empty: there is none."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
 def machine() -> str:

@@ -12,13 +12,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from rounds import ROOT, Target, hero_json, note, own_command, parser, spread, table, write_page
+from paper import CONFIG, ON_CPU, layers_that_fit
+from rounds import Target, hero_json, note, own_command, parser, spread, table, write_page
 
 MIB = 1 << 20
-CONFIG = ROOT / "configs/paper-8b.toml"
 # Two micro-batches: gradients and activations are there together, so the peak holds all that is predicted.
 # Nothing is saved, so nothing is copied for it.
-BATCH = ["--train.micro_batch=1", "--train.global_batch=2", "--checkpoint.every=0"]
+BATCH = ["--train.device=cpu", "--train.micro_batch=1", "--train.global_batch=2", "--checkpoint.every=0"]
 
 
 def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, float]:
@@ -38,18 +38,6 @@ def available_mib() -> float:
     """MemAvailable of /proc/meminfo."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable"))
-
-
-def layers_that_fit(words: list[str]) -> int:
-    """The most layers, an even number, whose predicted peak leaves a twentieth of the free memory; at least 2."""
-    layers = 2
-    while layers < 30:
-        longer = ["--config", CONFIG, *words, f"--model.num_hidden_layers={layers + 2}"]
-        cost = hero_json("cost", *longer, "--json")
-        if cost["resident memory of hero train on CPUs"]["peak"]["hero"] / MIB > 0.95 * available_mib():
-            break
-        layers += 2
-    return layers
 
 
 def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
@@ -77,7 +65,9 @@ def main() -> None:
     narrow = [*common, "--model.moe_intermediate_size=16"]
     models = [("narrow experts (16)", 6 if args.quick else 30, narrow)]
     if not args.quick:
-        models.insert(0, ("the paper's layers", layers_that_fit(common), common))
+        models.insert(
+            0, ("the paper's layers", layers_that_fit(common, available_mib() * MIB, ON_CPU), common)
+        )
     rows, targets = [], []
     for name, layers, words in models:
         parts = predicted(layers, 2, 128, args.sequence)

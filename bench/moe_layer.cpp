@@ -1,17 +1,17 @@
-// bench_moe_layer [--rounds N] [--calls N] [--quick]: a MoE layer alone in bf16, router to combine, forward
-// and backward, with every expert's load equal and with one expert that takes half of the tokens. A line of
-// JSON per shape: operations a second, and that as a share of the rate of matrix products measured in the
-// same run.
+// bench_moe_layer [--rounds N] [--calls N] [--quick] [--device cpu|cuda]: a MoE layer alone in bf16, router
+// to combine, forward and backward, with every expert's load equal and with one expert that takes half of the
+// tokens. A line of JSON per shape: operations a second, and that as a share of the rate of matrix products
+// measured in the same run.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <CLI/CLI.hpp>
 
-#include "cost/step_time.h"
 #include "ops/ops.h"
 #include "paired.h"
 #include "train/process.h"
+#include "train/run_log.h"
 
 namespace hero::bench {
 namespace {
@@ -22,8 +22,8 @@ struct Shape {
 };
 
 // The weights' gradients are fp32, as in training.
-at::Tensor leaf(at::IntArrayRef shape, double scale) {
-  auto w = (at::randn(shape) * scale).to(at::kBFloat16).set_requires_grad(true);
+at::Tensor leaf(at::IntArrayRef shape, double scale, at::Device device) {
+  auto w = (at::randn(shape, at::TensorOptions(device)) * scale).to(at::kBFloat16).set_requires_grad(true);
   torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
   return w;
 }
@@ -39,13 +39,13 @@ at::Tensor assignments(const Shape& s, bool skewed) {
 
 class Layer {
  public:
-  explicit Layer(const Shape& s)
+  Layer(const Shape& s, at::Device device)
       : shape_(s),
-        x_(leaf({s.tokens, s.width}, 1.0)),
-        router_(leaf({s.experts, s.width}, 0.02)),
-        gate_up_(leaf({s.experts, 2 * s.inner, s.width}, 0.02)),
-        down_(leaf({s.experts, s.width, s.inner}, 0.02)),
-        dy_(at::randn({s.tokens, s.width}).to(at::kBFloat16)) {}
+        x_(leaf({s.tokens, s.width}, 1.0, device)),
+        router_(leaf({s.experts, s.width}, 0.02, device)),
+        gate_up_(leaf({s.experts, 2 * s.inner, s.width}, 0.02, device)),
+        down_(leaf({s.experts, s.width, s.inner}, 0.02, device)),
+        dy_(at::randn({s.tokens, s.width}, x_.options().dtype(at::kFloat)).to(at::kBFloat16)) {}
 
   void step(const at::Tensor& ids) const {
     const auto routed = ops::route(x_, router_, std::nullopt, {});
@@ -71,15 +71,15 @@ class Layer {
   at::Tensor x_, router_, gate_up_, down_, dy_;
 };
 
-void measure(const Shape& s, const Config& config, int64_t rounds, int64_t calls) {
-  const Layer layer(s);
-  const auto even = assignments(s, false), skewed = assignments(s, true);
+void measure(const Shape& s, at::Device device, int64_t rounds, int64_t calls) {
+  const Layer layer(s, device);
+  const auto even = assignments(s, false).to(device), skewed = assignments(s, true).to(device);
   std::vector<double> gemm;
   std::vector<Contestant> both = {{"balanced", [&] { layer.step(even); }},
                                   {"one expert takes half", [&] { layer.step(skewed); }}};
   for (int64_t round = 0; round < rounds; ++round) {
-    gemm.push_back(measure_rates(config).operations);
-    run_rounds(both, 1, calls);
+    gemm.push_back(gemm_rate(at::kBFloat16, device));
+    run_rounds(both, 1, calls, device);
   }
   std::vector<double> rates[2], shares[2], ratios;
   for (size_t i = 0; i < gemm.size(); ++i) {
@@ -111,14 +111,16 @@ int main(int argc, char** argv) try {
   app.add_option("--calls", calls, "forward and backward passes of a measurement")
       ->check(CLI::Range(1, 1000));
   app.add_flag("--quick", quick, "one small shape");
+  std::string wanted = "cpu";
+  app.add_option("--device", wanted, "cpu or cuda");
   CLI11_PARSE(app, argc, argv);
-  const hero::Config config;  // bf16, all cores
-  hero::prepare_process(config);
+  const auto device = hero::choose_device(wanted, "--device");
+  hero::prepare_process(hero::Config());  // all cores
   at::manual_seed(1);
   for (const int64_t tokens : {2048, 4096}) {
     for (const auto& [width, inner] : {std::pair<int64_t, int64_t>{256, 160}, {1024, 640}}) {
       for (const int64_t experts : {32, 64, 128}) {
-        hero::bench::measure({tokens, width, inner, experts}, config, rounds, calls);
+        hero::bench::measure({tokens, width, inner, experts}, device, rounds, calls);
         if (quick) return 0;
       }
     }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda_library.h"
+
 namespace hero::bench {
 
 struct Contestant {
@@ -15,13 +17,15 @@ struct Contestant {
   std::vector<double> seconds = {};  ///< a call's, from every round
 };
 
-/// Each round calls every contestant once uncounted (pages, generated kernels) and `calls` times.
-inline void run_rounds(std::vector<Contestant>& all, int64_t rounds, int64_t calls) {
+/// Each round calls every contestant once uncounted (pages, generated kernels) and `calls` times on `device`.
+inline void run_rounds(std::vector<Contestant>& all, int64_t rounds, int64_t calls, c10::Device device) {
   for (int64_t round = 1; round <= rounds; ++round) {
     for (Contestant& contestant : all) {
       contestant.work();
+      wait_for(device);
       const auto begin = std::chrono::steady_clock::now();
       for (int64_t i = 0; i < calls; ++i) contestant.work();
+      wait_for(device);
       const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
       contestant.seconds.push_back(spent.count() / static_cast<double>(calls));
       std::fprintf(stderr, "round %ld/%ld: %s: %.2f ms\n", round, rounds, contestant.name.c_str(),

@@ -25,6 +25,7 @@ MODEL = {
     "train.sequence": 512,
     "train.micro_batch": 1,
     "train.global_batch": MICRO_BATCHES,
+    "train.device": "cpu",
     "checkpoint.every": 0,
 }
 PIPELINE = {"parallel.pipeline": 2}

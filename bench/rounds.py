@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from machine import library_multiplies_bf16, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/hero"
@@ -98,6 +98,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def types_of_transformers() -> tuple[list[str], str]:
+    """The types in which transformers is measured on this processor, and why one is missing; empty where none is."""
+    if library_multiplies_bf16():
+        return ["fp32", "bf16"], ""
+    return ["fp32"], (
+        "Of transformers only fp32 is measured: without AVX-512 PyTorch multiplies bf16 number by number."
+    )
 
 
 def hero_json(*words: Any) -> Any:

@@ -1,7 +1,7 @@
-// bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N]: forward and backward pass of all
-// routers of the paper's model (30 layers of 128 experts in two stages, hidden size 1024) for one micro-batch
-// of 4,096 tokens, in bf16: without history, with it by hero::route, and with it by concatenation in
-// PyTorch's own operators, as the paper writes it. One line of JSON.
+// bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--device cpu|cuda]: forward and
+// backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
+// 1024) for one micro-batch of 4,096 tokens, in bf16: without history, with it by hero::route, and with it by
+// concatenation in PyTorch's own operators, as the paper writes it. One line of JSON.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -30,10 +30,11 @@ RouterConfig router_config(const std::string& kind) {
 struct Batch {
   std::vector<at::Tensor> x, dprobs;
 
-  Batch(int64_t layers, int64_t tokens) {
+  Batch(int64_t layers, int64_t tokens, at::Device device) {
+    const at::TensorOptions there(device);
     for (int64_t l = 0; l < layers; ++l) {
-      x.push_back(at::randn({tokens, kWidth}).to(at::kBFloat16));
-      dprobs.push_back(at::randn({tokens, kExperts}));
+      x.push_back(at::randn({tokens, kWidth}, there).to(at::kBFloat16));
+      dprobs.push_back(at::randn({tokens, kExperts}, there));
     }
   }
 };
@@ -47,7 +48,9 @@ class Routers {
         dtype_(dtype) {
     for (int64_t l = 1; l <= layout_.layers(); ++l) {
       const auto columns = kWidth + static_cast<int64_t>(layout_.visible(l).size()) * kExperts;
-      auto w = (at::randn({kExperts, columns}) * 0.02).to(dtype).set_requires_grad(true);
+      auto w = (at::randn({kExperts, columns}, batch.x[0].options().dtype(at::kFloat)) * 0.02)
+                   .to(dtype)
+                   .set_requires_grad(true);
       if (wide_gradients) torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
       weights_.push_back(w);
       inputs_.push_back(batch.x[l - 1].to(dtype).detach().set_requires_grad(true));
@@ -56,7 +59,7 @@ class Routers {
 
   /// Our operator; with or without history as the kind says.
   void fused() const {
-    const RoutingHistory history(layout_, inputs_[0].size(0), dtype_, /*live=*/false);
+    const RoutingHistory history(layout_, inputs_[0].size(0), dtype_, /*live=*/false, inputs_[0].device());
     std::vector<at::Tensor> probs;
     for (int64_t l = 1; l <= layout_.layers(); ++l)
       probs.push_back(
@@ -111,17 +114,20 @@ int main(int argc, char** argv) try {
   app.add_option("--calls", calls, "steps of a measurement")->check(CLI::Range(1, 1000));
   app.add_option("--layers", layers, "MoE layers, in two stages")->check(CLI::Range(2, 1000));
   app.add_option("--tokens", tokens, "of the micro-batch")->check(CLI::Range(1, 1 << 20));
+  std::string wanted = "cpu";
+  app.add_option("--device", wanted, "cpu or cuda");
   CLI11_PARSE(app, argc, argv);
+  const auto device = hero::choose_device(wanted, "--device");
   hero::prepare_process(hero::Config());
   at::manual_seed(1);
-  const Batch batch(layers, tokens);
+  const Batch batch(layers, tokens, device);
   const Routers baseline("baseline", batch, at::kBFloat16, true), hero("hero", batch, at::kBFloat16, true),
       joined("hero", batch, at::kBFloat16, false), joined_wide("hero", batch, at::kFloat, false);
   std::vector<Contestant> all = {{"baseline", [&] { baseline.fused(); }},
                                  {"hero", [&] { hero.fused(); }},
                                  {"concatenating_bf16", [&] { joined.concatenating(); }},
                                  {"concatenating_fp32", [&] { joined_wide.concatenating(); }}};
-  run_rounds(all, rounds, calls);
+  run_rounds(all, rounds, calls, device);
   nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}};
   for (const auto& contestant : all) line["seconds"][contestant.name] = contestant.seconds;
   print_line(line);

@@ -1,4 +1,5 @@
 """Every benchmark, one after another, and docs/results/cpu.md: what is aimed at on CPUs and what was measured.
+Where there is a GPU, bench/gpu.py too.
 
 `--quick` does little of each, to see that all run; its figures mean nothing. A benchmark that fails is named in the
 page.
@@ -14,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import has_bf16, machine
+from machine import gpu, has_bf16, machine
 from rounds import ROOT, Target, note, own_command, table
 
 HERE = Path(__file__).resolve().parent
@@ -50,11 +51,11 @@ def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -
     return "" if process.returncode == 0 else last or f"exit status {process.returncode}"
 
 
-def operators(args: argparse.Namespace, folder: Path) -> str:
+def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
     """Timings of every operator, fused and plain, as google-benchmark prints them. What went wrong, or nothing."""
     seconds = 0.001 if args.quick else 0.05
-    command = [ROOT / "build/bench_ops", f"--benchmark_min_time={seconds}"]
-    with (folder / "operators.txt").open("w") as file:
+    command = [ROOT / "build/bench_ops", f"--device={device}", f"--benchmark_min_time={seconds}"]
+    with (folder / f"operators-{device}.txt").open("w") as file:
         done = subprocess.run(command, check=False, stdout=file, stderr=subprocess.DEVNULL)
     return "" if done.returncode == 0 else f"build/bench_ops: exit status {done.returncode}"
 
@@ -115,8 +116,14 @@ def main() -> None:
                 continue
             targets += [Target(**values) for values in json.loads(found.read_text())]
             links.append(f"[{title}]({name})")
-    if not args.only and (reason := operators(args, folder if args.quick else ROOT / "build")):
-        failures["Operators"] = reason
+        if (gpu() or args.quick) and (not args.only or "gpu.py" in args.only):
+            note("The paper's model on a GPU")
+            words = ["gpu.py", "--device", "cuda" if gpu() else "cpu"]
+            if reason := run(words, folder / "gpu.md", Path(work) / "gpu.json", args):
+                failures["The paper's model on a GPU"] = reason
+    for device in [] if args.only else ["cpu", "cuda"] if gpu() else ["cpu"]:
+        if reason := operators(args, folder if args.quick else ROOT / "build", device):
+            failures[f"Operators, {device}"] = reason
     text = page(targets, failures, links, args)
     (folder / "cpu.md").write_text(text)
     print(text)

@@ -28,6 +28,7 @@ MODEL = {
     "train.sequence": 256,
     "train.micro_batch": 4,
     "train.global_batch": 4,
+    "train.device": "cpu",
     "optim.warmup_steps": 1,
 }
 # Colours that the colour-blind tell apart (Okabe and Ito), marks that differ without colour.

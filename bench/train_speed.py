@@ -5,11 +5,13 @@ Writes docs/results/train-speed-CONFIG.md.
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from rounds import (
     parser,
     spread,
     table,
+    types_of_transformers,
     within_rounds,
     write_page,
 )
@@ -42,7 +45,7 @@ SETTINGS = [
     ("fp32", "grouped_mm", True),
 ]
 KEPT = 0.7  # settings of transformers below this part of the fastest are measured once
-COMPILE_SECONDS = 400  # of a process that compiles; what takes longer counts as failed
+HEAT_SECONDS = 600  # of a setting's first run, which may compile; what takes longer counts as failed
 
 
 def write_tokens(folder: Path, vocabulary: int) -> Path:
@@ -78,13 +81,15 @@ class Runs:
         shutil.rmtree(run, ignore_errors=True)
         command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
         command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
+        command += ["--train.device=cpu"]
         command += [f"--train.steps={self.steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
         subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
         lines = metrics(run)[2:]
         rate = statistics.median(line["tokens_per_second"] for line in lines)
         if overlay == "hero":
             self.mfu.append(100 * statistics.median(line["mfu"] for line in lines))
-            cost = hero_json("cost", "--config", ROOT / f"configs/{self.config}.toml", "--measure", "--json")
+            cost = hero_json("cost", "--config", ROOT / f"configs/{self.config}.toml", "--measure",
+                             "--train.device=cpu", "--json")  # fmt: skip
             seconds = cost["predicted time of a step"]["total"]["hero"]
             self.predicted.append(100 * seconds / (TOKENS_A_STEP / rate))
         return rate
@@ -102,14 +107,44 @@ def hf_rate(words: list[str]) -> float:
     return statistics.median(json_lines(*words)[-1]["tokens_per_second"])
 
 
-def failure(words: list[str]) -> str:
-    """Why a setting of transformers does not run; empty if it does."""
+def heat(words: list[str]) -> float | str:
+    """Median tokens per second of bench/hf_train.py, or why it does not run."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=HEAT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"not done after {COMPILE_SECONDS} s"
+        return f"not done after {HEAT_SECONDS} s"
+    if done.returncode == 0:
+        return statistics.median(json.loads(done.stdout)["tokens_per_second"])
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return "" if done.returncode == 0 else (lines[-1][:200] if lines else f"exit status {done.returncode}")
+    return lines[-1][:200] if lines else f"exit status {done.returncode}"
+
+
+def worth_repeating(
+    config: str, settings: Sequence[tuple[str, str, bool]], steps: int, more: Sequence[str] = ()
+) -> tuple[dict[str, Callable[[], float]], list[str]]:
+    """Contestants: the settings of transformers that come near the fastest of them in a run of their own. Beside
+    them a line for each of the others."""
+    rates: dict[str, tuple[list[str], float]] = {}
+    skipped = []
+    for setting in settings:
+        dtype, experts, compiled = setting
+        name = f"transformers, {dtype}, {experts}" + (", torch.compile" if compiled else "")
+        words = [*hf_words(config, setting, steps), *more]
+        found = heat(words)
+        if isinstance(found, str):
+            skipped.append(f"{name} did not run: {found}")
+            note(skipped[-1])
+        else:
+            rates[name] = (words, found)
+            note(f"heat: {name}: {found:,.0f} tokens/s")
+    fastest = max((rate for _, rate in rates.values()), default=0)
+    contestants = {}
+    for name, (words, rate) in rates.items():
+        if rate < KEPT * fastest:
+            skipped.append(f"{name}: {rate:,.0f} tokens/s in a heat, not repeated.")
+        else:
+            contestants[name] = lambda words=words: hf_rate(words)
+    return contestants, skipped
 
 
 def main() -> None:
@@ -122,28 +157,16 @@ def main() -> None:
     if args.quick:
         args.rounds, args.steps = 1, 2
     few = max(2, args.steps // 3)
-    skipped = []
+    types, reason = types_of_transformers()
+    settings = [setting for setting in SETTINGS if setting[0] in types]
+    skipped = [reason] if reason else []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), write_tokens(Path(folder), 8192), args.config, args.steps)
-        heats: dict[str, tuple[list[str], float]] = {}
-        contestants = {BASELINE: lambda: runs.rate("baseline"), HERO: lambda: runs.rate("hero")}
-        for setting in SETTINGS[2:3] if args.quick else SETTINGS:
-            dtype, experts, compiled = setting
-            name = f"transformers, {dtype}, {experts}" + (", torch.compile" if compiled else "")
-            words = hf_words(args.config, setting, few)
-            if compiled and (reason := failure(hf_words(args.config, setting, 1))):
-                skipped.append(f"{name} did not run: {reason}")
-                note(skipped[-1])
-                continue
-            heats[name] = (words, hf_rate(words))
-            note(f"heat: {name}: {heats[name][1]:,.0f} tokens/s")
-        fastest = max(rate for _, rate in heats.values())
-        for name, (words, rate) in heats.items():
-            if rate < KEPT * fastest:
-                skipped.append(f"{name}: {rate:,.0f} tokens/s in a heat, not repeated.")
-            else:
-                contestants[name] = lambda words=words: hf_rate(words)
-        rates = in_turn(contestants, args.rounds, "tokens/s")
+        chosen = SETTINGS[2:3] if args.quick else settings
+        theirs, others = worth_repeating(args.config, chosen, few)
+        skipped += others
+        ours = {BASELINE: lambda: runs.rate("baseline"), HERO: lambda: runs.rate("hero")}
+        rates = in_turn(ours | theirs, args.rounds, "tokens/s")
 
     best = best_of(rates, "transformers")
     rows = [

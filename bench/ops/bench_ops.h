@@ -10,6 +10,12 @@
 
 namespace hero::bench {
 
+/// Where tensors are made and steps run: --device, which main sets.
+inline at::Device& device() {
+  static at::Device chosen = at::kCPU;
+  return chosen;
+}
+
 /// Registers `step` twice; its argument says whether to call plain forms.
 void add(const std::string& name, const std::function<void(bool plain)>& step);
 
@@ -22,8 +28,15 @@ auto call(bool plain, const char* name, Signature* form, const Arguments&... arg
   return plain ? form(arguments...) : ops::find_operator(name, form).call(arguments...);
 }
 
+/// fp32, normal.
+inline at::Tensor wide(at::IntArrayRef shape) { return at::randn(shape, at::TensorOptions(device())); }
+
+/// fp32, in [0, 1).
+inline at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::TensorOptions(device())); }
+
+/// bf16, normal.
 inline at::Tensor random(at::IntArrayRef shape, double scale = 1.0) {
-  return (at::randn(shape) * scale).to(at::kBFloat16);
+  return (wide(shape) * scale).to(at::kBFloat16);
 }
 
 }  // namespace hero::bench

@@ -52,7 +52,7 @@ void add_swiglu(const test::RowsCase& c) {
 
 void add_rope(const test::RopeCase& c) {
   const auto x = random({c.batch, c.positions, c.heads, c.width});
-  const auto angle = at::rand({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
+  const auto angle = uniform({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
   for (const bool interleave : {false, true}) {
     add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) +
             (interleave ? "_interleaved" : ""),
@@ -66,7 +66,7 @@ void add_rope(const test::RopeCase& c) {
 void add_norm_rope(const test::RopeCase& c) {
   const auto x = random({c.batch, c.positions, 2 * c.heads, c.width}).slice(2, 0, c.heads),
              w = random({c.width}), dy = random({c.batch, c.positions, c.heads, c.width});
-  const auto angle = at::rand({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
+  const auto angle = uniform({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
   add("norm_rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}),
       [=](bool plain) {
         const auto [y, rstd] =
@@ -105,7 +105,7 @@ void add_heads_linear(const test::HeadsLinearCase& c) {
 
 void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
-  const auto targets = at::randint(c.vocabulary, {c.tokens}, at::kLong);
+  const auto targets = at::randint(c.vocabulary, {c.tokens}, at::TensorOptions(device()).dtype(at::kLong));
   add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}),
       [=](bool plain) {
         call(plain, "hero::linear_cross_entropy_forward", ops::linear_cross_entropy_plain, x, w, targets,
@@ -117,14 +117,14 @@ void add_adamw(const test::AdamWCase& c) {
   std::vector<at::Tensor> values, gradients, first, second, leaves;
   int64_t all = 0;
   for (const int64_t n : c.sizes) {
-    values.push_back(at::randn({n}));
-    gradients.push_back(at::randn({n}));
-    first.push_back(at::zeros({n}));
-    second.push_back(at::ones({n}));
+    values.push_back(wide({n}));
+    gradients.push_back(wide({n}));
+    first.push_back(at::zeros({n}, at::TensorOptions(device())));
+    second.push_back(at::ones({n}, at::TensorOptions(device())));
     leaves.push_back(random({n}));
     all += n;
   }
-  const auto step = at::ones({});
+  const auto step = at::ones({}, at::TensorOptions(device()));
   add("adamw/" + sizes({{'N', all}}), [=](bool plain) {
     const std::optional<at::Tensor> none;
     call(plain, "hero::sum_of_squares", ops::sum_of_squares_plain, gradients);

@@ -17,7 +17,7 @@ void add_route(const test::RouteCase& c) {
     history = buffer.slice(1, own - c.visible * c.experts, own);
     sumsq = squares.slice(1, c.slots - 1 - c.visible, c.slots - 1);
   }
-  const auto dlogits = at::randn({c.tokens, c.experts}), dprobs = at::randn({c.tokens, c.experts});
+  const auto dlogits = wide({c.tokens, c.experts}), dprobs = wide({c.tokens, c.experts});
   add("route/T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_E" +
           std::to_string(c.experts) + "_M" + std::to_string(c.visible),
       [=, scale = c.scale](bool plain) {
@@ -30,8 +30,8 @@ void add_route(const test::RouteCase& c) {
 }
 
 void add_choose(const test::ChooseCase& c) {
-  const auto scores = at::rand({c.tokens, c.experts}), dweights = at::randn({c.tokens, c.k});
-  const auto bias = c.biased ? std::optional(at::rand({c.experts})) : std::nullopt;
+  const auto scores = uniform({c.tokens, c.experts}), dweights = wide({c.tokens, c.k});
+  const auto bias = c.biased ? std::optional(uniform({c.experts})) : std::nullopt;
   const at::Tensor ids = ops::top_experts_plain(scores, bias, c.k, c.groups, c.kept_groups);
   const std::string shape = "T" + std::to_string(c.tokens) + "_E" + std::to_string(c.experts) + "_K" +
                             std::to_string(c.k) + "_G" + std::to_string(c.groups);
@@ -49,14 +49,14 @@ void add_experts(const test::ExpertsCase& c) {
   const std::string shape = "T" + std::to_string(c.tokens) + "_D" + std::to_string(c.width) + "_F" +
                             std::to_string(c.inner) + "_E" + std::to_string(c.experts) + "_K" +
                             std::to_string(c.k);
-  const auto ids = std::get<1>(at::rand({c.tokens, c.experts}).topk(c.k, 1));
+  const auto ids = std::get<1>(uniform({c.tokens, c.experts}).topk(c.k, 1));
   const auto planned = ops::plan_plain(ids, c.experts);
   const at::Tensor offsets = std::get<1>(planned), token = std::get<2>(planned), row = std::get<3>(planned);
   const int64_t rows = token.size(0);
   const auto x_N = random({rows, c.width}), dy_N = random({rows, c.width}), x_T = random({c.tokens, c.width});
   const auto gate_up = random({c.experts, 2 * c.inner, c.width}, 0.1),
              down = random({c.experts, c.width, c.inner}, 0.1);
-  const auto weights = at::rand({c.tokens, c.k});
+  const auto weights = uniform({c.tokens, c.k});
 
   add("experts/" + shape, [=](bool plain) {
     const auto [y, h] =

@@ -32,6 +32,9 @@ std::shared_ptr<BenchOptions> add_options(CLI::App* command) {
   command->add_option("--warmup", options->table.steps.warmup, "steps before them")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
+  command->add_flag(
+      "--forward", options->table.steps.forward,
+      "forward passes of a micro-batch alone: no gradients, no optimizer, so that a larger model fits");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
   return options;
@@ -46,7 +49,8 @@ void add_bench_commands(CLI::App& hero) {
   auto* table = bench->add_subcommand(
       "cost-table",
       "Memory, operations and times of a baseline and of HERO, measured in turn on random tokens, each in "
-      "processes of its own; half as many further steps, which nothing else is read from, time the routers");
+      "processes of its own, on train.device; half as many further steps, which nothing else is read from, "
+      "time the routers");
   auto options = add_options(table);
   table->add_option("--rounds", options->table.rounds, "times that both are measured, in turn")
       ->check(CLI::Range(1, 1'000'000))

@@ -13,6 +13,7 @@
 #include "cost/process_memory.h"
 #include "data/step_progress.h"
 #include "model/counts.h"
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
@@ -53,11 +54,19 @@ struct Operations {
   double router = 0, total = 0, router_exact = 0, total_exact = 0;
 };
 
-Operations operations(const Config& config) {
+// Of a step, or of a micro-batch's forward pass.
+int64_t tokens_of(const Config& config, bool forward) {
+  const auto& t = config.train;
+  return (forward ? t.micro_batch : t.global_batch) * t.sequence;
+}
+
+// Of a step; of a micro-batch's forward pass, which the paper's count does not tell from the rest, exactly.
+Operations operations(const Config& config, bool forward) {
   Operations sum;
-  const auto tokens = static_cast<double>(config.train.global_batch * config.train.sequence);
+  const auto tokens = static_cast<double>(tokens_of(config, forward));
   for (const Part& part : model_parts(config)) {
-    const double exact = (part.forward + part.backward) * tokens, paper = part.paper * tokens;
+    const double exact = (part.forward + (forward ? 0 : part.backward)) * tokens,
+                 paper = forward ? exact : part.paper * tokens;
     sum.total += paper;
     sum.total_exact += exact;
     if (part.name != kRouterPart && part.name != kHistoryPart) continue;
@@ -73,37 +82,47 @@ double parameters(const Config& config) {
   return sum;
 }
 
-void check_memory(const Config& config) {
-  const double needed = total(process_memory(config)), available = available_memory();
+// Forward passes hold the weights, and of the rest little beside them.
+double needed_memory(const Config& config, at::Device device, bool forward) {
+  if (forward) return parameters(config) * Widths(config).operand;
+  return device.is_cpu() ? total(process_memory(config)) : total(device_memory(config, {}));
+}
+
+void check_memory(const Config& config, at::Device device, bool forward) {
+  const double needed = needed_memory(config, device, forward), available = available_memory(device);
   if (needed <= available) return;
   char numbers[160];
   std::snprintf(numbers, sizeof numbers, "found %.0f MiB available, expected the %.0f MiB that ",
                 available / (1 << 20), needed / (1 << 20));
   throw UserError("memory: " + std::string(numbers) +
                   "`hero cost` predicts for this configuration; --layers N measures its first N layers, "
-                  "--train.micro_batch=1 shorter batches");
+                  "--forward its forward passes alone, --train.micro_batch=1 shorter batches");
 }
 
 std::vector<Column> measure(const Config variants[2], const CostTableOptions& options) {
   const auto& train = variants[0].train;
   const auto steps = static_cast<double>(train.steps);
-  const std::string step = "optimizer step";
+  const bool forward = options.steps.forward;
+  const std::string step = forward ? "forward pass of a micro-batch" : "optimizer step",
+                    count = step + (forward ? "" : ", the paper's count"),
+                    passes = forward ? "forward" : "forward and backward";
   std::vector<Column> columns = {{"peak_memory_mib", "peak memory", "MiB", "process"},
-                                 {"router_flops", "router FLOPs", "G", step + ", the paper's count", 1e-9},
-                                 {"total_flops", "total FLOPs", "G", step + ", the paper's count", 1e-9},
+                                 {"router_flops", "router FLOPs", "G", count, 1e-9},
+                                 {"total_flops", "total FLOPs", "G", count, 1e-9},
                                  {"forward_ms", "forward time", "ms", "micro-batch, embedding to final norm"},
                                  {"router_step_ms", "router step time", "ms",
-                                  step + ": forward and backward of all routers (logits, softmax, history)"},
+                                  step + ": " + passes + " of all routers (logits, softmax, history)"},
                                  {"total_training_hours", "total train time", "h",
                                   std::to_string(train.steps) + " steps at the measured step time"},
                                  {"step_ms", "", "ms", step},
                                  {"tensor_peak_mib", "", "MiB", "process, tensors alone"},
                                  {"router_flops_exact", "", "", step},
-                                 {"total_flops_exact", "", "", step}};
+                                 {"total_flops_exact", "", "", step},
+                                 {"product_share", "", "", step + ", of the rate of matrix products"}};
   const auto of_process = options.steps.warmup + options.steps.steps + observed_steps(options.steps.steps);
   StepProgress progress(
       "step", 2 * options.rounds * of_process,
-      {.rate_unit = "tok", .rate_per_item = static_cast<double>(train.global_batch * train.sequence)});
+      {.rate_unit = "tok", .rate_per_item = static_cast<double>(tokens_of(variants[0], forward))});
   int64_t done = 0;
   for (int64_t round = 1; round <= options.rounds; ++round) {
     for (const bool hero : {false, true}) {
@@ -111,19 +130,24 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
       const std::string note =
           "round " + std::to_string(round) + "/" + std::to_string(options.rounds) + " " + config.router.kind;
       const auto costs = measure_in_child(config, options.steps, [&] { progress.update(++done, note); });
-      const auto counted = operations(config);
-      const double hours = steps * median(costs.step_ms) / 3.6e6;
-      const std::optional<double> values[] = {
-          costs.peak_memory_mib,
-          counted.router,
-          counted.total,
-          median(costs.forward_ms),
-          costs.router_ms.empty() ? std::nullopt : std::optional(median(costs.router_ms)),
-          hours,
-          median(costs.step_ms),
-          costs.tensor_peak_mib,
-          counted.router_exact,
-          counted.total_exact};
+      const auto counted = operations(config, forward);
+      const auto median_of = [](const Samples& samples) {
+        return samples.empty() ? std::nullopt : std::optional(median(samples));
+      };
+      const auto step_ms = median_of(costs.step_ms),
+                 whole_ms = forward ? median_of(costs.forward_ms) : step_ms;
+      const double seconds = *whole_ms * 1e-3;
+      const std::optional<double> values[] = {costs.peak_memory_mib,
+                                              counted.router,
+                                              counted.total,
+                                              median_of(costs.forward_ms),
+                                              median_of(costs.router_ms),
+                                              step_ms ? std::optional(steps * seconds / 3600) : std::nullopt,
+                                              step_ms,
+                                              costs.tensor_peak_mib,
+                                              counted.router_exact,
+                                              counted.total_exact,
+                                              counted.total_exact / seconds / costs.product_rate};
       for (size_t i = 0; i < columns.size(); ++i) {
         if (values[i]) (hero ? columns[i].hero : columns[i].baseline).push_back(*values[i]);
       }
@@ -140,8 +164,9 @@ json side(const Samples& values) {
           {"rounds", values}};
 }
 
-void print_json(const std::vector<Column>& columns, const Config& config, const CostTableOptions& options) {
-  const auto machine = this_machine();
+void print_json(const std::vector<Column>& columns, const Config& config, at::Device device,
+                const CostTableOptions& options) {
+  const auto machine = this_machine(device);
   const auto& t = config.train;
   json table = json::object();
   for (const Column& c : columns) {
@@ -155,15 +180,17 @@ void print_json(const std::vector<Column>& columns, const Config& config, const 
          {{"absolute", c.difference()}, {"percent", c.percent()}, {"percent_rounds", c.percents()}}}};
   }
   const json all = {{"machine",
-                     {{"cpu", machine.cpu},
+                     {{"gpu", machine.gpu.empty() ? json() : json(machine.gpu)},
+                      {"cpu", machine.cpu},
                       {"cores", machine.cores},
                       {"instructions", machine.instructions},
                       {"bf16_instructions", machine.bf16}}},
                     {"parameters", parameters(config)},
                     {"layers", config.model.num_hidden_layers},
                     {"dtype", t.dtype},
-                    {"tokens_a_step", t.global_batch * t.sequence},
-                    {"micro_batches", t.global_batch / t.micro_batch},
+                    {"forward", options.steps.forward},
+                    {"tokens_a_step", tokens_of(config, options.steps.forward)},
+                    {"micro_batches", options.steps.forward ? 1 : t.global_batch / t.micro_batch},
                     {"train_steps", t.steps},
                     {"rounds", options.rounds},
                     {"steps", options.steps.steps},
@@ -191,15 +218,17 @@ std::string range(const Samples& values, double scale, const char* end = "") {
   return low == high ? "" : digits(low * scale) + ".." + digits(high * scale) + end;
 }
 
-void print_table(const std::vector<Column>& all, const Config& config, const CostTableOptions& options) {
+void print_table(const std::vector<Column>& all, const Config& config, at::Device device,
+                 const CostTableOptions& options) {
   const auto& t = config.train;
-  std::printf("%s\n", to_string(this_machine()).c_str());
+  std::printf("%s\n", to_string(this_machine(device)).c_str());
   std::printf(
-      "%s parameters in %ld layers, %s, %s tokens a step in micro-batches of %ld x %ld; %ld rounds of %ld "
-      "steps\n\n",
+      "%s parameters in %ld layers, %s, %s tokens a %s in micro-batches of %ld x %ld; %ld rounds of %ld "
+      "%s\n\n",
       with_thousands(std::llround(parameters(config))).c_str(), config.model.num_hidden_layers,
-      t.dtype.c_str(), with_thousands(t.global_batch * t.sequence).c_str(), t.micro_batch, t.sequence,
-      options.rounds, options.steps.steps);
+      t.dtype.c_str(), with_thousands(tokens_of(config, options.steps.forward)).c_str(),
+      options.steps.forward ? "pass" : "step", t.micro_batch, t.sequence, options.rounds, options.steps.steps,
+      options.steps.forward ? "passes" : "steps");
   std::vector<Column> columns;
   for (const Column& c : all) {
     if (!c.title.empty()) columns.push_back(c);
@@ -254,17 +283,18 @@ Config first_layers(const Config& config, int64_t layers) {
 }
 
 void run_cost_table(const Config& config, const CostTableOptions& options) {
+  const auto device = choose_device(config.train.device, "train.device");
   Config variants[2] = {config, config};
   variants[0].router.kind = "baseline";
   variants[1].router.kind = "hero";
   for (const Config& variant : variants) {
     check(variant);
     check_vocabulary(variant);
-    check_memory(variant);
+    check_memory(variant, device, options.steps.forward);
   }
   const auto columns = measure(variants, options);
-  if (options.as_json) return print_json(columns, variants[1], options);
-  print_table(columns, variants[1], options);
+  if (options.as_json) return print_json(columns, variants[1], device, options);
+  print_table(columns, variants[1], device, options);
 }
 
 }  // namespace hero

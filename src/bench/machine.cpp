@@ -7,6 +7,8 @@
 #include <sstream>
 #include <thread>
 
+#include "ops/cuda_library.h"
+
 namespace hero {
 namespace {
 
@@ -33,8 +35,9 @@ double number_in(const char* file) {
 
 }  // namespace
 
-Machine this_machine() {
-  Machine machine{.cpu = value_of("/proc/cpuinfo", "model name"),
+Machine this_machine(c10::Device device) {
+  Machine machine{.gpu = device.is_cpu() ? "" : cuda_device(device).name,
+                  .cpu = value_of("/proc/cpuinfo", "model name"),
                   .cores = std::thread::hardware_concurrency(),
                   .instructions = {}};
   if (machine.cpu.empty()) machine.cpu = "unnamed processor";
@@ -50,7 +53,8 @@ Machine this_machine() {
 }
 
 std::string to_string(const Machine& machine) {
-  std::string text = machine.cpu + ", " + std::to_string(machine.cores) + " cores (";
+  std::string text = (machine.gpu.empty() ? "" : machine.gpu + "; ") + machine.cpu + ", " +
+                     std::to_string(machine.cores) + " cores (";
   for (const auto& name : machine.instructions) text += name + " ";
   if (machine.bf16) {
     text.back() = ')';
@@ -60,7 +64,8 @@ std::string to_string(const Machine& machine) {
   return text + "no bf16 instructions)";
 }
 
-double available_memory() {
+double available_memory(c10::Device device) {
+  if (!device.is_cpu()) return static_cast<double>(cuda_device(device).bytes);
   double bytes = std::numeric_limits<double>::infinity();
   if (const auto kib = value_of("/proc/meminfo", "MemAvailable"); !kib.empty()) bytes = std::stod(kib) * 1024;
   const double limit = number_in("/sys/fs/cgroup/memory.max"),

@@ -1,11 +1,17 @@
 #include "bench/observer.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <string_view>
+#include <vector>
+
+#include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
@@ -13,38 +19,81 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The dispatcher's callbacks are plain functions. One clock lives at a time.
-std::atomic<int64_t> nanoseconds{0}, calls_seen{0};
+struct Seen {
+  std::mutex mutex;  // backward passes have threads of their own on a GPU
+  c10::Device device = c10::kCPU;
+  int64_t calls = 0;
+  double seconds = 0;
+  std::vector<std::pair<c10::Event, c10::Event>> events;  // on a GPU, before and after
+};
+
+Seen& seen() {
+  static Seen seen;
+  return seen;
+}
+
+c10::Event event_now(c10::Device device) {
+  c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
 
 struct Began : at::ObserverContext {
   Clock::time_point time = Clock::now();
+  std::optional<c10::Event> event;
 };
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (name != "hero::route_forward" && !name.starts_with("hero::route_backward_")) return nullptr;
-  return std::make_unique<Began>();
+  auto began = std::make_unique<Began>();
+  if (const auto device = seen().device; !device.is_cpu()) began->event = event_now(device);
+  return began;
 }
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (!context) return;
-  const auto spent = Clock::now() - static_cast<Began*>(context)->time;
-  nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
-  ++calls_seen;
+  auto& began = *static_cast<Began*>(context);
+  const std::chrono::duration<double> spent = Clock::now() - began.time;
+  auto& all = seen();
+  const std::scoped_lock lock(all.mutex);
+  ++all.calls;
+  if (began.event) {
+    all.events.emplace_back(std::move(*began.event), event_now(all.device));
+  } else {
+    all.seconds += spent.count();
+  }
 }
 
 }  // namespace
 
-RouterClock::RouterClock()
-    : handle_(
-          at::addGlobalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}))) {
-  nanoseconds = calls_seen = 0;
+RouterClock::RouterClock(c10::Device device) {
+  auto& all = seen();
+  all.device = device;
+  all.calls = 0;
+  all.seconds = 0;
+  all.events.clear();
+  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}));
 }
 
-RouterClock::~RouterClock() { at::removeCallback(handle_); }
+RouterClock::~RouterClock() {
+  at::removeCallback(handle_);
+  seen().events.clear();
+}
 
-double RouterClock::seconds() const { return static_cast<double>(nanoseconds) * 1e-9; }
+double RouterClock::seconds() const {
+  auto& all = seen();
+  const std::scoped_lock lock(all.mutex);
+  wait_for(all.device);
+  double sum = all.seconds;
+  for (const auto& [before, after] : all.events) sum += before.elapsedTime(after) * 1e-3;
+  return sum;
+}
 
-int64_t RouterClock::calls() const { return calls_seen; }
+int64_t RouterClock::calls() const {
+  const std::scoped_lock lock(seen().mutex);
+  return seen().calls;
+}
 
 class TensorLedger::Counter : public c10::MemoryReportingInfoBase {
  public:

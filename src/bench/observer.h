@@ -2,21 +2,24 @@
 // What is seen of a training step from outside of it: time in the routers' operators, bytes of tensors. Only
 // while such an observer lives; steps without one pay nothing.
 #include <ATen/record_function.h>
+#include <c10/core/Device.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <memory>
 
 namespace hero {
 
-/// Time spent in hero::route_forward and hero::route_backward_*, by callbacks of the dispatcher.
+/// Time spent in hero::route_forward and hero::route_backward_*, by callbacks of the dispatcher: this
+/// machine's clock, or on a GPU events in the stream before and after each. What a recorded graph replays is
+/// not seen.
 class RouterClock {
  public:
-  RouterClock();
+  explicit RouterClock(c10::Device device);
   ~RouterClock();
   RouterClock(const RouterClock&) = delete;
   RouterClock& operator=(const RouterClock&) = delete;
 
-  double seconds() const;  ///< since the clock began
+  double seconds() const;  ///< since the clock began; on a GPU waits for what it was given
   int64_t calls() const;
 
  private:

@@ -111,7 +111,8 @@ void write_steps(const Config& config, const StepOptions& options) {
                             {"forward_ms", costs.forward_ms},
                             {"router_ms", costs.router_ms},
                             {"peak_memory_mib", costs.peak_memory_mib},
-                            {"tensor_peak_mib", costs.tensor_peak_mib}})
+                            {"tensor_peak_mib", costs.tensor_peak_mib},
+                            {"product_rate", costs.product_rate}})
                           .dump()
                           .c_str());
 }
@@ -119,8 +120,17 @@ void write_steps(const Config& config, const StepOptions& options) {
 StepCosts measure_in_child(const Config& config, const StepOptions& options,
                            const std::function<void()>& on_step) {
   const ConfigFile file(config);
-  Child child({fs::read_symlink("/proc/self/exe").string(), "bench", "step", "--config", file.path(),
-               "--steps", std::to_string(options.steps), "--warmup", std::to_string(options.warmup)});
+  std::vector<std::string> words = {fs::read_symlink("/proc/self/exe").string(),
+                                    "bench",
+                                    "step",
+                                    "--config",
+                                    file.path(),
+                                    "--steps",
+                                    std::to_string(options.steps),
+                                    "--warmup",
+                                    std::to_string(options.warmup)};
+  if (options.forward) words.push_back("--forward");
+  Child child(std::move(words));
   StepCosts costs;
   bool complete = false;
   for (std::string line; child.read(line);) {
@@ -133,7 +143,8 @@ StepCosts measure_in_child(const Config& config, const StepOptions& options,
              .forward_ms = found.at("forward_ms"),
              .router_ms = found.at("router_ms"),
              .peak_memory_mib = found.at("peak_memory_mib"),
-             .tensor_peak_mib = found.at("tensor_peak_mib")};
+             .tensor_peak_mib = found.at("tensor_peak_mib"),
+             .product_rate = found.at("product_rate")};
     complete = true;
   }
   if (const int status = child.wait(); status != 0 || !complete) {

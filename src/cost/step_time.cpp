@@ -7,6 +7,7 @@
 #include "cost/memory.h"
 #include "model/counts.h"
 #include "model/router.h"
+#include "ops/cuda_library.h"
 #include "train/process.h"
 #include "train/run_log.h"
 
@@ -17,11 +18,12 @@ double number(int64_t n) { return static_cast<double>(n); }
 
 // Seconds of the fastest of some calls.
 template <typename Work>
-double fastest(const Work& work) {
+double fastest(at::Device device, const Work& work) {
   double best = 0;
   for (int i = 0; i < 6; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     work();
+    wait_for(device);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     best = i == 0 ? seconds : std::min(best, seconds);
   }
@@ -33,11 +35,13 @@ double fastest(const Work& work) {
 Rates measure_rates(const Config& config) {
   prepare_process(config);
   const at::NoGradGuard no_grad;
-  constexpr int64_t copied = 256 << 20;
-  const auto from = at::ones({copied}, at::TensorOptions(at::kByte));
+  const auto device = choose_device(config.train.device, "train.device");
+  const int64_t copied = (device.is_cpu() ? int64_t{256} : int64_t{2048}) << 20;
+  const auto from = at::ones({copied}, at::TensorOptions(device).dtype(at::kByte));
   auto to = at::empty_like(from);
-  const double copy = fastest([&] { to.copy_(from); });
-  return {gemm_rate(train_dtype(config), at::kCPU), 2.0 * copied / copy};
+  wait_for(device);
+  const double copy = fastest(device, [&] { to.copy_(from); });
+  return {gemm_rate(train_dtype(config), device), 2.0 * number(copied) / copy};
 }
 
 std::vector<TimePart> step_time(const Config& config, const Rates& rates) {

@@ -14,7 +14,8 @@ struct Rates {
   double bytes = 0;       ///< read and written; 0: not known, and nothing but products is predicted
 };
 
-/// This machine's, with as many threads as the run: gemm_rate, and copying 256 MiB, read and written.
+/// Of train.device, with as many threads as the run: gemm_rate, and copying 256 MiB (a GPU: 2 GiB), read and
+/// written.
 Rates measure_rates(const Config& config);
 
 struct TimePart {

@@ -1,6 +1,7 @@
 #include "ops/cuda_library.h"
 
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -66,6 +67,22 @@ c10::Device choose_device(const std::string& wanted, const std::string& key) {
   if (load_cuda_library()) return {c10::kCUDA, 0};
   if (wanted == "auto") return c10::kCPU;
   throw UserError(key + ": found cuda, expected auto or cpu here: " + cuda_obstacle());
+}
+
+CudaDevice cuda_device(c10::Device device) {
+  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
+  const auto name_of = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  const auto memory_of = reinterpret_cast<int (*)(size_t*, int)>(dlsym(driver, "cuDeviceTotalMem_v2"));
+  char name[256] = "";
+  size_t bytes = 0;
+  if (!name_of || !memory_of || name_of(name, sizeof name, device.index()) ||
+      memory_of(&bytes, device.index()))
+    throw RunError(device.str() + ": the driver says neither its name nor its memory");
+  return {name, static_cast<int64_t>(bytes)};
+}
+
+void wait_for(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 void use_deterministic_algorithms() {

@@ -3,6 +3,7 @@
 // loaded at every start.
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <string>
 
 namespace hero {
@@ -18,6 +19,18 @@ const std::string& cuda_obstacle();
 /// The device meant by `wanted`, the value of `key`: "cpu", "cuda" (the first one visible), or "auto", cuda
 /// where load_cuda_library() succeeds. UserError for any other word, and for cuda where it fails.
 c10::Device choose_device(const std::string& wanted, const std::string& key);
+
+/// What the driver says of a CUDA device.
+struct CudaDevice {
+  std::string name;
+  int64_t bytes = 0;  ///< of its memory
+};
+
+/// `device` as choose_device() gave it, on cuda. Nothing is allocated there.
+CudaDevice cuda_device(c10::Device device);
+
+/// Returns when the device has done all that it was given; on the CPU at once.
+void wait_for(c10::Device device);
 
 /// Same input, same bits, also on CUDA. An operator that cannot promise that throws from now on. Before the
 /// first kernel runs.

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <numeric>
 #include <string>
 
+#include "ops/cuda_library.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -116,17 +116,14 @@ namespace {
 // Of `multiply`, which returns the product of two matrices [n, n] on the device.
 template <typename F>
 double rate_of(int64_t n, at::Device device, const F& multiply) {
-  const auto wait = [&] {
-    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-  };
   const double work = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
   if (!device.is_cpu()) multiply();  // a first call sets the library up
-  wait();
+  wait_for(device);
   double best = 0, spent = 0;
   for (int i = 0; i < 4 && spent < 0.2; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     const at::Tensor c = multiply();
-    wait();
+    wait_for(device);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     best = std::max(best, work / seconds);
     spent += seconds;

@@ -23,13 +23,13 @@ PAPERS = [
     "router_step_ms",
     "total_training_hours",
 ]
-VOCABULARY = {"model.vocab_size": 96}
+FIXED = {"model.vocab_size": 96, "train.device": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "small.toml"
-    path.write_text(toml(SMALL | VOCABULARY | {"train.global_batch": 4, "router.kind": "hero"}))
+    path.write_text(toml(SMALL | FIXED | {"train.global_batch": 4, "router.kind": "hero"}))
     return path
 
 
@@ -46,7 +46,11 @@ def cost(*words: Any) -> dict[str, Any]:
 def test_both_sides_were_measured_in_every_round(measured: dict[str, Any]) -> None:
     assert measured["rounds"] == 2 and measured["steps"] == 2 and measured["layers"] == 3
     assert measured["tokens_a_step"] == 4 * 64 and measured["micro_batches"] == 2
-    assert measured["machine"]["cores"] >= 1 and measured["machine"]["cpu"]
+    assert (
+        measured["machine"]["gpu"] is None
+        and measured["machine"]["cores"] >= 1
+        and measured["machine"]["cpu"]
+    )
     assert list(measured["columns"])[:6] == PAPERS
     for name, column in measured["columns"].items():
         for side in ("baseline", "hero"):
@@ -142,6 +146,25 @@ def test_history_with_gradient_has_no_operator_to_time(config: Path) -> None:
     assert [line.split()[5] for line in rows if line.startswith(("baseline", "HERO"))] == ["-", "-"]
 
 
+def test_forward_passes_alone(config: Path) -> None:
+    words = ["--rounds", 1, "--steps", 2, "--warmup", 0, "--forward"]
+    found = json.loads(ran("bench", "cost-table", "--config", config, *words, "--json").stdout)
+    columns, tokens = found["columns"], 2 * 64
+    assert found["forward"] and found["tokens_a_step"] == tokens and found["micro_batches"] == 1
+    assert columns["step_ms"] is None and columns["total_training_hours"] is None
+    # Three layers of 8 experts; the second sees one layer, the third two.
+    own, history = 2 * tokens * 3 * 8 * int(SMALL["model.hidden_size"]), 2 * tokens * 3 * 8 * 8
+    for key in ("router_flops", "router_flops_exact"):
+        router = columns[key]
+        assert (router["baseline"]["median"], router["hero"]["median"]) == (own, own + history)
+    assert columns["total_flops"]["difference"]["absolute"] == history
+    for side in ("baseline", "hero"):
+        assert columns["router_step_ms"][side]["median"] < columns["forward_ms"][side]["max"]
+    lines = ran("bench", "cost-table", "--config", config, *words).stdout.splitlines()
+    assert "128 tokens a pass" in lines[1] and "1 rounds of 2 passes" in lines[1]
+    assert [line.split()[-1] for line in lines if line.startswith(("baseline", "HERO"))] == ["-", "-"]
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -156,7 +179,15 @@ def test_history_with_gradient_has_no_operator_to_time(config: Path) -> None:
         (["--config", CONFIGS / "none.toml"], ["none.toml"]),
         (
             ["--config", CONFIGS / "paper-8b.toml", "--model.num_experts=8192"],
-            ["memory: found ", "MiB available", "`hero cost` predicts", "--layers"],
+            ["memory: found ", "MiB available", "`hero cost` predicts", "--layers", "--forward"],
+        ),
+        (
+            ["--config", CONFIGS / "paper-8b.toml", "--forward", "--model.n_routed_experts=8192"],
+            ["memory: found ", "MiB available", "`hero cost` predicts"],
+        ),
+        (
+            ["--config", CONFIGS / "small-qwen3.toml", "--train.device=tpu"],
+            ["train.device: found tpu", "one of auto, cpu, cuda"],
         ),
     ],
 )

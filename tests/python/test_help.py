@@ -26,8 +26,8 @@ OPTIONS: dict[str, list[str]] = {
     "bandwidth-node-gbs bandwidth-network-gbs latency-node-us latency-network-us top own-layout hours hero-hours "
     "tokens draw json".split(),
     "bench": [],
-    "bench cost-table": "config steps warmup rounds layers train-steps json".split(),
-    "bench step": "config steps warmup".split(),
+    "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
+    "bench step": "config steps warmup forward".split(),
     "serve": "host port api-key model-name tokenizer device dtype max-tokens max-batch max-queue max-body timeout "
     "drain".split(),
     "study": "variants seeds data held-out out jobs threads report-only".split(),

@@ -1,0 +1,26 @@
+"""The paper's model where benchmarks measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rounds import ROOT, hero_json
+
+CONFIG = ROOT / "configs/paper-8b.toml"
+LAYERS = 30
+# Tables of `hero cost`.
+ON_CPU = "resident memory of hero train on CPUs"
+ON_GPU = "memory of a device"
+
+
+def layers_that_fit(words: Sequence[Any], available: float, table: str) -> int:
+    """The most layers, an even number, whose peak in that table of `hero cost` leaves a twentieth of the bytes
+    available; at least 2."""
+    layers = 2
+    while layers < LAYERS:
+        longer = ["--config", CONFIG, *words, f"--model.num_hidden_layers={layers + 2}"]
+        if hero_json("cost", *longer, "--json")[table]["peak"]["hero"] > 0.95 * available:
+            break
+        layers += 2
+    return layers
