@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,10 @@ def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
     return "" if done.returncode == 0 else f"build/bench_ops: exit status {done.returncode}"
 
 
-def page(targets: list[Target], failures: dict[str, str], links: list[str], args: argparse.Namespace) -> str:
+def page(
+    targets: list[Target], failures: dict[str, str], links: list[str], args: argparse.Namespace, folder: Path
+) -> str:
+    profile = os.path.relpath(ROOT / "docs/results/cpu-profile.md", folder)
     missed, met = [t for t in targets if not t.met], [t for t in targets if t.met]
     lines = ["# Targets on CPUs", "", f"`{own_command()}` on {machine()}."]
     if args.quick:
@@ -80,7 +84,7 @@ def page(targets: list[Target], failures: dict[str, str], links: list[str], args
         counts
         + ". Medians, with the range over rounds; ratios within rounds. At full rate: what the figure would be "
         "if all of ours ran at the rate of matrix products measured on this machine; a target above it is out of reach "
-        "here. Where the time of a step goes: [cpu-profile.md](cpu-profile.md).",
+        f"here. Where the time of a step goes: [cpu-profile.md]({profile}).",
     ]
     head = ["what", "target", "measured", "at full rate", "", "command"]
     lines += ["", *table(head, [target.row() for target in missed + met])]
@@ -124,7 +128,7 @@ def main() -> None:
     for device in [] if args.only else ["cpu", "cuda"] if gpu() else ["cpu"]:
         if reason := operators(args, folder if args.quick else ROOT / "build", device):
             failures[f"Operators, {device}"] = reason
-    text = page(targets, failures, links, args)
+    text = page(targets, failures, links, args, folder)
     (folder / "cpu.md").write_text(text)
     print(text)
     sys.exit(1 if failures else 0)

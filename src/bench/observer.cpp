@@ -3,12 +3,14 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/cuda_library.h"
@@ -107,10 +109,11 @@ class TensorLedger::Counter : public c10::MemoryReportingInfoBase {
 };
 
 TensorLedger::TensorLedger()
-    : counter_(std::make_shared<Counter>()),
+    : log_level_(std::exchange(FLAGS_caffe2_log_level, c10::GLOG_ERROR)),
+      counter_(std::make_shared<Counter>()),
       guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_)) {}
 
-TensorLedger::~TensorLedger() = default;
+TensorLedger::~TensorLedger() { FLAGS_caffe2_log_level = log_level_; }
 
 int64_t TensorLedger::live() const { return counter_->live; }
 

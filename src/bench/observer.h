@@ -27,7 +27,8 @@ class RouterClock {
 };
 
 /// Bytes of CPU tensors that this thread makes and frees while it lives. Temporaries that operators take from
-/// the heap themselves are not among them.
+/// the heap themselves are not among them, nor are tensors that were there before; of their end the library
+/// would warn, so its warnings wait meanwhile.
 class TensorLedger {
  public:
   TensorLedger();
@@ -40,6 +41,7 @@ class TensorLedger {
 
  private:
   class Counter;
+  int log_level_;
   std::shared_ptr<Counter> counter_;
   std::unique_ptr<c10::DebugInfoGuard> guard_;
 };

@@ -1,6 +1,7 @@
 #include "ops/cpu/gemm_block.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ops/cpu/simd.h"
 
@@ -19,12 +20,33 @@ struct Lanes {
   typedef uint32_t Word __attribute__((vector_size(4 * W)));
 };
 
+// The lower or upper numbers of C vectors of words times a number of each of R rows, which serves all C while
+// it is in a register. Words are read again for their upper numbers: that costs less than the registers to
+// keep them.
+template <int W, int R, int C, bool Upper>
+HERO_INLINE void add_products(const float* a, const uint32_t* b, typename Lanes<W>::Float (&sum)[R][C]) {
+  using Float = Lanes<W>::Float;
+  using Word = Lanes<W>::Word;
+  Float column[C];
+#pragma GCC unroll 16
+  for (int j = 0; j < C; ++j) {
+    Word words;
+    __builtin_memcpy(&words, b + j * W, sizeof(Word));
+    column[j] = reinterpret_cast<Float>(Upper ? words & 0xffff0000u : words << 16);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const float number = a[r * kStride];
+#pragma GCC unroll 16
+    for (int j = 0; j < C; ++j) sum[r][j] += column[j] * number;
+  }
+}
+
 // R rows by C vectors of W columns; `a` holds R rows of 2 * pairs numbers, kStride apart.
 template <int W, int R, int C>
 HERO_INLINE void tile(int64_t pairs, const float* a, const uint32_t* b, int64_t ldb, float* c, int64_t ldc,
                       bool accumulate) {
   using Float = Lanes<W>::Float;
-  using Word = Lanes<W>::Word;
   Float sum[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -35,17 +57,8 @@ HERO_INLINE void tile(int64_t pairs, const float* a, const uint32_t* b, int64_t 
     }
   }
   for (int64_t p = 0; p < pairs; ++p, a += 2, b += ldb) {
-#pragma GCC unroll 16
-    for (int j = 0; j < C; ++j) {
-      Word words;
-      __builtin_memcpy(&words, b + j * W, sizeof(Word));
-      const auto low = reinterpret_cast<Float>(words << 16),
-                 high = reinterpret_cast<Float>(words & 0xffff0000u);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r][j] += low * a[r * kStride];
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r][j] += high * a[r * kStride + 1];
-    }
+    add_products<W, R, C, false>(a, b, sum);
+    add_products<W, R, C, true>(a + 1, b, sum);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -69,42 +82,45 @@ HERO_INLINE void strip(int64_t width, int64_t depth, const bf16* a, int64_t lda,
     tile<W, R, 1>(depth / 2, rows, b + column, width, c + column, ldc, accumulate);
 }
 
-// Strips of R rows, and of fewer for the last ones, which take more columns at a time for as many sums.
-template <int W, int R, int C>
+// Strips of R rows with at most Sums vectors of sums, and of fewer for the last ones, which take more columns
+// at a time.
+template <int W, int R, int Sums>
 HERO_INLINE void rows_from(int64_t r, int64_t m, int64_t width, int64_t depth, const bf16* a, int64_t lda,
                            const uint32_t* b, float* c, int64_t ldc, bool accumulate) {
+  constexpr int C = std::min(4, static_cast<int>(std::bit_floor(unsigned{Sums / R})));
   for (; r + R <= m; r += R) strip<W, R, C>(width, depth, a + r * lda, lda, b, c + r * ldc, ldc, accumulate);
   if constexpr (R > 1) {
-    rows_from<W, R / 2, (C < 4 ? 2 * C : C)>(r, m, width, depth, a, lda, b, c, ldc, accumulate);
+    rows_from<W, static_cast<int>(std::bit_ceil(unsigned{R}) / 2), Sums>(r, m, width, depth, a, lda, b, c,
+                                                                         ldc, accumulate);
   }
 }
 
-template <int W, int R, int C>
+template <int W, int R, int Sums>
 HERO_INLINE void block(int64_t m, int64_t width, int64_t k, const bf16* a, int64_t lda, const bf16* panel,
                        float* c, int64_t ldc, bool accumulate) {
   const auto* words = reinterpret_cast<const uint32_t*>(panel);
   for (int64_t i = 0; i < k; i += kDepth) {
-    rows_from<W, R, C>(0, m, width, std::min(kDepth, k - i), a + i, lda, words + i / 2 * width, c, ldc,
-                       accumulate || i > 0);
+    rows_from<W, R, Sums>(0, m, width, std::min(kDepth, k - i), a + i, lda, words + i / 2 * width, c, ldc,
+                          accumulate || i > 0);
   }
 }
 
 void block_sse2(int64_t m, int64_t width, int64_t k, const bf16* a, int64_t lda, const bf16* panel, float* c,
                 int64_t ldc, bool accumulate) {
-  block<4, 4, 2>(m, width, k, a, lda, panel, c, ldc, accumulate);
+  block<4, 4, 8>(m, width, k, a, lda, panel, c, ldc, accumulate);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((target("arch=x86-64-v3"))) void block_avx2(int64_t m, int64_t width, int64_t k, const bf16* a,
                                                           int64_t lda, const bf16* panel, float* c,
                                                           int64_t ldc, bool accumulate) {
-  block<8, 12, 1>(m, width, k, a, lda, panel, c, ldc, accumulate);
+  block<8, 5, 10>(m, width, k, a, lda, panel, c, ldc, accumulate);
 }
 
 __attribute__((target("arch=x86-64-v4"))) void block_avx512(int64_t m, int64_t width, int64_t k,
                                                             const bf16* a, int64_t lda, const bf16* panel,
                                                             float* c, int64_t ldc, bool accumulate) {
-  block<16, 16, 1>(m, width, k, a, lda, panel, c, ldc, accumulate);
+  block<16, 16, 16>(m, width, k, a, lda, panel, c, ldc, accumulate);
 }
 #endif
 
