@@ -68,12 +68,13 @@ def spread(values: Sequence[float], places: int = 2, unit: str = "") -> str:
 def in_turn(
     contestants: Mapping[str, Callable[[], float]], rounds: int, unit: str, places: int = 0
 ) -> dict[str, list[float]]:
-    """A B C A B C ...: what every contestant returns, one value a round. Says how long the rest will take."""
+    """A B C, C B A, A B C ...: what every contestant returns, one value a round; nobody always goes first. Says how
+    long the rest will take."""
     values: dict[str, list[float]] = {name: [] for name in contestants}
     begin, done = time.monotonic(), 0
     for number in range(rounds):
-        for name, contestant in contestants.items():
-            values[name].append(contestant())
+        for name in list(contestants)[:: -1 if number % 2 else 1]:
+            values[name].append(contestants[name]())
             done += 1
             left = (time.monotonic() - begin) / done * (rounds * len(contestants) - done)
             rate = f"{values[name][-1]:,.{places}f} {unit}"
