@@ -50,8 +50,8 @@ def cost_table(args: argparse.Namespace, layers: int, *more: Any) -> dict[str, A
     return hero_json("bench", "cost-table", *words)
 
 
-def rows(found: dict[str, Any]) -> list[list[str]]:
-    """A row for each measured column: baseline, HERO, HERO over baseline."""
+def both_sides(found: dict[str, Any]) -> list[str]:
+    """A table with a row for each measured column: baseline, HERO, HERO over baseline."""
     shown = []
     for key, name in [*PAPER.items(), ("router_step_ms", "routers"), ("product_share", "share of the rate")]:
         if not (column := found["columns"][key]):
@@ -61,7 +61,7 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
             spread([scale * v for v in column[side]["rounds"]], 1, unit) for side in ("baseline", "hero")
         ]
         shown.append([name, *sides, spread(column["difference"]["percent_rounds"], 2, "%")])
-    return shown
+    return table(["", "baseline", "HERO", "HERO over baseline"], shown)
 
 
 def overheads(found: dict[str, Any], what: str, keys: Sequence[str]) -> list[Target]:
@@ -101,12 +101,11 @@ def routers(args: argparse.Namespace) -> tuple[list[str], list[Target]]:
 
 
 def training(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
-    head = ["", "baseline", "HERO", "HERO over baseline"]
     lines: list[str] = []
     targets: list[Target] = []
     for what, more in (("learned routing", []), ("forced balance", ["--router.force_balance=true"])):
         found = cost_table(args, layers, *more)
-        lines += [f"## Training, {layers} layers, {what}", "", *table(head, rows(found)), ""]
+        lines += [f"## Training, {layers} layers, {what}", "", *both_sides(found), ""]
         if what == "learned routing":
             targets = overheads(found, f"{layers} layers in training", list(PAPER))
             share = [100 * value for value in found["columns"]["product_share"]["hero"]["rounds"]]
@@ -118,8 +117,7 @@ def training(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Tar
 
 def forward(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
     found = cost_table(args, layers, "--forward")
-    shown = table(["", "baseline", "HERO", "HERO over baseline"], rows(found))
-    lines = [f"## Forward passes, {layers} layers", "", *shown, ""]
+    lines = [f"## Forward passes, {layers} layers", "", *both_sides(found), ""]
     return lines, overheads(found, f"{layers} layers, forward passes alone", ["forward_ms"])
 
 
@@ -138,9 +136,9 @@ def beside_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str
     hero_train = {f"hero train, {kind}": (lambda kind=kind: ours(kind)) for kind in ("baseline", "hero")}
     own = ["--device", args.device, "--layers", str(layers), "--batch", "1", "--sequence", str(sequence)]
     theirs, skipped = worth_repeating(config.stem, SETTINGS[2:3] if args.quick else SETTINGS, steps, own)
-    measured = in_turn(hero_train | theirs, args.rounds, "tokens/s")
     if not theirs:
         return ["## Beside transformers", "", *(f"{line}\n" for line in skipped)], []
+    measured = in_turn(hero_train | theirs, args.rounds, "tokens/s")
     best = best_of(measured, "transformers")
     ratios = {name: within_rounds(values, measured[best]) for name, values in measured.items()}
     shown = [[name, spread(values, 0), spread(ratios[name])] for name, values in measured.items()]
