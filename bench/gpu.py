@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from machine import gpu
-from paper import CONFIG, LAYERS, ON_GPU, layers_that_fit
+from paper import CONFIG, LAYERS, ON_GPU, layers_that_fit, router_times
 from rounds import (
     PROGRAM,
     ROOT,
@@ -84,15 +84,10 @@ def routers(args: argparse.Namespace) -> tuple[list[str], list[Target]]:
     [found] = json_lines(ROOT / "build/bench_router_step", *words)
     seconds = found["seconds"]
     over = within_rounds(seconds["hero"], seconds["baseline"])
-    shown = [[name.replace("_", ", "), spread([1e3 * s for s in values])] for name, values in seconds.items()]
     lines = [
         "## The routers alone",
         "",
-        f"Forward and backward of {found['layers']} routers of 128 experts in two stages, hidden size 1,024, "
-        f"{found['tokens']:,} tokens. Concatenating: history and hidden state joined before one linear layer, in "
-        "PyTorch's own operators.",
-        "",
-        *table(["", "ms"], shown),
+        *router_times(found),
         "",
         f"HERO over baseline: {spread(over)}.",
         "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from paper import router_times
 from rounds import ROOT, Target, json_lines, own_command, parser, spread, table, within_rounds, write_page
 
 
@@ -36,10 +37,6 @@ def router_operations(layers: int, tokens: int, hidden: int = 1024, experts: int
     stage = layers // 2
     history = 2 * experts * experts * (stage * (stage - 1) // 2)
     return tokens * (6 * layers * hidden * experts + 4 * history)
-
-
-def milliseconds(seconds: list[float]) -> str:
-    return spread([1e3 * value for value in seconds], 1)
 
 
 def main() -> None:
@@ -101,11 +98,7 @@ def main() -> None:
                 layer_rows(shapes),
             ),
             "",
-            f"Routers of the paper's model, {routers['layers']} layers of 128 experts in two stages, hidden size "
-            f"1,024, {routers['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden "
-            "state joined before one linear layer, in PyTorch's own operators.",
-            "",
-            *table(["", "ms"], [[n.replace("_", ", "), milliseconds(s)] for n, s in seconds.items()]),
+            *router_times(routers),
             "",
             f"HERO over baseline: {spread(over)}; the faster of the concatenating ones over HERO: "
             f"{spread(faster)}.",

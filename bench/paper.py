@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rounds import ROOT, hero_json
+from rounds import ROOT, hero_json, spread, table
 
 CONFIG = ROOT / "configs/paper-8b.toml"
 LAYERS = 30
@@ -24,3 +24,18 @@ def layers_that_fit(words: Sequence[Any], available: float, table: str) -> int:
             break
         layers += 2
     return layers
+
+
+def router_times(found: dict[str, Any]) -> list[str]:
+    """What build/bench_router_step printed, for a page."""
+    rows = [
+        [name.replace("_", ", "), spread([1e3 * value for value in values], 1)]
+        for name, values in found["seconds"].items()
+    ]
+    return [
+        f"Routers of the paper's model, {found['layers']} layers of 128 experts in two stages, hidden size 1,024, "
+        f"{found['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden state joined "
+        "before one linear layer, in PyTorch's own operators.",
+        "",
+        *table(["", "ms"], rows),
+    ]
