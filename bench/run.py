@@ -1,6 +1,7 @@
 """Every benchmark, one after another, and docs/results/cpu.md: what is aimed at on CPUs and what was measured.
 Where there is a GPU, bench/gpu.py too.
 
+With `--only` the others' targets stay as they were measured on this machine; cpu.json beside the page keeps them.
 `--quick` does little of each, to see that all run; its figures mean nothing. A benchmark that fails is named in the
 page.
 """
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from machine import gpu, has_bf16, machine
@@ -61,10 +62,28 @@ def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
     return "" if done.returncode == 0 else f"build/bench_ops: exit status {done.returncode}"
 
 
+def measured_before(kept: Path) -> dict[str, list[Target]]:
+    """By benchmark, what earlier calls measured on this machine; nothing where the file is another machine's."""
+    if not kept.exists():
+        return {}
+    before = json.loads(kept.read_text())
+    if before["machine"] != machine():
+        note(f"{kept}: measured on {before['machine']}, not kept")
+        return {}
+    return {title: [Target(**target) for target in targets] for title, targets in before["targets"].items()}
+
+
+def keep(measured: dict[str, list[Target]], kept: Path) -> None:
+    values = {title: [asdict(target) for target in targets] for title, targets in measured.items()}
+    kept.write_text(json.dumps({"machine": machine(), "targets": values}, indent=1) + "\n")
+
+
 def page(
-    targets: list[Target], failures: dict[str, str], links: list[str], args: argparse.Namespace, folder: Path
+    measured: dict[str, list[Target]], failures: dict[str, str], args: argparse.Namespace, folder: Path
 ) -> str:
-    profile = os.path.relpath(ROOT / "docs/results/cpu-profile.md", folder)
+    targets = [target for title, _, _ in BENCHMARKS for target in measured.get(title, [])]
+    links = [f"[{title}]({name})" for title, name, _ in BENCHMARKS if title in measured]
+    profile = folder / "cpu-profile.md"
     missed, met = [t for t in targets if not t.met], [t for t in targets if t.met]
     lines = ["# Targets on CPUs", "", f"`{own_command()}` on {machine()}."]
     if args.quick:
@@ -84,7 +103,8 @@ def page(
         counts
         + ". Medians, with the range over rounds; ratios within rounds. At full rate: what the figure would be "
         "if all of ours ran at the rate of matrix products measured on this machine; a target above it is out of reach "
-        f"here. Where the time of a step goes: [cpu-profile.md]({profile}).",
+        "here."
+        + (f" Where the time of a step goes: [{profile.name}]({profile.name})." if profile.exists() else ""),
     ]
     head = ["what", "target", "measured", "at full rate", "", "command"]
     lines += ["", *table(head, [target.row() for target in missed + met])]
@@ -105,9 +125,9 @@ def main() -> None:
     args = parser.parse_args()
     folder = args.folder or ROOT / ("build/bench-quick" if args.quick else "docs/results")
     folder.mkdir(parents=True, exist_ok=True)
-    targets: list[Target] = []
+    kept = folder / "cpu.json"
+    measured = measured_before(kept) if args.only and not args.quick else {}
     failures: dict[str, str] = {}
-    links = []
     with tempfile.TemporaryDirectory() as work:
         for number, (title, name, words) in enumerate(BENCHMARKS, 1):
             if args.only and words[0] not in args.only:
@@ -117,9 +137,11 @@ def main() -> None:
             if reason := run(words, folder / name, found, args):
                 failures[title] = reason
                 note(f"{title}: {reason}")
+                measured.pop(title, None)
                 continue
-            targets += [Target(**values) for values in json.loads(found.read_text())]
-            links.append(f"[{title}]({name})")
+            measured[title] = [Target(**values) for values in json.loads(found.read_text())]
+            if not args.quick:
+                keep(measured, kept)
         if (gpu() or args.quick) and (not args.only or "gpu.py" in args.only):
             note("The paper's model on a GPU")
             words = ["gpu.py", "--device", "cuda" if gpu() else "cpu"]
@@ -128,7 +150,7 @@ def main() -> None:
     for device in [] if args.only else ["cpu", "cuda"] if gpu() else ["cpu"]:
         if reason := operators(args, folder if args.quick else ROOT / "build", device):
             failures[f"Operators, {device}"] = reason
-    text = page(targets, failures, links, args, folder)
+    text = page(measured, failures, args, folder)
     (folder / "cpu.md").write_text(text)
     print(text)
     sys.exit(1 if failures else 0)
