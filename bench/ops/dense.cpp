@@ -38,7 +38,14 @@ void add_rms_norm(const test::RowsCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.width}), dy = random({c.tokens, c.width});
   add("rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
     const auto [y, rstd] = call(plain, "hero::rms_norm_forward", ops::rms_norm_forward_plain, x, w, 1e-5);
-    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, x, w, rstd);
+    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, x, w, rstd, std::nullopt);
+  });
+  const auto update = random({c.tokens, c.width}), dsum = random({c.tokens, c.width});
+  add("add_rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
+    const auto [sum, y, rstd] =
+        call(plain, "hero::add_rms_norm_forward", ops::add_rms_norm_forward_plain, x, update, w, 1e-5);
+    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, sum, w, rstd,
+         std::optional(dsum));
   });
 }
 

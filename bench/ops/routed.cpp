@@ -80,10 +80,10 @@ void add_experts(const test::ExpertsCase& c) {
   });
   add("permute/" + shape, [=](bool plain) {
     call(plain, "hero::gather_rows", ops::gather_rows_plain, x_T, token);
-    call(plain, "hero::sum_rows", ops::sum_rows_plain, dy_N, std::optional<at::Tensor>(), row);
+    call(plain, "hero::sum_rows", ops::sum_rows_plain, dy_N, std::nullopt, row, std::nullopt);
   });
   add("combine/" + shape, [=](bool plain) {
-    call(plain, "hero::sum_rows", ops::sum_rows_plain, x_N, std::optional(weights), row);
+    call(plain, "hero::sum_rows", ops::sum_rows_plain, x_N, std::optional(weights), row, std::optional(x_T));
     call(plain, "hero::combine_backward", ops::combine_backward_plain, x_T, x_N, weights, row, token);
   });
 }

@@ -68,15 +68,17 @@ Moe::Computed Moe::compute(const at::Tensor& x_TD, const ops::Plan& plan) const 
   return {exchange.go_back(ops::permute(sorted, inverse(local))), shared_TD};
 }
 
-Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position) const {
+Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position,
+                            const at::Tensor& residual_TD) const {
   const bool jitter = position.training && config_.jitter > 0;
   const auto routed =
       router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), position) : x_TD, history);
   const auto choice = sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer());
   const auto plan = ops::plan(choice.kept, model_.num_experts);
   const auto computed = compute(x_TD, plan);
-  auto y = ops::combine(computed.rows_ND, choice.weights, plan);
-  if (computed.shared_TD.defined()) y = y + computed.shared_TD;
+  auto base = residual_TD;
+  if (computed.shared_TD.defined()) base = base.defined() ? base + computed.shared_TD : computed.shared_TD;
+  const auto y = ops::combine(computed.rows_ND, choice.weights, plan, base);
   const bool dropless = config_.capacity_factor <= 0;
   return {y, Routing{.layer = router_.layer(),
                      .logits = routed.logits,

@@ -1,5 +1,6 @@
 #pragma once
-// The MoE layer, as its picture: router(x, history) -> Routing, plan, permute, experts, combine.
+// The MoE layer, as its picture: router(x, history) -> Routing, plan, permute, experts, combine with the
+// residual.
 #include <optional>
 
 #include "model/layers.h"
@@ -38,7 +39,9 @@ class Moe {
     at::Tensor y_TD;
     Routing routing;
   };
-  Output operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position) const;
+  /// y = shared experts of x + weighted experts of x, and + residual where that is defined.
+  Output operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position,
+                    const at::Tensor& residual_TD = {}) const;
 
   const Router& router() const { return router_; }
   /// Selection bias of aux-loss-free balancing [E]; undefined where it is off.

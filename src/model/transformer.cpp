@@ -34,14 +34,15 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
 DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryTable& rotary,
                                               RoutingHistory& history, const Position& position,
                                               const Extension* extension) const {
-  const auto normed = ops::rms_norm(x, input_norm_, eps_);
+  const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
-  const auto h = x + (grouped ? (*grouped)(normed, rotary, extension)
-                              : std::get<LatentAttention>(attention_)(normed, rotary, extension));
-  const auto input_TD = ops::rms_norm(h, post_norm_, eps_).view({-1, h.size(2)});
-  if (!moe_) return {h + (*dense_)(input_TD).view(h.sizes()), std::nullopt};
-  auto [y_TD, routing] = (*moe_)(input_TD, history, position);
-  return {h + y_TD.view(h.sizes()), std::move(routing)};
+  const auto attended = grouped ? (*grouped)(first.normed, rotary, extension)
+                                : std::get<LatentAttention>(attention_)(first.normed, rotary, extension);
+  const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
+  const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
+  if (!moe_) return {second.sum + (*dense_)(rows(second.normed)).view(x.sizes()), std::nullopt};
+  auto [y_TD, routing] = (*moe_)(rows(second.normed), history, position, rows(second.sum));
+  return {y_TD.view(x.sizes()), std::move(routing)};
 }
 
 Transformer::Transformer(const Config& config, at::Device device)

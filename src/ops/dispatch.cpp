@@ -31,9 +31,9 @@ at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token) {
 }
 
 at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights,
-                          const at::Tensor& row) {
+                          const at::Tensor& row, const std::optional<at::Tensor>& base) {
   const auto acc = accumulation_type(x.scalar_type());
-  auto sum = at::zeros({row.size(0), x.size(1)}, x.options().dtype(acc));
+  auto sum = base ? base->to(acc) : at::zeros({row.size(0), x.size(1)}, x.options().dtype(acc));
   if (x.size(0) == 0) return sum.to(x.scalar_type());
   for (int64_t k = 0; k < row.size(1); ++k) {
     const auto index = row.select(1, k), kept = index.ge(0).unsqueeze(1);
@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("plan_assignments(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
-  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row) -> Tensor");
+  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row, Tensor? base) -> Tensor");
   m.def(
       "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }
@@ -75,9 +75,10 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
 
 namespace {
 
-at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+                    const std::optional<at::Tensor>& base) {
   static const auto op = find_operator("hero::sum_rows", sum_rows_plain);
-  return op.call(x, weights, row);
+  return op.call(x, weights, row, base);
 }
 
 struct Permute : torch::autograd::Function<Permute> {
@@ -89,22 +90,25 @@ struct Permute : torch::autograd::Function<Permute> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    return {sum_rows(grads[0].contiguous(), std::nullopt, ctx->get_saved_variables()[0]), {}, {}};
+    const auto row = ctx->get_saved_variables()[0];
+    return {sum_rows(grads[0].contiguous(), std::nullopt, row, std::nullopt), {}, {}};
   }
 };
 
 struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& y,
-                            const at::Tensor& weights, const at::Tensor& row, const at::Tensor& token) {
+                            const at::Tensor& weights, const at::Tensor& row, const at::Tensor& token,
+                            const std::optional<at::Tensor>& base) {
     ctx->save_for_backward({y, weights, row, token});
-    return sum_rows(y, weights, row);
+    ctx->saved_data["base"] = base.has_value();
+    return sum_rows(y, weights, row, base);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     static const auto op = find_operator("hero::combine_backward", combine_backward_plain);
     const auto saved = ctx->get_saved_variables();
     auto [dy, dweights] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3]);
-    return {dy, dweights, {}, {}};
+    return {dy, dweights, {}, {}, ctx->saved_data["base"].toBool() ? grads[0] : at::Tensor()};
   }
 };
 
@@ -122,10 +126,17 @@ at::Tensor permute(const at::Tensor& x_TD, const Plan& plan) {
   return differentiable<Permute>(x_TD, plan.token, plan.row);
 }
 
-at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan) {
+at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan,
+                   const at::Tensor& base_TD) {
   TORCH_CHECK(weights_TK.sym_sizes() == plan.row.sym_sizes(),
               "combine: weights must be [T, K] = ", plan.row.sym_sizes(), ", got ", weights_TK.sym_sizes());
-  return differentiable<Combine>(y_ND, weights_TK.contiguous(), plan.row, plan.token);
+  TORCH_CHECK(!base_TD.defined() ||
+                  (base_TD.dim() == 2 && base_TD.sym_size(0) == plan.row.sym_size(0) &&
+                   base_TD.sym_size(1) == y_ND.sym_size(1) && base_TD.scalar_type() == y_ND.scalar_type()),
+              "combine: the base must be [T, D] = [", plan.row.sym_size(0), ", ", y_ND.sym_size(1), "] ",
+              y_ND.scalar_type(), ", got ", base_TD.sym_sizes(), " ", base_TD.scalar_type());
+  const auto base = base_TD.defined() ? std::optional(base_TD) : std::nullopt;
+  return differentiable<Combine>(y_ND, weights_TK.contiguous(), plan.row, plan.token, base);
 }
 
 }  // namespace hero::ops

@@ -29,7 +29,13 @@ Tensor linear_backward_weight(const Tensor& dy, const Tensor& x) {
 std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& x, const Tensor&, double) {
   return {like(x, {x.sym_size(0), x.sym_size(1)}), wide(x, {x.sym_size(0)})};
 }
-std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor&, const Tensor& x, const Tensor& w, const Tensor&) {
+std::tuple<Tensor, Tensor, Tensor> add_rms_norm_forward(const Tensor& x, const Tensor&, const Tensor& w,
+                                                        double eps) {
+  auto [y, rstd] = rms_norm_forward(x, w, eps);
+  return {at::empty_like(y), y, rstd};
+}
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor&, const Tensor& x, const Tensor& w, const Tensor&,
+                                             const std::optional<Tensor>&) {
   return {like(x, {x.sym_size(0), x.sym_size(1)}), wide(x, {w.sym_size(0)})};
 }
 
@@ -69,7 +75,8 @@ Tensor history_logits_backward(const Tensor& dz, const Tensor&, at::TensorList h
 Tensor gather_rows(const Tensor& x, const Tensor& token) {
   return like(x, {token.sym_size(0), x.sym_size(1)});
 }
-Tensor sum_rows(const Tensor& x, const std::optional<Tensor>&, const Tensor& row) {
+Tensor sum_rows(const Tensor& x, const std::optional<Tensor>&, const Tensor& row,
+                const std::optional<Tensor>&) {
   return like(x, {row.sym_size(0), x.sym_size(1)});
 }
 std::tuple<Tensor, Tensor> combine_backward(const Tensor&, const Tensor& y, const Tensor& weights,
@@ -111,6 +118,7 @@ TORCH_LIBRARY_IMPL(hero, Meta, m) {
   m.impl("linear_backward_input", linear_backward_input);
   m.impl("linear_backward_weight", linear_backward_weight);
   m.impl("rms_norm_forward", rms_norm_forward);
+  m.impl("add_rms_norm_forward", add_rms_norm_forward);
   m.impl("rms_norm_backward", rms_norm_backward);
   m.impl("rope_turn", rope_turn);
   m.impl("swiglu_forward", swiglu_forward);

@@ -22,7 +22,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward_plain(const at::Tensor& dy
                                                             const at::Tensor& cos, const at::Tensor& sin) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto turned = rope_plain(dy.to(acc), cos, sin, false, /*inverse=*/true);
-  const auto [dx, dw] = rms_norm_backward_plain(turned, x.to(acc), w, rstd);
+  const auto [dx, dw] = rms_norm_backward_plain(turned, x.to(acc), w, rstd, std::nullopt);
   return {dx.to(x.scalar_type()), dw.sum(at::IntArrayRef({0, 1}))};
 }
 

@@ -28,6 +28,13 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& w_VD);
 /// x / sqrt(mean(x^2) + eps) * w over the last dimension; the mean in fp32 (arXiv 1910.07467).
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps);
 
+/// x + update, rounded to x's type, and rms_norm of that; with an undefined update x itself and its rms_norm.
+/// One pass forward, and one backward, which adds the gradients of both.
+struct Normed {
+  at::Tensor sum, normed;
+};
+Normed add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D, double eps);
+
 /// Rotary embedding (arXiv 2104.09864) of the last dimension R of x [B, S, H, R] by the angles whose cosines
 /// and sines are cos/sin [S, R/2] fp32. `interleave`: pairs (2i, 2i+1); else (i, i + R/2).
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave);
@@ -141,8 +148,10 @@ at::Tensor permute(const at::Tensor& x_TD, const Plan& plan);
 at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down,
                    const Plan& plan);
 
-/// y_TD = sum_k weights_TK y_ND[row]; dropped assignments add nothing. weights fp32.
-at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan);
+/// y_TD = base_TD + sum_k weights_TK y_ND[row], rounded once; dropped assignments add nothing. weights fp32;
+/// an undefined base is zeros.
+at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan,
+                   const at::Tensor& base_TD = {});
 
 /// Sum over tokens of -log softmax(x w^T)[target] in fp32, in chunks of tokens: no full fp32 copy of the
 /// logits exists. targets int64 [T], -1 ignored. Returns a scalar; its gradient w.r.t. x and w is made in the

@@ -14,8 +14,14 @@ at::Tensor linear_backward_weight_plain(const at::Tensor& dy, const at::Tensor& 
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w,
                                                           double eps);
+/// -> x + update, its norm, rstd
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward_plain(const at::Tensor& x,
+                                                                          const at::Tensor& update,
+                                                                          const at::Tensor& w, double eps);
+/// -> dx, dw; dsum, where x has another gradient, is added to dx before it is rounded.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x,
-                                                           const at::Tensor& w, const at::Tensor& rstd);
+                                                           const at::Tensor& w, const at::Tensor& rstd,
+                                                           const std::optional<at::Tensor>& dsum);
 
 at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                       bool inverse);
@@ -88,9 +94,9 @@ at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor&
 /// -> counts, offsets, token, row
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids, int64_t experts);
 at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token);
-/// y_T = sum_k weights_TK x[row_TK], weights absent: 1
+/// y_T = base_T + sum_k weights_TK x[row_TK], weights absent: 1, base absent: 0
 at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights,
-                          const at::Tensor& row);
+                          const at::Tensor& row, const std::optional<at::Tensor>& base);
 /// -> dy_N, dweights_TK
 std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y,
                                                           const at::Tensor& weights, const at::Tensor& row,

@@ -1,5 +1,5 @@
-// RMSNorm. The mean of squares and the normalised value stay in fp32 (fp64 for fp64); the output is rounded
-// once.
+// RMSNorm, and the same of a sum. The mean of squares and the normalised value stay in fp32 (fp64 for fp64);
+// the output is rounded once. The norm of a sum is that of the sum as it was rounded.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -18,50 +18,110 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, c
   return {(wide * rstd.unsqueeze(-1) * w.to(acc)).to(x.scalar_type()), rstd};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward_plain(const at::Tensor& x,
+                                                                          const at::Tensor& update,
+                                                                          const at::Tensor& w, double eps) {
+  const auto sum = x + update;
+  auto [y, rstd] = rms_norm_forward_plain(sum, w, eps);
+  return {sum, y, rstd};
+}
+
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x,
-                                                           const at::Tensor& w, const at::Tensor& rstd) {
+                                                           const at::Tensor& w, const at::Tensor& rstd,
+                                                           const std::optional<at::Tensor>& dsum) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto normed = x.to(acc) * rstd.unsqueeze(-1);
   const auto wide = dy.to(acc);
   const auto dn = wide * w.to(acc);
-  const auto dx = (dn - normed * (dn * normed).mean(-1, /*keepdim=*/true)) * rstd.unsqueeze(-1);
+  auto dx = (dn - normed * (dn * normed).mean(-1, /*keepdim=*/true)) * rstd.unsqueeze(-1);
+  if (dsum) dx = dx + dsum->to(acc);
   return {dx.to(x.scalar_type()), (wide * normed).sum(0)};
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("rms_norm_forward(Tensor x, Tensor w, float eps) -> (Tensor, Tensor)");
-  m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd) -> (Tensor, Tensor)");
+  m.def("add_rms_norm_forward(Tensor x, Tensor update, Tensor w, float eps) -> (Tensor, Tensor, Tensor)");
+  m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dsum) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("rms_norm_forward", rms_norm_forward_plain);
+  m.impl("add_rms_norm_forward", add_rms_norm_forward_plain);
   m.impl("rms_norm_backward", rms_norm_backward_plain);
 }
 
 namespace {
 
+std::tuple<at::Tensor, at::Tensor> norm_forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+  static const auto op = find_operator("hero::rms_norm_forward", rms_norm_forward_plain);
+  return op.call(x, w, eps);
+}
+
+// From what forward saved: x (or the sum), w, rstd.
+std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& dy,
+                                                 const torch::autograd::variable_list& saved,
+                                                 const std::optional<at::Tensor>& dsum) {
+  static const auto op = find_operator("hero::rms_norm_backward", rms_norm_backward_plain);
+  return op.call(dy.contiguous(), saved[0], saved[1], saved[2], dsum);
+}
+
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             double eps) {
-    static const auto op = find_operator("hero::rms_norm_forward", rms_norm_forward_plain);
-    auto [y, rstd] = op.call(x, w, eps);
+    auto [y, rstd] = norm_forward(x, w, eps);
     ctx->save_for_backward({x, w, rstd});
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::rms_norm_backward", rms_norm_backward_plain);
-    const auto saved = ctx->get_saved_variables();
-    auto [dx, dw] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2]);
+    auto [dx, dw] = norm_backward(grads[0], ctx->get_saved_variables(), std::nullopt);
     return {dx, dw, {}};
   }
 };
 
+struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                                                const std::optional<at::Tensor>& update, const at::Tensor& w,
+                                                double eps) {
+    ctx->saved_data["update"] = update.has_value();
+    if (!update) {
+      auto [y, rstd] = norm_forward(x, w, eps);
+      ctx->save_for_backward({x, w, rstd});
+      return {x, y};
+    }
+    static const auto op = find_operator("hero::add_rms_norm_forward", add_rms_norm_forward_plain);
+    auto [sum, y, rstd] = op.call(x, *update, w, eps);
+    ctx->save_for_backward({sum, w, rstd});
+    return {sum, y};
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    auto [dx, dw] = norm_backward(grads[1], ctx->get_saved_variables(), grads[0].contiguous());
+    return {dx, ctx->saved_data["update"].toBool() ? dx : at::Tensor(), dw, {}};
+  }
+};
+
+void check_weight(const char* name, const at::Tensor& x, const at::Tensor& w) {
+  TORCH_CHECK(w.dim() == 1 && x.dim() > 0 && x.sym_size(-1) == w.sym_size(0), name, ": w must be [D] = [",
+              x.sym_size(-1), "], got ", w.sym_sizes());
+}
+
+at::Tensor rows(const at::Tensor& x) { return x.reshape_symint({-1, x.sym_size(-1)}); }
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
-  TORCH_CHECK(w_D.dim() == 1 && x.dim() > 0 && x.sym_size(-1) == w_D.sym_size(0),
-              "rms_norm: w must be [D] = [", x.sym_size(-1), "], got ", w_D.sym_sizes());
-  return differentiable<RmsNorm>(x.reshape_symint({-1, x.sym_size(-1)}), w_D, eps).view_symint(x.sym_sizes());
+  check_weight("rms_norm", x, w_D);
+  return differentiable<RmsNorm>(rows(x), w_D, eps).view_symint(x.sym_sizes());
+}
+
+Normed add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D, double eps) {
+  check_weight("add_rms_norm", x, w_D);
+  TORCH_CHECK(!update.defined() || (update.sizes() == x.sizes() && update.scalar_type() == x.scalar_type()),
+              "add_rms_norm: the update must be like x, ", x.scalar_type(), " ", x.sizes(), ", got ",
+              update.scalar_type(), " ", update.sizes());
+  const auto more = update.defined() ? std::optional(rows(update)) : std::nullopt;
+  const auto both = differentiable<AddRmsNorm>(rows(x), more, w_D, eps);
+  return {both[0].view(x.sizes()), both[1].view(x.sizes())};
 }
 
 }  // namespace hero::ops

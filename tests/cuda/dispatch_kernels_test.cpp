@@ -74,7 +74,8 @@ void check_rows(const ExpertsCase& c, at::ScalarType type) {
   const auto [counts, offsets, kept, row_of] = ops::plan_plain(ids_of(c), c.experts);
   const int64_t rows = c.tokens * c.k, d = c.width, used = kept.size(0);
   const auto token = at::constant_pad_nd(kept, {0, rows - used}), row = row_of;
-  const auto x = normal({c.tokens, d}, 1).to(type), y = normal({rows, d}, 2).to(type);
+  const auto x = normal({c.tokens, d}, 1).to(type), y = normal({rows, d}, 2).to(type),
+             base = normal({c.tokens, d}, 4).to(type);
   const auto weights = normal({c.tokens, c.k}, 3).to(at::kFloat);
   const auto spoilt = [&](at::IntArrayRef sizes) { return at::full(sizes, NAN, x.options()); };
   at::Tensor gathered = spoilt({rows, d});
@@ -83,7 +84,7 @@ void check_rows(const ExpertsCase& c, at::ScalarType type) {
          token.const_data_ptr<int64_t>(), reinterpret_cast<ops::cuda::Vector<T, n>*>(gathered.data_ptr<T>()));
   EXPECT_TRUE(same(gathered, x.index_select(0, token)));
 
-  for (const bool weighted : {true, false}) {
+  for (const auto& [weighted, based] : {std::pair(true, true), {true, false}, {false, false}}) {
     at::Tensor sum = spoilt({c.tokens, d});
     // The unused rows hold NaN: nothing may read them.
     auto in = y.clone();
@@ -91,9 +92,9 @@ void check_rows(const ExpertsCase& c, at::ScalarType type) {
     launch({sum}, ops::cuda::sum_rows<n, T>, blocks(c.tokens, kRowWarps), {kLanes, kRowWarps}, c.tokens, c.k,
            d, static_cast<const T*>(in.const_data_ptr<T>()),
            weighted ? weights.const_data_ptr<float>() : nullptr, row.const_data_ptr<int64_t>(),
-           sum.data_ptr<T>());
-    const auto want =
-        ops::sum_rows_plain(y.to(at::kDouble), weighted ? std::optional(weights) : std::nullopt, row);
+           static_cast<const T*>(based ? base.const_data_ptr<T>() : nullptr), sum.data_ptr<T>());
+    const auto want = ops::sum_rows_plain(y.to(at::kDouble), weighted ? std::optional(weights) : std::nullopt,
+                                          row, based ? std::optional(base.to(at::kDouble)) : std::nullopt);
     EXPECT_TRUE(close(sum, want, type == at::kFloat ? kFp32 : kRoundedOnce));
   }
 

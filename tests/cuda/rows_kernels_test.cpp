@@ -32,28 +32,44 @@ template <typename T, int n>
 void check_norm(const RowsCase& c, at::ScalarType type) {
   const int64_t rows = c.tokens, d = c.width, strip = 64, strips = (rows + strip - 1) / strip;
   const auto x = normal({rows, d}, 1).to(type), w = normal({d}, 2).to(type),
-             dy = normal({rows, d}, 3).to(type);
+             dy = normal({rows, d}, 3).to(type), more = normal({rows, d}, 4).to(type);
   const double eps = 1e-5;
-  at::Tensor y = spoilt({rows, d}, type), dx = spoilt({rows, d}, type), rstd = spoilt({rows}, at::kFloat),
-             partial = spoilt({strips, d}, at::kFloat), dw = spoilt({d}, at::kFloat);
+  at::Tensor y = spoilt({rows, d}, type), dx = spoilt({rows, d}, type), sum = spoilt({rows, d}, type),
+             rstd = spoilt({rows}, at::kFloat), partial = spoilt({strips, d}, at::kFloat),
+             dw = spoilt({d}, at::kFloat);
   NormWork<T> work{.rows = rows,
                    .d = d,
                    .x = x.const_data_ptr<T>(),
                    .w = w.const_data_ptr<T>(),
                    .dy = dy.const_data_ptr<T>(),
+                   .more = more.const_data_ptr<T>(),
                    .eps = static_cast<float>(eps),
                    .rstd = rstd.data_ptr<float>(),
+                   .sum = sum.data_ptr<T>(),
                    .out = y.data_ptr<T>()};
   const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  launch({sum, y, rstd}, norm_forward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
+  EXPECT_TRUE(same(sum, x + more));
+  const auto [summed_y, summed_rstd] = ops::rms_norm_forward_plain(wide(sum), wide(w), eps);
+  EXPECT_TRUE(close(y, summed_y, once(type)));
+  EXPECT_TRUE(close(rstd, summed_rstd, kFp32));
+
   const auto [want_y, want_rstd] = ops::rms_norm_forward_plain(wide(x), wide(w), eps);
+  work.more = nullptr;
   launch({y, rstd}, norm_forward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
   EXPECT_TRUE(close(y, want_y, once(type)));
   EXPECT_TRUE(close(rstd, want_rstd, kFp32));
 
-  const auto [want_dx, want_dw] = ops::rms_norm_backward_plain(wide(dy), wide(x), wide(w), want_rstd);
   work.out = dx.data_ptr<T>();
-  launch({dx}, norm_backward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
-  EXPECT_TRUE(close(dx, want_dx, once(type)));
+  at::Tensor want_dw;
+  for (const bool added : {true, false}) {
+    at::Tensor want_dx;
+    std::tie(want_dx, want_dw) = ops::rms_norm_backward_plain(
+        wide(dy), wide(x), wide(w), want_rstd, added ? std::optional(wide(more)) : std::nullopt);
+    work.more = added ? more.const_data_ptr<T>() : nullptr;
+    launch({dx}, norm_backward<n, T>, blocks(rows, kNormWarps), {kLanes, kNormWarps}, work);
+    EXPECT_TRUE(close(dx, want_dx, once(type)));
+  }
   constexpr int columns = n == 1 ? 1 : kStripColumns;
   launch({partial}, norm_weight_strips<columns, T>, blocks(d, kLanes * columns, strips),
          {kLanes, kStripWarps}, rows, d, strip, work.dy, work.x, work.rstd, partial.data_ptr<float>());

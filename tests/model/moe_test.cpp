@@ -15,9 +15,10 @@ struct Layer {
         parameters(hero::train_dtype(c), 11),
         moe(parameters, "model.layers.0.mlp", 1, config, layout, hero::whole_model(config)) {}
 
-  hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::Position& position = {}) const {
+  hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::Position& position = {},
+                               const at::Tensor& residual_TD = {}) const {
     hero::RoutingHistory history(layout, x_TD.size(0), x_TD.scalar_type(), false);
-    return moe(x_TD, history, position);
+    return moe(x_TD, history, position, residual_TD);
   }
 
   hero::Config config;
@@ -55,6 +56,19 @@ TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
   const auto y = layer(x).y_TD, want = shared(x);
   EXPECT_TRUE(y.slice(0, 1).equal(want.slice(0, 1)));
   EXPECT_FALSE(y[0].equal(want[0]));
+}
+
+TEST(Moe, IsAddedToTheResidual) {
+  for (const int64_t shared : {0, 2}) {
+    const Layer layer(one_place_per_expert(shared));
+    const auto x = equal_tokens(), residual = small::normal({6, 24}, 4).set_requires_grad(true);
+    const auto alone = layer(x).y_TD, y = layer(x, {}, residual).y_TD;
+    EXPECT_LT(small::relative_error(y, residual + alone), 1e-15);
+    EXPECT_TRUE(y.slice(0, 1).equal(residual.slice(0, 1) + alone.slice(0, 1)));
+    const auto g = small::normal({6, 24}, 5);
+    y.backward(g);
+    EXPECT_TRUE(residual.grad().equal(g));
+  }
 }
 
 TEST(Moe, ExpertsWithoutTokensGetNoGradient) {

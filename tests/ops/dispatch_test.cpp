@@ -77,15 +77,19 @@ TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
     const auto ids = ids_of(c);
     const auto rows = device() == at::kCUDA ? ids.numel() : counted(ids, c.experts).token.size(0);
     const auto combine = [&](const std::vector<at::Tensor>& in) {
-      return std::vector{ops::combine(in[0], in[1], ops::plan(in[2], c.experts))};
+      return std::vector{
+          ops::combine(in[0], in[1], ops::plan(in[2], c.experts), in.size() > 3 ? in[3] : at::Tensor())};
     };
     const auto want = [&](const std::vector<at::Tensor>& in) {
       const auto row = counted(in[2].cpu(), c.experts).row.to(in[0].device());
-      return std::vector{at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]})};
+      const auto sum = at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]});
+      return std::vector{in.size() > 3 ? sum + in[3] : sum};
     };
-    check(combine, want,
-          {{normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids, Role::kFixed}},
-          {kRoundedOnce}, {kRoundedOnce, kFp32});
+    std::vector<Operand> operands = {
+        {normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids, Role::kFixed}};
+    check(combine, want, operands, {kRoundedOnce}, {kRoundedOnce, kFp32});
+    operands.push_back({normal({c.tokens, c.width}, 3)});
+    check(combine, want, operands, {kRoundedOnce}, {kRoundedOnce, kFp32, {0, 0}});
   }
 }
 
@@ -138,7 +142,7 @@ TEST(Dispatch, GradientsAgreeWithDifferences) {
   const auto ids = at::tensor({0, 1, -1, 0, 2, -1, 0, 2}, at::kLong).view({4, 2});
   const auto there_and_back = [](const std::vector<at::Tensor>& in) {
     const auto plan = ops::plan(in[2], 3);
-    return std::vector{ops::combine(ops::permute(in[0], plan).square(), in[1], plan)};
+    return std::vector{ops::combine(ops::permute(in[0], plan).square(), in[1], plan, in[0])};
   };
   check_differences(there_and_back,
                     {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kWide}, {ids, Role::kFixed}});
@@ -149,7 +153,7 @@ TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
     const ExpertsCase c{300, 4, 16, 48, 16, Load::kDropped};
     const auto there_and_back = [&](const std::vector<at::Tensor>& in) {
       const auto plan = ops::plan(in[2], c.experts);
-      return std::vector{ops::combine(ops::permute(in[0], plan), in[1], plan)};
+      return std::vector{ops::combine(ops::permute(in[0], plan), in[1], plan, in[0])};
     };
     check_repeatable(there_and_back,
                      {{normal({c.tokens, c.width}, 1)},
@@ -171,6 +175,8 @@ TEST(Dispatch, ErrorsNameWhatWasExpected) {
   const auto plan = ops::plan(at::zeros({3, 1}, at::kLong), 4);
   EXPECT_EQ(error_of([&] { ops::combine(at::zeros({3, 8}), at::zeros({3, 2}), plan); }),
             "combine: weights must be [T, K] = [3, 1], got [3, 2]");
+  EXPECT_EQ(error_of([&] { ops::combine(at::zeros({3, 8}), at::zeros({3, 1}), plan, at::zeros({2, 8})); }),
+            "combine: the base must be [T, D] = [3, 8] Float, got [2, 8] Float");
 }
 
 }  // namespace

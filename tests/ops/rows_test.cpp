@@ -1,4 +1,4 @@
-// Operators on rows: rms_norm, swiglu, rope, embedding.
+// Operators on rows: rms_norm and that of a sum, swiglu, rope, embedding.
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
@@ -55,6 +55,74 @@ TEST(RmsNorm, RepeatsBitForBitOnAnyThreads) {
 TEST(RmsNorm, ErrorsNameWhatWasExpected) {
   EXPECT_EQ(error_of([] { ops::rms_norm(at::zeros({4, 32}), at::zeros({16}), kEps); }),
             "rms_norm: w must be [D] = [32], got [16]");
+}
+
+std::vector<at::Tensor> add_rms_norm(const std::vector<at::Tensor>& in) {
+  const auto [sum, normed] = ops::add_rms_norm(in[0], in.size() > 2 ? in[2] : at::Tensor(), in[1], kEps);
+  return {sum, normed};
+}
+std::vector<at::Tensor> expected_add_rms_norm(const std::vector<at::Tensor>& in) {
+  const auto sum = in.size() > 2 ? in[0] + in[2] : in[0] * 1;
+  return {sum, expected_rms_norm({sum, in[1]})[0]};
+}
+// Multiples of 1/16 below 4: their sums are exact in bf16.
+at::Tensor sixteenths(at::IntArrayRef sizes, uint64_t seed) {
+  return (normal(sizes, seed) * 16).round().clamp(-63, 63) / 16;
+}
+std::vector<Operand> add_rms_norm_operands(const RowsCase& c) {
+  return {{sixteenths({c.tokens, c.width}, 1)},
+          {normal({c.width}, 2), Role::kWeight},
+          {sixteenths({c.tokens, c.width}, 3)}};
+}
+
+using AddRmsNormTest = DeviceTest;
+HERO_ON_DEVICES(AddRmsNormTest);
+
+TEST_P(AddRmsNormTest, ValuesAndGradients) {
+  for (const auto& c : kRmsNormCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width);
+    const auto operands = add_rms_norm_operands(c);
+    check(add_rms_norm, expected_add_rms_norm, operands, {{0, 0}, kRoundedOnce},
+          {kRoundedOnce, kFp32, kRoundedOnce});
+    check(add_rms_norm, expected_add_rms_norm, {operands[0], operands[1]}, {{0, 0}, kRoundedOnce},
+          {kRoundedOnce, kFp32});
+  }
+  const auto view = [](const auto& f) {
+    return [&f](const std::vector<at::Tensor>& in) {
+      const auto part = [](const at::Tensor& x) { return x.transpose(0, 1).slice(-1, 8, 56); };
+      return f({part(in[0]), in[1], part(in[2])});
+    };
+  };
+  check(view(add_rms_norm), view(expected_add_rms_norm),
+        {{sixteenths({3, 7, 80}, 1)}, {normal({48}, 2), Role::kWeight}, {sixteenths({3, 7, 80}, 3)}},
+        {{0, 0}, kRoundedOnce}, {kRoundedOnce, kFp32, kRoundedOnce});
+}
+
+TEST_P(AddRmsNormTest, IsTheNormOfTheRoundedSum) {
+  const auto options = [&](const at::Tensor& t) { return t.to(device(), type()); };
+  const auto x = options(normal({33, 80}, 1)), update = options(normal({33, 80}, 2)),
+             w = options(normal({80}, 3));
+  const auto [sum, normed] = ops::add_rms_norm(x, update, w, kEps);
+  EXPECT_TRUE(same(sum, x + update));
+  EXPECT_TRUE(same(normed, ops::rms_norm(x + update, w, kEps)));
+}
+
+TEST(AddRmsNorm, GradientsAgreeWithDifferences) {
+  check_differences(add_rms_norm, add_rms_norm_operands({4, 6}));
+}
+
+TEST(AddRmsNorm, RepeatsBitForBitOnAnyThreads) {
+  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble})
+    check_repeatable(add_rms_norm, add_rms_norm_operands({300, 48}), type);
+}
+
+TEST(AddRmsNorm, ErrorsNameWhatWasExpected) {
+  EXPECT_EQ(error_of([] { ops::add_rms_norm(at::zeros({4, 32}), {}, at::zeros({16}), kEps); }),
+            "add_rms_norm: w must be [D] = [32], got [16]");
+  EXPECT_EQ(
+      error_of([] { ops::add_rms_norm(at::zeros({4, 32}), at::zeros({2, 32}), at::zeros({32}), kEps); }),
+      "add_rms_norm: the update must be like x, Float [4, 32], got Float [2, 32]");
 }
 
 using SwigluTest = DeviceTest;

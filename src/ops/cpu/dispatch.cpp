@@ -42,7 +42,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan(const at::Tensor
 
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   const auto in = x.contiguous();
-  const int64_t rows = token.size(0), bytes = in.size(1) * static_cast<int64_t>(in.element_size());
+  const int64_t rows = token.size(0), bytes = in.size(1) * in.element_size();
   auto out = at::empty({rows, in.size(1)}, in.options());
   const auto* from = static_cast<const char*>(in.const_data_ptr());
   auto* to = static_cast<char*>(out.data_ptr());
@@ -55,11 +55,11 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   return out;
 }
 
-// One token: y = sum_k w_k x[row_k]; w null: 1.
+// One token: y = base + sum_k w_k x[row_k]; w null: 1, base null: 0.
 template <typename T, typename W>
-HERO_INLINE void sum_body(const T* x, const W* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* sum,
-                          T* y) {
-  for (int64_t c = 0; c < d; ++c) sum[c] = 0;
+HERO_INLINE void sum_body(const T* base, const T* x, const W* w, const int64_t* row, int64_t k, int64_t d,
+                          acc_t<T>* sum, T* y) {
+  for (int64_t c = 0; c < d; ++c) sum[c] = base ? cpu::load(base[c]) : acc_t<T>(0);
   for (int64_t j = 0; j < k; ++j) {
     if (row[j] < 0) continue;
     const T* in = x + row[j] * d;
@@ -80,13 +80,13 @@ HERO_INLINE acc_t<T> combine_backward_body(const T* dy, const T* y, acc_t<T> w, 
   return dot;
 }
 
-#define HERO_DISPATCH(T)                                                                                   \
-  HERO_SIMD void sum(const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, acc_t<T>* s, \
-                     T* y) {                                                                               \
-    sum_body(x, w, row, k, d, s, y);                                                                       \
-  }                                                                                                        \
-  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {         \
-    return combine_backward_body(dy, y, w, d, dx);                                                         \
+#define HERO_DISPATCH(T)                                                                                     \
+  HERO_SIMD void sum(const T* base, const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, \
+                     acc_t<T>* s, T* y) {                                                                    \
+    sum_body(base, x, w, row, k, d, s, y);                                                                   \
+  }                                                                                                          \
+  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {           \
+    return combine_backward_body(dy, y, w, d, dx);                                                           \
   }
 HERO_DISPATCH(bf16)
 HERO_DISPATCH(float)
@@ -94,15 +94,17 @@ HERO_DISPATCH(double)
 #undef HERO_DISPATCH
 
 template <typename T>
-at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+                     const std::optional<at::Tensor>& base) {
   const int64_t tokens = row.size(0), k = row.size(1), d = x.size(1);
   auto y = at::empty({tokens, d}, x.options());
   const auto* w = weights ? weights->const_data_ptr<acc_t<T>>() : nullptr;
+  const T* first = base ? base->const_data_ptr<T>() : nullptr;
   cpu::parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
     std::vector<acc_t<T>> s(d);
     for (int64_t t = i * kStrip; t < std::min(tokens, (i + 1) * kStrip); ++t) {
-      sum(x.const_data_ptr<T>(), w ? w + t * k : nullptr, row.const_data_ptr<int64_t>() + t * k, k, d,
-          s.data(), y.data_ptr<T>() + t * d);
+      sum(first ? first + t * d : nullptr, x.const_data_ptr<T>(), w ? w + t * k : nullptr,
+          row.const_data_ptr<int64_t>() + t * k, k, d, s.data(), y.data_ptr<T>() + t * d);
     }
   });
   return y;
@@ -127,15 +129,16 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, 
   return {dx, dweights};
 }
 
-at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
-  const bool contiguous = x.is_contiguous() && row.is_contiguous();
+at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+                    const std::optional<at::Tensor>& base) {
+  const bool contiguous = x.is_contiguous() && row.is_contiguous() && (!base || base->is_contiguous());
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   if (contiguous && (!weights || weights->scalar_type() == wide)) {
-    if (x.scalar_type() == at::kBFloat16) return sum_typed<bf16>(x, weights, row);
-    if (x.scalar_type() == at::kFloat) return sum_typed<float>(x, weights, row);
-    if (x.scalar_type() == at::kDouble) return sum_typed<double>(x, weights, row);
+    if (x.scalar_type() == at::kBFloat16) return sum_typed<bf16>(x, weights, row, base);
+    if (x.scalar_type() == at::kFloat) return sum_typed<float>(x, weights, row, base);
+    if (x.scalar_type() == at::kDouble) return sum_typed<double>(x, weights, row, base);
   }
-  return sum_rows_plain(x, weights, row);
+  return sum_rows_plain(x, weights, row, base);
 }
 
 std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const at::Tensor& y,

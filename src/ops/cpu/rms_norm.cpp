@@ -1,4 +1,4 @@
-// RMSNorm in two passes over a row that stays in the first cache; the weight's gradient is summed per strip
+// RMSNorm in passes over a row that stays in the first cache; the weight's gradient is summed per strip
 // of rows and the strips in order, so it does not depend on the threads.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -30,8 +30,17 @@ HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows
 }
 
 template <typename T>
-HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t rows,
-                               int64_t d, T* dx, acc_t<T>* dw) {
+HERO_INLINE void add_forward_body(const T* x, const T* update, const T* w, acc_t<T> eps, int64_t rows,
+                                  int64_t d, T* sum, T* y, acc_t<T>* rstd) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = r * d; i < (r + 1) * d; ++i) cpu::store(sum[i], cpu::load(x[i]) + cpu::load(update[i]));
+    forward_body(sum + r * d, w, eps, 1, d, y + r * d, rstd + r);
+  }
+}
+
+template <bool kMore, typename T>
+HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, const T* dsum,
+                               int64_t rows, int64_t d, T* dx, acc_t<T>* dw) {
   for (int64_t r = 0; r < rows; ++r) {
     const T *g = dy + r * d, *in = x + r * d;
     const acc_t<T> s = rstd[r];
@@ -40,20 +49,30 @@ HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<
     const acc_t<T> mean = dot * s / static_cast<acc_t<T>>(d);
     for (int64_t i = 0; i < d; ++i) {
       const acc_t<T> normed = cpu::load(in[i]) * s;
-      cpu::store(dx[r * d + i], (cpu::load(g[i]) * cpu::load(w[i]) - normed * mean) * s);
+      const acc_t<T> own = (cpu::load(g[i]) * cpu::load(w[i]) - normed * mean) * s;
+      if constexpr (kMore) {
+        cpu::store(dx[r * d + i], own + cpu::load(dsum[r * d + i]));
+      } else {
+        cpu::store(dx[r * d + i], own);
+      }
       dw[i] += cpu::load(g[i]) * normed;
     }
   }
 }
 
-#define HERO_RMS_NORM(T)                                                                             \
-  HERO_SIMD void forward_rows(const T* x, const T* w, acc_t<T> eps, int64_t n, int64_t d, T* y,      \
-                              acc_t<T>* rstd) {                                                      \
-    forward_body(x, w, eps, n, d, y, rstd);                                                          \
-  }                                                                                                  \
-  HERO_SIMD void backward_rows(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, int64_t n, \
-                               int64_t d, T* dx, acc_t<T>* dw) {                                     \
-    backward_body(dy, x, w, rstd, n, d, dx, dw);                                                     \
+#define HERO_RMS_NORM(T)                                                                                 \
+  HERO_SIMD void forward_rows(const T* x, const T* w, acc_t<T> eps, int64_t n, int64_t d, T* y,          \
+                              acc_t<T>* rstd) {                                                          \
+    forward_body(x, w, eps, n, d, y, rstd);                                                              \
+  }                                                                                                      \
+  HERO_SIMD void add_forward_rows(const T* x, const T* update, const T* w, acc_t<T> eps, int64_t n,      \
+                                  int64_t d, T* sum, T* y, acc_t<T>* rstd) {                             \
+    add_forward_body(x, update, w, eps, n, d, sum, y, rstd);                                             \
+  }                                                                                                      \
+  HERO_SIMD void backward_rows(const T* dy, const T* x, const T* w, const acc_t<T>* rstd, const T* dsum, \
+                               int64_t n, int64_t d, T* dx, acc_t<T>* dw) {                              \
+    if (dsum) return backward_body<true>(dy, x, w, rstd, dsum, n, d, dx, dw);                            \
+    backward_body<false>(dy, x, w, rstd, dsum, n, d, dx, dw);                                            \
   }
 HERO_RMS_NORM(bf16)
 HERO_RMS_NORM(float)
@@ -79,19 +98,39 @@ std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::
 }
 
 template <typename T>
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward_typed(const at::Tensor& x,
+                                                                 const at::Tensor& update,
+                                                                 const at::Tensor& w, double eps) {
+  const int64_t rows = x.size(0), d = x.size(1);
+  auto sum = at::empty_like(x), y = at::empty_like(x);
+  auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
+  const T *in = x.const_data_ptr<T>(), *more = update.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+  T *total = sum.data_ptr<T>(), *out = y.data_ptr<T>();
+  auto* s = rstd.template data_ptr<acc_t<T>>();
+  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+    const int64_t r = i * kStrip, at = r * d;
+    add_forward_rows(in + at, more + at, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d,
+                     total + at, out + at, s + r);
+  });
+  return {sum, y, rstd};
+}
+
+template <typename T>
 std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at::Tensor& x,
-                                                  const at::Tensor& w, const at::Tensor& rstd) {
+                                                  const at::Tensor& w, const at::Tensor& rstd,
+                                                  const std::optional<at::Tensor>& dsum) {
   const int64_t rows = x.size(0), d = x.size(1), strips = (rows + kStrip - 1) / kStrip;
   auto dx = at::empty_like(x);
   auto dw = at::zeros({strips, d}, rstd.options());
   const T *g = dy.const_data_ptr<T>(), *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+  const T* more = dsum ? dsum->const_data_ptr<T>() : nullptr;
   const auto* s = rstd.const_data_ptr<acc_t<T>>();
   T* out = dx.data_ptr<T>();
   auto* sums = dw.template data_ptr<acc_t<T>>();
   cpu::parallel_tasks(strips, [&](int64_t i) {
     const int64_t r = i * kStrip;
-    backward_rows(g + r * d, in + r * d, weight, s + r, std::min(kStrip, rows - r), d, out + r * d,
-                  sums + i * d);
+    backward_rows(g + r * d, in + r * d, weight, s + r, more ? more + r * d : nullptr,
+                  std::min(kStrip, rows - r), d, out + r * d, sums + i * d);
   });
   return {dx, dw.sum(0)};
 }
@@ -110,18 +149,33 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   }
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, const at::Tensor& update,
+                                                           const at::Tensor& w, double eps) {
+  const auto in = x.contiguous(), more = update.contiguous();
+  switch (x.scalar_type()) {
+    case at::kBFloat16:
+      return add_forward_typed<bf16>(in, more, w, eps);
+    case at::kFloat:
+      return add_forward_typed<float>(in, more, w, eps);
+    case at::kDouble:
+      return add_forward_typed<double>(in, more, w, eps);
+    default:
+      return add_rms_norm_forward_plain(x, update, w, eps);
+  }
+}
+
 std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd) {
+                                            const at::Tensor& rstd, const std::optional<at::Tensor>& dsum) {
   const auto in = x.contiguous();
   switch (x.scalar_type()) {
     case at::kBFloat16:
-      return backward_typed<bf16>(dy, in, w, rstd);
+      return backward_typed<bf16>(dy, in, w, rstd, dsum);
     case at::kFloat:
-      return backward_typed<float>(dy, in, w, rstd);
+      return backward_typed<float>(dy, in, w, rstd, dsum);
     case at::kDouble:
-      return backward_typed<double>(dy, in, w, rstd);
+      return backward_typed<double>(dy, in, w, rstd, dsum);
     default:
-      return rms_norm_backward_plain(dy, x, w, rstd);
+      return rms_norm_backward_plain(dy, x, w, rstd, dsum);
   }
 }
 
@@ -129,6 +183,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
 
 TORCH_LIBRARY_IMPL(hero, CPU, m) {
   m.impl("rms_norm_forward", forward);
+  m.impl("add_rms_norm_forward", add_forward);
   m.impl("rms_norm_backward", backward);
 }
 

@@ -73,19 +73,21 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   return out;
 }
 
-at::Tensor sum(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row) {
+at::Tensor sum(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+               const std::optional<at::Tensor>& base) {
   if (!suits(x.scalar_type()) || (weights && weights->scalar_type() != at::kFloat))
-    return sum_rows_plain(x, weights, row);
+    return sum_rows_plain(x, weights, row, base);
   const c10::cuda::CUDAGuard guard(x.device());
   const auto in = x.contiguous(), index = row.contiguous();
   const auto factors = weights ? weights->contiguous() : at::Tensor();
+  const auto first = base ? base->contiguous() : at::Tensor();
   const int64_t tokens = row.size(0), d = x.size(1);
   auto y = at::empty({tokens, d}, x.options());
   if (y.numel() == 0) return y;
-  for_type(x.scalar_type(), suits_vectors(in, d), [&]<typename T, int n>() {
+  for_type(x.scalar_type(), suits_vectors(in, d, {base ? first : in}), [&]<typename T, int n>() {
     sum_rows<n><<<blocks(tokens, kRowWarps), kRowBlock, 0, at::cuda::getCurrentCUDAStream()>>>(
         tokens, row.size(1), d, in.const_data_ptr<T>(), weights ? factors.const_data_ptr<float>() : nullptr,
-        index.const_data_ptr<int64_t>(), y.data_ptr<T>());
+        index.const_data_ptr<int64_t>(), base ? first.const_data_ptr<T>() : nullptr, y.data_ptr<T>());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return y;

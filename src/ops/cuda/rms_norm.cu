@@ -21,34 +21,52 @@ bool fused(const at::Tensor& x, const at::Tensor& w) {
   return suits(x.scalar_type()) && w.scalar_type() == x.scalar_type();
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
-  if (!fused(x, w)) return rms_norm_forward_plain(x, w, eps);
+// Of x + update where that is defined, and then the sum too.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> launch_forward(const at::Tensor& x, const at::Tensor& update,
+                                                              const at::Tensor& w, double eps) {
   const c10::cuda::CUDAGuard guard(x.device());
   const auto in = x.contiguous(), weight = w.contiguous();
+  const auto more = update.defined() ? update.contiguous() : at::Tensor();
   const int64_t rows = x.size(0), d = x.size(1);
   auto y = at::empty({rows, d}, x.options()), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
-  if (y.numel() == 0) return {y, rstd};
-  for_type(x.scalar_type(), suits_vectors(in, d, {weight}), [&]<typename T, int n>() {
+  auto sum = update.defined() ? at::empty({rows, d}, x.options()) : at::Tensor();
+  if (y.numel() == 0) return {sum, y, rstd};
+  const bool vectors = suits_vectors(in, d, {weight, update.defined() ? more : in});
+  for_type(x.scalar_type(), vectors, [&]<typename T, int n>() {
     norm_forward<n>
         <<<blocks(rows, kNormWarps), dim3(kLanes, kNormWarps), 0, at::cuda::getCurrentCUDAStream()>>>(
             NormWork<T>{.rows = rows,
                         .d = d,
                         .x = in.const_data_ptr<T>(),
                         .w = weight.const_data_ptr<T>(),
+                        .more = update.defined() ? more.const_data_ptr<T>() : nullptr,
                         .eps = static_cast<float>(eps),
                         .rstd = rstd.data_ptr<float>(),
+                        .sum = update.defined() ? sum.data_ptr<T>() : nullptr,
                         .out = y.data_ptr<T>()});
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {sum, y, rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+  if (!fused(x, w)) return rms_norm_forward_plain(x, w, eps);
+  auto [none, y, rstd] = launch_forward(x, {}, w, eps);
   return {y, rstd};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, const at::Tensor& update,
+                                                           const at::Tensor& w, double eps) {
+  return fused(x, w) ? launch_forward(x, update, w, eps) : add_rms_norm_forward_plain(x, update, w, eps);
+}
+
 std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd) {
-  if (!fused(x, w)) return rms_norm_backward_plain(dy, x, w, rstd);
+                                            const at::Tensor& rstd, const std::optional<at::Tensor>& dsum) {
+  if (!fused(x, w)) return rms_norm_backward_plain(dy, x, w, rstd, dsum);
   const c10::cuda::CUDAGuard guard(x.device());
   const auto stream = at::cuda::getCurrentCUDAStream();
   const auto in = x.contiguous(), weight = w.contiguous(), gradient = dy.contiguous();
+  const auto more = dsum ? dsum->contiguous() : at::Tensor();
   const int64_t rows = x.size(0), d = x.size(1);
   auto dx = at::empty({rows, d}, x.options());
   if (dx.numel() == 0) return {dx, at::zeros({d}, rstd.options())};
@@ -58,13 +76,15 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
   const int64_t strip = std::max(kLeastStrip, (rows + most - 1) / most);
   const int64_t strips = (rows + strip - 1) / strip;
   const auto partial = at::empty({strips, d}, rstd.options());
-  for_type(x.scalar_type(), suits_vectors(in, d, {weight, gradient}), [&]<typename T, int n>() {
+  const bool vectors = suits_vectors(in, d, {weight, gradient, dsum ? more : in});
+  for_type(x.scalar_type(), vectors, [&]<typename T, int n>() {
     norm_backward<n><<<blocks(rows, kNormWarps), dim3(kLanes, kNormWarps), 0, stream>>>(
         NormWork<T>{.rows = rows,
                     .d = d,
                     .x = in.const_data_ptr<T>(),
                     .w = weight.const_data_ptr<T>(),
                     .dy = gradient.const_data_ptr<T>(),
+                    .more = dsum ? more.const_data_ptr<T>() : nullptr,
                     .rstd = rstd.data_ptr<float>(),
                     .out = dx.data_ptr<T>()});
     constexpr int columns = n == 1 ? 1 : kStripColumns;
@@ -84,6 +104,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
   m.impl("rms_norm_forward", forward);
+  m.impl("add_rms_norm_forward", add_forward);
   m.impl("rms_norm_backward", backward);
 }
 

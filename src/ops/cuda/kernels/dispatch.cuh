@@ -101,14 +101,15 @@ __global__ void gather(int64_t rows, int64_t units, const Unit* x, const int64_t
   for (int64_t i = threadIdx.x; i < units; i += kLanes) out[r * units + i] = from[i];
 }
 
-// y_t = sum_k w_tk x[row_tk]; weights null: 1. Grid: a warp per token; n divides d.
+// y_t = base_t + sum_k w_tk x[row_tk]; weights null: 1, base null: 0. Grid: a warp per token; n divides d.
 template <int n, typename T>
 __global__ void sum_rows(int64_t tokens, int64_t k, int64_t d, const T* x, const float* weights,
-                         const int64_t* row, T* y) {
+                         const int64_t* row, const T* base, T* y) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.y;
   if (t >= tokens) return;
   for (int64_t c = threadIdx.x * n; c < d; c += kLanes * n) {
     Vector<float, n> sum{};
+    if (base) sum = load_wide<n>(base + t * d + c);
     for (int64_t j = t * k; j < (t + 1) * k; ++j) {
       if (row[j] < 0) continue;
       const auto v = load_wide<n>(x + row[j] * d + c);

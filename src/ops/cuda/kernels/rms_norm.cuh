@@ -13,10 +13,19 @@ template <typename T>
 struct NormWork {
   int64_t rows, d;
   const T *x, *w, *dy;
+  const T*
+      more;  // forward: added to x, `sum` receives it, null: nothing; backward: added to dx, null: nothing
   float eps;
-  float* rstd;  // [rows], 1 / sqrt(mean(x^2) + eps): written forward, read backward
-  T* out;       // y, or dx
+  float* rstd;   // [rows], 1 / sqrt(mean(x^2) + eps): written forward, read backward
+  T *sum, *out;  // out: y, or dx
 };
+
+template <typename T, int n>
+__device__ __forceinline__ void add(Vector<float, n>& to, const T* from) {
+  const auto v = load_wide<n>(from);
+  HERO_UNROLL
+  for (int i = 0; i < n; ++i) to.value[i] += v.value[i];
+}
 
 template <int n, typename T>
 __global__ void norm_forward(NormWork<T> a) {
@@ -25,14 +34,21 @@ __global__ void norm_forward(NormWork<T> a) {
   const T* x = a.x + r * a.d;
   float squares = 0;
   for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
-    const auto v = load_wide<n>(x + c);
+    auto v = load_wide<n>(x + c);
+    if (a.more) {
+      add(v, a.more + r * a.d + c);
+      HERO_UNROLL
+      for (int i = 0; i < n; ++i) v.value[i] = static_cast<float>(static_cast<T>(v.value[i]));
+      store_rounded(a.sum + r * a.d + c, v);
+    }
     HERO_UNROLL
     for (int i = 0; i < n; ++i) squares += v.value[i] * v.value[i];
   }
   const float rstd = 1.0f / sqrtf(warp_sum(squares) / a.d + a.eps);
   if (threadIdx.x == 0) a.rstd[r] = rstd;
+  const T* normed = a.more ? a.sum + r * a.d : x;  // every lane reads what it wrote itself
   for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
-    auto v = load_wide<n>(x + c);
+    auto v = load_wide<n>(normed + c);
     const auto w = load_wide<n>(a.w + c);
     HERO_UNROLL
     for (int i = 0; i < n; ++i) v.value[i] = v.value[i] * rstd * w.value[i];
@@ -40,7 +56,7 @@ __global__ void norm_forward(NormWork<T> a) {
   }
 }
 
-// dx = (dn - normed * mean(dn * normed)) * rstd with dn = dy * w and normed = x * rstd.
+// dx = (dn - normed * mean(dn * normed)) * rstd + more with dn = dy * w and normed = x * rstd.
 template <int n, typename T>
 __global__ void norm_backward(NormWork<T> a) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kNormWarps + threadIdx.y;
@@ -59,6 +75,7 @@ __global__ void norm_backward(NormWork<T> a) {
     const auto g = load_wide<n>(dy + c), w = load_wide<n>(a.w + c);
     HERO_UNROLL
     for (int i = 0; i < n; ++i) v.value[i] = (g.value[i] * w.value[i] - v.value[i] * rstd * mean) * rstd;
+    if (a.more) add(v, a.more + r * a.d + c);
     store_rounded(a.out + r * a.d + c, v);
   }
 }
