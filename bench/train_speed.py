@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +46,7 @@ SETTINGS = [
     ("bf16", "grouped_mm", True),
     ("fp32", "grouped_mm", True),
 ]
+PAIRS = 24  # of steps, one of the baseline and one of HERO, in a round
 KEPT = 0.7  # settings of transformers below this part of the fastest are measured once
 HEAT_SECONDS = 600  # of a setting's first run, which may compile; what takes longer counts as failed
 
@@ -75,15 +78,18 @@ class Runs:
     mfu: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
 
-    def rate(self, overlay: str) -> float:
-        """Median tokens per second after the first two steps."""
-        run = self.folder / "run"
+    def command(self, overlay: str, run: Path, steps: int) -> list[str]:
         shutil.rmtree(run, ignore_errors=True)
         command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
         command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
         command += ["--train.device=cpu"]
-        command += [f"--train.steps={self.steps + 2}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
-        subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+        command += [f"--train.steps={steps}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
+        return [str(word) for word in command]
+
+    def rate(self, overlay: str) -> float:
+        """Median tokens per second after the first two steps."""
+        run = self.folder / "run"
+        subprocess.run(self.command(overlay, run, self.steps + 2), check=True, stderr=subprocess.DEVNULL)
         lines = metrics(run)[2:]
         rate = statistics.median(line["tokens_per_second"] for line in lines)
         if overlay == "hero":
@@ -93,6 +99,57 @@ class Runs:
             seconds = cost["predicted time of a step"]["total"]["hero"]
             self.predicted.append(100 * seconds / (TOKENS_A_STEP / rate))
         return rate
+
+
+@dataclass
+class Stepper:
+    """`hero train`, halted but for the steps it is asked for."""
+
+    process: subprocess.Popen[bytes]
+    run: Path
+
+    def lines(self) -> int:
+        """Of its metrics: one a step."""
+        path = self.run / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def step(self) -> float:
+        """Seconds of its next step."""
+        done = self.lines()
+        begin = time.perf_counter()
+        self.process.send_signal(signal.SIGCONT)
+        while self.lines() == done:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"hero train: exit status {self.process.returncode}")
+            time.sleep(0.0005)
+        seconds = time.perf_counter() - begin
+        self.process.send_signal(signal.SIGSTOP)
+        return seconds
+
+
+def by_turns(runs: Runs, pairs: int) -> float:
+    """HERO's step time over the baseline's, in percent: the median over pairs of steps, one right after the other, as
+    both train side by side and one of them is halted at any time. What else the machine does hits both alike."""
+    steppers = []
+    try:
+        for overlay in ("baseline", "hero"):
+            run = runs.folder / overlay
+            # Two to warm up, and one that it never makes: it ends halted.
+            process = subprocess.Popen(runs.command(overlay, run, pairs + 3), stderr=subprocess.DEVNULL)
+            steppers.append(Stepper(process, run))
+            for _ in range(2):
+                steppers[-1].step()
+        baseline, hero = steppers
+        percent = []
+        for number in range(pairs):
+            first, second = (baseline, hero) if number % 2 == 0 else (hero, baseline)
+            seconds = {id(first): first.step(), id(second): second.step()}
+            percent.append(100 * (seconds[id(hero)] / seconds[id(baseline)] - 1))
+        return statistics.median(percent)
+    finally:
+        for stepper in steppers:
+            stepper.process.kill()
+            stepper.process.wait()
 
 
 def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
@@ -157,6 +214,7 @@ def main() -> None:
     if args.quick:
         args.rounds, args.steps = 1, 2
     few = max(2, args.steps // 3)
+    pairs = 2 if args.quick else PAIRS
     types, reason = types_of_transformers()
     settings = [setting for setting in SETTINGS if setting[0] in types]
     skipped = [reason] if reason else []
@@ -167,13 +225,16 @@ def main() -> None:
         skipped += others
         ours = {BASELINE: lambda: runs.rate("baseline"), HERO: lambda: runs.rate("hero")}
         rates = in_turn(ours | theirs, args.rounds, "tokens/s")
+        overhead = in_turn(
+            {"HERO's steps beside the baseline's": lambda: by_turns(runs, pairs)}, args.rounds, "%", 1
+        )
 
     best = best_of(rates, "transformers")
     rows = [
         [name, spread(values, 0), spread(within_rounds(values, rates[best]))]
         for name, values in rates.items()
     ]
-    overhead = [100 * (ratio - 1) for ratio in within_rounds(rates[BASELINE], rates[HERO])]
+    (percent,) = overhead.values()
     shown = f"{args.config}, bf16, 4 x 512 tokens a step"
     targets = [
         Target(
@@ -191,7 +252,7 @@ def main() -> None:
     targets += [
         Target(f"share of the matrix products' rate that training sustains, {shown}", 40, runs.mfu, own_command(),
                unit="%", places=0),
-        Target(f"step time, HERO over baseline, {shown}", 2, overhead, own_command(), at_least=False, unit="%",
+        Target(f"step time, HERO over baseline, {shown}", 2, percent, own_command(), at_least=False, unit="%",
                places=1),
     ]  # fmt: skip
     write_page(
@@ -203,7 +264,9 @@ def main() -> None:
             *table(["", "tokens/s, median (range over rounds)", "ratio, median (range)"], rows),
             "",
             *(f"{line}\n" for line in skipped),
-            f"HERO changes the baseline's step time by {spread(overhead, 1, '%')}. HERO's share of the rate of matrix "
+            f"HERO changes the baseline's step time by {spread(percent, 1, '%')}: each round the median of "
+            f"{pairs} pairs of steps, one right after the other, both runs side by side and one of them halted "
+            f"at any time. HERO's share of the rate of matrix "
             f"products that `hero train` measures as it begins (`mfu`): {spread(runs.mfu, 0, '%')}. The time of a step "
             f"that `hero cost --measure` predicts for it, over what it took: {spread(runs.predicted, 0, '%')}.",
         ],

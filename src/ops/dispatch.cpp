@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("plan_assignments(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
-  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row, Tensor? base) -> Tensor");
+  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row, Tensor? base=None) -> Tensor");
   m.def(
       "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }

@@ -41,7 +41,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy,
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("rms_norm_forward(Tensor x, Tensor w, float eps) -> (Tensor, Tensor)");
   m.def("add_rms_norm_forward(Tensor x, Tensor update, Tensor w, float eps) -> (Tensor, Tensor, Tensor)");
-  m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dsum) -> (Tensor, Tensor)");
+  m.def(
+      "rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dsum=None) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("rms_norm_forward", rms_norm_forward_plain);
