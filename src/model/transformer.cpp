@@ -34,6 +34,7 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
 DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryTable& rotary,
                                               RoutingHistory& history, const Position& position,
                                               const Extension* extension) const {
+  // first.sum is x: taken from here, its gradient joins the norm's in one pass.
   const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
   const auto attended = grouped ? (*grouped)(first.normed, rotary, extension)
