@@ -59,10 +59,9 @@ Branches branches(const Transformer& model, const std::vector<Routing>& routings
 }
 
 at::Tensor chosen_experts(const Transformer& model, int64_t l, const at::Tensor& logits_TE) {
-  auto router = model.config().router;
-  router.capacity_factor = 0;
-  return sparse_route(logits_TE, logits_TE.softmax(1), moe_of(model, l).bias(), model.config().model, router,
-                      l)
+  const auto& config = model.config();
+  return sparse_route(logits_TE, logits_TE.softmax(1), moe_of(model, l).bias(), config.model, config.router,
+                      l, /*capacity_factor=*/0)
       .ids;
 }
 

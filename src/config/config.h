@@ -66,7 +66,7 @@ struct RouterConfig {
   int64_t stages = 1;                ///< parts into which the MoE layers are split; history stays within one
   std::vector<int64_t> stage_sizes;  ///< MoE layers of every stage; empty: as equal as possible
   double eps = 1e-6;
-  std::string init = "uniform";         ///< "zero": W_R starts at 0
+  std::string init = "uniform";         ///< "zero": W_R = 0, W_O as a baseline's
   bool detach = true;                   ///< false lets gradient through history and rho
   std::string history = "stage";        ///< or "global"
   std::string dtype = "train";          ///< "fp32" lifts the router's operands and history
@@ -75,7 +75,8 @@ struct RouterConfig {
   double z_loss = 0.0;
   double coupling_loss = 0.0;         ///< R_cp of arXiv 2602.14159
   double bias_update_rate = 0.0;      ///< aux-loss-free balancing
-  double capacity_factor = 0.0;       ///< 0: dropless
+  double capacity_factor = 0.0;       ///< in training; 0: dropless
+  double eval_capacity_factor = 0.0;  ///< outside training; 0: dropless
   std::string drop_policy = "probs";  ///< or "position"
   double jitter = 0.0;
   bool force_balance = false;

@@ -122,7 +122,8 @@ std::vector<Field> fields(Config& config) {
                "MoE layers of every stage; []: router.stages equal parts"),
       number("router.eps", &r.eps, "added to RMS(H) in rho"),
       choice("router.init", &r.init, {"uniform", "zero"},
-             "history weights W_R at the start; zero: a baseline's logits"),
+             "initial W = [W_O | W_R]; uniform: U(-b, b) with b = 1/sqrt(D + (l-1)E); zero: W_R = 0 and the "
+             "baseline's W_O, so that training starts as the baseline of the same seed"),
       flag("router.detach", &r.detach, "no gradient through history and rho (the paper's model)"),
       choice("router.history", &r.history, {"stage", "global"},
              "visible layers: of the same stage, or all before"),
@@ -133,7 +134,12 @@ std::vector<Field> fields(Config& config) {
       number("router.z_loss", &r.z_loss, "factor of the z-loss of the router's logits"),
       number("router.coupling_loss", &r.coupling_loss, "factor of R_cp (arXiv 2602.14159)"),
       number("router.bias_update_rate", &r.bias_update_rate, "step of the balancing bias (deepseek_v3)"),
-      number("router.capacity_factor", &r.capacity_factor, "an expert takes this times T*K/E tokens; 0: all"),
+      number("router.capacity_factor", &r.capacity_factor,
+             "in training, an expert processes at most this times T*K/E tokens of a micro-batch; 0: all"),
+      number(
+          "router.eval_capacity_factor", &r.eval_capacity_factor,
+          "the same in evaluation, generation, logits and serving, where results then depend on the batch; "
+          "0: nothing is dropped"),
       choice("router.drop_policy", &r.drop_policy, {"probs", "position"},
              "beyond the capacity go the least probable or the last tokens"),
       fraction("router.jitter", &r.jitter, "in training the router's input times 1 +- this"),

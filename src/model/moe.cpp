@@ -73,13 +73,15 @@ Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, con
   const bool jitter = position.training && config_.jitter > 0;
   const auto routed =
       router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), position) : x_TD, history);
-  const auto choice = sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer());
+  const double capacity = position.training ? config_.capacity_factor : config_.eval_capacity_factor;
+  const auto choice =
+      sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer(), capacity);
   const auto plan = ops::plan(choice.kept, model_.num_experts);
   const auto computed = compute(x_TD, plan);
   auto base = residual_TD;
   if (computed.shared_TD.defined()) base = base.defined() ? base + computed.shared_TD : computed.shared_TD;
   const auto y = ops::combine(computed.rows_ND, choice.weights, plan, base);
-  const bool dropless = config_.capacity_factor <= 0;
+  const bool dropless = capacity <= 0;
   return {y, Routing{.layer = router_.layer(),
                      .logits = routed.logits,
                      .probs = routed.probs,

@@ -22,7 +22,7 @@ struct Routing {
   at::Tensor counts;    ///< [E] int64 rows that each expert computed
 };
 
-/// Where a forward pass stands, for what depends on it: jitter.
+/// Where a forward pass stands, for what depends on it: jitter and capacity.
 struct Position {
   bool training = false;
   uint64_t seed = 0;

@@ -23,7 +23,8 @@ at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_T
 }
 
 Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const at::Tensor& bias_E,
-                    const ModelConfig& model, const RouterConfig& router, int64_t layer) {
+                    const ModelConfig& model, const RouterConfig& router, int64_t layer,
+                    double capacity_factor) {
   const int64_t k = model.num_experts_per_tok, experts = logits_TE.size(1);
   const auto scores = routing_scores(logits_TE, probs_TE, model);
   Choice choice;
@@ -33,8 +34,8 @@ Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, con
   choice.weights = ops::expert_weights(scores, choice.ids, model.norm_topk_prob, model.norm_topk_eps,
                                        model.routed_scaling_factor);
   choice.kept = choice.ids;
-  if (router.capacity_factor > 0) {
-    choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, router.capacity_factor,
+  if (capacity_factor > 0) {
+    choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, capacity_factor,
                                        router.drop_policy);
     choice.weights = choice.weights * choice.kept.ge(0);
   }

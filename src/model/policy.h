@@ -19,13 +19,14 @@ at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_T
 
 /// w = s_topk / (sum + eps) * routed_scaling_factor. `bias` [E] (may be undefined) moves the selection, never
 /// the weights (arXiv 2408.15664). Groups: only experts of the topk_group groups with the largest sum of
-/// their two best scores are eligible (DeepSeek-V3). `layer` turns the choice of forced balance.
+/// their two best scores are eligible (DeepSeek-V3). `layer` shifts the choice of forced balance.
+/// `capacity_factor`: see drop_beyond_capacity; 0 drops nothing.
 Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const at::Tensor& bias_E,
-                    const ModelConfig& model, const RouterConfig& router, int64_t layer);
+                    const ModelConfig& model, const RouterConfig& router, int64_t layer,
+                    double capacity_factor);
 
 /// ids with -1 for assignments beyond ceil(capacity_factor * T * K / E) per expert, those with the smallest
-/// weight
-/// ("probs") or the latest tokens ("position") first.
+/// weight ("probs") or the latest tokens ("position") first.
 at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts,
                                 double capacity_factor, const std::string& drop_policy);
 

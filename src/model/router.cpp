@@ -13,10 +13,11 @@ namespace {
 // seed share the blocks they have in common, whatever else they see.
 Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout& layout) {
   const double experts = static_cast<double>(layout.experts());
-  const double fan_in =
-      static_cast<double>(d) + (config.router.kind == "hero" ? static_cast<double>(l - 1) * experts : 0.0);
-  const double bound = 1.0 / std::sqrt(fan_in);
   const bool zero = config.router.init == "zero";
+  // With W_R = 0 the layer computes a baseline's logits, so W_O is a baseline's draw.
+  const bool history = config.router.kind == "hero" && !zero;
+  const double fan_in = static_cast<double>(d) + (history ? static_cast<double>(l - 1) * experts : 0.0);
+  const double bound = 1.0 / std::sqrt(fan_in);
   return [=, visible = layout.visible(l)](const at::Tensor& w, uint64_t seed, const std::string& name) {
     const int64_t e = w.size(0);
     fill_uniform(w.slice(1, 0, d), seed, name + "#O", -bound, bound);

@@ -93,7 +93,7 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
   auto balance = hero::BalanceState::uniform(model.layout().layers(), config.model.num_experts);
   balance.shares_LE = small::normal(balance.shares_LE.sizes(), 3).softmax(1);
 
-  const auto out = model.forward(tokens);
+  const auto out = model.forward(tokens, {.training = true});
   const auto loss = hero::compute_losses(model, out, targets, length, balance);
   torch::autograd::backward({loss.total}, {});
 

@@ -40,11 +40,24 @@ at::Tensor equal_tokens() { return small::normal({1, 24}, 3).expand({6, 24}).con
 
 TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyZero) {
   const Layer layer(one_place_per_expert(0));
-  const auto out = layer(equal_tokens());
+  const auto out = layer(equal_tokens(), {.training = true});
   EXPECT_GT(out.y_TD[0].abs().max().item<double>(), 1e-6);
   EXPECT_TRUE(out.y_TD.slice(0, 1).eq(0).all().item<bool>());
   EXPECT_EQ(out.routing.assigned.sum().item<int64_t>(), 12);
   EXPECT_EQ(out.routing.counts.sum().item<int64_t>(), 2);
+}
+
+// Outside training only router.eval_capacity_factor drops tokens.
+TEST(Moe, CapacityOfTrainingDropsNothingInEvaluation) {
+  auto c = one_place_per_expert(0);
+  const auto x = equal_tokens();
+  const auto evaluated = Layer(c)(x);
+  EXPECT_EQ(evaluated.routing.counts.sum().item<int64_t>(), 12);
+  c.router.capacity_factor = 0;
+  EXPECT_TRUE(evaluated.y_TD.equal(Layer(c)(x, {.training = true}).y_TD));
+  c.router.eval_capacity_factor = 1e-3;
+  EXPECT_EQ(Layer(c)(x).routing.counts.sum().item<int64_t>(), 2);
+  EXPECT_EQ(Layer(c)(x, {.training = true}).routing.counts.sum().item<int64_t>(), 12);
 }
 
 TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
@@ -53,7 +66,7 @@ TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
   hero::Parameters same(at::kDouble, 11);
   const hero::FeedForward shared(same, "model.layers.0.mlp.shared_experts", 24, 20,
                                  layer.config.model.initializer_range);
-  const auto y = layer(x).y_TD, want = shared(x);
+  const auto y = layer(x, {.training = true}).y_TD, want = shared(x);
   EXPECT_TRUE(y.slice(0, 1).equal(want.slice(0, 1)));
   EXPECT_FALSE(y[0].equal(want[0]));
 }
@@ -62,7 +75,8 @@ TEST(Moe, IsAddedToTheResidual) {
   for (const int64_t shared : {0, 2}) {
     const Layer layer(one_place_per_expert(shared));
     const auto x = equal_tokens(), residual = small::normal({6, 24}, 4).set_requires_grad(true);
-    const auto alone = layer(x).y_TD, y = layer(x, {}, residual).y_TD;
+    const hero::Position training{.training = true};
+    const auto alone = layer(x, training).y_TD, y = layer(x, training, residual).y_TD;
     EXPECT_LT(small::relative_error(y, residual + alone), 1e-15);
     EXPECT_TRUE(y.slice(0, 1).equal(residual.slice(0, 1) + alone.slice(0, 1)));
     const auto g = small::normal({6, 24}, 5);

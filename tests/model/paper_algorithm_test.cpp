@@ -131,7 +131,8 @@ TEST(PaperAlgorithm2, StageLocalHistoricalRouting) {
         const auto want =
             algorithm2(xs[l - 1], l, oracle::stages(layers, stages), z, stack.weight(l).detach(), 1e-3, c);
         const auto got = stack.routers[l - 1](xs[l - 1], history);
-        const auto choice = hero::sparse_route(got.logits, got.probs, {}, c.model, c.router, l);
+        const auto choice =
+            hero::sparse_route(got.logits, got.probs, {}, c.model, c.router, l, c.router.capacity_factor);
         EXPECT_LT(small::relative_error(got.logits, want.z), 1e-13);
         EXPECT_LT(small::relative_error(got.probs, want.q), 1e-13);
         EXPECT_TRUE(choice.ids.equal(want.i));

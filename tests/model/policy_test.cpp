@@ -20,7 +20,8 @@ hero::Config policy(int64_t experts, int64_t k) {
 
 hero::Choice route(const hero::Config& c, const at::Tensor& logits, const at::Tensor& bias = {},
                    int64_t layer = 1) {
-  return hero::sparse_route(logits, logits.softmax(1), bias, c.model, c.router, layer);
+  return hero::sparse_route(logits, logits.softmax(1), bias, c.model, c.router, layer,
+                            c.router.capacity_factor);
 }
 
 TEST(Policy, WeightsAreNormalisedProbabilitiesOfTheKLargest) {

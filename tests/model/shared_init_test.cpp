@@ -84,10 +84,11 @@ TEST(SharedInit, StagesChangeNothingInSharedBlocks) {
   }
 }
 
-TEST(SharedInit, ZeroInitKeepsTheOriginalBranch) {
-  const auto uniform = initial([](auto&) {}), zero = initial([](auto& c) { c.router.init = "zero"; });
+TEST(SharedInit, ZeroInitDrawsTheBaselinesRouters) {
+  const auto baseline = initial([](auto& c) { c.router.kind = "baseline"; }),
+             zero = initial([](auto& c) { c.router.init = "zero"; });
   for (int64_t l = 1; l <= 6; ++l) {
-    EXPECT_TRUE(zero.at(gate(l)).slice(1, 0, kHidden).equal(uniform.at(gate(l)).slice(1, 0, kHidden)));
+    EXPECT_TRUE(zero.at(gate(l)).slice(1, 0, kHidden).equal(baseline.at(gate(l))));
     EXPECT_TRUE(zero.at(gate(l)).slice(1, kHidden).eq(0).all().item<bool>());
   }
 }
