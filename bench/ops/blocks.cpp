@@ -1,5 +1,5 @@
 // The blocks of bf16 products alone, of every instruction set that this processor has, on one core and over
-// packed operands, in products per second: block/SHAPE/SET.
+// packed operands, with their rate in FLOP/s: block/SHAPE/SET.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
