@@ -131,16 +131,17 @@ def compare(said: dict[str, Tensor], theirs: Transformers, sequences: int) -> No
         close(f"topk_weights.{layer + 1}", got, expected)
     close("loss", said["loss"].float(), theirs.loss)
     got = {key.removeprefix("grad."): t for key, t in said.items() if key.startswith("grad.")}
-    assert got.keys() == theirs.gradients.keys()
+    assert got.keys() == theirs.gradients.keys(), f"gradients: {sorted(got.keys() ^ theirs.gradients.keys())}"
     # Sums that cancel to nothing leave roundings of what was added up.
     floor = 1e-7 * max(g.abs().max().item() for g in theirs.gradients.values())
     for name, expected in theirs.gradients.items():
         close(f"grad.{name}", got[name], expected, floor)
 
 
-def equal_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    assert a.keys() == b.keys()
-    assert [key for key, t in a.items() if not torch.equal(t, b[key])] == []
+def equal_tensors(what: str, a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys(), f"{what}: other names: {sorted(a.keys() ^ b.keys())}"
+    differ = [key for key, t in a.items() if not torch.equal(t, b[key])]
+    assert not differ, f"{what}: other values: {differ}"
 
 
 def round_trip(case: Case, work: Path) -> None:
@@ -151,6 +152,7 @@ def round_trip(case: Case, work: Path) -> None:
     result = hero("export", run, exported)
     expect_success(result.returncode, result.stderr, options)
     model = opened_whole(exported)
+    model.set_experts_implementation("eager")  # the default one wants sizes that are multiples of 4
     draw = random.Random(options["train.seed"])
     for _ in range(8):
         ids = torch.tensor(
@@ -168,13 +170,13 @@ def round_trip(case: Case, work: Path) -> None:
     compare(said, theirs, sequences)
 
     model.save_pretrained(saved)
-    equal_tensors(
-        not_empty(load_file(exported / "model.safetensors")),
-        not_empty(load_file(saved / "model.safetensors")),
-    )
-    equal_tensors(said, program_logits(saved, ids.tolist(), work, "--routing", "--gradients"))
-    forward = {key: t for key, t in said.items() if "." in key and not key.startswith("grad.")}
-    equal_tensors(forward, program_logits(run, ids.tolist(), work, "--routing"))
+    before, after = (not_empty(load_file(folder / "model.safetensors")) for folder in (exported, saved))
+    equal_tensors("saved weights", after, before)
+    again = program_logits(saved, ids.tolist(), work, "--routing", "--gradients")
+    equal_tensors("the saved folder", again, said)
+    if options["router.eval_capacity_factor"] == 0:  # else an expert of the checkpoint drops tokens
+        forward = {key: t for key, t in said.items() if "." in key and not key.startswith("grad.")}
+        equal_tensors("the checkpoint", program_logits(run, ids.tolist(), work, "--routing"), forward)
 
 
 test_fixed_cases, test_fresh_cases = property_tests(round_trip, cases())
