@@ -132,7 +132,10 @@ std::vector<Field> fields(Config& config) {
              "tokens over which the balance loss counts; pooled: of all layers, as transformers"),
       number("router.balance_loss", &r.balance_loss, "factor of the balance loss"),
       number("router.z_loss", &r.z_loss, "factor of the z-loss of the router's logits"),
-      number("router.coupling_loss", &r.coupling_loss, "factor of R_cp (arXiv 2602.14159)"),
+      number(
+          "router.coupling_loss", &r.coupling_loss,
+          "factor of R_cp (arXiv 2602.14159): minus the product of adjacent layers' top-k masses, mean over "
+          "tokens and pairs of layers"),
       number("router.bias_update_rate", &r.bias_update_rate, "step of the balancing bias (deepseek_v3)"),
       number("router.capacity_factor", &r.capacity_factor,
              "in training, an expert processes at most this times T*K/E tokens of a micro-batch; 0: all"),

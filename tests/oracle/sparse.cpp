@@ -146,17 +146,12 @@ Losses losses(const hero::Config& config, const Result& result, const Tensor& ta
     out.balance = out.balance + term / layers;
     out.z = out.z + r.logits.exp().sum(1).log().pow(2).mean() / layers;
   }
-  const auto stage_of = stages(layers, router.stages);
-  int64_t pairs = 0;
   for (int64_t i = 1; i < layers; ++i) {
-    if (stage_of[i] != stage_of[i - 1]) continue;
     const auto mass = [&](const LayerRouting& r) {
       return r.probs.gather(1, largest(r.probs, config.model.num_experts_per_tok)).sum(1);
     };
-    out.coupling = out.coupling - (mass(result.layers[i - 1]) * mass(result.layers[i])).mean();
-    ++pairs;
+    out.coupling = out.coupling - (mass(result.layers[i - 1]) * mass(result.layers[i])).mean() / (layers - 1);
   }
-  if (pairs) out.coupling = out.coupling / pairs;
   out.total = out.lm + out.balance * layers * router.balance_loss + out.z * layers * router.z_loss +
               out.coupling * router.coupling_loss;
   return out;
