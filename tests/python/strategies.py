@@ -64,9 +64,9 @@ def models(draw: DrawFn) -> Options:
 def qwen3_moe(draw: DrawFn, layers: int) -> Options:
     experts = draw(option(4, 5, 6, 8))
     key_heads = draw(option(1, 2))
-    step = draw(number(1, min(layers, 3)))
+    step = min(layers, draw(option(1, 1, 1, 2, 3)))
     sparse = [i for i in range(layers) if (i + 1) % step == 0]
-    dense = st.lists(st.sampled_from(range(layers)), unique=True, max_size=2).filter(
+    dense = st.lists(st.sampled_from(range(layers)), unique=True, max_size=layers // 3).filter(
         lambda numbers: not set(sparse) <= set(numbers)
     )
     return {
@@ -95,7 +95,7 @@ def deepseek_v3(draw: DrawFn, layers: int) -> Options:
         "model.qk_rope_head_dim": draw(option(2, 4, 6)),
         "model.v_head_dim": draw(number(4, 9)),
         "model.rope_interleave": draw(st.booleans()),
-        "model.first_k_dense_replace": draw(number(0, layers - 1)),
+        "model.first_k_dense_replace": min(layers - 1, draw(option(0, 0, 1, 2))),
         "model.n_shared_experts": draw(number(0, 2)),
         "model.scoring_func": draw(option("softmax", "sigmoid")),
         "model.routed_scaling_factor": draw(option(1.0, 0.6, 2.5)),
