@@ -58,7 +58,8 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
             f"The baseline's busiest expert is expert {before.expert} of layer {before.layer} with "
             f"{before.share:.2%} of all tokens; with history it is expert {after.expert} of layer "
             f"{after.layer} "
-            f"with {after.share:.2%}: {abs(change):.1f}% {'below' if change < 0 else 'above'}."
+            f"with {after.share:.2%}: {abs(change):.1f}% {'below' if change < 0 else 'above'}. One pair of models is "
+            f"not evidence: see `hero study`."
         )
     else:
         caption += f"Busiest: {peak_words(data.own).removeprefix('peak ')}."

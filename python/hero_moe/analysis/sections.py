@@ -62,7 +62,9 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
             f"loss {plain(data.loss, 4)} nats per token"
         )
         if data.baseline is not None and math.isfinite(data.baseline.loss):
-            summary += f", {data.baseline.folder} {plain(data.baseline.loss, 4)}"
+            summary += (
+                f", {data.baseline.folder} {plain(data.baseline.loss, 4)} (one pair of models: not evidence)"
+            )
         summary += "."
     return f"Routing history of {model.folder}", summary + " Layers count from 1, experts from 0."
 

@@ -22,7 +22,8 @@ LOSSES = (
 FURTHER = (
     ("variant", ""),
     ("late growth", "mean [95% interval]"),
-    ("peak expert load", "share of all tokens"),
+    ("peak expert load", "mean [95% interval]"),
+    ("against the baseline's", "mean [95% interval]"),
     ("router operations", "exact, to the baseline"),
     ("step operations", "exact, to the baseline"),
     ("parameters", "to the baseline"),
@@ -45,6 +46,20 @@ def with_interval(sample: Sample) -> str:
         return f"{sample.mean:+.4f}".replace("-", "−")
     star = " *" if sample.beyond_noise else ""
     return f"{sample.mean:+.4f} [{sample.low:+.4f}, {sample.high:+.4f}]{star}".replace("-", "−")
+
+
+def share_with_interval(sample: Sample, change: bool = False) -> str:
+    """`35.9% [33.0%, 38.8%]`; a `change` is `−7.3 points [−9.8, −4.8] *`."""
+    if not change:
+        interval = f" [{sample.low:.1%}, {sample.high:.1%}]" if math.isfinite(sample.low) else ""
+        return f"{percent(sample.mean)}{interval}".replace("-", "−")
+    if not math.isfinite(sample.mean):
+        return NONE
+    if not math.isfinite(sample.low):
+        return f"{100 * sample.mean:+.1f} points".replace("-", "−")
+    interval = f"[{100 * sample.low:+.1f}, {100 * sample.high:+.1f}]"
+    star = " *" if sample.beyond_noise else ""
+    return f"{100 * sample.mean:+.1f} points {interval}{star}".replace("-", "−")
 
 
 def _relative(study: Study, one: Result, key: str) -> str:
@@ -80,7 +95,8 @@ def further_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
         [
             one.variant.name,
             NONE if one.variant is study.baseline else with_interval(one.late_growth),
-            percent(one.peak_share.mean),
+            share_with_interval(one.peak_load),
+            NONE if one.variant is study.baseline else share_with_interval(one.peak_change, change=True),
             _relative(study, one, "router_step_flops_exact"),
             _relative(study, one, "step_flops_exact"),
             _relative(study, one, "parameters"),
@@ -146,8 +162,8 @@ def _sample_json(sample: Sample) -> dict[str, Any]:
 
 def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """All numbers; null for what one seed, or no evaluation, cannot say."""
-    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth", "peak_share")
-    keys += ("tokens_per_second",)
+    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth")
+    keys += ("peak_load", "peak_change", "tokens_per_second")
     return {
         "baseline": study.baseline.name,
         "steps": study.steps,
