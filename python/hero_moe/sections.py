@@ -214,11 +214,12 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
 def _advantage_caption(shown: Comparison) -> str:
     ends = [diff.end for diff in shown.differences if diff is not None]
     ahead = sum(end < 0 for end in ends)
-    return (
+    text = (
         f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centered mean over "
         f"{figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); above zero the run is better. "
         f"At the end {ahead} of {len(ends)} {'is' if ahead == 1 else 'are'} ahead."
     )
+    return " ".join([text, *single_runs_in_short(shown)])
 
 
 def _mismatch_notes(shown: Comparison) -> list[str]:

@@ -149,16 +149,25 @@ def test_map_of_experts_is_the_mean_of_the_last_tenth_of_snapshots(make_run: Mak
 
 
 def test_a_pair_of_runs_is_called_no_evidence(tmp_path: Path, three: list[Path]) -> None:
-    """At the top, and next to losses, evaluation and load; a single run compares nothing."""
+    """At the top, and next to losses, advantage, evaluation and load; a single run compares nothing."""
     pair, several = Page(render(tmp_path, *three[:2])).text, Page(render(tmp_path, *three)).text
     assert pair.count("This is one pair of runs, which is not evidence") == 1
-    assert pair.count("One pair of runs is not evidence: see `hero study`.") == 3
+    assert pair.count("One pair of runs is not evidence: see `hero study`.") == 4
     assert several.count("Every difference here is between two single runs, which is not evidence") == 1
-    assert several.count("Differences between single runs are not evidence: see `hero study`.") == 3
+    assert several.count("Differences between single runs are not evidence: see `hero study`.") == 4
     for text in (pair, several):
         assert "`hero study` trains every variant with several seeds" in text
         assert "Rates of single runs depend on what else the machine did" in text
     assert "not evidence" not in Page(render(tmp_path, three[0])).text
+
+
+def test_the_demo_is_called_no_evidence_where_its_numbers_are() -> None:
+    root = Path(__file__).parents[2]
+    below_picture = (root / "README.md").read_text().split("demo-loss.png", 1)[1][:900]
+    demo = (root / "docs/results/demo.md").read_text()
+    above_table = demo[: demo.index("training loss, mean of the last 90 steps")][-500:]
+    for text in (below_picture, above_table):
+        assert re.search(r"[Oo]ne pair of runs is not\s+evidence", text) and "`hero study`" in text
 
 
 def test_history_is_shown_for_the_runs_that_have_one(tmp_path: Path, three: list[Path]) -> None:

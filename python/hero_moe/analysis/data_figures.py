@@ -52,7 +52,9 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
     )
     if data.baseline is not None:
         before, after, change = data.baseline.peak, data.own.peak, data.peak_change_percent
-        title = f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)})"
+        title = (
+            f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)}), one pair of models"
+        )
         figure.suptitle(title, fontsize=10, x=0.01, ha="left")
         caption += (
             f"The baseline's busiest expert is expert {before.expert} of layer {before.layer} with "

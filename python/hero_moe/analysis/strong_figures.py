@@ -95,7 +95,7 @@ def bias(analysis: Analysis) -> Drawing:
     layer, expert = np.unravel_index(np.argmax(np.abs(values)), values.shape)
     caption = (
         "Sum over a layer's blocks of each row's mean, minus the mean over the layer's experts. Times ρ it is added "
-        "to the expert's logit whatever the history says. "
+        "to the expert's logit, independent of the experts that earlier layers chose. "
         f"Largest: {values[layer, expert]:+.3g}, expert {expert} of layer {layer + 1}."
     )
     return Drawing("expert-bias", figure, "Bias of each expert in the history weights", caption)
