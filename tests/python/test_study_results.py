@@ -97,7 +97,7 @@ def test_peak_load_is_a_mean_over_the_last_tenth_with_an_interval(study: Path) -
     assert hero.peak_change.beyond_noise and not mask1.peak_change.beyond_noise
     assert main([str(study)]) == 0
     table = (study / "table.md").read_text()
-    assert "| 30.0% [5.2%, 54.8%] |" in table and "| −6.0 points [−8.5, −3.5] * |" in table
+    assert "| 30.0% [5.2%, 54.8%] | – |" in table and "| −6.0 points [−8.5, −3.5] * |" in table
     numbers = json.loads((study / "results.json").read_text())["variants"]["hero"]
     assert numbers["peak_change"]["mean"] == pytest.approx(-0.06, abs=1e-12)
     assert set(numbers["peak_load"]["by_seed"]) == {"1", "2", "3"}

@@ -98,8 +98,7 @@ def write_results(folder: Path) -> list[Path]:
         [
             page.section(
                 "Results",
-                _table(table.LOSSES, table.loss_rows(study, numbers)),
-                _table(table.FURTHER, table.further_rows(study, numbers)),
+                *(_table(header, rows) for header, rows in table.tables(study, numbers)),
                 page.paragraph(_notes(study, numbers)),
             ),
             page.section("Figures", *parts),
