@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "ops/any_order.h"
+#include "ops/count.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -18,10 +18,8 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
   if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
   const auto ids = ids_TK.view({groups, -1});
-  const ops::AnyOrder guard;  // counts, whole numbers in floating point
-  const auto shares = at::zeros({groups, experts}, scores_TE.options().requires_grad(false))
-                          .scatter_add_(1, ids, at::ones(ids.sizes(), mean.options().requires_grad(false)))
-                          .div_(static_cast<double>(ids.size(1)));
+  const auto shares =
+      ops::count_assignments(ids, experts).to(scores_TE.scalar_type()).div_(static_cast<double>(ids.size(1)));
   return (shares * mean).sum() * (static_cast<double>(experts) / static_cast<double>(groups));
 }
 
