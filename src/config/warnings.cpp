@@ -71,8 +71,7 @@ void add_router(Unused& unused, const Config& config) {
       hero, {"router.window", "router.scale", "router.eps", "router.init", "router.detach", "router.history"},
       kind + " reads no history");
   unused.unless(!hero || r.scale, {"router.eps"}, named("router.scale", r.scale));
-  unused.unless(hero || pipeline || r.coupling_loss > 0, {"router.stages", "router.stage_sizes"},
-                kind + " reads no history");
+  unused.unless(hero || pipeline, {"router.stages", "router.stage_sizes"}, kind + " reads no history");
   unused.unless(config.train.dtype != "fp64", {"router.dtype"}, named("train.dtype", config.train.dtype));
   unused.unless(r.balance != "none", {"router.balance_loss"}, named("router.balance", r.balance));
   unused.unless(r.balance == "none" || r.balance_loss > 0, {"router.balance"},

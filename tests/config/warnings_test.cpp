@@ -58,7 +58,7 @@ TEST(Warnings, ABaselineReadsNoHistory) {
       },
       {});
   expect([](Config& c) { c.router.stages = 2, c.parallel.pipeline = 2; }, {});
-  expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {});
+  expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {"router.stages = 2" + why});
 }
 
 TEST(Warnings, RouterOptionsThatOthersSwitchOff) {
