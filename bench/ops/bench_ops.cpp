@@ -46,6 +46,7 @@ int main(int argc, char** argv) try {
   at::manual_seed(1);
   bench::add_dense();
   bench::add_routed();
+  bench::add_blocks();
   benchmark::Initialize(&argc, words.data());
   if (benchmark::ReportUnrecognizedArguments(argc, words.data())) return 2;
   benchmark::RunSpecifiedBenchmarks();

@@ -1,6 +1,7 @@
 #pragma once
 // Each operator forward and backward in bf16, once through the dispatcher (the fused kernels where there are
-// any) and once by its plain form, under the names OPERATOR/SHAPE/fused and OPERATOR/SHAPE/plain.
+// any) and once by its plain form, under the names OPERATOR/SHAPE/fused and OPERATOR/SHAPE/plain. On a CPU
+// also the blocks of products below them.
 #include <ATen/ATen.h>
 
 #include <functional>
@@ -21,6 +22,7 @@ void add(const std::string& name, const std::function<void(bool plain)>& step);
 
 void add_dense();   // linear, attention, norms, swiglu, rope, linear_cross_entropy, adamw
 void add_routed();  // route, the sparse choice, dispatch, experts
+void add_blocks();  // blocks of bf16 products by instruction set
 
 /// The registered operator, or its plain form.
 template <typename Signature, typename... Arguments>

@@ -105,7 +105,7 @@ TEST(History, IsTheSoftmaxWhateverThePolicyMakesOfTheLogits) {
     hero::Parameters parameters(at::kDouble, 1);
     const hero::Moe first(parameters, "model.layers.0.mlp", 1, c, layout, hero::whole_model(c));
     hero::RoutingHistory history(layout, 9, at::kDouble, false);
-    const auto out = first(small::normal({9, 24}, 2), history, {});
+    const auto out = first(small::normal({9, 24}, 2), history, {.training = true});
     EXPECT_LT(small::relative_error(history.slot(1).probs, out.routing.logits.softmax(1)), 1e-15);
     EXPECT_LT(small::relative_error(history.slot(1).sumsq, out.routing.logits.softmax(1).pow(2).sum(1)),
               1e-15);

@@ -1,6 +1,6 @@
 #pragma once
 // bf16 matrix products with fp32 accumulation and fp32 results, built on the wheel's brgemm blocks
-// (at::native::cpublas) where the processor multiplies bf16, on blocks of our own elsewhere. The right-hand
+// (at::native::cpublas) where the processor has AMX, on blocks of our own elsewhere. The right-hand
 // side lies in panels of at most 64 columns with pairs of rows interleaved. Every call is one thread's work;
 // callers split rows, panels or experts among threads. Each output tile is computed whole by one call, so
 // results do not depend on how tiles are scheduled.
@@ -19,7 +19,7 @@ inline constexpr int64_t kPanel = 64;
 /// Most rows of a block.
 inline constexpr int64_t kRows = 64;
 
-/// What multiplies blocks: "brgemm", or the widest of block_gemms(). HERO_GEMM in the environment names
+/// What multiplies blocks: "brgemm", or the fastest of block_gemms(). HERO_GEMM in the environment names
 /// another one, so that each can be tested anywhere that has it.
 const char* block_gemm_name();
 

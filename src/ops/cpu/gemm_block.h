@@ -1,6 +1,7 @@
 #pragma once
-// Blocks of bf16 matrix products for processors without bf16 instructions: the packed panel is widened to
-// fp32 in registers, rows come from a strip of fp32 numbers. With AVX-512, AVX2 or plain SSE2.
+// Blocks of bf16 matrix products of our own. With AVX512-BF16 pairs are multiplied as they are (dot_block.h);
+// with AVX-512, AVX2 or plain SSE2 the packed panel is widened to fp32 in registers, and rows come from a
+// strip of fp32 numbers.
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
@@ -14,11 +15,14 @@ using BlockGemm = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloa
                            const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
 
 struct NamedBlockGemm {
-  const char* name;  ///< "avx512", "avx2", "sse2"
+  const char* name;  ///< "avx512_bf16", "avx512", "avx2", "sse2"
   BlockGemm multiply;
 };
 
-/// Those that this processor runs, the widest first.
+/// The block with AVX512-BF16; null where the processor lacks it.
+BlockGemm avx512_bf16_block();
+
+/// Those that this processor runs, the fastest first.
 const std::vector<NamedBlockGemm>& block_gemms();
 
 }  // namespace hero::cpu

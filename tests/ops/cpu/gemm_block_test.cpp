@@ -1,66 +1,139 @@
-// Blocks of bf16 products on every instruction set that this processor has, against sums in fp64.
+// Blocks of bf16 products on every instruction set that this processor has, against sums in fp64, and the
+// block for AVX512-BF16 with a portable form of its instruction anywhere.
 #include "ops/cpu/gemm_block.h"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <limits>
 #include <random>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/portable_dot.h"
 
 namespace hero::test {
 namespace {
 
 using cpu::bf16;
 
-class BlockGemm : public testing::TestWithParam<cpu::NamedBlockGemm> {};
+constexpr float kAbsent = 0.5f;  // what c holds before
 
-std::vector<bf16> numbers(int64_t count, std::mt19937& random) {
-  std::normal_distribution<float> normal;
-  std::vector<bf16> values(count);
-  for (auto& value : values) value = normal(random);
-  return values;
+std::vector<cpu::NamedBlockGemm> every_block() {
+  auto all = cpu::block_gemms();
+  all.push_back({"portable_dot", cpu::dot_block<PortableDot>});
+  return all;
 }
 
-TEST_P(BlockGemm, AgreesWithSumsInDoublePrecision) {
-  std::mt19937 random(1);
-  for (const int64_t m : {1, 2, 3, 5, 6, 7, 13, 64}) {
-    for (const int64_t width : {16, 32, 48, 64}) {
-      for (const int64_t k : {2, 16, 96, 510, 512, 514, 1568}) {
-        const int64_t lda = k + 3, ldc = width + 5;
-        const auto a = numbers(m * lda, random), b = numbers(k * width, random);
-        std::vector<bf16> panel(k * width);
-        cpu::pack_panel(b.data(), k, k, width, width, /*transposed=*/false, 0, panel.data());
-        std::vector<float> c(m * ldc, 0.5f);
-        for (const bool accumulate : {true, false}) {
-          GetParam().multiply(m, width, k, a.data(), lda, panel.data(), c.data(), ldc, accumulate);
-          for (int64_t r = 0; r < m; ++r) {
-            for (int64_t j = 0; j < ldc; ++j) {
-              double sum = accumulate || j >= width ? 0.5 : 0.0, size = 1;
-              for (int64_t i = 0; i < k && j < width; ++i) {
-                const double product =
-                    static_cast<double>(a[r * lda + i]) * static_cast<double>(b[i * width + j]);
-                sum += product;
-                size += std::abs(product);
-              }
-              // k roundings of fp32 sums, most of which cancel.
-              ASSERT_NEAR(c[r * ldc + j], sum, j < width ? 6e-7 * size : 0)
-                  << m << " x " << width << " x " << k << " at " << r << ", " << j;
-            }
-          }
-        }
+// Operands of one product; rows of a and c have gaps between them.
+struct Operands {
+  int64_t m, width, k, lda, ldc;
+  std::vector<bf16> a, b, panel;
+
+  template <class Draw>
+  Operands(int64_t rows, int64_t columns, int64_t inner, const Draw& draw)
+      : m(rows),
+        width(columns),
+        k(inner),
+        lda(k + 3),
+        ldc(width + 5),
+        a(m * lda),
+        b(k * width),
+        panel(k * width) {
+    for (auto& value : a) value = draw();
+    for (auto& value : b) value = draw();
+    cpu::pack_panel(b.data(), k, k, width, width, /*transposed=*/false, 0, panel.data());
+  }
+
+  std::vector<float> product(cpu::BlockGemm multiply, bool accumulate) const {
+    std::vector<float> c(m * ldc, kAbsent);
+    multiply(m, width, k, a.data(), lda, panel.data(), c.data(), ldc, accumulate);
+    return c;
+  }
+};
+
+// Each result is k additions of exact products, each rounded by at most u = 2^-24: in all at most
+// k u / (1 - k u) of the sum of their sizes, in whatever order.
+void expect_rounded_sums(const Operands& in, cpu::BlockGemm multiply, bool accumulate) {
+  const auto c = in.product(multiply, accumulate);
+  const double roundings = in.k * 0x1p-24, most = roundings / (1 - roundings);
+  for (int64_t r = 0; r < in.m; ++r) {
+    for (int64_t j = 0; j < in.ldc; ++j) {
+      if (j >= in.width) {
+        ASSERT_EQ(c[r * in.ldc + j], kAbsent) << "written past row " << r;
+        continue;
       }
+      double sum = accumulate ? kAbsent : 0, size = sum;
+      for (int64_t i = 0; i < in.k; ++i) {
+        const double product =
+            static_cast<double>(in.a[r * in.lda + i]) * static_cast<double>(in.b[i * in.width + j]);
+        sum += product;
+        size += std::abs(product);
+      }
+      ASSERT_NEAR(c[r * in.ldc + j], sum, most * size)
+          << in.m << " x " << in.width << " x " << in.k << " at " << r << ", " << j;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, BlockGemm, testing::ValuesIn(cpu::block_gemms()),
+class BlockGemm : public testing::TestWithParam<cpu::NamedBlockGemm> {};
+
+TEST_P(BlockGemm, AgreesWithSumsInDoublePrecision) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto draw = [&] { return bf16(normal(random)); };
+  const auto check = [&](int64_t m, int64_t width, int64_t k) {
+    const Operands in(m, width, k, draw);
+    for (const bool accumulate : {true, false}) expect_rounded_sums(in, GetParam().multiply, accumulate);
+  };
+  // Every number of rows with every width, then long sums: slices of k end at 256 and 1024.
+  for (int64_t m = 1; m <= 20; ++m) {
+    for (const int64_t width : {16, 32, 48, 64}) check(m, width, 2 * (1 + random() % 40));
+  }
+  for (const int64_t k : {510, 512, 514, 1022, 1024, 1026, 2050}) check(7, 48, k);
+  for (int i = 0; i < 20; ++i) check(1 + random() % 64, 16 * (1 + random() % 4), 2 * (1 + random() % 300));
+}
+
+TEST_P(BlockGemm, NotANumberReachesItsRowAlone) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  Operands in(9, 64, 34, [&] { return bf16(normal(random)); });
+  in.a[4 * in.lda + 33] = std::numeric_limits<float>::quiet_NaN();
+  const auto c = in.product(GetParam().multiply, false);
+  for (int64_t r = 0; r < in.m; ++r) {
+    for (int64_t j = 0; j < in.width; ++j) ASSERT_EQ(std::isnan(c[r * in.ldc + j]), r == 4) << r << ", " << j;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, BlockGemm, testing::ValuesIn(every_block()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(BlockGemms, TheWidestComesFirst) {
+// Bit for bit, for operands of any exponent that cannot overflow, and for small ones, whose products and sums
+// are often denormal.
+TEST(DotBlock, TheInstructionIsThePortableOne) {
+  const auto native = cpu::avx512_bf16_block();
+  if (!native) GTEST_SKIP() << "no AVX512-BF16";
+  std::mt19937 random(3);
+  for (const float limit : {0x1p60f, 0x1p-60f}) {
+    const auto draw = [&] {
+      bf16 value;
+      do value.x = static_cast<uint16_t>(random());
+      while (!(std::abs(static_cast<float>(value)) < limit));
+      return value;
+    };
+    for (int i = 0; i < 100; ++i) {
+      const Operands in(1 + random() % 20, 16 * (1 + random() % 4), 2 * (1 + random() % 40), draw);
+      const auto c = in.product(native, i % 2), expected = in.product(cpu::dot_block<PortableDot>, i % 2);
+      ASSERT_EQ(std::memcmp(c.data(), expected.data(), c.size() * sizeof(float)), 0)
+          << in.m << " x " << in.width << " x " << in.k;
+    }
+  }
+}
+
+TEST(BlockGemms, TheFastestComesFirst) {
   EXPECT_STREQ(cpu::block_gemms().back().name, "sse2");
-  const std::string used = cpu::block_gemm_name();
-  EXPECT_TRUE(used == "brgemm" || used == cpu::block_gemms().front().name || std::getenv("HERO_GEMM"))
-      << used;
+  const std::string used = cpu::block_gemm_name(), fastest = cpu::block_gemms().front().name;
+  EXPECT_EQ(fastest == "avx512_bf16", cpu::avx512_bf16_block() != nullptr);
+  EXPECT_TRUE(used == "brgemm" || used == fastest || std::getenv("HERO_GEMM")) << used;
 }
 
 }  // namespace
