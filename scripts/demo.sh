@@ -48,3 +48,4 @@ say "comparing the two"
 say "a few lines from the HERO model"
 "$hero" generate "$run/hero" --prompt "def " --max-tokens 64
 say "report: $run/report.html"
+say "one pair of runs is not evidence: $hero study compares variants over several seeds (docs/study.md)"

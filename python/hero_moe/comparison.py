@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hero_moe.run_files import Run
+from hero_moe.run_files import Run, last_tenth
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Peak:
-    """The busiest expert of a snapshot: layers count from 1, experts from 0, `share` is a part of all tokens."""
+    """The busiest expert of a map of shares: layers count from 1, experts from 0, `share` is a part of all tokens."""
 
     layer: int
     expert: int
     share: float
-
-
-def last_tenth(count: int) -> int:
-    """How many of `count` records the last tenth holds: at least one."""
-    return max(1, -(-count // 10))
 
 
 def end_mean(values: np.ndarray) -> float:
@@ -66,8 +61,14 @@ def difference(run: Run, baseline: Run) -> Difference | None:
     return Difference(steps=steps, values=values, end=end, relative=end / (end_mean(reference) or np.nan))
 
 
-def peak_load(run: Run) -> Peak | None:
-    """The busiest expert of the run's last routing snapshot, or None without a snapshot."""
+def peak_load(run: Run) -> float:
+    """Share of all tokens that the busiest expert of any layer receives in a step, averaged over the last tenth of
+    the run's steps; NaN where one of them lacks it."""
+    return end_mean(run.metrics.scalars["max_expert_share"])
+
+
+def mapped_peak(run: Run) -> Peak | None:
+    """The busiest expert of the run's mean routing snapshot, or None without a snapshot."""
     if run.routing is None or not np.isfinite(run.routing.share).any():
         return None
     layer, expert = np.unravel_index(np.nanargmax(run.routing.share), run.routing.share.shape)
@@ -84,9 +85,9 @@ def layer_mean(values_NL: np.ndarray) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving mean over `window` records; skips NaN.
+    """Centered moving mean over `window` records; skips NaN.
 
-    At the end the window is cut off. At the start it grows from one record, always centred, so that the steep
+    At the end the window is cut off. At the start it grows from one record, always centered, so that the steep
     fall of a training loss is followed and not averaged away.
     """
     half = window // 2

@@ -21,7 +21,16 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from hero_moe.policy import sparse_route
-from hero_moe.router import RoutingHistory, check_visible, history_logits_through, init_bound
+from hero_moe.router import (
+    RoutingHistory,
+    accumulation_type,
+    check_visible,
+    history_logits_through,
+    init_bound,
+    operand_type,
+    round_through,
+    wide_product,
+)
 
 _ARGUMENT = "routing_history"
 _handed = threading.local()  # .current: from a layer's attention to the router behind it
@@ -66,16 +75,31 @@ class _HistoryGate(nn.Module):
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x_TD = hidden_states.reshape(-1, self.hidden_dim)
         history = self._take_history()
-        logits_TE = self.hidden_logits(x_TD, self.weight[:, : self.hidden_dim].contiguous())
-        if self.visible:
-            logits_TE = (logits_TE + self._history_logits(x_TD, history)).to(logits_TE.dtype)
-        wide = torch.float64 if logits_TE.dtype == torch.float64 else torch.float32
-        if self.detach:
-            history[self.layer] = logits_TE.detach().softmax(-1, dtype=wide).to(x_TD.dtype)
-        else:
-            history.store(self.layer, logits_TE.softmax(-1, dtype=wide))
+        weight_O = self.weight[:, : self.hidden_dim].contiguous()
+        logits_TE = self.hidden_logits(x_TD, weight_O)
+        added_TE = self._history_logits(x_TD, history) if self.visible else None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detach):
+            self._store(x_TD, weight_O, logits_TE, added_TE, history)
+        if added_TE is not None:
+            logits_TE = (logits_TE + added_TE).to(logits_TE.dtype)
         weights_TK, ids_TK = self.choose(logits_TE)
         return logits_TE, weights_TK, ids_TK
+
+    def _store(
+        self,
+        x_TD: Tensor,
+        weight_O: Tensor,
+        logits_TE: Tensor,
+        added_TE: Tensor | None,
+        history: RoutingHistory,
+    ) -> None:
+        """Stores the softmax of fp32 logits, rounded once, to the operands' type, as the trainer does. The
+        model may have rounded its own logits to bf16; then the hidden state's part is computed again."""
+        dtype = operand_type(x_TD)
+        if logits_TE.dtype != accumulation_type(dtype):
+            logits_TE = wide_product(x_TD, weight_O)
+        probs_TE = (logits_TE if added_TE is None else logits_TE + added_TE).softmax(-1)
+        history.store(self.layer, probs_TE.to(dtype) if self.detach else round_through(probs_TE, dtype))
 
     def _history_logits(self, x_TD: Tensor, history: RoutingHistory) -> Tensor:
         seen, sumsq = ([t.to(x_TD.device) for t in kind] for kind in history.visible(self.visible))

@@ -24,6 +24,7 @@ from hero_moe.sections import (
     configuration_section,
     evaluation_section,
     loss_section,
+    single_runs_in_words,
     title_and_summary,
 )
 
@@ -49,6 +50,8 @@ def build_page(runs: list[Run]) -> str:
                 configuration_section,
             )
         ]
+    warning = single_runs_in_words(shown)
+    sections.insert(0, page.paragraph(warning, "summary") if warning else "")
     return page.document(title, summary, [section for section in sections if section])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import hero_moe.library  # noqa: F401  torch.ops.hero
 
@@ -70,16 +71,40 @@ def init_bound(hidden_size: int, num_experts: int, layer: int) -> float:
     return 1.0 / math.sqrt(hidden_size + (layer - 1) * num_experts)
 
 
+def operand_type(x: Tensor) -> torch.dtype:
+    """The type of a router's operands and of the history it writes: x's own, or autocast's."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def round_through(probs: Tensor, dtype: torch.dtype) -> Tensor:
+    """`probs` rounded to `dtype`, in its own type; the gradient passes unchanged (straight-through)."""
+    if probs.dtype == dtype:
+        return probs
+    # Exact: a number and the number it is rounded to have an exact difference, and so has the sum.
+    return probs + (probs.to(dtype).to(probs.dtype) - probs).detach()
+
+
+def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight^T of operands in `operand_type`, in fp32 (fp64 from fp64), under autocast too."""
+    dtype = operand_type(x)
+    wide = accumulation_type(dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        return functional.linear(x.to(dtype).to(wide), weight.to(dtype).to(wide))
+
+
 def history_logits_through(
     x_TD: Tensor, weight_R: Tensor, history: Sequence[Tensor], depth_factor: float, eps: float, scale: bool
 ) -> Tensor:
     """(rho * H) W_R^T [T, E] with gradients into the history and through rho, in fp32 (fp64 from fp64)."""
-    dtype = accumulation_type(x_TD.dtype)
-    h = torch.cat(tuple(history), dim=1).to(dtype)
-    logits = h @ weight_R.to(dtype).t()
+    dtype = operand_type(x_TD)
+    wide = accumulation_type(dtype)
+    h = torch.cat(tuple(history), dim=1).to(wide)
+    logits = wide_product(h, weight_R)
     if not scale:
         return logits
-    rms_x, rms_h = (t.to(dtype).square().mean(1, keepdim=True).sqrt() for t in (x_TD, h))
+    rms_x, rms_h = (t.square().mean(1, keepdim=True).sqrt() for t in (x_TD.to(dtype).to(wide), h))
     return depth_factor * rms_x / (rms_h + eps) * logits
 
 
@@ -141,24 +166,23 @@ class HistoryRouter(nn.Module):
         """Returns logits_TE and probs_TE = softmax(logits), both differentiable, fp32 (fp64 from fp64).
 
         Reads the visible layers of `history` (KeyError where one is missing) and stores its own probabilities
-        there under `layer`, in the type that it computes in.
+        there under `layer`, rounded to the type of x (autocast's under autocast).
         """
         seen, sumsq = history.visible(self.visible)
         if self.detach:
             logits, probs, own = torch.ops.hero.route(
                 x_TD, self.weight, seen, sumsq, self.depth_factor, self.eps, self.scale
             )
-            history.store(self.layer, probs.detach().to(_operand_type(x_TD)), own)
+            history.store(self.layer, probs.detach().to(operand_type(x_TD)), own)
             return logits, probs
-        wide = accumulation_type(x_TD.dtype)
-        logits = x_TD.to(wide) @ self.weight[:, : self.hidden_size].to(wide).t()
+        logits = wide_product(x_TD, self.weight[:, : self.hidden_size])
         if seen:
             weight_R = self.weight[:, self.hidden_size :]
             logits = logits + history_logits_through(
                 x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale
             )
         probs = logits.softmax(-1)
-        history.store(self.layer, probs)
+        history.store(self.layer, round_through(probs, operand_type(x_TD)))
         return logits, probs
 
     def extra_repr(self) -> str:
@@ -166,10 +190,3 @@ class HistoryRouter(nn.Module):
             f"hidden_size={self.hidden_size}, num_experts={self.num_experts}, layer={self.layer}, "
             f"visible={self.visible}, scale={self.scale}, eps={self.eps}, detach={self.detach}"
         )
-
-
-def _operand_type(x: Tensor) -> torch.dtype:
-    """The type that hero::route computes in: x's own, or autocast's."""
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from hero_moe.comparison import bucket_means, layer_mean, peak_load
+from hero_moe.comparison import bucket_means, layer_mean, mapped_peak
 from hero_moe.figures import ROUND_STEPS, LineStyle, draw_runs, new_figure, percent_ticks, step_axis, to_svg
 from hero_moe.run_files import Run
 
@@ -58,13 +58,13 @@ def show_map(
 
 
 def expert_figure(runs: Sequence[Run]) -> str:
-    """Expert share [layers x experts] in each run's last routing snapshot; a ring marks each run's peak."""
-    top = max(peak_load(run).share for run in runs)
+    """Expert share [layers x experts], mean of each run's last snapshots; a ring marks the largest."""
+    top = max(mapped_peak(run).share for run in runs)
     figure, grid, panels = panel_grid(len(runs), max(run.routing.share.shape[0] for run in runs))
     for axes, run in zip(panels, runs):
         layers, experts = run.routing.share.shape
         image = show_map(axes, run.routing.share, (-0.5, experts - 0.5, layers + 0.5, 0.5), top)
-        peak = peak_load(run)
+        peak = mapped_peak(run)
         axes.plot(
             peak.expert,
             peak.layer,
@@ -77,7 +77,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
         )
         title = short_name(run.name, 90 // grid.shape[1])
         axes.set_title(
-            f"{title}\npeak {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
+            f"{title}\nlargest {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
         )
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     label_outside(grid, len(runs), "expert")

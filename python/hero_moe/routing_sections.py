@@ -9,7 +9,7 @@ import numpy as np
 from hero_moe import comparison as numbers
 from hero_moe import figures, page, routing_figures
 from hero_moe.run_files import Run
-from hero_moe.sections import NONE, Comparison, percent, plain, short_count
+from hero_moe.sections import NONE, Comparison, percent, plain, short_count, single_runs_in_short
 
 
 def _end_of_layers(run: Run, key: str) -> float:
@@ -21,9 +21,9 @@ def _end_of_layers(run: Run, key: str) -> float:
 def routing_section(shown: Comparison) -> str:
     """Loads at the end, heat maps of expert shares, busiest expert and entropy over time."""
     parts = [_load_table(shown)]
-    mapped = [run for run in shown.runs if numbers.peak_load(run) is not None]
+    mapped = [run for run in shown.runs if numbers.mapped_peak(run) is not None]
     if mapped:
-        parts.append(page.figure(routing_figures.expert_figure(mapped), _expert_caption(shown, mapped)))
+        parts.append(page.figure(routing_figures.expert_figure(mapped), _expert_caption(mapped)))
     else:
         parts.append(page.paragraph("No routing snapshot has been written yet."))
     if any(
@@ -40,56 +40,48 @@ def _load_table(shown: Comparison) -> str:
     rows = []
     for run in shown.runs:
         peak, uniform = numbers.peak_load(run), run.uniform_share
-        where = f"layer {peak.layer}, expert {peak.expert}" if peak else NONE
-        times = f"{peak.share / uniform:.1f}×" if peak and uniform else NONE
         rows.append(
             [
                 page.cell(run.name),
-                page.cell(percent(peak.share) if peak else NONE),
-                page.cell(times),
-                page.cell(where),
-                page.cell(f"{run.routing.step:,}" if run.routing else NONE),
-                page.cell(percent(numbers.end_mean(run.metrics.scalars["max_expert_share"]))),
+                page.cell(percent(peak)),
+                page.cell(f"{peak / uniform:.1f}×" if uniform and math.isfinite(peak) else NONE),
                 page.cell(plain(_end_of_layers(run, "max_over_mean"), 2)),
                 page.cell(plain(_end_of_layers(run, "entropy"), 2)),
             ]
         )
     header = [
         "run",
-        ("peak load", "of all tokens"),
+        ("peak expert load", "of all tokens"),
         ("of uniform", "K/E"),
-        "where",
-        ("snapshot", "step"),
-        ("busiest expert", "last 10%"),
-        ("max / mean", "last 10%"),
-        ("entropy (nats)", "last 10%"),
+        ("max / mean", "over layers"),
+        ("entropy (nats)", "over layers"),
     ]
-    return page.table(header, rows)
+    note = "Means over the last 10% of the steps. Peak expert load: what the busiest expert of any layer receives in a step."
+    return page.table(header, rows) + page.paragraph(" ".join([note, *single_runs_in_short(shown)]))
 
 
-def _expert_caption(shown: Comparison, mapped: list[Run]) -> str:
-    peaks = [(numbers.peak_load(run), run) for run in mapped]
-    peak, busiest = max(peaks, key=lambda item: item[0].share)
-    text = "Share of all tokens that each expert receives in the last snapshot, on one colour scale; "
-    text += "rings mark the peaks. "
+def _expert_caption(mapped: list[Run]) -> str:
+    taken = sorted({_snapshots_in_words(run.routing.steps) for run in mapped})
+    text = "Share of all tokens that each expert receives, on one color scale; rings mark the largest. "
+    text += (
+        f"Mean of the snapshots within the last 10% of the steps, or else the last one: {'; '.join(taken)}. "
+    )
     levels = {run.uniform_share for run in mapped} - {None}
     if len(levels) == 1:
         text += f"Perfect balance would be {percent(levels.pop())} everywhere. "
-    text += f"Highest: {busiest.name}, {percent(peak.share)} on expert {peak.expert} of layer {peak.layer}"
-    base = numbers.peak_load(shown.baseline)
-    others = [item for item in peaks if item[1] is not shown.baseline]
-    if base is not None and others:
-        lowest, run = min(others, key=lambda item: item[0].share)
-        change = lowest.share / base.share - 1
-        relation = (
-            f"{abs(change):.1%} {'below' if change < 0 else 'above'} the baseline's {percent(base.share)}"
-        )
-        text += f"; lowest peak of the others: {run.name}, {percent(lowest.share)}, {relation}"
-    return text + ". Layers count from 1, experts from 0."
+    if any(len(run.routing.steps) == 1 for run in mapped):
+        text += "One snapshot is one step's batch: its largest share changes from step to step. "
+    return text + "Layers count from 1, experts from 0."
+
+
+def _snapshots_in_words(steps: list[int]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]:,}"
+    return f"{len(steps)} of steps {steps[0]:,} to {steps[-1]:,}"
 
 
 def _load_caption(shown: Comparison) -> str:
-    ends = [(numbers.end_mean(run.metrics.scalars["max_expert_share"]), run.name) for run in shown.runs]
+    ends = [(numbers.peak_load(run), run.name) for run in shown.runs]
     ends = sorted(end for end in ends if math.isfinite(end[0]))
     text = "Left: the share of all tokens that the busiest expert of any layer receives. "
     text += "Right: entropy; higher is more even. "
@@ -192,7 +184,7 @@ def speed_section(shown: Comparison) -> str:
         ("peak memory", "MiB, largest"),
     ]
     caption = (
-        "Throughput: raw values behind their centred mean."
+        "Throughput: raw values behind their centered mean."
         if len(shown.runs) <= figures.RAW_RUNS
         else "Throughput."
     )
@@ -208,4 +200,8 @@ def speed_section(shown: Comparison) -> str:
         if known
         else ""
     )
-    return page.section("Speed and memory", page.table(header, rows), plot)
+    note = (
+        "Rates of single runs depend on what else the machine did; `hero bench cost-table` measures in turns."
+    )
+    about = page.paragraph(note) if len(shown.runs) > 1 else ""
+    return page.section("Speed and memory", page.table(header, rows), about, plot)

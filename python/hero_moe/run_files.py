@@ -58,10 +58,11 @@ class Metrics:
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
-    """Expert shares [L, E] at one step: the part of all tokens that each expert receives (uniform: K/E)."""
+class Routing:
+    """Expert shares [L, E], the part of all tokens that each expert receives (uniform: K/E): mean of the snapshots
+    at `steps`, those within the last tenth of the run's steps, or else the last one."""
 
-    step: int
+    steps: list[int]
     share: np.ndarray
 
 
@@ -84,7 +85,7 @@ class Run:
     path: Path
     config: dict[str, Any]
     metrics: Metrics
-    routing: Snapshot | None
+    routing: Routing | None
     evaluations: list[Evaluation]
 
     @property
@@ -101,6 +102,11 @@ class Run:
         """K/E, the share of every expert under perfect balance, or None where the configuration does not tell."""
         experts, chosen = (self.config.get(f"model.{key}") for key in ("num_experts", "num_experts_per_tok"))
         return chosen / experts if experts and chosen else None
+
+
+def last_tenth(count: int) -> int:
+    """How many of `count` records the last tenth holds: at least one."""
+    return max(1, -(-count // 10))
 
 
 def _read(path: Path) -> bytes:
@@ -190,22 +196,28 @@ def _read_metrics(path: Path) -> Metrics:
     )
 
 
-def _read_routing(path: Path) -> Snapshot | None:
-    """The last complete snapshot, or None where there is none yet."""
-    last = None
+def _read_routing(path: Path, since: int) -> Routing | None:
+    """The mean of the complete snapshots from step `since` on, or the last one before, or None without any."""
+    steps: list[int] = []
+    total = np.zeros(())
     for where, record in _json_lines(path) if path.exists() else ():
-        rows = record.get("expert_share")
-        if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
-            raise InputError(
-                f"{where}: expert_share: found no rows, expected [[share of each expert] per layer]"
-            )
-        if len({len(row) for row in rows}) != 1:
-            raise InputError(
-                f"{where}: expert_share: found rows of different lengths, expected one value per expert"
-            )
-        share = np.array([[_number(value, where, "expert_share") for value in row] for row in rows])
-        last = Snapshot(step=_integer(record, where, "step"), share=share)
-    return last
+        step, share = _integer(record, where, "step"), _read_share(record, where)
+        if not steps or steps[-1] < since or share.shape != total.shape:
+            steps, total = [], np.zeros(share.shape)
+        steps.append(step)
+        total = total + share
+    return Routing(steps, total / len(steps)) if steps else None
+
+
+def _read_share(record: dict[str, Any], where: str) -> np.ndarray:
+    rows = record.get("expert_share")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
+        raise InputError(f"{where}: expert_share: found no rows, expected [[share of each expert] per layer]")
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(
+            f"{where}: expert_share: found rows of different lengths, expected one value per expert"
+        )
+    return np.array([[_number(value, where, "expert_share") for value in row] for row in rows])
 
 
 def _read_evaluations(path: Path) -> list[Evaluation]:
@@ -248,12 +260,14 @@ def load_run(path: Path, name: str) -> Run:
         config = tomllib.loads(_read(config_path).decode("utf-8"))
     except ValueError as error:
         raise InputError(f"{config_path}: broken TOML ({error}), expected a run's configuration") from error
+    metrics = _read_metrics(path / "metrics.jsonl")
+    late = metrics.steps[-last_tenth(len(metrics.steps)) :]
     return Run(
         name=name,
         path=path,
         config=_flatten(config),
-        metrics=_read_metrics(path / "metrics.jsonl"),
-        routing=_read_routing(path / "routing.jsonl"),
+        metrics=metrics,
+        routing=_read_routing(path / "routing.jsonl", int(late[0])),
         evaluations=_read_evaluations(path / "eval.json"),
     )
 

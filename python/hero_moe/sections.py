@@ -126,6 +126,29 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     )
 
 
+def single_runs_in_words(shown: Comparison) -> str:
+    """That differences between single runs are not evidence; empty for one run."""
+    if len(shown.runs) < 2:
+        return ""
+    these = (
+        "This is one pair of runs"
+        if len(shown.runs) == 2
+        else "Every difference here is between two single runs"
+    )
+    return (
+        f"{these}, which is not evidence that one configuration is better: another seed or another machine changes the "
+        "difference, often its sign. `hero study` trains every variant with several seeds and gives intervals."
+    )
+
+
+def single_runs_in_short(shown: Comparison) -> list[str]:
+    """The same for the notes below a table."""
+    if len(shown.runs) < 2:
+        return []
+    these = "One pair of runs is" if len(shown.runs) == 2 else "Differences between single runs are"
+    return [f"{these} not evidence: see `hero study`."]
+
+
 def loss_section(shown: Comparison) -> str:
     """Table of final losses, curves of the loss and of the advantage over the baseline."""
     losses = [numbers.final_loss(run) for run in shown.runs]
@@ -134,9 +157,9 @@ def loss_section(shown: Comparison) -> str:
     ]
     if len(losses) > 1:
         notes.append("Differences are means over the last 10% of the steps shared with the baseline.")
-    notes += _mismatch_notes(shown)
+    notes += [*single_runs_in_short(shown), *_mismatch_notes(shown)]
     behind = "thin: every step; thick: " if len(shown.runs) <= figures.RAW_RUNS else ""
-    caption = f"Language-model loss ({behind}centred mean over {figures.SMOOTHED:.0%} of a run's steps)."
+    caption = f"Language-model loss ({behind}centered mean over {figures.SMOOTHED:.0%} of a run's steps)."
     best = _lowest(shown, losses)
     if best is not None:
         caption += f" Lowest at the end: {shown.runs[losses.index(best)].name}, {plain(best)}."
@@ -191,11 +214,12 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
 def _advantage_caption(shown: Comparison) -> str:
     ends = [diff.end for diff in shown.differences if diff is not None]
     ahead = sum(end < 0 for end in ends)
-    return (
-        f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centred mean over "
+    text = (
+        f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centered mean over "
         f"{figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); above zero the run is better. "
         f"At the end {ahead} of {len(ends)} {'is' if ahead == 1 else 'are'} ahead."
     )
+    return " ".join([text, *single_runs_in_short(shown)])
 
 
 def _mismatch_notes(shown: Comparison) -> list[str]:
@@ -247,7 +271,8 @@ def evaluation_section(shown: Comparison) -> str:
             )
         rows.append(row)
     note = "Loss in nats per token, perplexity in brackets; the lowest loss of each dataset in bold."
-    return page.section("Evaluation", page.table(header, rows), page.paragraph(note))
+    notes = " ".join([note, *single_runs_in_short(shown)])
+    return page.section("Evaluation", page.table(header, rows), page.paragraph(notes))
 
 
 def _perplexity_text(value: float) -> str:

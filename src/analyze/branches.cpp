@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "analyze/coupling.h"
+
 namespace hero {
 namespace {
 
@@ -51,7 +53,9 @@ Branches branches(const Transformer& model, const std::vector<Routing>& routings
     const auto first = static_cast<int64_t>(m) * e;
     const auto& probs = routings[seen[m] - 1].probs;
     const auto q = (stored ? probs.to(router_dtype(model.config())) : probs).to(at::kDouble);
-    out.predecessors.push_back(rho * at::mm(q, weight.slice(1, first, first + e).to(at::kDouble).t()));
+    const auto block = weight.slice(1, first, first + e).to(at::kDouble);
+    out.predecessors.push_back(rho * at::mm(q, block.t()));
+    out.centered.push_back(rho * at::mm(q, centered_block(block).t()));
     out.history += out.predecessors.back();
   }
   out.hidden = out.total - out.history;
@@ -78,8 +82,8 @@ double divergence(const at::Tensor& z, const at::Tensor& other) {
 HistorySums::HistorySums(const Transformer& model)
     : model_(&model), sums_(static_cast<size_t>(model.layout().layers())) {
   const int64_t layers = model.layout().layers();
-  change_ = at::zeros({layers, layers}, at::kDouble);
-  kl_ = at::zeros({layers, layers}, at::kDouble);
+  for (auto* removal : {&raw_, &centered_})
+    *removal = {at::zeros({layers, layers}, at::kDouble), at::zeros({layers, layers}, at::kDouble)};
 }
 
 void HistorySums::add(const std::vector<Routing>& routings) {
@@ -110,13 +114,26 @@ void HistorySums::add_layer(const std::vector<Routing>& routings, int64_t l) {
   sums.alone += shared_part(ids, std::get<1>(parts.history.topk(ids.size(1), 1)));
   sums.alone_1 += equal_likeliest(parts.total, parts.history);
   sums.kl += divergence(parts.total, parts.history);
-  const auto& seen = model_->layout().visible(l);
-  const auto tokens = static_cast<double>(ids.size(0));
+  add_removal(raw_, parts.predecessors, parts.total, routings[l - 1]);
+  add_removal(centered_, parts.centered, parts.total, routings[l - 1]);
+}
+
+void HistorySums::add_removal(Removal& removal, const std::vector<at::Tensor>& contributions,
+                              const at::Tensor& total, const Routing& own) {
+  const auto& seen = model_->layout().visible(own.layer);
+  const auto tokens = static_cast<double>(own.ids.size(0));
   for (size_t m = 0; m < seen.size(); ++m) {
-    const auto without = parts.total - parts.predecessors[m];
-    change_[l - 1][seen[m] - 1] += tokens - shared_part(ids, chosen(without));
-    kl_[l - 1][seen[m] - 1] += divergence(parts.total, without);
+    const auto without = total - contributions[m];
+    const auto ids = chosen_experts(*model_, own.layer, without.to(own.logits.scalar_type()));
+    removal.change_LL[own.layer - 1][seen[m] - 1] += tokens - shared_part(own.ids, ids);
+    removal.kl_LL[own.layer - 1][seen[m] - 1] += divergence(total, without);
   }
+}
+
+Removal HistorySums::removal(Contribution removed) const {
+  const auto& sums = removed == Contribution::kRaw ? raw_ : centered_;
+  const auto n = static_cast<double>(tokens_);
+  return {sums.change_LL / n, sums.kl_LL / n};
 }
 
 HistoryUse HistorySums::use(int64_t l) const {

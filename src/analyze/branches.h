@@ -13,7 +13,14 @@ struct Branches {
   at::Tensor hidden;                     ///< Z_O = Z - Z_R
   at::Tensor history;                    ///< Z_R; undefined where M_l = 0
   std::vector<at::Tensor> predecessors;  ///< Z_R^(p) = rho Q^(p) W_R^(l,p)^T of every visible p, oldest first
+  /// The same with centered_block(W_R^(l,p)): each differs from Z_R^(p) by rho times a constant of each
+  /// expert and by a shift of all logits.
+  std::vector<at::Tensor> centered;
 };
+
+/// Which part of a predecessor's contribution is removed: all of it, or the part of the centered block, so
+/// that the layer keeps its bias of each expert.
+enum class Contribution { kRaw, kCentered };
 
 /// Those of layer l, from what the model's layers (all of them, l ascending) made of some tokens. The
 /// router's input is not needed: rho and the earlier layers' probabilities give Z_R, and what is left is Z_O.
@@ -36,6 +43,13 @@ struct HistoryUse {
   double alone = 0, alone_1 = 0, alone_kl = 0;  ///< against Z_R alone; KL(Q || softmax(Z_R))
 };
 
+/// Effect of removing p's contribution from the logits of layer l, means over tokens, fp64 [L, L]; 0 where l
+/// does not see p.
+struct Removal {
+  at::Tensor change_LL;  ///< part of the K chosen experts that are no longer chosen
+  at::Tensor kl_LL;      ///< KL(Q || Q without p), nats
+};
+
 /// Sums over tokens of what the history does in every layer.
 class HistorySums {
  public:
@@ -48,21 +62,20 @@ class HistorySums {
   /// Of layer l with M_l > 0. Variances are taken over experts, then averaged over tokens each for itself,
   /// as `history_variance_share` in metrics.jsonl.
   HistoryUse use(int64_t l) const;
-  /// [L, L] fp64: at layer l, with p's part taken out of its logits, the mean part of the K chosen experts
-  /// that are no longer chosen; and mean KL(Q || Q without p). 0 where l does not see p.
-  at::Tensor routing_change_LL() const { return change_ / static_cast<double>(tokens_); }
-  at::Tensor routing_kl_LL() const { return kl_ / static_cast<double>(tokens_); }
+  Removal removal(Contribution removed) const;
 
  private:
   struct Sums {
     double var_hidden = 0, var_history = 0, agreement = 0, agreement_1 = 0, alone = 0, alone_1 = 0, kl = 0;
   };
   void add_layer(const std::vector<Routing>& routings, int64_t l);
+  void add_removal(Removal& removal, const std::vector<at::Tensor>& contributions, const at::Tensor& total,
+                   const Routing& own);
 
   const Transformer* model_;
   int64_t tokens_ = 0;
   std::vector<Sums> sums_;
-  at::Tensor change_, kl_;
+  Removal raw_, centered_;  // sums
 };
 
 /// The paper's eta_R (Proposition 5): the history's share of layer l's logit variance at initialisation,

@@ -125,8 +125,7 @@ void add_passes(json& numbers, const AnalyzeOptions& options, const ModelFolder&
   {
     const auto model = load_model(analysed.folder, /*dtype=*/"", device);
     const auto& layout = model->layout();
-    const auto passes = 1 + static_cast<int64_t>(predecessors(layout).size());
-    StepProgress progress("window", passages.windows() * passes, rate);
+    StepProgress progress("window", passages.windows() * history_passes(layout), rate);
     const auto effects =
         history_effects(*model, passages, options.batch, [&](int64_t windows) { progress.update(windows); });
     progress.finish();

@@ -51,9 +51,10 @@ double effective_rank(const at::Tensor& matrix) {
 
 namespace {
 
+using BlockOf = std::function<at::Tensor(const LayerPair&)>;
+
 // Of these blocks [E, E] fp64, at least one.
-StrongCoupling strong_coupling(const std::vector<LayerPair>& pairs,
-                               const std::function<at::Tensor(const LayerPair&)>& block_of) {
+StrongCoupling strong_coupling(const std::vector<LayerPair>& pairs, const BlockOf& block_of) {
   std::vector<double> magnitudes;
   for (const auto& pair : pairs) {
     const auto sizes = block_of(pair).abs().contiguous();
@@ -77,26 +78,50 @@ StrongCoupling strong_coupling(const std::vector<LayerPair>& pairs,
   return out;
 }
 
+BlockStrength strength(const at::Tensor& block) {
+  return {.norm = block.norm().item<double>(), .effective_rank = effective_rank(block)};
+}
+
+BlockStatistics statistics(const HistoryLayout& layout, const std::vector<PairStrength>& pairs,
+                           BlockStrength PairStrength::* kind, const BlockOf& block_of) {
+  BlockStatistics out{.dependency_LL = at::zeros({layout.layers(), layout.layers()}, at::kDouble),
+                      .strong = std::nullopt};
+  for (const auto& one : pairs)
+    out.dependency_LL[one.pair.layer - 1][one.pair.predecessor - 1] = (one.*kind).norm * one.depth_factor;
+  if (!pairs.empty()) out.strong = strong_coupling(visible_pairs(layout), block_of);
+  return out;
+}
+
 }  // namespace
+
+at::Tensor centered_block(const at::Tensor& block) {
+  const auto columns = block - block.mean(0, /*keepdim=*/true);
+  return columns - columns.mean(1, /*keepdim=*/true);
+}
+
+at::Tensor expert_bias(const RouterHistory& history, int64_t l) {
+  auto bias = at::zeros({history.layout().experts()}, at::kDouble);
+  for (const int64_t p : history.layout().visible(l)) bias += history.block(l, p).mean(1);
+  return bias - bias.mean();
+}
 
 Coupling coupling(const RouterHistory& history) {
   const auto& layout = history.layout();
+  const auto raw = [&](const LayerPair& pair) { return history.block(pair.layer, pair.predecessor); };
+  const auto centered = [&](const LayerPair& pair) { return centered_block(raw(pair)); };
   Coupling out;
-  out.dependency_LL = at::zeros({layout.layers(), layout.layers()}, at::kDouble);
-  const auto pairs = visible_pairs(layout);
-  const auto block_of = [&](const LayerPair& pair) { return history.block(pair.layer, pair.predecessor); };
-  for (const auto& pair : pairs) {
-    const auto block = block_of(pair).contiguous();
-    const double factor = history.depth_factor(pair.layer), norm = block.norm().item<double>();
-    out.pairs.push_back({pair, factor, norm, effective_rank(block)});
-    out.dependency_LL[pair.layer - 1][pair.predecessor - 1] = norm * factor;
+  for (const auto& pair : visible_pairs(layout)) {
+    out.pairs.push_back({.pair = pair,
+                         .depth_factor = history.depth_factor(pair.layer),
+                         .raw = strength(raw(pair).contiguous()),
+                         .centered = strength(centered(pair))});
   }
-  if (pairs.empty()) return out;
-  out.strong = strong_coupling(pairs, block_of);
-  out.centred = strong_coupling(pairs, [&](const LayerPair& pair) {
-    const auto block = block_of(pair);
-    return block - block.mean(0, /*keepdim=*/true);
-  });
+  out.raw = statistics(layout, out.pairs, &PairStrength::raw, raw);
+  out.centered = statistics(layout, out.pairs, &PairStrength::centered, centered);
+  out.expert_bias_LE = at::zeros({layout.layers(), layout.experts()}, at::kDouble);
+  for (int64_t l = 1; l <= layout.layers(); ++l) {
+    if (!layout.visible(l).empty()) out.expert_bias_LE[l - 1] = expert_bias(history, l);
+  }
   return out;
 }
 

@@ -13,11 +13,15 @@ struct LayerPair {
   int64_t layer = 0, predecessor = 0;
 };
 
+struct BlockStrength {
+  double norm = 0;  ///< Frobenius
+  double effective_rank = 0;
+};
+
 struct PairStrength {
   LayerPair pair;
-  double depth_factor = 1;    ///< as RouterHistory
-  double norm = 0;            ///< Frobenius, of the raw block
-  double effective_rank = 0;  ///< of the raw block
+  double depth_factor = 1;  ///< as RouterHistory
+  BlockStrength raw, centered;
 };
 
 /// Entries of all blocks at one layer distance.
@@ -33,16 +37,30 @@ struct StrongCoupling {
   std::vector<DistanceShare> distances;  ///< ascending, those that occur
 };
 
-struct Coupling {
+/// What depends on whether the blocks are raw or centered.
+struct BlockStatistics {
   at::Tensor dependency_LL;              ///< fp64, D_{l,p} = ||W_R^(l,p)||_F sqrt((l-1)/M_l); 0 where unseen
-  std::optional<StrongCoupling> strong;  ///< the paper's; none where no layer sees another
-  /// The same without what the softmax does not see: every source expert's mean over the target experts,
-  /// which raises all logits alike, is taken out of its column first.
-  std::optional<StrongCoupling> centred;
+  std::optional<StrongCoupling> strong;  ///< none where no layer sees another
+};
+
+/// Two changes of W_R leave every routing probability as it is: adding a constant to a column of a block,
+/// because softmax ignores a shift of all logits, and moving a constant of a row from one block to another,
+/// because each layer's probabilities sum to 1 and the blocks share rho. The raw statistics (the paper's)
+/// depend on both changes; the centered ones and the bias on neither.
+struct Coupling {
+  BlockStatistics raw, centered;
+  at::Tensor expert_bias_LE;        ///< fp64, expert_bias(); 0 in layers that see no other
   std::vector<PairStrength> pairs;  ///< every visible pair, by layer, then predecessor
 };
 
 Coupling coupling(const RouterHistory& history);
+
+/// A block [E, E] without its column means (over target experts) and its row means (over source experts).
+at::Tensor centered_block(const at::Tensor& block);
+
+/// Sum of the blocks' row means of layer l, minus its mean over experts, which shifts all logits: what the
+/// centered blocks lack. It adds rho times this to each expert's logit. fp64 [E]; l must see a predecessor.
+at::Tensor expert_bias(const RouterHistory& history, int64_t l);
 
 /// The visible pairs of a layout, by layer, then predecessor.
 std::vector<LayerPair> visible_pairs(const HistoryLayout& layout);

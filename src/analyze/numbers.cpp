@@ -83,14 +83,18 @@ json coupling_json(const Coupling& coupling) {
     pairs.push_back({{"layer", p.pair.layer},
                      {"predecessor", p.pair.predecessor},
                      {"depth_factor", p.depth_factor},
-                     {"norm", p.norm},
-                     {"effective_rank", p.effective_rank}});
+                     {"norm", p.raw.norm},
+                     {"effective_rank", p.raw.effective_rank},
+                     {"centered_norm", p.centered.norm},
+                     {"centered_effective_rank", p.centered.effective_rank}});
   }
-  return {{"layer_dependency", rows_json(coupling.dependency_LL)},
-          {"tau", tau_json(coupling.strong)},
-          {"coupling_by_distance", distances_json(coupling.strong)},
-          {"centred_tau", tau_json(coupling.centred)},
-          {"centred_coupling_by_distance", distances_json(coupling.centred)},
+  return {{"layer_dependency", rows_json(coupling.raw.dependency_LL)},
+          {"tau", tau_json(coupling.raw.strong)},
+          {"coupling_by_distance", distances_json(coupling.raw.strong)},
+          {"centered_layer_dependency", rows_json(coupling.centered.dependency_LL)},
+          {"centered_tau", tau_json(coupling.centered.strong)},
+          {"centered_coupling_by_distance", distances_json(coupling.centered.strong)},
+          {"expert_bias", rows_json(coupling.expert_bias_LE)},
           {"pairs", pairs}};
 }
 
@@ -100,22 +104,38 @@ json peak_json(const Peak& peak) {
   return {{"share", peak.share}, {"layer", peak.layer}, {"expert", peak.expert}};
 }
 
-json removal_json(const HistoryEffects& effects, const HistoryLayout& layout, const Coupling& coupling) {
-  const auto change = effects.sums.routing_change_LL();
+// Spearman's between D_{l,p} and the routing change, over the visible pairs.
+json correlation_json(const HistoryLayout& layout, const at::Tensor& dependency_LL,
+                      const at::Tensor& change_LL) {
   std::vector<double> strengths, changes;
   for (const auto& [l, p] : visible_pairs(layout)) {
-    strengths.push_back(coupling.dependency_LL[l - 1][p - 1].item<double>());
-    changes.push_back(change[l - 1][p - 1].item<double>());
+    strengths.push_back(dependency_LL[l - 1][p - 1].item<double>());
+    changes.push_back(change_LL[l - 1][p - 1].item<double>());
   }
   const auto correlation = rank_correlation(strengths, changes);
+  return correlation ? json(*correlation) : json(nullptr);
+}
+
+json removal_json(const HistoryEffects& effects, const HistoryLayout& layout, const Coupling& coupling) {
+  const auto raw = effects.sums.removal(Contribution::kRaw);
+  const auto centered = effects.sums.removal(Contribution::kCentered);
+  const double whole = effects.utilisation.loss;
   json losses = json::array();
-  for (const auto& [p, loss] : effects.losses) {
-    losses.push_back({{"predecessor", p}, {"loss", loss}, {"loss_change", loss - effects.utilisation.loss}});
+  for (const auto& [p, loss, centered_loss] : effects.losses) {
+    losses.push_back({{"predecessor", p},
+                      {"loss", loss},
+                      {"loss_change", loss - whole},
+                      {"centered_loss", centered_loss},
+                      {"centered_loss_change", centered_loss - whole}});
   }
-  return {{"routing_change", rows_json(change)},
-          {"routing_kl", rows_json(effects.sums.routing_kl_LL())},
+  return {{"routing_change", rows_json(raw.change_LL)},
+          {"routing_kl", rows_json(raw.kl_LL)},
+          {"centered_routing_change", rows_json(centered.change_LL)},
+          {"centered_routing_kl", rows_json(centered.kl_LL)},
           {"loss_without", losses},
-          {"rank_correlation", correlation ? json(*correlation) : json(nullptr)}};
+          {"rank_correlation", correlation_json(layout, coupling.raw.dependency_LL, raw.change_LL)},
+          {"centered_rank_correlation",
+           correlation_json(layout, coupling.centered.dependency_LL, centered.change_LL)}};
 }
 
 }  // namespace
@@ -186,18 +206,27 @@ json token_texts(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
 }
 
 void write_numbers(const fs::path& out, const json& numbers, const RouterHistory& history) {
-  std::vector<at::Tensor> blocks;
+  std::vector<at::Tensor> tensors;
   std::vector<TensorView> views;
-  for (const auto& [l, p] : visible_pairs(history.layout())) {
-    blocks.push_back(history.block(l, p).to(at::kFloat).contiguous());
-    views.push_back(tensor_view("coupling." + std::to_string(l) + "." + std::to_string(p), blocks.back()));
+  const auto add = [&](const std::string& name, const at::Tensor& values) {
+    tensors.push_back(values.to(at::kFloat).contiguous());
+    views.push_back(tensor_view(name, tensors.back()));
+  };
+  const auto& layout = history.layout();
+  for (const auto& [l, p] : visible_pairs(layout)) {
+    const std::string place = std::to_string(l) + "." + std::to_string(p);
+    add("coupling." + place, history.block(l, p));
+    add("centered." + place, centered_block(history.block(l, p)));
+  }
+  for (int64_t l = 1; l <= layout.layers(); ++l) {
+    if (!layout.visible(l).empty()) add("expert_bias." + std::to_string(l), expert_bias(history, l));
   }
   std::error_code failed;
   fs::create_directories(out, failed);
   if (failed) throw RunError(out.string() + ": cannot be made: " + failed.message());
-  const fs::path tensors = out / "analysis.safetensors", unfinished = tensors.string() + ".tmp";
+  const fs::path blocks = out / "analysis.safetensors", unfinished = blocks.string() + ".tmp";
   write_safetensors(unfinished, views, {{"format", "pt"}});
-  rename_durable(unfinished, tensors);
+  rename_durable(unfinished, blocks);
   // A line for every key.
   std::string text;
   for (const auto& [key, value] : numbers.items()) {

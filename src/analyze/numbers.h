@@ -10,7 +10,7 @@ namespace hero {
 /// `model`: what was analysed. `folder`: the folder with config.json, as resolve_model_dir found it.
 nlohmann::ordered_json model_json(const std::filesystem::path& folder, const Config& config);
 
-/// `layer_dependency`, `tau`, `coupling_by_distance` and `pairs`.
+/// `layer_dependency`, `tau` and `coupling_by_distance`, raw and centered, `expert_bias` and `pairs`.
 nlohmann::ordered_json coupling_json(const Coupling& coupling);
 
 /// `expert_share`, `utilisation` without a baseline, `history`, `agreement`, `history_alone`, `removal` and

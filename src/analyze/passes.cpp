@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "config/error.h"
 #include "ops/ops.h"
@@ -99,7 +100,7 @@ std::vector<double> ranks(const std::vector<double>& values) {
 
 }  // namespace
 
-WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p) {
+WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p, Contribution removed) {
   at::NoGradGuard no_grad;
   const auto& layout = model.layout();
   const int64_t d = model.config().model.hidden_size, e = layout.experts();
@@ -112,7 +113,11 @@ WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p) {
     const int64_t first = d + (place - seen.begin()) * e;
     const auto block = router.weight().detach().slice(1, first, first + e);
     saved_.push_back({block, block.clone()});
-    block.zero_();
+    // Rows of equal weights add a constant to each expert's logit, times rho: what centering leaves.
+    if (removed == Contribution::kCentered)
+      block.copy_(block.to(at::kDouble).mean(1, /*keepdim=*/true).expand_as(block));
+    else
+      block.zero_();
   }
 }
 
@@ -134,14 +139,18 @@ std::vector<int64_t> predecessors(const HistoryLayout& layout) {
   return seen;
 }
 
+int64_t history_passes(const HistoryLayout& layout) {
+  return 1 + 2 * static_cast<int64_t>(predecessors(layout).size());
+}
+
 HistoryEffects history_effects(const Transformer& model, const Passages& passages, int64_t batch,
                                const Passed& passed) {
   at::NoGradGuard no_grad;
-  const auto removed = predecessors(model.layout());
   Sums sums(model);
   HistorySums history(model);
   TokenPaths paths;
-  std::vector<double> losses(removed.size());
+  std::vector<LossWithout> losses;
+  for (const int64_t p : predecessors(model.layout())) losses.push_back({.predecessor = p});
   int64_t windows = 0;
   for (int64_t first = 0; first < passages.windows(); first += batch) {
     const int64_t count = std::min(batch, passages.windows() - first);
@@ -157,16 +166,24 @@ HistoryEffects history_effects(const Transformer& model, const Passages& passage
       passed(windows += count);
     }
     // Layers up to p compute what they computed. The last p first: then the history before it is untouched.
-    for (size_t i = removed.size(); i-- > 0;) {
-      const WithoutPredecessor without(model, removed[i]);
-      const size_t next = decoder_layer(model.config(), removed[i] + 1);
-      losses[i] += summed_loss(model, go_on(model, next, states[next], *memory), data);
-      passed(windows += count);
+    for (auto& without : losses | std::views::reverse) {
+      const size_t next = decoder_layer(model.config(), without.predecessor + 1);
+      const auto loss = [&](Contribution removed) {
+        const WithoutPredecessor changed(model, without.predecessor, removed);
+        const double sum = summed_loss(model, go_on(model, next, states[next], *memory), data);
+        passed(windows += count);
+        return sum;
+      };
+      without.loss += loss(Contribution::kRaw);
+      without.centered_loss += loss(Contribution::kCentered);
     }
   }
-  HistoryEffects out{sums.means(), std::move(history), std::move(paths), {}};
-  for (size_t i = 0; i < removed.size(); ++i)
-    out.losses.push_back({removed[i], losses[i] / static_cast<double>(out.utilisation.tokens)});
+  HistoryEffects out{sums.means(), std::move(history), std::move(paths), std::move(losses)};
+  const auto tokens = static_cast<double>(out.utilisation.tokens);
+  for (auto& without : out.losses) {
+    without.loss /= tokens;
+    without.centered_loss /= tokens;
+  }
   return out;
 }
 

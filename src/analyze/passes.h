@@ -6,11 +6,11 @@
 
 namespace hero {
 
-/// Zeroes W_R^(l,p) in every later layer that sees p, as long as it lives; rho stays as it was, because the
-/// history itself does. Then the weights are what they were.
+/// Takes W_R^(l,p), or its centered part, out of every later layer that sees p, as long as it lives; rho
+/// stays as it was, because the history itself does. Then the weights are what they were.
 class WithoutPredecessor {
  public:
-  WithoutPredecessor(const Transformer& model, int64_t p);
+  WithoutPredecessor(const Transformer& model, int64_t p, Contribution removed);
   ~WithoutPredecessor();
   WithoutPredecessor(const WithoutPredecessor&) = delete;
   WithoutPredecessor& operator=(const WithoutPredecessor&) = delete;
@@ -43,7 +43,8 @@ struct TokenPaths {
 
 struct LossWithout {
   int64_t predecessor = 0;
-  double loss = 0;
+  double loss = 0;           ///< without all of p's contribution
+  double centered_loss = 0;  ///< without that of the centered blocks
 };
 
 /// What the passes over a HERO model found.
@@ -57,10 +58,13 @@ struct HistoryEffects {
 /// Layers that a later one sees, ascending.
 std::vector<int64_t> predecessors(const HistoryLayout& layout);
 
+/// A whole pass, and two without each of predecessors().
+int64_t history_passes(const HistoryLayout& layout);
+
 /// Called with the windows that a pass has gone over, counting every pass.
 using Passed = std::function<void(int64_t windows)>;
 
-/// `batch` windows at a time, 1 + predecessors().size() passes; those without p begin behind p.
+/// `batch` windows at a time, history_passes() passes; those without p begin behind p.
 HistoryEffects history_effects(const Transformer& model, const Passages& passages, int64_t batch,
                                const Passed& passed);
 

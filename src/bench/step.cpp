@@ -93,7 +93,7 @@ class Forward {
 
   double step_ms() {
     const at::NoGradGuard no_grad;
-    return forward_ms(model_, {});
+    return forward_ms(model_, {.training = true});
   }
 
  private:

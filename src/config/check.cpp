@@ -160,18 +160,6 @@ void check_parallel(const Config& config) {
   require(r.balance != "pooled", "router.balance", r.balance,
           "another one than pooled with " + named("parallel.pipeline", p.pipeline) +
               ": it needs all layers on one rank");
-  const auto numbers = moe_numbers(config.model);
-  const auto stage_of = stage_of_layers(moe_layers(config.model), r);
-  for (size_t c = 1; r.coupling_loss > 0 && c + 1 < bounds.size(); ++c) {
-    int64_t before = 0, behind = 0;
-    for (int64_t i = 0; i < bounds[c]; ++i) before = std::max(before, numbers[i]);
-    for (int64_t i = bounds[c]; i < static_cast<int64_t>(numbers.size()) && behind == 0; ++i)
-      behind = numbers[i];
-    require(before == 0 || behind == 0 || stage_of[before - 1] != stage_of[behind - 1],
-            "router.coupling_loss", r.coupling_loss,
-            "0, or parts of the model that split no stage of the router: R_cp pairs layers " +
-                std::to_string(before) + " and " + std::to_string(behind));
-  }
 }
 
 }  // namespace

@@ -128,23 +128,29 @@ std::vector<Field> fields(Config& config) {
       choice("router.history", &r.history, {"stage", "global"},
              "visible layers: of the same stage, or all before"),
       choice("router.dtype", &r.dtype, {"train", "fp32"}, "operands and history; train: as train.dtype"),
-      choice("router.balance", &r.balance, {"none", "micro_batch", "sequence", "global", "pooled"},
-             "tokens over which the balance loss counts; pooled: of all layers, as transformers"),
+      choice(
+          "router.balance", &r.balance, {"none", "micro_batch", "sequence", "global", "pooled"},
+          "tokens over which the balance loss E * sum_e f_e P_e of a layer counts the shares f_e of the "
+          "assignments; global: those of the previous step's global batch (1/E in the first step), because "
+          "this step's are complete only after its backward passes; pooled: of all layers together, as "
+          "transformers"),
       number("router.balance_loss", &r.balance_loss, "factor of the balance loss"),
       number("router.z_loss", &r.z_loss, "factor of the z-loss of the router's logits"),
-      number("router.coupling_loss", &r.coupling_loss, "factor of R_cp (arXiv 2602.14159)"),
+      number(
+          "router.coupling_loss", &r.coupling_loss,
+          "factor of R_cp (arXiv 2602.14159): minus the product of adjacent layers' top-k masses, mean over "
+          "tokens and pairs of layers"),
       number("router.bias_update_rate", &r.bias_update_rate, "step of the balancing bias (deepseek_v3)"),
       number("router.capacity_factor", &r.capacity_factor,
              "in training, an expert processes at most this times T*K/E tokens of a micro-batch; 0: all"),
-      number(
-          "router.eval_capacity_factor", &r.eval_capacity_factor,
-          "the same in evaluation, generation, logits and serving, where results then depend on the batch; "
-          "0: nothing is dropped"),
+      number("router.eval_capacity_factor", &r.eval_capacity_factor,
+             "the same outside training, over the tokens of a forward pass: results then depend on what is "
+             "computed together, and an exported folder drops nothing; 0: nothing is dropped"),
       choice("router.drop_policy", &r.drop_policy, {"probs", "position"},
-             "beyond the capacity go the least probable or the last tokens"),
+             "what either capacity drops first: assignments of the smallest weight, or of the last tokens"),
       fraction("router.jitter", &r.jitter, "in training the router's input times 1 +- this"),
       flag("router.force_balance", &r.force_balance,
-           "experts by turns instead of by score, for measuring speed"),
+           "in training experts by turns instead of by score, for measuring speed"),
 
       integer("train.seed", &t.seed, 0, "of the initial weights and the order of the data", kSeedLimit),
       integer("train.steps", &t.steps, 1, "optimizer steps"),
@@ -156,8 +162,8 @@ std::vector<Field> fields(Config& config) {
       choice("train.device", &t.device, {"auto", "cpu", "cuda"},
              "where to compute; auto: cuda where there are a GPU and libhero_cuda.so"),
       flag("train.cuda_graph", &t.cuda_graph,
-           "record the kernels of a step once and replay them (cuda; not in fp64, nor with recompute, "
-           "jitter, capacity)"),
+           "record the kernels of a step once and replay them (cuda, one rank; not in fp64, nor with "
+           "recompute, jitter, capacity)"),
       flag("train.recompute", &t.recompute, "layers run again in the backward pass, to save memory"),
       choice("train.trainable", &t.trainable, {"all", "routers"},
              "weights that learn; routers: all others stay as they are"),
@@ -188,9 +194,10 @@ std::vector<Field> fields(Config& config) {
                "decoder layers of every part; []: along router.stages where as many, else equal parts"),
       choice("parallel.schedule", &p.schedule, {"1f1b", "interleaved", "zero_bubble"},
              "order of forward and backward passes on a pipeline rank"),
-      integer(
-          "parallel.history_top", &p.history_top, 0,
-          "largest probabilities of a layer that cross a pipeline boundary, the rest as one mass; 0: all"),
+      integer("parallel.history_top", &p.history_top, 0,
+              "largest probabilities of a layer that cross a pipeline boundary, the rest as one mass: "
+              "changes what "
+              "is trained; 0: all"),
       positive("parallel.timeout", &p.timeout, "seconds after which a silent rank is given up"),
   };
 }

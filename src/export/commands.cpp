@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/error.h"
+#include "config/warnings.h"
 #include "data/file_io.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_export.h"
@@ -51,6 +52,7 @@ void run_export(Options options) {
   options.chosen.eos = end_token(source);
   export_model(*model, options.folder, options.chosen);
   const Config& config = model->config();
+  warn(options_outside_config_json(config, options.chosen.dtype));
   const bool hero = config.router.kind == "hero", own_code = !modelling_code(config).empty();
   std::printf("%s: %s %s, opens with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
               hero ? "HERO" : "baseline", config.model.model_type.c_str(),

@@ -15,10 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// transformers builds shared experts of no width where there are none, and asks for their weights.
-void add_empty_shared_experts(const ModelConfig& model,
+// transformers' own class builds shared experts of no width where there are none, and asks for their weights.
+void add_empty_shared_experts(const Config& config,
                               std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  const ModelConfig& model = config.model;
   if (model.model_type != "deepseek_v3" || model.n_shared_experts > 0) return;
+  if (!modelling_code(config).empty()) return;
   for (int64_t i = model.first_k_dense_replace; i < model.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.shared_experts.";
     tensors.emplace_back(prefix + "gate_proj.weight", at::empty({0, model.hidden_size}));
@@ -48,7 +50,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   const auto type = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   for (auto& [name, tensor] : tensors)
     tensor = tensor.to(buffers.count(name) ? at::kFloat : type).contiguous();
-  add_empty_shared_experts(model.config().model, tensors);
+  add_empty_shared_experts(model.config(), tensors);
   std::vector<TensorView> views;
   for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
 

@@ -165,6 +165,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& 
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (!dtype.empty()) config.train.dtype = dtype;
+  config.router.force_balance = false;  // in training only; config.json has no key for it either
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, /*new_history=*/false);
   auto model = std::make_unique<Transformer>(config, device);

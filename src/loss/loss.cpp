@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "ops/any_order.h"
+#include "ops/count.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -18,10 +18,8 @@ at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, c
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
   if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
   const auto ids = ids_TK.view({groups, -1});
-  const ops::AnyOrder guard;  // counts, whole numbers in floating point
-  const auto shares = at::zeros({groups, experts}, scores_TE.options().requires_grad(false))
-                          .scatter_add_(1, ids, at::ones(ids.sizes(), mean.options().requires_grad(false)))
-                          .div_(static_cast<double>(ids.size(1)));
+  const auto shares =
+      ops::count_assignments(ids, experts).to(scores_TE.scalar_type()).div_(static_cast<double>(ids.size(1)));
   return (shares * mean).sum() * (static_cast<double>(experts) / static_cast<double>(groups));
 }
 
@@ -34,19 +32,16 @@ at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
 
 at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
 
-at::Tensor coupling_loss(const std::vector<Routing>& routings, int64_t k,
-                         const std::vector<int64_t>& stage_of) {
-  at::Tensor sum, previous;
-  int64_t pairs = 0;
-  for (size_t l = 1; l < stage_of.size(); ++l) pairs += stage_of[l] == stage_of[l - 1];
-  for (const auto& r : routings) {
-    const auto likeliest = ops::top_experts(r.probs.detach(), {}, k, /*groups=*/1, /*kept_groups=*/1);
-    const auto mass = ops::expert_weights(r.probs, likeliest, /*normalise=*/false, 0, 1).sum(-1);
-    if (previous.defined() && stage_of[r.layer - 1] == stage_of[r.layer - 2]) {
-      const auto product = (previous * mass).mean();
-      sum = sum.defined() ? sum + product : product;
-    }
-    previous = mass;
+at::Tensor topk_mass(const at::Tensor& probs_TE, int64_t k) {
+  const auto likeliest = ops::top_experts(probs_TE.detach(), {}, k, /*groups=*/1, /*kept_groups=*/1);
+  return ops::expert_weights(probs_TE, likeliest, /*normalise=*/false, 0, 1).sum(-1);
+}
+
+at::Tensor coupling_loss(const std::vector<at::Tensor>& masses_T, int64_t pairs) {
+  at::Tensor sum;
+  for (size_t l = 1; l < masses_T.size(); ++l) {
+    const auto product = (masses_T[l - 1] * masses_T[l]).mean();
+    sum = sum.defined() ? sum + product : product;
   }
   return sum.defined() ? -sum / static_cast<double>(pairs) : at::Tensor();
 }
@@ -62,13 +57,14 @@ at::Tensor normalised_scores(const Routing& routing, const ModelConfig& model) {
 }  // namespace
 
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
-                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance, bool ends) {
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance, bool ends,
+                      const at::Tensor& mass_T) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(model.layout().layers());
   // No value of a loss is read here: on a GPU that would wait for it.
   const auto zero = at::zeros({}, at::TensorOptions(model.device()).dtype(at::kDouble));
-  Losses losses{.total = {}, .lm = zero, .balance = zero, .z = zero, .coupling = zero};
+  Losses losses{.total = {}, .lm = zero, .balance = zero, .z = zero, .coupling = zero, .mass_T = {}};
   const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
   if (ends) {
     const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
@@ -104,8 +100,12 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
     add(term, router.balance_loss);
   }
   if (router.coupling_loss > 0) {
-    const auto term =
-        coupling_loss(output.routings, config.model.num_experts_per_tok, model.layout().stage_of());
+    std::vector<at::Tensor> masses;
+    if (mass_T.defined()) masses.push_back(mass_T);
+    for (const auto& r : output.routings)
+      masses.push_back(topk_mass(r.probs, config.model.num_experts_per_tok));
+    if (!masses.empty()) losses.mass_T = masses.back();
+    const auto term = coupling_loss(masses, model.layout().layers() - 1);
     if (term.defined()) {
       losses.coupling = value(term);
       add(term, router.coupling_loss);

@@ -1,12 +1,27 @@
 #include "model/history.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 namespace hero {
+namespace {
+
+// x with the precision of `type`, in its own type. A cast's own backward pass would round the gradient, too.
+struct RoundThrough : torch::autograd::Function<RoundThrough> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, at::ScalarType type) {
+    return x.to(type).to(x.scalar_type());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0], at::Tensor()};
+  }
+};
+
+}  // namespace
 
 HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
     : experts_(experts),
@@ -43,7 +58,7 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::
 
 RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64_t last, int64_t tokens,
                                at::ScalarType dtype, bool live, at::Device device)
-    : layout_(&layout), live_(live), live_probs_(live ? layout.layers() : 0) {
+    : layout_(&layout), dtype_(dtype), live_(live), live_probs_(live ? layout.layers() : 0) {
   if (live) return;
   const size_t groups = layout.slots_.size();
   std::vector<int64_t> end(groups, 0);
@@ -86,6 +101,10 @@ void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
   const auto place = slot(l);
   place.probs.copy_(probs);
   place.sumsq.copy_(place.probs.to(place.sumsq.scalar_type()).pow(2).sum(1));
+}
+
+void RoutingHistory::store_live(int64_t l, const at::Tensor& probs) {
+  live_probs_[l - 1] = probs.scalar_type() == dtype_ ? probs : RoundThrough::apply(probs, dtype_);
 }
 
 std::vector<at::Tensor> RoutingHistory::visible_live(int64_t l) const {

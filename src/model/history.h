@@ -41,8 +41,8 @@ class HistoryLayout {
 
 class RoutingHistory {
  public:
-  /// `dtype`: the history's type. `live`: keep probabilities as differentiable tensors instead (router.detach
-  /// = false).
+  /// `dtype`: the type that probabilities are rounded to. `live`: keep them as differentiable tensors instead
+  /// of in a buffer (router.detach = false).
   RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
                  at::Device device = at::kCPU);
   /// For a process that computes MoE layers [first, last): their slots, and those of
@@ -57,7 +57,8 @@ class RoutingHistory {
 
   bool live() const { return live_; }
   std::vector<at::Tensor> visible_live(int64_t l) const;
-  void store_live(int64_t l, const at::Tensor& probs) { live_probs_[l - 1] = probs; }
+  /// Rounds probs to the history's type, as a slot does; the gradient passes unchanged (straight-through).
+  void store_live(int64_t l, const at::Tensor& probs);
 
   /// Takes over what layer l wrote elsewhere, [T, E].
   void store(int64_t l, const at::Tensor& probs);
@@ -67,6 +68,7 @@ class RoutingHistory {
 
  private:
   const HistoryLayout* layout_;
+  at::ScalarType dtype_;
   bool live_;
   std::vector<at::Tensor> probs_, sumsq_;  // per group: [T, slots*E], [T, slots]
   std::vector<int64_t> first_slot_;        // per group: the slot that its buffer begins with

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "ops/any_order.h"
+#include "ops/count.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -47,31 +47,19 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
   const auto assignments = static_cast<double>(ids_TK.numel());
   const auto capacity =
       static_cast<int64_t>(std::ceil(capacity_factor * assignments / static_cast<double>(experts)));
-  const auto flat = ids_TK.flatten();
-  // Assignments by priority, then (stably) by expert; the place within the expert decides.
-  const auto order = drop_policy == "probs"
-                         ? at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true)
-                         : at::arange(flat.size(0), flat.options());
-  const auto sorted =
-      order.index_select(0, at::argsort(flat.index_select(0, order), /*stable=*/true, 0, false));
-  const auto counts = count_assignments(ids_TK, experts);
-  const auto first = counts.cumsum(0) - counts;
-  const auto place =
-      at::arange(flat.size(0), flat.options()) - first.index_select(0, flat.index_select(0, sorted));
-  auto dropped = at::empty_like(flat, flat.options().dtype(at::kBool));
-  const ops::AnyOrder guard;
-  dropped.index_copy_(0, sorted, place.ge(capacity));
-  return flat.masked_fill(dropped, -1).view_as(ids_TK);
+  // A plan keeps the order of its assignments within an expert: its rows are their places there.
+  const auto place_in_order = [&](const at::Tensor& ids) {
+    const auto plan = ops::plan(ids, experts);
+    return plan.row - plan.offsets.index_select(0, ids.flatten()).view_as(ids);
+  };
+  if (drop_policy == "position") return ids_TK.masked_fill(place_in_order(ids_TK).ge(capacity), -1);
+  const auto order = at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true);
+  const auto place = place_in_order(ids_TK.flatten().index_select(0, order).unsqueeze(1)).flatten();
+  return ids_TK.masked_fill(place.index_select(0, at::argsort(order)).view_as(ids_TK).ge(capacity), -1);
 }
 
 at::Tensor count_assignments(const at::Tensor& ids_TK, int64_t experts) {
-  // Not bincount and masked_select, which wait for a GPU.
-  const ops::AnyOrder guard;
-  const auto flat = ids_TK.flatten();
-  const auto place = at::where(flat.ge(0), flat, experts);
-  return at::zeros({experts + 1}, flat.options())
-      .scatter_add_(0, place, at::ones_like(flat))
-      .slice(0, 0, experts);
+  return ops::count_assignments(ids_TK.reshape({1, -1}), experts)[0];
 }
 
 }  // namespace hero

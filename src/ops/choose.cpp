@@ -4,7 +4,6 @@
 
 #include <limits>
 
-#include "ops/any_order.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
@@ -46,13 +45,17 @@ at::Tensor expert_weights_plain(const at::Tensor& scores, const at::Tensor& ids,
 
 at::Tensor expert_weights_backward_plain(const at::Tensor& dweights, const at::Tensor& scores,
                                          const at::Tensor& ids, bool normalise, double eps, double factor) {
-  const AnyOrder guard;
   auto d = dweights * factor;
   if (normalise) {
     const auto chosen = scores.gather(1, ids), sum = chosen.sum(-1, true) + eps;
     d = (d - (d * chosen).sum(-1, true) / sum) / sum;
   }
-  return at::zeros_like(scores).scatter_(1, ids, d);
+  // Not scatter_, which on CUDA sorts where deterministic algorithms are asked for.
+  const auto experts = at::arange(scores.size(1), ids.options());
+  auto dscores = at::zeros_like(scores);
+  for (int64_t k = 0; k < ids.size(1); ++k)
+    dscores = at::where(ids.slice(1, k, k + 1).eq(experts), d.slice(1, k, k + 1), dscores);
+  return dscores;
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {

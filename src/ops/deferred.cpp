@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -20,7 +21,10 @@ struct Note : torch::CustomClassHolder {
 }  // namespace
 
 void WeightGradients::add(const at::Tensor& weight, std::function<at::Tensor()> make) {
+  const bool first =
+      std::ranges::none_of(entries_, [&](const Entry& entry) { return entry.weight.is_same(weight); });
   entries_.push_back({weight, std::move(make)});
+  if (first && deferred_) deferred_(weight);
 }
 
 void WeightGradients::run(const std::function<void(const at::Tensor& weight)>& done) {

@@ -15,7 +15,10 @@ namespace hero::ops {
 /// Outlives the backward passes of what ran forward under its DeferWeightGradients. One thread at a time.
 class WeightGradients {
  public:
-  WeightGradients() = default;
+  /// `deferred(weight)` is called when a backward pass leaves the first gradient of a weight to this queue,
+  /// before the pass reaches the weight itself.
+  explicit WeightGradients(std::function<void(const at::Tensor& weight)> deferred = {})
+      : deferred_(std::move(deferred)) {}
   WeightGradients(const WeightGradients&) = delete;
   WeightGradients& operator=(const WeightGradients&) = delete;
 
@@ -34,6 +37,7 @@ class WeightGradients {
     at::Tensor weight;
     std::function<at::Tensor()> make;
   };
+  std::function<void(const at::Tensor& weight)> deferred_;
   std::vector<Entry> entries_;
 };
 

@@ -1,14 +1,24 @@
-// Where assignments go and how rows come back: plan, permute, combine. Rows are sorted by expert; both
-// backward passes gather as well, through the inverse map, so nothing scatters and sums have one order.
+// How many assignments there are, where they go and how rows come back: counts, plan, permute, combine. Rows
+// are sorted by expert; both backward passes gather as well, through the inverse map, so nothing scatters and
+// sums have one order.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "ops/count.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
+
+at::Tensor count_assignments_plain(const at::Tensor& ids, int64_t experts) {
+  const auto place = at::where(ids.ge(0), ids, experts);
+  return at::zeros({ids.size(0), experts + 1}, ids.options())
+      .scatter_add_(1, place, at::ones_like(ids))
+      .slice(1, 0, experts)
+      .contiguous();
+}
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids,
                                                                       int64_t experts) {
@@ -60,6 +70,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, 
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
+  m.def("count_assignments(Tensor ids, int experts) -> Tensor");
   m.def("plan_assignments(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
   m.def("sum_rows(Tensor x, Tensor? weights, Tensor row, Tensor? base=None) -> Tensor");
@@ -67,6 +78,7 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
+  m.impl("count_assignments", count_assignments_plain);
   m.impl("plan_assignments", plan_plain);
   m.impl("gather_rows", gather_rows_plain);
   m.impl("sum_rows", sum_rows_plain);
@@ -113,6 +125,14 @@ struct Combine : torch::autograd::Function<Combine> {
 };
 
 }  // namespace
+
+at::Tensor count_assignments(const at::Tensor& ids_GN, int64_t experts) {
+  TORCH_CHECK(ids_GN.dim() == 2 && ids_GN.scalar_type() == at::kLong,
+              "count_assignments: ids must be int64 [G, N], got ", ids_GN.scalar_type(), " ",
+              ids_GN.sym_sizes());
+  static const auto op = find_operator("hero::count_assignments", count_assignments_plain);
+  return op.call(ids_GN.contiguous(), experts);
+}
 
 Plan plan(const at::Tensor& ids_TK, int64_t experts) {
   TORCH_CHECK(ids_TK.dim() == 2 && ids_TK.scalar_type() == at::kLong, "plan: ids must be int64 [T, K], got ",

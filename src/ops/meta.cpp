@@ -72,6 +72,7 @@ Tensor history_logits_backward(const Tensor& dz, const Tensor&, at::TensorList h
   return like(dz, {experts, experts * static_cast<int64_t>(history.size())});
 }
 
+Tensor count_assignments(const Tensor& ids, int64_t experts) { return like(ids, {ids.sym_size(0), experts}); }
 Tensor gather_rows(const Tensor& x, const Tensor& token) {
   return like(x, {token.sym_size(0), x.sym_size(1)});
 }
@@ -127,6 +128,7 @@ TORCH_LIBRARY_IMPL(hero, Meta, m) {
   m.impl("route_list_backward", route_list_backward);
   m.impl("history_logits_forward", history_logits_forward);
   m.impl("history_logits_backward", history_logits_backward);
+  m.impl("count_assignments", count_assignments);
   m.impl("gather_rows", gather_rows);
   m.impl("sum_rows", sum_rows);
   m.impl("combine_backward", combine_backward);

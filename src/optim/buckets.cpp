@@ -38,7 +38,7 @@ Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica
       data_(data),
       replica_(replica),
       bucket_of_(parameters.all().size(), -1),
-      passes_(parameters.all().size(), 0) {
+      owed_(parameters.all().size(), 0) {
   const at::NoGradGuard no_grad;
   auto& all = parameters.all();
   // Backwards: the last layers' gradients are complete first.
@@ -79,7 +79,9 @@ Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica
       p.leaf.set_data(place);
       p.values = narrow ? at::Tensor() : place;
       torch::autograd::impl::set_post_acc_grad_hooks(
-          p.leaf, std::make_unique<Hook>([this, parameter = bucket.parameters[k]] { arrived(parameter); }));
+          p.leaf,
+          std::make_unique<Hook>([this, parameter = bucket.parameters[k]] { contributed(parameter); }));
+      parameter_of_[p.leaf.unsafeGetTensorImpl()] = bucket.parameters[k];
     }
     const bool narrow = first.leaf.scalar_type() != values.scalar_type();
     const auto mine =
@@ -115,19 +117,25 @@ std::vector<Piece> Buckets::pieces() const {
 }
 
 void Buckets::expect(int64_t passes) {
-  for (size_t i = 0; i < passes_.size(); ++i) passes_[i] = holds(i) ? passes : 0;
+  for (size_t i = 0; i < owed_.size(); ++i) owed_[i] = holds(i) ? passes : 0;
   for (auto& bucket : buckets_) bucket->missing = static_cast<int64_t>(bucket->parameters.size());
   next_ = 0;
 }
 
-void Buckets::came(const at::Tensor& leaf) {
-  for (size_t i = 0; i < bucket_of_.size(); ++i) {
-    if (holds(i) && parameters_.all()[i].leaf.is_same(leaf)) return arrived(i);
-  }
+void Buckets::expect_deferred(const at::Tensor& leaf) {
+  const auto found = parameter_of_.find(leaf.unsafeGetTensorImpl());
+  if (found != parameter_of_.end()) ++owed_[found->second];
 }
 
-void Buckets::arrived(size_t parameter) {
-  if (--passes_[parameter] != 0) return;
+void Buckets::add_deferred(const at::Tensor& leaf) {
+  const auto found = parameter_of_.find(leaf.unsafeGetTensorImpl());
+  if (found != parameter_of_.end()) contributed(found->second);
+}
+
+void Buckets::contributed(size_t parameter) {
+  // One that comes after the sum has begun would be lost.
+  TORCH_INTERNAL_ASSERT(owed_[parameter] > 0, parameters_.all()[parameter].name);
+  if (--owed_[parameter] != 0) return;
   --buckets_[bucket_of_[parameter]]->missing;
   // In one order on all ranks.
   while (next_ < buckets_.size() && buckets_[next_]->missing == 0) launch(*buckets_[next_++]);

@@ -4,6 +4,7 @@
 // over the ranks begins, while the backward pass goes on; each rank receives its part, updates it, and the
 // ranks gather the new weights.
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "model/parameters.h"
@@ -27,10 +28,14 @@ class Buckets {
   /// Their values, without moments.
   std::vector<Piece> pieces() const;
 
-  /// Before a step's backward passes, of which every parameter takes part in `passes`.
+  /// Before a step's backward passes, of which every parameter takes part in `passes`. A parameter owes one
+  /// contribution for each, which is in when the autograd engine has visited the leaf.
   void expect(int64_t passes);
-  /// A gradient has been added to this leaf outside the autograd engine.
-  void came(const at::Tensor& leaf);
+  /// A backward pass defers a contribution to this leaf: it owes one more. The engine visits the leaf all the
+  /// same, with or without a gradient.
+  void expect_deferred(const at::Tensor& leaf);
+  /// A deferred contribution has been added to this leaf's gradient.
+  void add_deferred(const at::Tensor& leaf);
   /// After the last backward pass: waits until all sums are there.
   void finish();
   /// The summed gradient of a piece, after finish().
@@ -44,15 +49,16 @@ class Buckets {
   const Group& group_of(size_t parameter) const {
     return parameters_.all()[parameter].expert ? replica_ : data_;
   }
-  void arrived(size_t parameter);
+  void contributed(size_t parameter);
   void launch(Bucket& bucket);
 
   Parameters& parameters_;
   const Group &data_, &replica_;
-  std::vector<int64_t> bucket_of_;  // per parameter; -1: not shared
+  std::vector<int64_t> bucket_of_;                        // per parameter; -1: not shared
+  std::unordered_map<const void*, size_t> parameter_of_;  // leaves in buckets
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<int64_t> passes_;  // per parameter: gradients still to come
-  size_t next_ = 0;              // the first bucket whose sum has not begun
+  std::vector<int64_t> owed_;  // per parameter: contributions still to come
+  size_t next_ = 0;            // the first bucket whose sum has not begun
 };
 
 }  // namespace hero

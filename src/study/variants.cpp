@@ -30,7 +30,7 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   return all;
 }
 
-// Without what a baseline's router does not read. R_cp alone asks for its stages.
+// Without what a baseline's router does not read.
 RouterConfig read_by_baseline(const RouterConfig& router) {
   RouterConfig left = router, unread;
   left.window = unread.window;
@@ -39,10 +39,8 @@ RouterConfig read_by_baseline(const RouterConfig& router) {
   left.init = unread.init;
   left.detach = unread.detach;
   left.history = unread.history;
-  if (left.coupling_loss == 0) {
-    left.stages = unread.stages;
-    left.stage_sizes = unread.stage_sizes;
-  }
+  left.stages = unread.stages;
+  left.stage_sizes = unread.stage_sizes;
   return left;
 }
 

@@ -43,12 +43,17 @@ const Group& Pipeline::lane(int64_t from_chunk, int64_t to_chunk) const {
   return world_.lane(gradients, wraps);
 }
 
+bool Pipeline::couples(int64_t first_behind) const {
+  return model_.config().router.coupling_loss > 0 && first_behind > 1 &&
+         first_behind <= model_.layout().layers();
+}
+
 void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
   sent_.push_back(lane(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
 }
 
 void Pipeline::run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
-                   const std::function<void(const at::Tensor& leaf)>& done) {
+                   const Deferral& deferral) {
   traffic_ = {};
   apart_ = std::ranges::any_of(actions, [](const Action& a) { return a.pass == Pass::weight_gradient; });
   size_t asked = 0;
@@ -56,10 +61,10 @@ void Pipeline::run(const std::vector<Action>& actions, const Read& read, const L
     for (; asked < std::min(i + 1 + kAhead, actions.size()); ++asked)
       ask(actions[asked], read(actions[asked].micro_batch));
     const auto& action = actions[i];
-    if (forward_pass(action)) forward(action, read(action.micro_batch), loss);
+    if (forward_pass(action)) forward(action, read(action.micro_batch), loss, deferral);
     if (takes_gradient(action)) backward(action);
     if (action.pass == Pass::weight_gradient)
-      put_off_.extract({action.chunk, action.micro_batch}).mapped()->run(done);
+      put_off_.extract({action.chunk, action.micro_batch}).mapped()->run(deferral.added);
   }
   for (auto& pending : sent_) pending.wait();
   sent_.clear();
@@ -71,9 +76,13 @@ void Pipeline::ask(const Action& action, const MicroBatch& batch) {
   const auto& config = model_.config();
   const int64_t b = batch.samples.size(0), s = batch.samples.size(1) - 1;
   const auto options = at::TensorOptions(model_.device());
-  const auto receive = [&](Coming& coming, int64_t from) {
+  const auto receive = [&](Coming& coming, int64_t from, bool mass) {
+    const Group& messages = lane(from, action.chunk);
     coming.x = at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
-    coming.x_pending = lane(from, action.chunk).receive(coming.x, rank_of(from), 0);
+    coming.x_pending = messages.receive(coming.x, rank_of(from), 0);
+    if (!mass) return;
+    coming.mass_T = at::empty({b * s}, options.dtype(at::promoteTypes(train_dtype(config), at::kFloat)));
+    coming.mass_pending = messages.receive(coming.mass_T, rank_of(from), 0);
   };
   if (forward_pass(action) && !chunk.begins) {
     auto& coming = activations_[key];
@@ -85,12 +94,14 @@ void Pipeline::ask(const Action& action, const MicroBatch& batch) {
           lane(action.chunk - 1, action.chunk)
               .receive(coming.history.back().second, rank_of(action.chunk - 1), 0));
     }
-    receive(coming, action.chunk - 1);
+    receive(coming, action.chunk - 1, couples(chunk.first_moe));
   }
-  if (takes_gradient(action) && !chunk.ends) receive(gradients_[key], action.chunk + 1);
+  if (takes_gradient(action) && !chunk.ends)
+    receive(gradients_[key], action.chunk + 1, couples(chunk.last_moe));
 }
 
-void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss& loss) {
+void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss& loss,
+                       const Deferral& deferral) {
   const Chunk& chunk = model_.part().chunks[held(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
   const auto& config = model_.config();
@@ -118,20 +129,30 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
     }
     coming.x_pending.wait();
     flight.input = coming.x.set_requires_grad(true);
+    if (coming.mass_T.defined()) {
+      coming.mass_pending.wait();
+      flight.mass_in = coming.mass_T.set_requires_grad(true);
+    }
   }
-  if (apart_) flight.put_off = std::make_unique<ops::WeightGradients>();
-  const ops::DeferWeightGradients deferral(flight.put_off.get());
+  if (apart_) flight.put_off = std::make_unique<ops::WeightGradients>(deferral.deferred);
+  const ops::DeferWeightGradients guard(flight.put_off.get());
   const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
                                        config.train.recompute, [&](int64_t l) {
                                          if (!needed(l)) return;
                                          const Stopwatch watch(traffic_.history_seconds);
                                          pass_on(pack_history(history->slot(l).probs, top));
                                        });
-  flight.loss = loss(chunk, output, batch);
+  const auto losses = loss(chunk, output, batch, flight.mass_in);
+  flight.loss = losses.total;
   if (!chunk.ends) {
     flight.output = output.hidden_TD;
     send(flight.output.detach(), chunk.number, chunk.number + 1);
     traffic_.activations += static_cast<int64_t>(flight.output.nbytes());
+    if (couples(chunk.last_moe)) {
+      flight.mass_out = losses.mass_T;
+      send(flight.mass_out.detach(), chunk.number, chunk.number + 1);
+      traffic_.activations += static_cast<int64_t>(flight.mass_out.nbytes());
+    }
   }
   flights_.emplace(key, std::move(flight));
 }
@@ -150,12 +171,20 @@ void Pipeline::backward(const Action& action) {
     coming.x_pending.wait();
     roots.push_back(flight.output);
     gradients.push_back(coming.x);
+    if (flight.mass_out.defined()) {
+      coming.mass_pending.wait();
+      roots.push_back(flight.mass_out);
+      gradients.push_back(coming.mass_T);
+    }
   }
   torch::autograd::backward(roots, gradients);
   if (apart_) put_off_.emplace(key, std::move(flight.put_off));
   if (chunk.begins) return;
   send(flight.input.grad(), chunk.number, chunk.number - 1);
   traffic_.activations += static_cast<int64_t>(flight.input.nbytes());
+  if (!flight.mass_in.defined()) return;
+  send(flight.mass_in.grad(), chunk.number, chunk.number - 1);
+  traffic_.activations += static_cast<int64_t>(flight.mass_in.nbytes());
 }
 
 }  // namespace hero

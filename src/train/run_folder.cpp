@@ -34,8 +34,9 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
-// What may change when a run goes on.
+// What may change when a run is resumed. parallel.history_top changes what is trained.
 bool may_change(const std::string& difference) {
+  if (difference.starts_with("parallel.history_top:")) return false;
   for (const char* prefix : {"train.steps:", "train.threads:", "train.device:", "train.cuda_graph:",
                              "train.routing_every:", "checkpoint.", "parallel."}) {
     if (difference.starts_with(prefix)) return true;

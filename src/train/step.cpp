@@ -66,14 +66,17 @@ void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
     }
     return found->second;
   };
-  pipeline_->run(
-      schedule[mesh.pipeline_rank()], known,
-      [&](const Chunk& chunk, const Transformer::Output& output, const MicroBatch& batch) {
-        return account(chunk, output, batch.samples);
-      },
-      [&](const at::Tensor& leaf) {
-        if (auto* buckets = optimizer_.buckets()) buckets->came(leaf);
-      });
+  pipeline_->run(schedule[mesh.pipeline_rank()], known,
+                 [&](const Chunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
+                     const at::Tensor& mass_T) { return account(chunk, output, batch.samples, mass_T); },
+                 {.deferred =
+                      [&](const at::Tensor& leaf) {
+                        if (auto* buckets = optimizer_.buckets()) buckets->expect_deferred(leaf);
+                      },
+                  .added =
+                      [&](const at::Tensor& leaf) {
+                        if (auto* buckets = optimizer_.buckets()) buckets->add_deferred(leaf);
+                      }});
 }
 
 void TrainStep::micro_batch(const at::Tensor& samples, const Position& position) {
@@ -94,15 +97,15 @@ void TrainStep::micro_batch(const at::Tensor& samples, const Position& position)
 void TrainStep::compute(const at::Tensor& samples, const Position& position) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
   const auto output = model_.forward(tokens, position, model_.config().train.recompute);
-  account(model_.part().chunks.front(), output, samples).backward();
+  account(model_.part().chunks.front(), output, samples).total.backward();
 }
 
-at::Tensor TrainStep::account(const Chunk& chunk, const Transformer::Output& output,
-                              const at::Tensor& samples) {
+Pipeline::ChunkLoss TrainStep::account(const Chunk& chunk, const Transformer::Output& output,
+                                       const at::Tensor& samples, const at::Tensor& mass_T) {
   const auto& c = model_.config().train;
   const auto targets = samples.slice(1, 1).reshape({-1});
   const auto losses =
-      compute_losses(model_, output, targets, samples.size(1) - 1, balance_, /*ends=*/chunk.ends);
+      compute_losses(model_, output, targets, samples.size(1) - 1, balance_, /*ends=*/chunk.ends, mass_T);
   const double share = static_cast<double>(c.micro_batch) / static_cast<double>(c.global_batch);
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
@@ -110,7 +113,7 @@ at::Tensor TrainStep::account(const Chunk& chunk, const Transformer::Output& out
   const auto total =
       losses.total.defined() ? losses.total.detach().to(at::kDouble) : at::zeros_like(losses.lm);
   losses_ += at::stack({total, losses.lm, losses.balance, losses.z, losses.coupling}) * share;
-  return weighted;
+  return {weighted, losses.mass_T};
 }
 
 void TrainStep::ask_to_stop(int signal) {

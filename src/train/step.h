@@ -42,7 +42,8 @@ class TrainStep {
  private:
   void compute(const at::Tensor& samples, const Position& position);
   /// Adds what a chunk has to say about a micro-batch to the sums; returns its loss times its share.
-  at::Tensor account(const Chunk& chunk, const Transformer::Output& output, const at::Tensor& samples);
+  Pipeline::ChunkLoss account(const Chunk& chunk, const Transformer::Output& output,
+                              const at::Tensor& samples, const at::Tensor& mass_T = {});
   void rebalance();
 
   Transformer& model_;

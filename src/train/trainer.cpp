@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "config/error.h"
+#include "config/warnings.h"
 #include "data/step_progress.h"
 #include "folder/load.h"
 #include "model/counts.h"
@@ -218,11 +219,22 @@ class Trainer {
 
 namespace {
 
+void warn_about(const Run& run, int64_t ranks) {
+  const auto& r = run.config.router;
+  auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
+  if (!run.init_from.empty() && !run.new_history && r.kind == "hero" && r.init != RouterConfig().init)
+    lines.push_back("router.init = \"" + r.init +
+                    "\" has no effect: --init-from brings every router's weights");
+  warn(lines);
+  warn(options_outside_config_json(run.config, /*dtype=*/"fp32"));
+}
+
 int train_alone(const TrainOptions& options) {
   auto run = open_run(options);
   make_mesh(run.config, /*rank=*/0, /*size=*/1);
   if (run.device.is_cuda()) use_deterministic_algorithms();
   prepare_process(run.config, /*processes=*/1);
+  warn_about(run, /*ranks=*/1);
   return Trainer(std::move(run), options.run, nullptr).run();
 }
 
@@ -244,6 +256,7 @@ int train_together(const TrainOptions& given, const Launch& launch) {
     use_deterministic_algorithms();
   }
   prepare_process(run.config, launch.local_size);
+  if (world.first()) warn_about(run, launch.size);
   world.form(run.config, run.device);
   std::optional<Trainer> trainer;
   try {

@@ -21,6 +21,7 @@ struct Direct {
   at::Tensor z_o, z_r;           // [T, E]
   std::vector<int64_t> seen;     // S(l)
   std::vector<at::Tensor> z_rp;  // of every layer in it
+  std::vector<at::Tensor> centered;
 };
 
 struct Example {
@@ -53,7 +54,10 @@ struct Example {
     out.z_r = at::zeros_like(out.z_o);
     for (size_t m = 0; m < history.size(); ++m) {
       const int64_t first = d + static_cast<int64_t>(m) * e;
-      out.z_rp.push_back(rho * at::mm(history[m], w.slice(1, first, first + e).t()));
+      const auto block = w.slice(1, first, first + e);
+      out.z_rp.push_back(rho * at::mm(history[m], block.t()));
+      const auto centered = block - block.mean(0, true) - block.mean(1, true) + block.mean();
+      out.centered.push_back(rho * at::mm(history[m], centered.t()));
       out.z_r += out.z_rp.back();
     }
     return out;
@@ -116,10 +120,9 @@ void expect_all(const hero::Config& config) {
   hero::HistorySums sums(example.model);
   sums.add(example.routings);
   EXPECT_EQ(sums.tokens(), kBatch * kLength);
-  const auto change = sums.routing_change_LL(), kl = sums.routing_kl_LL();
   const auto layers = static_cast<int64_t>(example.expected.layers.size());
-  auto want_change = at::zeros({layers, layers}, at::kDouble),
-       want_kl = at::zeros({layers, layers}, at::kDouble);
+  const auto none = at::zeros({layers, layers}, at::kDouble);
+  hero::Removal want{none.clone(), none.clone()}, want_centered{none.clone(), none.clone()};
   for (int64_t l = 1; l <= layers; ++l) {
     SCOPED_TRACE("layer " + std::to_string(l));
     const auto direct = example.direct(l);
@@ -133,9 +136,13 @@ void expect_all(const hero::Config& config) {
     ASSERT_EQ(ids, Example::sets(example.routings[l - 1].ids));
     for (size_t m = 0; m < direct.seen.size(); ++m) {
       EXPECT_LT(small::relative_error(parts.predecessors[m], direct.z_rp[m]), 1e-9);
-      const auto without = z - direct.z_rp[m];
-      want_change[l - 1][direct.seen[m] - 1] = 1 - mean_part(ids, example.chosen(l, without));
-      want_kl[l - 1][direct.seen[m] - 1] = mean_kl(z, without);
+      EXPECT_LT(small::relative_error(parts.centered[m], direct.centered[m]), 1e-9);
+      for (const auto& [removal, part] :
+           {std::pair{&want, direct.z_rp[m]}, std::pair{&want_centered, direct.centered[m]}}) {
+        const auto without = z - part;
+        removal->change_LL[l - 1][direct.seen[m] - 1] = 1 - mean_part(ids, example.chosen(l, without));
+        removal->kl_LL[l - 1][direct.seen[m] - 1] = mean_kl(z, without);
+      }
     }
     const auto use = sums.use(l);
     const int64_t k = config.model.num_experts_per_tok;
@@ -147,9 +154,13 @@ void expect_all(const hero::Config& config) {
     EXPECT_NEAR(use.alone_1, mean_equal_best(z, direct.z_r), 1e-12);
     EXPECT_NEAR(use.alone_kl, mean_kl(z, direct.z_r), 1e-9);
   }
-  EXPECT_LT((change - want_change).abs().max().item<double>(), 1e-12);
-  EXPECT_LT((kl - want_kl).abs().max().item<double>(), 1e-9);
-  EXPECT_GT(change.max().item<double>(), 0.01);  // the example is one in which something happens
+  for (const auto& [removed, wanted] : {std::pair{hero::Contribution::kRaw, &want},
+                                        std::pair{hero::Contribution::kCentered, &want_centered}}) {
+    const auto found = sums.removal(removed);
+    EXPECT_LT((found.change_LL - wanted->change_LL).abs().max().item<double>(), 1e-12);
+    EXPECT_LT((found.kl_LL - wanted->kl_LL).abs().max().item<double>(), 1e-9);
+    EXPECT_GT(found.change_LL.max().item<double>(), 0.01);  // the example is one in which something happens
+  }
 }
 
 TEST(Branches, AgainstDirectRouting) {
@@ -188,7 +199,7 @@ TEST(Branches, ZeroBlocksChangeNothing) {
   }
   hero::HistorySums sums(model);
   sums.add(model.forward(small::tokens(1, 50, 37, 4)).routings);
-  const auto change = sums.routing_change_LL(), kl = sums.routing_kl_LL();
+  const auto [change, kl] = sums.removal(hero::Contribution::kRaw);
   for (const int64_t l : {3, 4}) {
     EXPECT_EQ(change[l - 1][0].item<double>(), 0);
     EXPECT_EQ(kl[l - 1][0].item<double>(), 0);
@@ -206,8 +217,11 @@ TEST(Branches, TokensAddUp) {
   parts.add(hero::rows_of(example.routings, places(13, kBatch * kLength)));
   repeated.add(hero::rows_of(example.routings, places(0, kBatch * kLength).repeat(60)));  // more than 4096
   for (const auto* other : {&parts, &repeated}) {
-    EXPECT_LT(small::relative_error(other->routing_kl_LL(), whole.routing_kl_LL()), 1e-12);
-    EXPECT_LT(small::relative_error(other->routing_change_LL(), whole.routing_change_LL()), 1e-12);
+    for (const auto removed : {hero::Contribution::kRaw, hero::Contribution::kCentered}) {
+      const auto found = other->removal(removed), expected = whole.removal(removed);
+      EXPECT_LT(small::relative_error(found.kl_LL, expected.kl_LL), 1e-12);
+      EXPECT_LT(small::relative_error(found.change_LL, expected.change_LL), 1e-12);
+    }
     EXPECT_NEAR(other->use(5).variance_share, whole.use(5).variance_share, 1e-12);
     EXPECT_NEAR(other->use(5).alone_kl, whole.use(5).alone_kl, 1e-12);
   }

@@ -52,16 +52,23 @@ double ninetieth(std::vector<double> values) {
   return values[i] + (values[i + 1] - values[i]) * (place - std::floor(place));
 }
 
-// `centred`: less the mean over the target experts of every source expert.
-void add_entries(std::vector<double>& entries, const at::Tensor& block, bool centred) {
-  const int64_t e = block.size(0);
+std::vector<double> entries_of(const at::Tensor& block) {
   const auto* w = block.const_data_ptr<double>();
-  for (int64_t source = 0; source < e; ++source) {
-    double mean = 0;
-    for (int64_t target = 0; target < e; ++target) mean += w[target * e + source] / static_cast<double>(e);
-    for (int64_t target = 0; target < e; ++target)
-      entries.push_back(w[target * e + source] - (centred ? mean : 0.0));
+  return {w, w + block.numel()};
+}
+
+// The row-major entries of an [E, E] block less the means of their column and of their row, plus the block's.
+at::Tensor without_means(const at::Tensor& block) {
+  const int64_t e = block.size(0);
+  std::vector<double> w = entries_of(block), rows(e, 0.0), columns(e, 0.0);
+  double all = 0;
+  for (int64_t i = 0; i < e * e; ++i) {
+    rows[i / e] += w[i] / static_cast<double>(e);
+    columns[i % e] += w[i] / static_cast<double>(e);
+    all += w[i] / static_cast<double>(e * e);
   }
+  for (int64_t i = 0; i < e * e; ++i) w[i] += all - rows[i / e] - columns[i % e];
+  return at::tensor(w, at::kDouble).view({e, e});
 }
 
 // An entry within rounding of tau may lie on either side.
@@ -96,8 +103,9 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
     const Example example(analyze::config_of(variant));
     const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), example.model.config()));
     const auto stages = oracle::stages(5, variant.stages);
-    auto want_D = at::zeros({5, 5}, at::kDouble);
-    std::map<int64_t, std::vector<double>> by_distance, centred_by_distance;
+    auto want_D = at::zeros({5, 5}, at::kDouble), want_centered_D = at::zeros({5, 5}, at::kDouble);
+    auto want_bias = at::zeros({5, 8}, at::kDouble);
+    std::map<int64_t, std::vector<double>> by_distance, centered_by_distance;
     size_t pairs = 0;
     for (int64_t l = 1; l <= 5; ++l) {
       const auto seen = oracle::visible(l, example.model.config().router, stages);
@@ -105,23 +113,33 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
         const auto w = block(example, seen, l, m).contiguous();
         const double factor =
             variant.scale ? std::sqrt(static_cast<double>(l - 1) / static_cast<double>(seen.size())) : 1.0;
-        const double norm = frobenius(w);
+        const auto centered = without_means(w);
+        const double norm = frobenius(w), centered_norm = frobenius(centered);
         want_D[l - 1][seen[m] - 1] = norm * factor;
-        add_entries(by_distance[l - seen[m]], w, /*centred=*/false);
-        add_entries(centred_by_distance[l - seen[m]], w, /*centred=*/true);
+        want_centered_D[l - 1][seen[m] - 1] = centered_norm * factor;
+        for (const auto& [entries, values] : {std::pair{&by_distance, w}, {&centered_by_distance, centered}})
+          std::ranges::copy(entries_of(values), std::back_inserter((*entries)[l - seen[m]]));
+        for (int64_t target = 0; target < 8; ++target)
+          want_bias[l - 1][target] += w[target].sum().item<double>() / 8 - w.sum().item<double>() / 64;
         ASSERT_LT(pairs, found.pairs.size());
         const auto& pair = found.pairs[pairs++];
         EXPECT_EQ(pair.pair.layer, l);
         EXPECT_EQ(pair.pair.predecessor, seen[m]);
         EXPECT_DOUBLE_EQ(pair.depth_factor, factor);
-        EXPECT_NEAR(pair.norm, norm, 1e-12);
+        EXPECT_NEAR(pair.raw.norm, norm, 1e-12);
+        EXPECT_NEAR(pair.centered.norm, centered_norm, 1e-12);
+        EXPECT_NEAR(pair.centered.effective_rank, hero::effective_rank(centered), 1e-9);
       }
     }
     EXPECT_EQ(pairs, found.pairs.size());
-    EXPECT_LT(small::relative_error(found.dependency_LL, want_D), 1e-13);
-    EXPECT_TRUE(found.dependency_LL.eq(0).equal(want_D.eq(0)));
-    expect_strong(found.strong, by_distance);
-    expect_strong(found.centred, centred_by_distance);
+    for (const auto& [statistics, want] :
+         {std::pair{&found.raw, want_D}, std::pair{&found.centered, want_centered_D}}) {
+      EXPECT_LT(small::relative_error(statistics->dependency_LL, want), 1e-13);
+      EXPECT_TRUE(statistics->dependency_LL.eq(0).equal(want.eq(0)));
+    }
+    EXPECT_LT((found.expert_bias_LE - want_bias).abs().max().item<double>(), 1e-14);
+    expect_strong(found.raw.strong, by_distance);
+    expect_strong(found.centered.strong, centered_by_distance);
   }
 }
 
@@ -134,12 +152,12 @@ TEST(Coupling, EntriesAtTheThresholdAreNotBeyondIt) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const Example example(config, seed);
     const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
-    ASSERT_EQ(found.strong->distances.size(), 1u);
-    const auto& row = found.strong->distances[0];
+    ASSERT_EQ(found.raw.strong->distances.size(), 1u);
+    const auto& row = found.raw.strong->distances[0];
     EXPECT_NEAR((row.negative + row.positive) / 100 * 121, 12, 1e-9);
     const auto block = example.weight(2).slice(1, 24);
-    const bool above = block.eq(found.strong->tau).any().item<bool>();
-    EXPECT_NE(above, block.eq(-found.strong->tau).any().item<bool>());
+    const bool above = block.eq(found.raw.strong->tau).any().item<bool>();
+    EXPECT_NE(above, block.eq(-found.raw.strong->tau).any().item<bool>());
     signs.insert(above);
   }
   EXPECT_EQ(signs.size(), 2u);
@@ -204,9 +222,10 @@ TEST(Coupling, NothingVisible) {
   config.router.stages = 4;
   const Example example(config);
   const auto found = hero::coupling(hero::RouterHistory(example.folder.path(), config));
-  EXPECT_FALSE(found.strong || found.centred);
+  EXPECT_FALSE(found.raw.strong || found.centered.strong);
   EXPECT_TRUE(found.pairs.empty());
-  EXPECT_EQ(found.dependency_LL.abs().max().item<double>(), 0);
+  for (const auto& values : {found.raw.dependency_LL, found.centered.dependency_LL, found.expert_bias_LE})
+    EXPECT_EQ(values.abs().max().item<double>(), 0);
 }
 
 TEST(Coupling, RefusesBaselinesAndBrokenWeights) {

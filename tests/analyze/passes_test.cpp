@@ -86,8 +86,9 @@ TEST(Passes, SharesAreThoseOfTheRoutingThatTheProgramPrints) {
   EXPECT_TRUE(example.effects(2).utilisation.shares_LE.equal(want / static_cast<double>(kReal)));
 }
 
-// With W_R^(l,p) zeroed in the oracle's own copy, rho from the whole history still.
-TEST(Passes, LossWithoutAPredecessorIsThatOfZeroedColumns) {
+// With W_R^(l,p) zeroed, or its centered part subtracted, in the oracle's own copy; rho from the whole
+// history.
+TEST(Passes, LossWithoutAPredecessorIsThatOfChangedColumns) {
   for (const auto& variant : kVariants) {
     SCOPED_TRACE(variant.name);
     const Example example(analyze::config_of(variant));
@@ -95,29 +96,40 @@ TEST(Passes, LossWithoutAPredecessorIsThatOfZeroedColumns) {
     const auto before = oracle::copy_weights(example.model.parameters());
     const auto effects = example.effects(2);
     const auto stages = oracle::stages(5, variant.stages);
-    std::map<int64_t, double> want;
+    std::map<int64_t, double> want, want_centered;
     for (int64_t p = 1; p <= 5; ++p) {
-      auto weights = example.weights;
+      auto zeroed = example.weights, constant = example.weights;
       bool seen_by_any = false;
       for (int64_t l = p + 1; l <= 5; ++l) {
         const auto seen = oracle::visible(l, config.router, stages);
         for (size_t m = 0; m < seen.size(); ++m) {
           if (seen[m] != p) continue;
-          auto& w = weights.at(analyze::router_name(config, l));
-          w = w.detach().clone();
-          w.slice(1, 24 + static_cast<int64_t>(m) * 8, 32 + static_cast<int64_t>(m) * 8).zero_();
+          const auto name = analyze::router_name(config, l);
+          const int64_t first = 24 + static_cast<int64_t>(m) * 8;
+          for (auto* weights : {&zeroed, &constant}) {
+            auto& w = weights->at(name);
+            w = w.detach().clone();
+            auto block = w.slice(1, first, first + 8);
+            const auto centered = block - block.mean(0, true) - block.mean(1, true) + block.mean();
+            block.sub_(weights == &zeroed ? block.clone() : centered);
+          }
           seen_by_any = true;
         }
       }
-      if (seen_by_any) want[p] = oracle_loss(config, weights, example.tokens);
+      if (!seen_by_any) continue;
+      want[p] = oracle_loss(config, zeroed, example.tokens);
+      want_centered[p] = oracle_loss(config, constant, example.tokens);
     }
     ASSERT_EQ(effects.losses.size(), want.size());
-    double largest = 0;
-    for (const auto& [p, loss] : effects.losses) {
+    double largest = 0, apart = 0;
+    for (const auto& [p, loss, centered_loss] : effects.losses) {
       ASSERT_TRUE(want.count(p));
       EXPECT_NEAR(loss, want[p], 1e-10) << "without " << p;
+      EXPECT_NEAR(centered_loss, want_centered[p], 1e-10) << "without " << p;
       largest = std::max(largest, std::abs(loss - effects.utilisation.loss));
+      apart = std::max(apart, std::abs(loss - centered_loss));
     }
+    EXPECT_GT(apart, 1e-6);
     EXPECT_GT(largest, 1e-5);
     for (const auto& [name, tensor] : oracle::copy_weights(example.model.parameters()))
       EXPECT_TRUE(tensor.equal(before.at(name))) << name;
@@ -148,7 +160,8 @@ TEST(Passes, CountsItsWindows) {
   std::vector<int64_t> steps;
   hero::history_effects(example.model, analyze::passages(example.tokens), 2,
                         [&](int64_t windows) { steps.push_back(windows); });
-  EXPECT_EQ(steps, (std::vector<int64_t>{2, 4, 6, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(hero::history_passes(example.model.layout()), 7);
+  EXPECT_EQ(steps, (std::vector<int64_t>{2, 4, 6, 8, 10, 12, 14, 15, 16, 17, 18, 19, 20, 21}));
 }
 
 TEST(Passes, ALossThatIsNoNumber) {

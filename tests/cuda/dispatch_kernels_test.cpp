@@ -1,5 +1,6 @@
 #include "cuda/run.h"
 #include "ops/assignments.h"
+#include "ops/count.h"
 #include "ops/cuda/kernels/dispatch.cuh"
 #include "ops/plain.h"
 
@@ -52,6 +53,28 @@ TEST(CudaDispatch, PlanSortsAndKeepsTheOrderOfTokens) {
   check_plan(integers(0, 1, {1500, 1}, 5), 1);
   for (const int64_t n : {kChunk - 1, kChunk, kChunk + 1, kChunk * 33})
     check_plan(integers(-1, 3, {n, 1}, 6), 3);
+}
+
+TEST(CudaDispatch, CountsOfEveryGroup) {
+  for (const int64_t groups : {1, 3}) {
+    for (const int64_t n : {1, 31, 300, 513}) {
+      for (const int64_t experts : {1, 5, 2000}) {
+        const auto ids = integers(-1, experts, {groups, n}, 7);
+        const auto counts = at::zeros({groups, experts}, at::kLong);
+        launch({counts}, ops::cuda::count_ids, blocks(ids.numel(), 256), {256}, ids.numel(), n, experts,
+               ids.const_data_ptr<int64_t>(),
+               reinterpret_cast<unsigned long long*>(counts.data_ptr<int64_t>()));
+        EXPECT_TRUE(same(counts, ops::count_assignments_plain(ids, experts))) << groups << " " << n;
+      }
+    }
+  }
+  for (const int64_t id : {int64_t{4}, int64_t{-2}, int64_t{1} << 32}) {
+    const auto ids = at::full({1, 1}, id, at::kLong), counts = at::zeros({1, 4}, at::kLong);
+    EXPECT_NE(emulate::launch(ops::cuda::count_ids, {1}, {32}, int64_t{1}, int64_t{1}, int64_t{4},
+                              ids.const_data_ptr<int64_t>(),
+                              reinterpret_cast<unsigned long long*>(counts.data_ptr<int64_t>())),
+              "");
+  }
 }
 
 TEST(CudaDispatch, PlanRefusesIdsThatNoExpertHas) {

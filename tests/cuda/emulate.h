@@ -143,6 +143,13 @@ void __stwb(T* to, T value) {
   std::memcpy(to, &value, sizeof(T));
 }
 
+template <typename T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
+  *to += value;
+  return before;
+}
+
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(unsigned bits) { return bits ? std::countr_zero(bits) + 1 : 0; }
 

@@ -115,34 +115,30 @@ TEST(ZLoss, ByHandAndGradient) {
   EXPECT_TRUE(std::isfinite(hero::z_loss(at::full({2, 4}, 500.0, at::kFloat)).item<double>()));
 }
 
-std::vector<hero::Routing> routings(const std::vector<at::Tensor>& probs) {
-  std::vector<hero::Routing> list;
-  for (size_t i = 0; i < probs.size(); ++i) {
-    hero::Routing r;
-    r.layer = static_cast<int64_t>(i) + 1;
-    r.probs = probs[i];
-    list.push_back(r);
-  }
+std::vector<at::Tensor> masses(const std::vector<at::Tensor>& probs, int64_t k) {
+  std::vector<at::Tensor> list;
+  for (const auto& p : probs) list.push_back(hero::topk_mass(p, k));
   return list;
 }
 
 TEST(CouplingLoss, ByHand) {
   const auto row = [](std::vector<double> values) { return at::tensor(values, at::kDouble).view({2, 3}); };
   // Masses of the two best: (0.9, 0.8), (0.7, 1.0), (0.8, 0.9)
-  const auto list = routings({row({0.6, 0.3, 0.1, 0.2, 0.5, 0.3}), row({0.35, 0.3, 0.35, 0, 0.5, 0.5}),
-                              row({0.2, 0.4, 0.4, 0.1, 0.1, 0.8})});
+  const std::vector<at::Tensor> probs = {row({0.6, 0.3, 0.1, 0.2, 0.5, 0.3}),
+                                         row({0.35, 0.3, 0.35, 0, 0.5, 0.5}),
+                                         row({0.2, 0.4, 0.4, 0.1, 0.1, 0.8})};
+  const auto two = masses(probs, 2);
   const double pair_1 = (0.9 * 0.7 + 0.8 * 1.0) / 2, pair_2 = (0.7 * 0.8 + 1.0 * 0.9) / 2;
-  EXPECT_NEAR(hero::coupling_loss(list, 2, {0, 0, 0}).item<double>(), -(pair_1 + pair_2) / 2, kExact);
-  EXPECT_NEAR(hero::coupling_loss(list, 2, {0, 0, 1}).item<double>(), -pair_1, kExact);
-  EXPECT_NEAR(hero::coupling_loss(list, 2, {0, 1, 1}).item<double>(), -pair_2, kExact);
-  EXPECT_FALSE(hero::coupling_loss(list, 2, {0, 1, 2}).defined());
-  EXPECT_NEAR(hero::coupling_loss(list, 3, {0, 0, 0}).item<double>(), -1.0, kExact);
+  EXPECT_NEAR(hero::coupling_loss(two, 2).item<double>(), -(pair_1 + pair_2) / 2, kExact);
+  EXPECT_NEAR(hero::coupling_loss({two[1], two[2]}, 2).item<double>(), -pair_2 / 2, kExact);
+  EXPECT_FALSE(hero::coupling_loss({two[0]}, 2).defined());
+  EXPECT_NEAR(hero::coupling_loss(masses(probs, 3), 2).item<double>(), -1.0, kExact);
 }
 
 TEST(CouplingLoss, GradientFlowsIntoBothLayers) {
   const auto logits = small::normal({3, 6, 5}, 6);
   const auto loss = [](const at::Tensor& z) {
-    return hero::coupling_loss(routings({z[0].softmax(1), z[1].softmax(1), z[2].softmax(1)}), 2, {0, 0, 0});
+    return hero::coupling_loss(masses({z[0].softmax(1), z[1].softmax(1), z[2].softmax(1)}, 2), 2);
   };
   EXPECT_LT(gradient_error(logits, loss), 1e-8);
   const auto x = logits.clone().set_requires_grad(true);

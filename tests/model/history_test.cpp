@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "model/router.h"
 #include "oracle/oracle.h"
@@ -104,12 +105,67 @@ TEST(History, IsTheSoftmaxWhateverThePolicyMakesOfTheLogits) {
     hero::Parameters parameters(at::kDouble, 1);
     const hero::Moe first(parameters, "model.layers.0.mlp", 1, c, layout, hero::whole_model(c));
     hero::RoutingHistory history(layout, 9, at::kDouble, false);
-    const auto out = first(small::normal({9, 24}, 2), history, {});
+    const auto out = first(small::normal({9, 24}, 2), history, {.training = true});
     EXPECT_LT(small::relative_error(history.slot(1).probs, out.routing.logits.softmax(1)), 1e-15);
     EXPECT_LT(small::relative_error(history.slot(1).sumsq, out.routing.logits.softmax(1).pow(2).sum(1)),
               1e-15);
     EXPECT_FALSE(history.slot(1).probs.requires_grad());
   }
+}
+
+// Logits of a router in fp64, from the operands and the history that it read.
+at::Tensor exact_logits(const hero::Router& router, const at::Tensor& x, const std::vector<at::Tensor>& seen,
+                        double depth_factor, double eps) {
+  const auto wide = x.to(at::kDouble), w = router.weight().detach().to(at::kDouble);
+  const auto logits = at::mm(wide, w.slice(1, 0, x.size(1)).t());
+  if (seen.empty()) return logits;
+  const auto h = at::cat(seen, 1).to(at::kDouble);
+  const auto rms = [](const at::Tensor& rows) { return rows.pow(2).mean(1, true).sqrt(); };
+  return logits + rms(wide) / (rms(h) + eps) * depth_factor * at::mm(h, w.slice(1, x.size(1)).t());
+}
+
+// In bf16 the history holds the fp32 softmax rounded once, whether it carries gradient or not. A value that
+// fp32 sums leave 1e-5 from the middle of two bf16 numbers may be rounded to either.
+TEST(History, IsRoundedOnceWithAndWithoutGradient) {
+  for (const auto& c : {small::qwen(), small::fused(small::qwen())}) {
+    const int64_t tokens = 40, layers = 4;
+    const hero::HistoryLayout layout(layers, c.model.num_experts, c.router);
+    hero::Parameters parameters(at::kBFloat16, 1);
+    hero::RoutingHistory buffered(layout, tokens, at::kBFloat16, /*live=*/false),
+        live(layout, tokens, at::kBFloat16, /*live=*/true);
+    std::vector<at::Tensor> from_buffer, from_live;
+    for (int64_t l = 1; l < layers; ++l) {
+      const hero::Router router(parameters, std::to_string(l), l, c, layout);
+      const auto x = small::normal({tokens, c.model.hidden_size}, l).to(at::kBFloat16);
+      const auto detached = router(x, buffered), through = router(x, live);
+      const auto check = [&](const hero::ops::RouteOutput& out, const at::Tensor& stored,
+                             std::vector<at::Tensor>& seen) {
+        const auto exact = exact_logits(router, x, seen, layout.depth_factor(l), c.router.eps);
+        EXPECT_LT(small::relative_error(out.logits, exact), 1e-5) << "layer " << l;
+        const auto probs = exact.softmax(1), got = stored.detach().to(at::kDouble);
+        const auto rounded = [&](double off) {
+          return (probs * (1 + off)).to(at::kFloat).to(at::kBFloat16).to(at::kDouble);
+        };
+        EXPECT_TRUE(got.ge(rounded(-1e-5)).logical_and(got.le(rounded(1e-5))).all().item<bool>())
+            << "layer " << l;
+        seen.push_back(stored);
+      };
+      check(detached, buffered.slot(l).probs, from_buffer);
+      check(through, live.visible_live(l + 1).back(), from_live);
+    }
+  }
+}
+
+TEST(History, RoundsWithoutTouchingTheGradient) {
+  const auto c = small::qwen();
+  const hero::HistoryLayout layout(2, 8, c.router);
+  hero::RoutingHistory history(layout, 9, at::kBFloat16, /*live=*/true);
+  const auto probs = small::normal({9, 8}, 1).softmax(1).to(at::kFloat).set_requires_grad(true),
+             upstream = small::normal({9, 8}, 2).to(at::kFloat);
+  history.store_live(1, probs);
+  const auto stored = history.visible_live(2)[0];
+  EXPECT_TRUE(at::equal(stored.detach(), probs.detach().to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({stored}, {probs}, {upstream})[0], upstream));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ std::vector<Case> cases() {
     config.router.balance = "sequence";
     config.router.balance_loss = 1e-1;
     config.router.z_loss = 1e-2;
+    config.router.coupling_loss = 0.1;
     const auto add = [&](const std::string& what, const hero::Config& c, int64_t ranks) {
       list.push_back({c.model.model_type + "_" + what, c, ranks});
     };
@@ -36,9 +37,7 @@ std::vector<Case> cases() {
     add("one_stage_over_two_ranks", config, 2);
     auto two = config;
     two.router.stages = 2;
-    two.router.coupling_loss = 0.1;
     add("stages", two, 2);
-    two.router.coupling_loss = 0;
     add("stages_over_four_ranks", two, 4);
     auto global = two;
     global.router.history = "global";
@@ -54,6 +53,11 @@ std::vector<Case> cases() {
     auto uneven = config;
     uneven.parallel.chunk_sizes = {1, 4, 1};
     add("uneven", uneven, 3);
+    auto sparse = config;  // a chunk of dense layers alone between two MoE layers
+    if (config.model.model_type == "qwen3_moe") {
+      sparse.model.mlp_only_layers = {2, 3};
+      add("dense_chunk", sparse, 3);
+    }
   }
   return list;
 }
@@ -92,9 +96,9 @@ TEST_P(Parts, MakeWhatTheWholeModelMakes) {
   const int64_t chunks = ranks * config.parallel.chunks;
   const auto& layout = whole.layout();
   std::map<int64_t, at::Tensor> messages;
-  std::vector<at::Tensor> inputs, outputs, totals;
-  at::Tensor x = tokens;
-  double total = 0;
+  std::vector<at::Tensor> inputs, outputs, totals, masses_in, masses_out;
+  at::Tensor x = tokens, mass;
+  double total = 0, coupling = 0;
   for (int64_t c = 0; c < chunks; ++c) {
     auto& model = *parts[c % ranks];
     const auto held = static_cast<size_t>(c / ranks);
@@ -105,7 +109,9 @@ TEST_P(Parts, MakeWhatTheWholeModelMakes) {
       history->store(l, hero::unpack_history(messages.at(l), config.model.num_experts, 0, at::kDouble));
     }
     if (!chunk.begins) x = x.detach().clone().set_requires_grad(true);
+    if (mass.defined()) mass = mass.detach().clone().set_requires_grad(true);
     inputs.push_back(x);
+    masses_in.push_back(mass);
     const auto out = model.run_chunk(held, x, history, position, /*recompute=*/c % 2 == 1, [&](int64_t l) {
       if (const auto slot = history->slot(l); slot.probs.defined())
         messages[l] = hero::pack_history(slot.probs, 0);
@@ -113,21 +119,27 @@ TEST_P(Parts, MakeWhatTheWholeModelMakes) {
     for (const auto& routing : out.routings)
       EXPECT_TRUE(routing.logits.equal(output.routings[routing.layer - 1].logits)) << routing.layer;
     x = out.hidden_TD;
-    const auto part = hero::compute_losses(model, out, targets, 12, balance, chunk.ends);
+    const auto part = hero::compute_losses(model, out, targets, 12, balance, chunk.ends, mass);
+    mass = part.mass_T;
+    coupling += part.coupling.item<double>();
     outputs.push_back(x);
+    masses_out.push_back(mass);
     totals.push_back(part.total);
     if (part.total.defined()) total += part.total.item<double>();
   }
   EXPECT_TRUE(x.equal(output.hidden_TD));
   EXPECT_NEAR(total, loss.total.item<double>(), 1e-13 * std::abs(total));
+  EXPECT_NEAR(coupling, loss.coupling.item<double>(), 1e-14);
 
-  at::Tensor gradient;
+  at::Tensor gradient, mass_gradient;
   for (int64_t c = chunks - 1; c >= 0; --c) {
     std::vector<at::Tensor> roots, given;
     if (totals[c].defined()) roots.push_back(totals[c]), given.emplace_back();
     if (gradient.defined()) roots.push_back(outputs[c]), given.push_back(gradient);
+    if (mass_gradient.defined()) roots.push_back(masses_out[c]), given.push_back(mass_gradient);
     torch::autograd::backward(roots, given);
     gradient = c > 0 ? inputs[c].grad() : at::Tensor();
+    mass_gradient = masses_in[c].defined() ? masses_in[c].grad() : at::Tensor();
   }
   Gradients found;
   for (auto& part : parts) collect(*part, found);

@@ -93,6 +93,15 @@ TEST_P(ChooseTest, ValuesAndGradientsOfWeights) {
   }
 }
 
+// One expert a token: its weight is `factor`, not that and a rounding error, by which assignments would be
+// ranked.
+TEST_P(ChooseTest, SingleExpertsHaveEqualWeights) {
+  const auto wide = type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto scores = normal({1000, 8}, 1).softmax(1).to(wide).to(device());
+  const auto ids = std::get<1>(scores.topk(1, 1));
+  EXPECT_TRUE(ops::expert_weights(scores, ids, true, 1e-20, 2.5).eq(2.5).all().item<bool>());
+}
+
 TEST(Choose, GradientsAgreeWithDifferences) {
   const auto weights = [](const std::vector<at::Tensor>& in) {
     return std::vector{ops::expert_weights(in[0], in[1], true, 0.25, 2.5)};

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "ops/assignments.h"
+#include "ops/count.h"
 #include "ops/ops.h"
 #include "ops/plain.h"
 
@@ -30,6 +31,22 @@ at::Tensor one_hot_rows(const at::Tensor& row, int64_t rows) {  // [T, K] -> [T,
 
 using DispatchTest = DeviceTest;
 HERO_ON_DEVICES(DispatchTest);
+
+TEST_P(DispatchTest, Counts) {
+  for (const auto& c : kExpertsCases) {
+    SCOPED_TRACE(name(c));
+    const auto ids = ids_of(c);
+    const auto got = ops::count_assignments(ids.view({1, -1}).to(device()), c.experts);
+    EXPECT_TRUE(same(got[0].cpu(), counted(ids, c.experts).counts));
+  }
+  const auto ids = integers(-1, 5, {3, 700}, 9);
+  const auto got = ops::count_assignments(ids.to(device()), 5);
+  for (int64_t g = 0; g < 3; ++g)
+    EXPECT_TRUE(same(got[g].cpu(), counted(ids[g].unsqueeze(1), 5).counts)) << g;
+  EXPECT_TRUE(same(ops::count_assignments_plain(ids, 5), got.cpu()));
+  EXPECT_TRUE(same(ops::count_assignments(at::empty({2, 0}, ids.options()).to(device()), 5).cpu(),
+                   at::zeros({2, 5}, at::kLong)));
+}
 
 TEST_P(DispatchTest, ValuesOfThePlan) {
   for (const auto& c : kExpertsCases) {
@@ -164,6 +181,10 @@ TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
 }
 
 TEST(Dispatch, ErrorsNameWhatWasExpected) {
+  EXPECT_EQ(error_of([] { ops::count_assignments(at::zeros({3}, at::kLong), 4); }),
+            "count_assignments: ids must be int64 [G, N], got Long [3]");
+  EXPECT_EQ(error_of([] { ops::count_assignments(at::full({1, 3}, 4, at::kLong), 4); }),
+            "count_assignments: ids must lie in [-1, 4), got 4");
   EXPECT_EQ(error_of([] { ops::plan(at::zeros({3}, at::kLong), 4); }),
             "plan: ids must be int64 [T, K], got Long [3]");
   EXPECT_EQ(error_of([] { ops::plan(at::zeros({3, 1}, at::kInt), 4); }),

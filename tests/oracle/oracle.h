@@ -1,8 +1,8 @@
 #pragma once
 // The whole language model, its routers and its losses a second time: fp64, plain tensor operations, loops
 // over heads and experts, dense gates instead of dispatch, one concatenated router product as the paper
-// writes it. Shares with src only the configuration and the names of the weights on disk; automatic
-// differentiation supplies its gradients.
+// writes it. Shares with src only the configuration, the names of the weights on disk and the random numbers
+// of jitter; automatic differentiation supplies its gradients.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -29,6 +29,14 @@ struct LayerRouting {
   at::Tensor chosen = {};  ///< [T, E] 0/1, before capacity
   at::Tensor gates = {};   ///< [T, E] weight of every expert, 0 where not chosen or dropped
   at::Tensor ids = {};     ///< [T, K] best first
+  int64_t layer = 1;       ///< l
+};
+
+/// Where a forward pass stands: capacity and jitter depend on it.
+struct Pass {
+  bool training = true;
+  int64_t step = 0;
+  int64_t first_token = 0;  ///< of the micro-batch, within the step's batch
 };
 
 struct Result {
@@ -36,19 +44,22 @@ struct Result {
   std::vector<LayerRouting> layers;
 };
 
-Result forward(const hero::Config& config, const Weights& weights, const at::Tensor& tokens_BS);
+Result forward(const hero::Config& config, const Weights& weights, const at::Tensor& tokens_BS,
+               const Pass& pass = {});
 
 struct Losses {
   at::Tensor total, lm, balance, z, coupling;
 };
 
 /// shares_LE: expert shares for router.balance = "global". Terms are means over layers (over pairs for the
-/// coupling), as logged; the total sums balance and z over layers.
+/// coupling), as logged, 0 where a coefficient is; the total sums balance and z over layers.
 Losses losses(const hero::Config& config, const Result& result, const at::Tensor& targets_T, int64_t sequence,
               const at::Tensor& shares_LE);
 
 /// Pipeline stage of each layer: equal parts, the first ones larger.
 std::vector<int64_t> stages(int64_t layers, int64_t parts);
+/// The same, or parts of the given sizes.
+std::vector<int64_t> stages(int64_t layers, const hero::RouterConfig& router);
 
 /// S(l), l from 1, oldest first.
 std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,

@@ -18,6 +18,15 @@ std::vector<int64_t> stages(int64_t layers, int64_t parts) {
   return stage_of;
 }
 
+std::vector<int64_t> stages(int64_t layers, const hero::RouterConfig& router) {
+  if (router.stage_sizes.empty()) return stages(layers, router.stages);
+  std::vector<int64_t> stage_of;
+  for (size_t stage = 0; stage < router.stage_sizes.size(); ++stage) {
+    for (int64_t i = 0; i < router.stage_sizes[stage]; ++i) stage_of.push_back(static_cast<int64_t>(stage));
+  }
+  return stage_of;
+}
+
 std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,
                              const std::vector<int64_t>& stage_of) {
   std::vector<int64_t> newest_first;
@@ -79,7 +88,20 @@ Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Ten
   return kept;
 }
 
-void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r) {
+namespace {
+
+// Assignment after assignment goes to the next expert; layer l begins with expert l.
+Tensor by_turns(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
+  auto ids = at::empty({tokens, k}, at::kLong);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < k; ++i) ids[t][i] = (layer + t * k + i) % experts;
+  }
+  return ids;
+}
+
+}  // namespace
+
+void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r, const Pass& pass) {
   const auto& m = config.model;
   const int64_t tokens = r.logits.size(0), experts = m.num_experts, per_group = experts / m.n_group;
   const auto exponentials = (r.logits - std::get<0>(r.logits.max(1, true)).detach()).exp();
@@ -101,65 +123,17 @@ void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r) {
       }
     }
   }
-  r.ids = largest(selection, m.num_experts_per_tok);
+  r.ids = config.router.force_balance ? by_turns(tokens, m.num_experts_per_tok, experts, r.layer)
+                                      : largest(selection, m.num_experts_per_tok);
   r.chosen = at::zeros({tokens, experts}, at::kDouble).scatter_(1, r.ids, 1.0);
   r.gates = r.scores * r.chosen;
   if (m.norm_topk_prob) r.gates = r.gates / (r.gates.sum(1, true) + m.norm_topk_eps);
   r.gates = r.gates * m.routed_scaling_factor;
-  if (config.router.capacity_factor > 0) {
-    r.gates = r.gates * within_capacity(r.chosen, r.gates.detach(), r.ids, config.router.capacity_factor,
-                                        config.router.drop_policy);
+  const double capacity = pass.training ? config.router.capacity_factor : config.router.eval_capacity_factor;
+  if (capacity > 0) {
+    r.gates =
+        r.gates * within_capacity(r.chosen, r.gates.detach(), r.ids, capacity, config.router.drop_policy);
   }
-}
-
-Losses losses(const hero::Config& config, const Result& result, const Tensor& targets_T, int64_t sequence,
-              const Tensor& shares_LE) {
-  const auto& router = config.router;
-  const auto layers = static_cast<int64_t>(result.layers.size()), tokens = targets_T.size(0);
-  const int64_t experts = config.model.num_experts;
-  Losses out;
-  const auto logits = result.logits.view({tokens, -1});
-  out.lm = -(logits - logits.exp().sum(1, true).log()).gather(1, targets_T.unsqueeze(1)).mean();
-  out.total = out.lm;
-  out.balance = out.z = out.coupling = at::zeros({}, at::kDouble);
-  for (int64_t i = 0; i < layers; ++i) {
-    const auto& r = result.layers[i];
-    const auto scores = r.scores / r.scores.sum(1, true);
-    const auto assignment = [&](int64_t begin, int64_t end) {
-      return r.chosen.slice(0, begin, end).sum(0) /
-             static_cast<double>((end - begin) * config.model.num_experts_per_tok);
-    };
-    Tensor term;
-    if (router.balance == "sequence") {
-      for (int64_t first = 0; first < tokens; first += sequence) {
-        const auto one =
-            (assignment(first, first + sequence) * scores.slice(0, first, first + sequence).mean(0)).sum() *
-            experts;
-        term = term.defined() ? term + one : one;
-      }
-      term = term * sequence / tokens;
-    } else {
-      term = ((router.balance == "global" ? shares_LE[i] : assignment(0, tokens)) * scores.mean(0)).sum() *
-             experts;
-    }
-    if (router.balance == "none") term = at::zeros({}, at::kDouble);
-    out.balance = out.balance + term / layers;
-    out.z = out.z + r.logits.exp().sum(1).log().pow(2).mean() / layers;
-  }
-  const auto stage_of = stages(layers, router.stages);
-  int64_t pairs = 0;
-  for (int64_t i = 1; i < layers; ++i) {
-    if (stage_of[i] != stage_of[i - 1]) continue;
-    const auto mass = [&](const LayerRouting& r) {
-      return r.probs.gather(1, largest(r.probs, config.model.num_experts_per_tok)).sum(1);
-    };
-    out.coupling = out.coupling - (mass(result.layers[i - 1]) * mass(result.layers[i])).mean();
-    ++pairs;
-  }
-  if (pairs) out.coupling = out.coupling / pairs;
-  out.total = out.lm + out.balance * layers * router.balance_loss + out.z * layers * router.z_loss +
-              out.coupling * router.coupling_loss;
-  return out;
 }
 
 }  // namespace oracle

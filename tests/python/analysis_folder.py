@@ -36,6 +36,27 @@ def block(noise: np.random.Generator, experts: int, distance: int) -> np.ndarray
     return (values / distance**0.4).astype(np.float32)
 
 
+def center(values: np.ndarray) -> np.ndarray:
+    """Without the means of columns and rows."""
+    wide = values.astype(float)
+    means = wide.mean(axis=0) + wide.mean(axis=1, keepdims=True) - wide.mean()
+    return (wide - means).astype(np.float32)
+
+
+def norm(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values.astype(float)))
+
+
+def dependency(
+    blocks: dict[tuple[int, int], np.ndarray], factor: dict[tuple[int, int], float], layers: int
+) -> list[list[float]]:
+    """Norms times depth factors, [L][L]."""
+    table = np.zeros((layers, layers))
+    for (layer, earlier), values in blocks.items():
+        table[layer - 1, earlier - 1] = factor[layer, earlier] * norm(values)
+    return table.tolist()
+
+
 def effective_rank(values: np.ndarray) -> float:
     singular = np.linalg.svd(values.astype(float), compute_uv=False)
     parts = singular / singular.sum()
@@ -67,15 +88,19 @@ def write_analysis(
     places = visible_pairs(layers, stages, history, window)
     blocks = {place: block(noise, experts, place[0] - place[1]) for place in places}
     seen = {layer: sum(place[0] == layer for place in places) for layer in range(1, layers + 1)}
-    dependency = np.zeros((layers, layers))
-    pairs = []
-    for (layer, earlier), values in blocks.items():
-        factor, norm = ((layer - 1) / seen[layer]) ** 0.5, float(np.linalg.norm(values.astype(float)))
-        dependency[layer - 1, earlier - 1] = factor * norm
-        pairs.append({"layer": layer, "predecessor": earlier, "depth_factor": factor, "norm": norm,
-                      "effective_rank": effective_rank(values)})  # fmt: skip
-    tau, distances = strong_coupling(blocks)
-    centred = strong_coupling({place: values - values.mean(axis=0) for place, values in blocks.items()})
+    centered = {place: center(values) for place, values in blocks.items()}
+    bias = np.zeros((layers, experts))
+    for (layer, _), values in blocks.items():
+        means = values.astype(float).mean(axis=1)
+        bias[layer - 1] += means - means.mean()
+    factor = {place: ((place[0] - 1) / seen[place[0]]) ** 0.5 for place in places}
+    pairs = [
+        {"layer": place[0], "predecessor": place[1], "depth_factor": factor[place], "norm": norm(blocks[place]),
+         "effective_rank": effective_rank(blocks[place]), "centered_norm": norm(centered[place]),
+         "centered_effective_rank": effective_rank(centered[place])}
+        for place in places
+    ]  # fmt: skip
+    (tau, distances), (centered_tau, centered_distances) = map(strong_coupling, (blocks, centered))
     neighbours = [place for place in places if place[0] - place[1] == 1]
     middle = neighbours[(len(neighbours) - 1) // 2] if neighbours else None
     default = (10, 9) if (10, 9) in places else middle
@@ -83,18 +108,25 @@ def write_analysis(
         "model": {"folder": "hero", "step": 600, "layers": layers, "experts": experts, "top_k": top_k,
                   "hidden_size": 8 * experts, "stages": stages, "window": window, "scale": True,
                   "history": history, "detach": True, "decoder_layer": list(range(layers))},
-        "layer_dependency": dependency.tolist(),
+        "layer_dependency": dependency(blocks, factor, layers),
         "tau": tau,
         "coupling_by_distance": distances,
-        "centred_tau": centred[0],
-        "centred_coupling_by_distance": centred[1],
+        "centered_layer_dependency": dependency(centered, factor, layers),
+        "centered_tau": centered_tau,
+        "centered_coupling_by_distance": centered_distances,
+        "expert_bias": bias.tolist(),
         "pairs": pairs,
         "default_pair": default and {"layer": default[0], "predecessor": default[1]},
     }  # fmt: skip
     if data:
         content |= forward_parts(noise, content, seen, baseline, texts, tokens)
     folder.mkdir(parents=True)
-    tensors = {f"coupling.{layer}.{earlier}": values for (layer, earlier), values in blocks.items()}
+    tensors = {
+        f"{name}.{layer}.{earlier}": values
+        for name, of in (("coupling", blocks), ("centered", centered))
+        for (layer, earlier), values in of.items()
+    }
+    tensors |= {f"expert_bias.{layer}": bias[layer - 1].astype(np.float32) for layer in seen if seen[layer]}
     save_file(tensors, folder / "analysis.safetensors")
     (folder / "analysis.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     return content
@@ -137,11 +169,13 @@ def forward_parts(
         utilisation["peak_change_percent"] = 100 * (share.max() / before.max() - 1)
     readers = [layer for layer in range(1, layers + 1) if seen[layer]]
     initial = [(layer - 1) / (layer - 1 + 8) if seen[layer] else 0.0 for layer in range(1, layers + 1)]
-    change, divergence = np.zeros((2, layers, layers))
+    change, divergence, centered_change, centered_divergence = np.zeros((4, layers, layers))
     for layer, earlier in places:
-        norm = content["layer_dependency"][layer - 1][earlier - 1]
-        change[layer - 1, earlier - 1] = min(0.9, 0.1 * norm / experts**0.5 * (1 + 0.5 * noise.random()))
-        divergence[layer - 1, earlier - 1] = 0.02 * norm * noise.random()
+        cell = layer - 1, earlier - 1
+        size = content["layer_dependency"][layer - 1][earlier - 1]
+        change[cell] = min(0.9, 0.1 * size / experts**0.5 * (1 + 0.5 * noise.random()))
+        divergence[cell] = 0.02 * size * noise.random()
+        centered_change[cell], centered_divergence[cell] = 0.7 * change[cell], 0.5 * divergence[cell]
     ids = noise.integers(0, len(WORDS), tokens)
     order = np.argsort(noise.random((layers, tokens, experts)), axis=-1)[..., :chosen]
     weights = -np.sort(-noise.dirichlet([1.0] * chosen, (layers, tokens)), axis=-1)
@@ -160,9 +194,12 @@ def forward_parts(
                            "chance_top_k": chosen / experts, "kl": noise.uniform(0.5, 1.5)}
                           for layer in readers],
         "removal": {"routing_change": change.tolist(), "routing_kl": divergence.tolist(),
-                    "loss_without": [{"predecessor": source, "loss": loss, "loss_change": loss - 3.2}
+                    "centered_routing_change": centered_change.tolist(),
+                    "centered_routing_kl": centered_divergence.tolist(),
+                    "loss_without": [{"predecessor": source, "loss": loss, "loss_change": loss - 3.2,
+                                      "centered_loss": (loss + 3.2) / 2, "centered_loss_change": (loss - 3.2) / 2}
                                      for source, loss in zip(sources, losses)],
-                    "rank_correlation": 0.81},
+                    "rank_correlation": 0.81, "centered_rank_correlation": 0.67},
         "paths": {"ids": ids.tolist(), "text": [WORDS[i] for i in ids] if texts else None,
                   "experts": order.tolist(), "weights": weights.tolist()},
     }  # fmt: skip

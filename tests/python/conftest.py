@@ -32,6 +32,15 @@ MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many random cases every property test drew, rejected and found wrong."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                if name == "cases":
+                    terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
 def config_text(kind: str, window: int | None, seed: int) -> str:
     """A configuration as a run folder holds it, abridged."""
     width = "" if window is None else f"window = {window}\n"

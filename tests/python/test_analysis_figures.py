@@ -19,9 +19,16 @@ from safetensors.numpy import load_file, save_file
 
 from analysis_folder import write_analysis
 from conftest import write_run
-from hero_moe.analysis import data_figures, explorer, loss_figures, removal_figures, weight_figures
+from hero_moe.analysis import (
+    data_figures,
+    explorer,
+    loss_figures,
+    removal_figures,
+    strong_figures,
+    weight_figures,
+)
 from hero_moe.analysis.__main__ import NAMES, main
-from hero_moe.analysis.contents import Analysis
+from hero_moe.analysis.contents import FORMS, Analysis, Form
 from hero_moe.analysis.drawing import Drawing, stage_spans
 from hero_moe.analysis.reading import load_analysis
 from hero_moe.figures import STYLE, make_room
@@ -29,6 +36,9 @@ from hero_moe.run_files import load_run
 from hero_moe.sections import Comparison
 
 STAGES = [0, 0, 0, 1, 1, 1]
+PREFIX = {"raw": "", "centered": "centered_"}  # of keys in analysis.json
+TENSORS = {"raw": "coupling", "centered": "centered"}
+both_forms = pytest.mark.parametrize("form", FORMS)
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +81,22 @@ def table_of(drawing: Drawing, panel: int = 0) -> np.ndarray:
     return np.ma.filled(drawing.figure.axes[panel].images[-1].get_array().astype(float), np.nan)
 
 
+@both_forms
 def test_dependency_shows_visible_pairs_and_outlines_stages(
-    analysis: Analysis, content: dict[str, Any]
+    analysis: Analysis, content: dict[str, Any], form: Form
 ) -> None:
-    drawing = weight_figures.dependency(analysis)
+    drawing = weight_figures.dependency(analysis, form)
     expected = np.full((6, 6), np.nan)
     for pair in content["pairs"]:
         place = pair["layer"] - 1, pair["predecessor"] - 1
         seen = place[0] % 3  # M_l counts from the stage's start
-        expected[place] = pair["norm"] * (place[0] / seen) ** 0.5
+        expected[place] = pair[f"{PREFIX[form]}norm"] * (place[0] / seen) ** 0.5
     np.testing.assert_allclose(table_of(drawing), expected, rtol=1e-12)
     squares = [(p.get_x(), p.get_y(), p.get_width()) for p in drawing.figure.axes[0].patches]
     assert squares == [(0.5, 0.5, 3), (3.5, 3.5, 3)]
     layer, predecessor, value = weight_figures.strongest(expected)
     assert f"Strongest: layer {predecessor} → layer {layer}, {value:.3g}." in drawing.caption
+    assert f"Frobenius norm of the {form} block" in drawing.caption
     assert "history ends at the border of a stage" in drawing.caption
 
 
@@ -93,8 +105,8 @@ def test_stage_spans() -> None:
 
 
 def test_distances_are_stacked_bars(analysis: Analysis, content: dict[str, Any]) -> None:
-    drawing = weight_figures.distances(analysis)
-    keys = ("coupling_by_distance", "centred_coupling_by_distance")
+    drawing = strong_figures.distances(analysis)
+    keys = ("coupling_by_distance", "centered_coupling_by_distance")
     assert content[keys[0]] != content[keys[1]]
     for axes, key in zip(drawing.figure.axes, keys, strict=True):
         entries = content[key]
@@ -104,10 +116,21 @@ def test_distances_are_stacked_bars(analysis: Analysis, content: dict[str, Any])
         assert [bar.get_y() for bar in positive] == [entry["negative"] for entry in entries]
 
 
-def test_matrix_shows_raw_weights_with_a_clipped_symmetric_range(analysis: Analysis, folder: Path) -> None:
-    block = load_file(folder / "analysis.safetensors")["coupling.3.2"]
+def test_bias_of_each_expert(analysis: Analysis, content: dict[str, Any]) -> None:
+    drawing = strong_figures.bias(analysis)
+    np.testing.assert_array_equal(table_of(drawing), content["expert_bias"])
+    largest = np.abs(content["expert_bias"]).max()
+    assert drawing.figure.axes[0].images[0].get_clim() == (-largest, largest)
+    assert f"{largest:.3g}, expert" in drawing.caption
+
+
+@both_forms
+def test_matrix_shows_weights_with_a_clipped_symmetric_range(
+    analysis: Analysis, folder: Path, form: Form
+) -> None:
+    block = load_file(folder / "analysis.safetensors")[f"{TENSORS[form]}.3.2"]
     assert analysis.default_pair == (3, 2)
-    drawing = weight_figures.matrix(analysis)
+    drawing = weight_figures.matrix(analysis, form)
     np.testing.assert_array_equal(table_of(drawing), block)
     image = drawing.figure.axes[0].images[0]
     limit = np.percentile(np.abs(block.astype(float)), 99.8)
@@ -123,12 +146,13 @@ def test_symmetric_range_interpolates() -> None:
     assert weight_figures.symmetric_range(np.zeros(4)) == 1.0
 
 
-def test_adjacent_blocks_carry_their_depth_factor_on_one_range(analysis: Analysis) -> None:
-    blocks = weight_figures.adjacent_blocks(analysis)
+@both_forms
+def test_adjacent_blocks_carry_their_depth_factor_on_one_range(analysis: Analysis, form: Form) -> None:
+    blocks = weight_figures.adjacent_blocks(analysis, form)
     assert list(blocks) == [(2, 1), (3, 2), (5, 4), (6, 5)]
     factor = (5 / 2) ** 0.5  # layer 6 sees 2 of 5
-    np.testing.assert_allclose(blocks[6, 5], analysis.blocks[6, 5] * factor, rtol=1e-6)
-    drawing = weight_figures.adjacent(analysis)
+    np.testing.assert_allclose(blocks[6, 5], analysis.coupling[form].blocks[6, 5] * factor, rtol=1e-6)
+    drawing = weight_figures.adjacent(analysis, form)
     panels = drawing.figure.axes[:4]
     assert [axes.get_title() for axes in panels] == ["1 → 2", "2 → 3", "4 → 5", "5 → 6"]
     limit = weight_figures.symmetric_range(*blocks.values())
@@ -140,10 +164,12 @@ def test_rows_of_panels() -> None:
     assert [weight_figures.fitting_columns(count) for count in (1, 5, 9, 28, 29)] == [1, 5, 5, 7, 6]
 
 
-def test_effective_ranks(analysis: Analysis, content: dict[str, Any]) -> None:
-    table = table_of(weight_figures.effective_ranks(analysis))
+@both_forms
+def test_effective_ranks(analysis: Analysis, content: dict[str, Any], form: Form) -> None:
+    table = table_of(weight_figures.effective_ranks(analysis, form))
     for pair in content["pairs"]:
-        assert table[pair["layer"] - 1, pair["predecessor"] - 1] == pair["effective_rank"]
+        expected = pair[f"{PREFIX[form]}effective_rank"]
+        assert table[pair["layer"] - 1, pair["predecessor"] - 1] == expected
     assert np.isfinite(table).sum() == len(content["pairs"]) == 6
 
 
@@ -193,24 +219,29 @@ def test_agreement_and_chance(analysis: Analysis, content: dict[str, Any]) -> No
     assert [line.get_ydata()[0] for line in alone.lines[2:]] == [2 / 16, 1 / 16]
 
 
-def test_removal_beside_dependency(analysis: Analysis, content: dict[str, Any]) -> None:
-    drawing = removal_figures.removal(analysis, analysis.data)
-    change, dependency = content["removal"]["routing_change"], content["layer_dependency"]
+@both_forms
+def test_removal_beside_dependency(analysis: Analysis, content: dict[str, Any], form: Form) -> None:
+    drawing = removal_figures.removal(analysis, analysis.data, form)
+    prefix = PREFIX[form]
+    change = content["removal"][f"{prefix}routing_change"]
+    dependency = content[f"{prefix}layer_dependency"]
     places = [(pair["layer"] - 1, pair["predecessor"] - 1) for pair in content["pairs"]]
     expected = [(dependency[l][p], change[l][p]) for l, p in places]
     points = drawing.figure.axes[3].collections[0]
     np.testing.assert_array_equal(points.get_offsets(), expected)
     np.testing.assert_array_equal(points.get_array(), [l - p for l, p in places])
-    assert "rank correlation +0.81" in drawing.figure.axes[3].get_title(loc="left")
+    correlation = {"raw": "+0.81", "centered": "+0.67"}[form]
+    assert f"rank correlation {correlation}" in drawing.figure.axes[3].get_title(loc="left")
     table = table_of(drawing, 1)
     assert [table[place] for place in places] == [value for _, value in expected]
 
 
+@both_forms
 def test_loss_without_a_predecessor_is_coloured_by_its_sign(
-    analysis: Analysis, content: dict[str, Any]
+    analysis: Analysis, content: dict[str, Any], form: Form
 ) -> None:
-    bars = removal_figures.removal_loss(analysis, analysis.data).figure.axes[0].patches
-    changes = [entry["loss_change"] for entry in content["removal"]["loss_without"]]
+    bars = removal_figures.removal_loss(analysis, analysis.data, form).figure.axes[0].patches
+    changes = [entry[f"{PREFIX[form]}loss_change"] for entry in content["removal"]["loss_without"]]
     assert [bar.get_height() for bar in bars] == changes
     colours = ["#b2182b" if change > 0 else "#2166ac" for change in changes]
     assert [to_hex(bar.get_facecolor()) for bar in bars] == colours
@@ -231,23 +262,33 @@ def test_paths_of_a_few_tokens(analysis: Analysis, content: dict[str, Any]) -> N
 
 def test_windows_and_global_history(other: Callable[..., Analysis]) -> None:
     analysis = other(layers=5, experts=4, stages=[0, 0, 1, 1, 1], history="global", window=2, data=False)
-    assert len(analysis.pairs) == 7
-    assert np.isnan(analysis.dependency[3, 0])
+    assert len(analysis.depth_factor) == 7
+    dependency = analysis.coupling["centered"].dependency
+    assert np.isnan(dependency[3, 0])
     assert weight_figures.hidden_pairs_note(analysis) == " Grey: not seen (the window is 2)."
-    assert set(weight_figures.mean_by_distance(analysis.dependency)) == {1, 2}
+    assert set(weight_figures.mean_by_distance(dependency)) == {1, 2}
 
 
 def test_int8_blocks_are_off_by_half_a_step_at_most(analysis: Analysis) -> None:
-    for block in analysis.blocks.values():
+    for block in analysis.coupling["centered"].blocks.values():
         step, values = explorer.quantised(block)
         assert step == pytest.approx(np.abs(block).max() / 127, rel=1e-6)
         assert np.abs(values * step - block).max() <= 0.5001 * step
     assert explorer.quantised(np.zeros((2, 2), np.float32))[1].tolist() == [[0, 0], [0, 0]]
 
 
+def test_embedded_means_make_a_centered_block_raw(analysis: Analysis) -> None:
+    raw, centered = (analysis.coupling[form].blocks for form in FORMS)
+    for place, block in raw.items():
+        rows, columns = explorer.removed_means(block, centered[place])
+        np.testing.assert_allclose(
+            centered[place] + rows[:, None] + columns, block, rtol=0, atol=1e-7 * np.abs(block).max()
+        )
+
+
 def test_a_page_holds_as_many_blocks_as_fit(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert explorer.embedded_pairs(analysis) == set(analysis.pairs)
-    monkeypatch.setattr(explorer, "MOST_BLOCKS", 4 * 344)  # base64 characters of 256 bytes
+    assert explorer.embedded_pairs(analysis) == set(analysis.depth_factor)
+    monkeypatch.setattr(explorer, "MOST_BLOCKS", 4 * (344 + 2 * 88))  # base64 of 256 bytes and twice 64
     assert explorer.embedded_pairs(analysis) == {(2, 1), (3, 2), (5, 4), (6, 5)}
     assert "Of 6 blocks the page holds 4" in explorer.coupling_section(analysis)
     missing = [pair for pair in explorer.payload(analysis)["pairs"] if "block" not in pair]
@@ -255,8 +296,9 @@ def test_a_page_holds_as_many_blocks_as_fit(analysis: Analysis, monkeypatch: pyt
 
 
 def test_the_papers_shape_fits_on_a_page(analysis: Analysis) -> None:
-    size = 4 * -(-(128**2) // 3)
-    assert 30 * 29 // 2 * size < explorer.MOST_BLOCKS  # even with history across stages
+    assert (
+        30 * 29 // 2 * explorer.embedded_size(128) < explorer.MOST_BLOCKS
+    )  # even with history across stages
 
 
 def test_loss_figures_of_runs_of_other_lengths(tmp_path: Path) -> None:
@@ -299,6 +341,11 @@ def test_files_and_page(folder: Path, tmp_path: Path) -> None:
     assert "http" not in text
     on_page = set(re.findall(r'id="figure-([a-z-]+)"', text))
     assert on_page == set(NAMES) - {"loss", "loss-advantage"}
+    for name in NAMES:
+        form = "centered" if name.endswith("-centered") else "raw" if f"{name}-centered" in NAMES else None
+        assert (f'id="figure-{name}" class="form-{form}"' in text) == (form is not None)
+    explanation = text[text.index("Two changes of these weights") :].split("</p>")[0]
+    assert explanation.count(".") == 2 and "centered weights" in explanation
     assert "<b>&" not in text  # a token's text
     assert sorted(path.name for path in folder.iterdir()) == [
         "analysis.json", "analysis.safetensors", "figures", "report.html",
@@ -314,7 +361,7 @@ def test_without_data_the_page_says_what_is_missing_and_old_figures_go(tmp_path:
     text = (folder / "report.html").read_text()
     assert text.count("need a forward pass") == 1 and 'id="tokens"' not in text
     names = {path.stem for path in (folder / "figures").iterdir()}
-    assert names == set(NAMES[:5])
+    assert names == set(NAMES[: NAMES.index("expert-utilisation")])
 
 
 def test_no_layer_sees_another(tmp_path: Path) -> None:
@@ -356,7 +403,7 @@ def cut(name: str) -> Callable[[Path], None]:
 
 def other_block(folder: Path) -> None:
     tensors = load_file(folder / "analysis.safetensors")
-    save_file(tensors | {"coupling.2.1": 2 * tensors["coupling.2.1"]}, folder / "analysis.safetensors")
+    save_file(tensors | {"centered.2.1": 2 * tensors["centered.2.1"]}, folder / "analysis.safetensors")
 
 
 def small_block(folder: Path) -> None:
@@ -381,7 +428,9 @@ def small_block(folder: Path) -> None:
         (change("pairs", 0, "layer", value=9), "pairs[0]: layer: found 9, expected one of 2 to 3"),
         (change("pairs", 0, "norm", value=True), "pairs[0]: norm: found true, expected a number"),
         (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it"),
-        (change("centred_tau", drop=True), "analysis.json: centred_tau: found nothing, expected a number"),
+        (change("centered_tau", drop=True), "analysis.json: centered_tau: found nothing, expected a number"),
+        (change("expert_bias", 1, value=[0.0]), "expert_bias: found a list of 3, expected numbers [3, 4]"),
+        (change("pairs", 0, "centered_norm", drop=True), "pairs[0]: centered_norm: found nothing, expected"),
         (change("coupling_by_distance", value=[]), "by_distance: found [], expected [1, 2], as in pairs"),
         (change("default_pair", "layer", value=1), "default_pair: layer: found 1, expected one of 2 to 3"),
         (change("expert_share", 0, 0), "found a list of 3, expected numbers [3, 4], and null in it"),
@@ -394,7 +443,7 @@ def small_block(folder: Path) -> None:
         (lambda folder: (folder / "analysis.safetensors").unlink(), "analysis.safetensors: cannot be read"),
         (cut("analysis.safetensors"), "analysis.safetensors: cannot be read"),
         (small_block, "analysis.safetensors: coupling.2.1: found float32 [2, 4], expected float32 [4, 4]"),
-        (other_block, "analysis.safetensors: coupling.2.1: found a norm of"),
+        (other_block, "analysis.safetensors: centered.2.1: found a norm of"),
     ],
 )  # fmt: skip
 def test_wrong_files_are_refused(

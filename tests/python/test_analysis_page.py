@@ -38,7 +38,11 @@ class Page:
         self.driver, self.address = driver, (folder / "report.html").as_uri()
         self.content = json.loads((folder / "analysis.json").read_text())
         self.blocks = load_file(folder / "analysis.safetensors")
-        self.step = {name: float(np.abs(block).max()) / 127 for name, block in self.blocks.items()}
+        steps = {name: float(np.abs(block).max()) / 127 for name, block in self.blocks.items()}
+        # Bytes hold centered blocks, whichever form is shown.
+        self.step = steps | {
+            f"coupling.{name[9:]}": step for name, step in steps.items() if name[0:9] == "centered."
+        }
 
     def open(self, state: str = "") -> None:
         """Opens the page anew, with a state behind `#`."""
@@ -113,7 +117,9 @@ def test_default_pair_is_shown(page: Page) -> None:
     pair = next(pair for pair in page.content["pairs"] if (pair["layer"], pair["predecessor"]) == (4, 3))
     assert page.content["default_pair"] == {"layer": 4, "predecessor": 3}
     facts = page.text("#pair-facts")
-    assert facts.startswith(f"Layer 3 → layer 4: dependency D {pair['norm'] * pair['depth_factor']:.3g}")
+    assert facts.startswith(
+        f"Layer 3 → layer 4, raw weights: dependency D {pair['norm'] * pair['depth_factor']:.3g}"
+    )
     assert f"effective rank {pair['effective_rank']:.1f} of 16" in facts
     assert [field.get_attribute("value") for field in page.all("#source, #target")] == ["", ""]
     assert page.all("#partners *") == []
@@ -148,7 +154,7 @@ def test_partners_are_the_strongest_of_the_block(page: Page) -> None:
             strongest = np.sort(sign * weights)[::-1][: len(shown)]
             for weight, expected in zip(shown.values(), strongest):
                 assert sign * weight == pytest.approx(expected, abs=2 * tolerance(weight, step))
-            assert len(shown) == min(8, int((np.rint(sign * weights / step) > 0).sum()))
+            assert len(shown) == pytest.approx(min(8, int((sign * weights > 0).sum())), abs=1)
     partner = page.all("#of-source button")[1]
     expert = partner.text.split()[1]
     partner.click()
@@ -163,17 +169,17 @@ def test_pairs_are_picked_by_click_and_by_select(page: Page) -> None:
         page.content["layer_dependency"][5][3], rel=0.005
     )
     page.over("#dependency", 6, 5, 3).click().perform()
-    assert page.text("#pair-facts").startswith("Layer 4 → layer 6:")
+    assert page.text("#pair-facts").startswith("Layer 4 → layer 6, raw")
     page.over("#dependency", 6, 5, 0).click().perform()  # beyond the window
     assert page.text("#dependency-readout") == "Layer 1 → layer 6: not seen"
-    assert page.text("#pair-facts").startswith("Layer 4 → layer 6:")
+    assert page.text("#pair-facts").startswith("Layer 4 → layer 6, raw")
     Select(page.find("#layer")).select_by_visible_text("5")
-    assert page.text("#pair-facts").startswith("Layer 3 → layer 5:")  # the same distance
+    assert page.text("#pair-facts").startswith("Layer 3 → layer 5, raw")  # the same distance
     Select(page.find("#from")).select_by_visible_text("1")
-    assert page.text("#pair-facts").startswith("Layer 1 → layer 5:")
+    assert page.text("#pair-facts").startswith("Layer 1 → layer 5, raw")
     assert [option.text for option in Select(page.find("#from")).options] == ["1", "2", "3", "4"]
     Select(page.find("#layer")).select_by_visible_text("2")
-    assert page.text("#pair-facts").startswith("Layer 1 → layer 2:")
+    assert page.text("#pair-facts").startswith("Layer 1 → layer 2, raw")
 
 
 def test_keyboard_moves_the_cursor_and_picks(page: Page) -> None:
@@ -184,7 +190,7 @@ def test_keyboard_moves_the_cursor_and_picks(page: Page) -> None:
     canvas.send_keys(Keys.ENTER)
     assert (page.state()["source"], page.state()["target"]) == ("6", "4")
     page.find("#dependency").send_keys(Keys.ARROW_LEFT, Keys.ENTER)
-    assert page.text("#pair-facts").startswith("Layer 2 → layer 4:")
+    assert page.text("#pair-facts").startswith("Layer 2 → layer 4, raw")
     page.type("#source", 12)
     assert page.state()["source"] == "12"
     page.type("#source", 99)
@@ -234,10 +240,44 @@ def test_a_link_restores_what_was_picked(page: Page) -> None:
     assert values | {"token": "7"} == state
     assert page.text("#token-facts").startswith("Token 7, “")
     page.driver.execute_script("location.hash = 'layer=3&from=2&token=nonsense&expert=99'")
-    assert page.text("#pair-facts").startswith("Layer 2 → layer 3:")
+    assert page.text("#pair-facts").startswith("Layer 2 → layer 3, raw")
     assert page.text("#token-facts").startswith("Token 0, “")
     page.open("layer=1&from=6")
-    assert page.text("#pair-facts").startswith("Layer 3 → layer 4:")
+    assert page.text("#pair-facts").startswith("Layer 3 → layer 4, raw")
+
+
+def test_centered_weights_are_shown_when_switched_on(page: Page) -> None:
+    page.open("layer=6&from=3&source=2&target=9")
+    raw, centered = page.find("#figure-layer-dependency"), page.find("#figure-layer-dependency-centered")
+    assert raw.is_displayed() and not centered.is_displayed()
+    Select(page.find("select.weights")).select_by_visible_text("centered")
+    assert centered.is_displayed() and not raw.is_displayed()
+    assert page.state()["weights"] == "centered"
+    values = {Select(field).first_selected_option.text for field in page.all("select.weights")}
+    assert values == {"centered"} and len(page.all("select.weights")) == 3
+    pair = next(pair for pair in page.content["pairs"] if (pair["layer"], pair["predecessor"]) == (6, 3))
+    facts = page.text("#pair-facts")
+    assert (
+        facts.startswith("Layer 3 → layer 6, centered weights")
+        and f"norm {pair['centered_norm']:.3g}" in facts
+    )
+    weight, bias = float(page.blocks["centered.6.3"][9, 2]), page.content["expert_bias"][5][9]
+    shown, with_bias = page.text("#coupling-readout").split("; ")
+    assert number(shown) == pytest.approx(weight, abs=tolerance(weight, page.step["centered.6.3"]))
+    assert with_bias.startswith("bias of expert 9: ") and number(with_bias) == pytest.approx(bias, rel=0.006)
+    page.over("#dependency", 6, 4, 3).perform()
+    expected = page.content["centered_layer_dependency"][4][3]
+    assert number(page.text("#dependency-readout")) == pytest.approx(expected, rel=0.005)
+    page.open("weights=centered&layer=6&from=3")
+    assert shown_figures(page) == ["figure-layer-dependency-centered"]
+    Select(page.all("select.weights")[1]).select_by_visible_text("raw")
+    assert "weights" not in page.state() and shown_figures(page) == ["figure-layer-dependency"]
+
+
+def shown_figures(page: Page) -> list[str]:
+    """Which of the two figures of the dependency are displayed."""
+    found = page.all("#figure-layer-dependency, #figure-layer-dependency-centered")
+    return [one.get_attribute("id") for one in found if one.is_displayed()]
 
 
 def test_it_fits_a_phone(page: Page) -> None:

@@ -31,7 +31,8 @@ SETTINGS = {"model.num_hidden_layers": LAYERS, "train.dtype": "fp32", "checkpoin
 HERO = {"router.kind": "hero", "router.stages": 2}
 
 Analysis = dict[str, Any]
-STRONG = ("tau", "coupling_by_distance", "centred_tau", "centred_coupling_by_distance")
+WEIGHTS = ("layer_dependency", "tau", "coupling_by_distance", "centered_layer_dependency", "centered_tau",
+           "centered_coupling_by_distance", "expert_bias", "pairs")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_what_was_analysed(analysis: Analysis) -> None:
         "decoder_layer": list(range(LAYERS)),
     }  # fmt: skip
     assert list(analysis) == [
-        "model", "layer_dependency", *STRONG, "pairs", "default_pair", "data",
+        "model", *WEIGHTS, "default_pair", "data",
         "expert_share", "utilisation", "history", "agreement", "history_alone", "removal", "paths",
     ]  # fmt: skip
     assert analysis["default_pair"] == {"layer": 3, "predecessor": 2}
@@ -86,34 +87,45 @@ def test_what_was_analysed(analysis: Analysis) -> None:
 def test_weights_against_numpy(
     analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path
 ) -> None:
-    dependency = np.zeros((LAYERS, LAYERS))
+    centered = {
+        place: block - block.mean(axis=0) - block.mean(axis=1, keepdims=True) + block.mean()
+        for place, block in blocks.items()
+    }
     assert [(pair["layer"], pair["predecessor"]) for pair in analysis["pairs"]] == list(blocks)
-    for pair, ((layer, p), block) in zip(analysis["pairs"], blocks.items(), strict=True):
-        factor = np.sqrt((layer - 1) / seen_by(layer, blocks))
-        dependency[layer - 1, p - 1] = np.linalg.norm(block) * factor
-        shares = np.linalg.svd(block, compute_uv=False)
-        shares /= shares.sum()
-        assert pair["depth_factor"] == pytest.approx(factor, rel=1e-15)
-        assert pair["norm"] == pytest.approx(np.linalg.norm(block), rel=1e-12)
-        assert pair["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
-    np.testing.assert_allclose(analysis["layer_dependency"], dependency, rtol=1e-12, atol=0)
-
-    centred = {place: block - block.mean(axis=0) for place, block in blocks.items()}
-    for tau_key, key, of in (("tau", "coupling_by_distance", blocks),
-                             ("centred_tau", "centred_coupling_by_distance", centred)):  # fmt: skip
+    for prefix, of in (("", blocks), ("centered_", centered)):
+        dependency = np.zeros((LAYERS, LAYERS))
+        for pair, ((layer, p), block) in zip(analysis["pairs"], of.items(), strict=True):
+            factor = np.sqrt((layer - 1) / seen_by(layer, blocks))
+            dependency[layer - 1, p - 1] = np.linalg.norm(block) * factor
+            shares = np.linalg.svd(block, compute_uv=False)
+            shares = np.maximum(shares / shares.sum(), 1e-300)
+            assert pair["depth_factor"] == pytest.approx(factor, rel=1e-15)
+            assert pair[f"{prefix}norm"] == pytest.approx(np.linalg.norm(block), rel=1e-12)
+            rank = np.exp(-(shares * np.log(shares)).sum())
+            assert pair[f"{prefix}effective_rank"] == pytest.approx(rank, rel=1e-9)
+        np.testing.assert_allclose(analysis[f"{prefix}layer_dependency"], dependency, rtol=1e-12, atol=0)
         tau = np.percentile(np.abs(np.concatenate([block.ravel() for block in of.values()])), 90)
-        assert analysis[tau_key] == pytest.approx(tau, rel=1e-12)
-        for row, distance in zip(analysis[key], (1, 2), strict=True):
+        assert analysis[f"{prefix}tau"] == pytest.approx(tau, rel=1e-12)
+        for row, distance in zip(analysis[f"{prefix}coupling_by_distance"], (1, 2), strict=True):
             entries = np.concatenate([b.ravel() for (layer, p), b in of.items() if layer - p == distance])
             assert (row["distance"], row["entries"]) == (distance, entries.size)
             assert row["negative"] == pytest.approx(100 * (entries < -tau).mean(), rel=1e-15)
             assert row["positive"] == pytest.approx(100 * (entries > tau).mean(), rel=1e-15)
+    bias = np.zeros((LAYERS, E))
+    for (layer, _), block in blocks.items():
+        bias[layer - 1] += block.mean(axis=1) - block.mean()
+    np.testing.assert_allclose(analysis["expert_bias"], bias, rtol=0, atol=1e-15)
 
     tensors = load_file(runs / "analysis" / "analysis.safetensors")
-    assert set(tensors) == {f"coupling.{layer}.{p}" for layer, p in blocks}
-    for (layer, p), block in blocks.items():
-        assert tensors[f"coupling.{layer}.{p}"].dtype == np.float32
-        np.testing.assert_array_equal(tensors[f"coupling.{layer}.{p}"], block)
+    expected = {f"coupling.{layer}.{p}": block for (layer, p), block in blocks.items()}
+    expected |= {f"centered.{layer}.{p}": block for (layer, p), block in centered.items()}
+    expected |= {f"expert_bias.{layer}": bias[layer - 1] for layer in (2, 3, 5, 6)}
+    assert set(tensors) == set(expected)
+    for name, values in expected.items():
+        assert tensors[name].dtype == np.float32
+        np.testing.assert_allclose(tensors[name], values, rtol=1e-6, atol=1e-9)
+        if name.startswith("coupling"):
+            np.testing.assert_array_equal(tensors[name], values)
 
 
 def valid_tokens(data: Path) -> np.ndarray:
@@ -168,24 +180,28 @@ def test_expert_shares_are_those_of_hero_logits(
 def test_loss_without_a_predecessor(
     analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path, data: Path, tmp_path: Path
 ) -> None:
-    """A copy of the run with those columns zeroed has that loss."""
-    shutil.copytree(runs / "hero", tmp_path / "run")
-    file = checkpoint(tmp_path / "run", 6) / "model.safetensors"
-    weights = load_file(file)
-    for layer in (2, 3):  # layer 1 comes first in both
-        weights[f"model.layers.{layer - 1}.mlp.gate.weight"][:, D : D + E] = 0
-    save_file(weights, file, {"format": "pt"})
-    ran("eval", tmp_path / "run", "--data", data, "--batch", 4)
-    want = json.loads((tmp_path / "run" / "eval.json").read_text())["datasets"][0]["loss"]
+    """A copy of the run with those columns zeroed, or each row of them at its mean, has that loss."""
     without = analysis["removal"]["loss_without"]
     assert [entry["predecessor"] for entry in without] == [1, 2, 4, 5]
-    assert without[0]["loss"] == pytest.approx(want, rel=1e-6)
-    for entry in without:
-        assert entry["loss_change"] == entry["loss"] - analysis["data"]["loss"]
-    change = np.array(analysis["removal"]["routing_change"])
+    for prefix in ("", "centered_"):
+        copy = tmp_path / f"{prefix}run"
+        shutil.copytree(runs / "hero", copy)
+        file = checkpoint(copy, 6) / "model.safetensors"
+        weights = load_file(file)
+        for layer in (2, 3):  # layer 1 comes first in both
+            block = weights[f"model.layers.{layer - 1}.mlp.gate.weight"][:, D : D + E]
+            block[:] = block.mean(axis=1, keepdims=True) if prefix else 0
+        save_file(weights, file, {"format": "pt"})
+        ran("eval", copy, "--data", data, "--batch", 4)
+        want = json.loads((copy / "eval.json").read_text())["datasets"][0]["loss"]
+        assert without[0][f"{prefix}loss"] == pytest.approx(want, rel=1e-6)
+        for entry in without:
+            assert entry[f"{prefix}loss_change"] == entry[f"{prefix}loss"] - analysis["data"]["loss"]
     seen = np.array([[(layer, p) in blocks for p in range(1, LAYERS + 1)] for layer in range(1, LAYERS + 1)])
-    assert (change[seen] > 0).all() and (change[~seen] == 0).all() and (change <= 1).all()
-    assert (np.array(analysis["removal"]["routing_kl"])[seen] > 0).all()
+    for prefix in ("", "centered_"):
+        change = np.array(analysis["removal"][f"{prefix}routing_change"])
+        assert (change[seen] > 0).all() and (change[~seen] == 0).all() and (change <= 1).all()
+        assert (np.array(analysis["removal"][f"{prefix}routing_kl"])[seen] > 0).all()
 
 
 def test_history_rows(analysis: Analysis) -> None:
@@ -211,11 +227,11 @@ def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, 
     ran("analyze", tmp_path / "model", "--out", out, "--pair", "6,4", "--numbers-only")
     assert sorted(p.name for p in out.iterdir()) == ["analysis.json", "analysis.safetensors", "notes.txt"]
     found = json.loads((out / "analysis.json").read_text())
-    for key in ("layer_dependency", *STRONG, "pairs"):
+    for key in WEIGHTS:
         assert found[key] == analysis[key]
     assert (found["model"]["folder"], found["model"]["step"]) == ("model", None)
     assert found["default_pair"] == {"layer": 6, "predecessor": 4}
-    assert set(found) == {"model", "layer_dependency", *STRONG, "pairs", "default_pair"}
+    assert set(found) == {"model", *WEIGHTS, "default_pair"}
     name = "analysis.safetensors"
     assert (out / name).read_bytes() == (runs / "analysis" / name).read_bytes()
 
@@ -255,8 +271,12 @@ def test_a_single_layer_sees_nothing(data: Path, tmp_path: Path) -> None:
     assert found["layer_dependency"] == [[0]] and found["tau"] is None and found["default_pair"] is None
     assert found["pairs"] == found["coupling_by_distance"] == []
     assert found["agreement"] == found["history_alone"] == []
+    assert found["centered_layer_dependency"] == [[0]] and found["centered_tau"] is None
+    assert found["expert_bias"] == [[0] * E]
     assert found["removal"] == {
-        "routing_change": [[0]], "routing_kl": [[0]], "loss_without": [], "rank_correlation": None,
+        "routing_change": [[0]], "routing_kl": [[0]], "centered_routing_change": [[0]],
+        "centered_routing_kl": [[0]], "loss_without": [], "rank_correlation": None,
+        "centered_rank_correlation": None,
     }  # fmt: skip
     assert load_file(tmp_path / "out" / "analysis.safetensors") == {}
 

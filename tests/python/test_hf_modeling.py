@@ -21,11 +21,14 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+import hero_moe
 import hero_moe.hf
+from hero_moe import HistoryRouter
 from hero_moe.hf.hero_router import HeroRouterSettings, HistoryReader, RoutingHistory
 from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
 from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
 from hf_models import configuration, random_ids, random_model, read_config
+from history_rounding import assert_rounded_once, exact_logits
 
 LAYERS, D, E = 5, 32, 8
 FAMILIES = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
@@ -93,13 +96,13 @@ def equation_logits(
     eps: float = 1e-6,
     scale: bool = True,
 ) -> list[Tensor]:
-    """The paper's Z of every layer, token by token; the history is rounded to the type of the inputs."""
+    """The paper's Z of every layer, token by token."""
     logits: list[Tensor] = []
     for layer, (x, weight, seen) in enumerate(zip(inputs, weights, visible, strict=True), 1):
         rows = []
         for t, token in enumerate(x):
             token, parts = token.double(), [token.double()]
-            history = [torch.softmax(logits[j - 1][t], 0).to(x.dtype).double() for j in seen]
+            history = [torch.softmax(logits[j - 1][t], 0) for j in seen]
             if history:
                 h = torch.cat(history)
                 rho = (token.norm() / math.sqrt(D)) / (h.norm() / math.sqrt(len(h)) + eps)
@@ -123,17 +126,42 @@ def test_router_logits_follow_the_equations(family: str, variant: str) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bf16_operands_and_fp32_logits(family: str) -> None:
-    model = hero_model(family, {}).bfloat16()
-    inputs, outputs = routed(model, random_ids(model.config, (2, 7)))
-    weights = [gate.weight.detach() for gate in gates(model)]
-    assert inputs[0].dtype == weights[0].dtype == torch.bfloat16
-    expected = equation_logits(inputs, weights, VISIBLE["all"])
-    for (got, _, _), logits in zip(outputs, expected, strict=True):
-        assert got.dtype == torch.float32
-        # The history's roundings may fall to either side: a step of bf16 of a probability, times rho and W.
-        torch.testing.assert_close(got.double(), logits, rtol=1e-5, atol=2e-3)
+def test_bf16_operands_and_fp32_logits(family: str, detach: bool) -> None:
+    """And a history that is rounded to bf16 once, as the trainer's is."""
+    model = hero_model(family, {"detach": detach}).bfloat16()
+    histories: list[RoutingHistory] = []
+    gates(model)[0].register_forward_hook(lambda _, args, out: histories.append(args[1]))
+    inputs, outputs = routed(model, random_ids(model.config, (2, 20)))
+    probs = histories[0].probs
+    for layer, (gate, x, (logits, _, _)) in enumerate(zip(gates(model), inputs, outputs, strict=True), 1):
+        assert x.dtype == gate.weight.dtype == torch.bfloat16 and logits.dtype == torch.float32
+        expected = exact_logits(x, gate.weight, [probs[j] for j in range(1, layer)], layer)
+        torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=1e-5)
+        assert probs[layer].dtype == (torch.bfloat16 if detach else torch.float32)
+        assert_rounded_once(probs[layer], expected, torch.bfloat16)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_one_layer_of_the_trainers(detach: bool) -> None:
+    """The same operands and history: the trainer's kernel, its form that lets gradient through, and this code agree."""
+    torch.manual_seed(0)
+    settings = HeroRouterSettings(detach=detach, stages=[0, 0])
+    ours = [
+        HistoryRouter(32, 16, layer=l, visible=range(1, l), detach=detach, dtype=torch.bfloat16)
+        for l in (1, 2)
+    ]
+    history, said = RoutingHistory(), hero_moe.RoutingHistory()
+    for layer, router in enumerate(ours, 1):
+        x = torch.randn(40, 32).bfloat16()
+        logits, _ = HistoryReader(settings, layer).logits(x, router.weight, history)
+        expected, _ = router(x, said)
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+        exact = exact_logits(x, router.weight, [said[j] for j in router.visible], layer)
+        for stored in (history.probs[layer], said[layer]):
+            assert_rounded_once(stored, exact, torch.bfloat16)
+        history.probs[layer] = said[layer]  # a value in the middle of two numbers may have become the other
 
 
 def test_autocast_leaves_the_router_in_fp32() -> None:

@@ -13,8 +13,10 @@ import sentencepiece
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+from bf16_errors import check_bf16
+from hf_compare import assert_close, named_as_on_disk, not_empty, opened_whole, program_logits, selection
 from hf_models import (
     VARIANTS,
     class_of,
@@ -25,25 +27,12 @@ from hf_models import (
 )
 from program import DEEPSEEK, checkpoint, ran, training
 
-LOGITS = 2e-5  # greatest difference of fp32 logits, part of the greatest logit
 SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn configurations
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
-    (work / "tokens.json").write_text(json.dumps(tokens))
-    ran("logits", model, "--tokens", work / "tokens.json", "--out", work / "out.safetensors", *words)
-    return load_file(work / "out.safetensors")
-
-
-def assert_close(got: Tensor, expected: Tensor, part: float = LOGITS) -> None:
-    """The greatest difference is at most `part` of the greatest value."""
-    assert got.dtype == torch.float32 and got.shape == expected.shape
-    assert (got - expected).abs().max() <= part * expected.abs().max()
 
 
 @dataclass
@@ -72,26 +61,6 @@ def test_logits(case: Case) -> None:
         assert_close(case.said[f"logits.{n}"], expected)
 
 
-def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores [T, E] that choose experts, -inf outside the chosen groups; the least lead [T] of a choice."""
-
-    def lead(scores: Tensor, k: int) -> Tensor:
-        best = scores.topk(min(k + 1, scores.shape[-1]), -1).values
-        return best[:, k - 1] - best[:, k] if best.shape[-1] > k else torch.full_like(best[:, 0], torch.inf)
-
-    if getattr(gate, "scoring_func", "sigmoid" if hasattr(gate, "num_group") else "softmax") == "softmax":
-        scores = logits.softmax(-1)
-    else:
-        scores = logits.sigmoid()
-    if not hasattr(gate, "num_group"):
-        return scores, lead(scores, gate.top_k)
-    scores = (scores + gate.e_score_correction_bias).unflatten(-1, (gate.num_group, -1))
-    groups = scores.topk(2, -1).values.sum(-1)
-    least = groups.topk(gate.topk_group, -1).values[:, -1:]
-    scores = scores.masked_fill((groups < least).unsqueeze(-1), -torch.inf).flatten(-2)
-    return scores, torch.minimum(lead(scores, gate.top_k), lead(groups, gate.topk_group))
-
-
 @torch.no_grad()
 def test_routing(case: Case) -> None:
     outputs: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -114,22 +83,6 @@ def test_routing(case: Case) -> None:
         assert torch.equal((got != 0)[clear], (expected != 0)[clear])
         torch.testing.assert_close(got[clear], expected[clear], rtol=2e-5, atol=2e-6)
     assert f"router_logits.0.{len(gates) + 1}" not in case.said
-
-
-def named_as_on_disk(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A parameter of transformers, or its gradient, in the parts and under the names that a folder has."""
-    experts, _, kind = name.rpartition(".")
-    if not experts.endswith("mlp.experts"):
-        return {name: tensor}
-    if kind == "down_proj":
-        return {f"{experts}.{e}.down_proj.weight": part for e, part in enumerate(tensor)}
-    halves = zip(("gate_proj", "up_proj"), tensor.chunk(2, 1), strict=True)
-    return {f"{experts}.{e}.{half}.weight": part for half, all_ in halves for e, part in enumerate(all_)}
-
-
-def not_empty(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without those of shared experts that a model has none of: transformers writes them, of size 0."""
-    return {name: tensor for name, tensor in tensors.items() if tensor.numel()}
 
 
 def test_loss_and_gradients(case: Case) -> None:
@@ -162,17 +115,6 @@ def test_round_trip(case: Case, tmp_path: Path) -> None:
     opened = opened_whole(tmp_path / "out")
     with torch.no_grad():
         assert torch.equal(opened(case.ids).logits, case.model(case.ids).logits)
-
-
-def opened_whole(folder: Path, **options: Any) -> PreTrainedModel:
-    """The folder as transformers opens it; nothing may be missing, unknown or of another shape."""
-    model, report = AutoModelForCausalLM.from_pretrained(
-        folder, trust_remote_code=True, output_loading_info=True, **options
-    )
-    without = {"n_shared_experts": 0}.items() <= model.config.to_dict().items()
-    assert without or not report["missing_keys"]
-    assert not report["unexpected_keys"] and not report["mismatched_keys"]
-    return model.eval()
 
 
 def test_sequences_of_several_lengths(tmp_path: Path) -> None:
@@ -284,12 +226,7 @@ def test_bf16_in_shards(exported: Exported, tmp_path: Path) -> None:
         assert tensor.dtype == expected.dtype and torch.equal(tensor, expected), name
     model = opened_whole(folder)
     assert model.dtype == torch.bfloat16
-    ids = torch.tensor([exported.tokens])
-    said = program_logits(folder, [exported.tokens], tmp_path, "--dtype", "bf16")["logits.0"]
-    with torch.no_grad():
-        difference = said - model(ids).logits[0].float()
-    # Both compute in bf16, with roundings at other places: some thousandths of the logits' size.
-    assert difference.norm() <= 0.03 * said.norm()
+    check_bf16(model, folder)
 
 
 def test_checkpoint_is_a_folder_of_transformers(exported: Exported) -> None:

@@ -30,6 +30,7 @@ from transformers import (
 )
 
 import hero_moe
+from history_rounding import assert_rounded_once, exact_logits
 
 SIZES = {
     "vocab_size": 64,
@@ -164,6 +165,24 @@ def test_logits_are_the_papers(family: str, options: dict[str, Any], visible: li
             assert torch.equal(chosen, best.indices)
             shares = best.values / best.values.sum(1, keepdim=True)
             torch.testing.assert_close(weights, shares, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("detach", [True, False])
+def test_bf16_history_is_the_trainers(model: PreTrainedModel, detach: bool, autocast: bool) -> None:
+    """The softmax of fp32 logits, rounded once, though most of these models round their own logits to bf16."""
+    hero = patched(model if autocast else model.bfloat16(), init="uniform", detach=detach)
+    passes: list[Any] = []
+    hero.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: passes.append(kwargs["routing_history"]), with_kwargs=True
+    )
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        inputs = [x.reshape(-1, D).bfloat16() for x, _ in routed(hero, ids(length=20))]
+    history = passes[0].history
+    for l, (gate, x) in enumerate(zip(gates(hero), inputs, strict=True), start=1):
+        exact = exact_logits(x, gate.weight.bfloat16(), [history[j] for j in gate.visible], l)
+        assert history[l].dtype == (torch.bfloat16 if detach else torch.float32)
+        assert_rounded_once(history[l], exact, torch.bfloat16)
 
 
 def test_uniform_weights_follow_the_depth(model: PreTrainedModel) -> None:

@@ -14,6 +14,7 @@ import pytest
 from conftest import MakeRun, edit_lines
 from hero_moe import report
 from hero_moe.comparison import smooth, thin_extremes
+from hero_moe.run_files import load_run
 
 VOID = {"meta", "br"}
 
@@ -110,14 +111,63 @@ def test_losses_and_differences(tmp_path: Path, three: list[Path]) -> None:
 def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None:
     page = Page(render(tmp_path, *three))
     assert page.row("hero", 1) == ["hero", "60", "3.270 (26.31)", "3.670 (39.25)"]
-    share = json.loads((three[0] / "routing.jsonl").read_text().splitlines()[-1])["expert_share"]
-    peak, layer, expert = max((value, i + 1, j) for i, row in enumerate(share) for j, value in enumerate(row))
+    records = [json.loads(line) for line in (three[0] / "metrics.jsonl").open()][-6:]
+    peak = sum(record["max_expert_share"] for record in records) / 6
     loads = page.row("baseline", 2)
-    assert loads[1:5] == [f"{peak:.1%}", f"{peak / 0.125:.1f}×", f"layer {layer}, expert {expert}", "60"]
-    assert f"peak {peak:.1%}: layer {layer}, expert {expert}" in page.text
+    assert loads[1:3] == [f"{peak:.1%}", f"{peak / 0.125:.1f}×"]
+    share = json.loads((three[0] / "routing.jsonl").read_text().splitlines()[-1])["expert_share"]
+    most, layer, expert = max((value, i + 1, j) for i, row in enumerate(share) for j, value in enumerate(row))
+    assert f"largest {most:.1%}: layer {layer}, expert {expert}" in page.text
+    assert "step 60. " in page.text and "One snapshot is one step's batch" in page.text
     speeds = sorted(json.loads(line)["tokens_per_second"] for line in (three[1] / "metrics.jsonl").open())
     assert page.row("hero", 4)[1] == f"{(speeds[29] + speeds[30]) / 2:,.0f}"
     assert page.row("hero", 4)[5] == "2,130"
+
+
+def test_peak_load_is_a_mean_and_not_the_last_snapshot(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("one", steps=100)
+
+    def spike(lines: list[str]) -> list[str]:
+        records = [json.loads(line) for line in lines]
+        for record in records:
+            record["max_expert_share"] = 0.2 if record["step"] < 100 else 0.7
+        return [json.dumps(record) + "\n" for record in records]
+
+    edit_lines(run / "metrics.jsonl", spike)
+    assert Page(render(tmp_path, run)).row("one", 2)[1] == "25.0%"  # (9 * 20% + 70%) / 10
+
+
+def test_map_of_experts_is_the_mean_of_the_last_tenth_of_snapshots(make_run: MakeRun) -> None:
+    path = make_run("run", steps=100, snapshots=False)
+    shares = {step: np.full((2, 4), step / 100).tolist() for step in (80, 90, 92, 96, 100)}
+    lines = [json.dumps({"step": step, "expert_share": share}) + "\n" for step, share in shares.items()]
+    for count, steps, mean in ((5, [92, 96, 100], 0.96), (3, [92], 0.92), (2, [90], 0.9)):
+        (path / "routing.jsonl").write_text("".join(lines[:count]))
+        routing = load_run(path, "run").routing
+        assert routing.steps == steps
+        np.testing.assert_allclose(routing.share, np.full((2, 4), mean), rtol=1e-12)
+
+
+def test_a_pair_of_runs_is_called_no_evidence(tmp_path: Path, three: list[Path]) -> None:
+    """At the top, and next to losses, advantage, evaluation and load; a single run compares nothing."""
+    pair, several = Page(render(tmp_path, *three[:2])).text, Page(render(tmp_path, *three)).text
+    assert pair.count("This is one pair of runs, which is not evidence") == 1
+    assert pair.count("One pair of runs is not evidence: see `hero study`.") == 4
+    assert several.count("Every difference here is between two single runs, which is not evidence") == 1
+    assert several.count("Differences between single runs are not evidence: see `hero study`.") == 4
+    for text in (pair, several):
+        assert "`hero study` trains every variant with several seeds" in text
+        assert "Rates of single runs depend on what else the machine did" in text
+    assert "not evidence" not in Page(render(tmp_path, three[0])).text
+
+
+def test_the_demo_is_called_no_evidence_where_its_numbers_are() -> None:
+    root = Path(__file__).parents[2]
+    below_picture = (root / "README.md").read_text().split("demo-loss.png", 1)[1][:900]
+    demo = (root / "docs/results/demo.md").read_text()
+    above_table = demo[: demo.index("training loss, mean of the last 90 steps")][-500:]
+    for text in (below_picture, above_table):
+        assert re.search(r"[Oo]ne pair of runs is not\s+evidence", text) and "`hero study`" in text
 
 
 def test_history_is_shown_for_the_runs_that_have_one(tmp_path: Path, three: list[Path]) -> None:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hero_moe import HistoryRouter, RoutingHistory, sparse_route
+from hero_moe.router import round_through
+from history_rounding import assert_rounded_once, exact_logits
 
 PYTHON = Path(__file__).parents[2] / "python"
 
@@ -40,10 +42,8 @@ class Stack(nn.Module):
         return x, squares
 
 
-def paper_stack(
-    routers: list[HistoryRouter], xs: list[Tensor], detach: bool = True, stored: torch.dtype = torch.float64
-) -> list[Tensor]:
-    """Logits of a stack, equation by equation, in fp64; the history is rounded to `stored`."""
+def paper_stack(routers: list[HistoryRouter], xs: list[Tensor], detach: bool = True) -> list[Tensor]:
+    """Logits of a stack, equation by equation, in fp64."""
     logits, probs = [], {}
     for router, x in zip(routers, xs):
         w = router.weight.double()
@@ -55,7 +55,7 @@ def paper_stack(
             rho = (rho.detach() if detach else rho) if router.scale else torch.ones_like(rho)
             z = z + (rho[:, None] * h) @ w[:, x.shape[1] :].t()
         logits.append(z)
-        p = z.softmax(1).to(stored).double()
+        p = z.softmax(1)
         probs[router.layer] = p.detach() if detach else p
     return logits
 
@@ -87,22 +87,38 @@ def test_logits_and_gradients_are_the_papers(
     assert list(history) == [1, 2, 3, 4] and all(history[l].requires_grad != detach for l in history)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_lower_types_keep_fp32_logits_and_store_their_own_type(dtype: torch.dtype) -> None:
+def test_lower_types_keep_fp32_logits_and_round_the_history_once(
+    dtype: torch.dtype, detach: bool, autocast: bool
+) -> None:
     torch.manual_seed(1)
-    routers = [HistoryRouter(32, 16, layer=l, visible=range(1, l), dtype=dtype) for l in (1, 2, 3)]
-    xs = [torch.randn(9, 32).to(dtype) for _ in routers]
+    routers = [
+        HistoryRouter(32, 16, layer=l, visible=range(1, l), detach=detach, dtype=dtype) for l in (1, 2, 3)
+    ]
+    operands = torch.bfloat16 if autocast else dtype
     history = RoutingHistory()
-    for router, x, want in zip(routers, xs, paper_stack(routers, [x.double() for x in xs], stored=dtype)):
-        logits, probs = router(x, history)
-        assert logits.dtype == probs.dtype == torch.float32 and history[router.layer].dtype == dtype
-        # In bf16 too: operands are exact, and products of bf16 numbers are exact in fp32.
-        torch.testing.assert_close(logits.double(), want, rtol=0, atol=5e-6)
-    with torch.autocast("cpu", torch.bfloat16):
-        history = RoutingHistory()
-        router = HistoryRouter(32, 16, layer=1)
-        logits, _ = router(torch.randn(9, 32), history)
-    assert logits.dtype == torch.float32 and history[1].dtype == torch.bfloat16
+    for router in routers:
+        x = torch.randn(40, 32).to(dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits, probs = router(x, history)
+        assert logits.dtype == probs.dtype == torch.float32
+        seen = [history[j] for j in router.visible]
+        exact = exact_logits(x.to(operands), router.weight.to(operands), seen, router.layer)
+        # Products of bf16 numbers are exact in fp32.
+        torch.testing.assert_close(logits.double(), exact, rtol=0, atol=5e-6)
+        assert history[router.layer].dtype == (operands if detach else torch.float32)
+        assert_rounded_once(history[router.layer], exact, operands)
+
+
+def test_rounding_leaves_the_gradient_as_it_is() -> None:
+    """Straight through: in bf16, too, the gradient through the history is that of the exact probabilities."""
+    torch.manual_seed(1)
+    probs = torch.randn(5, 8).softmax(1).requires_grad_()
+    rounded, upstream = round_through(probs, torch.bfloat16), torch.randn(5, 8)
+    assert torch.equal(rounded, probs.bfloat16().float())
+    assert torch.equal(torch.autograd.grad(rounded, probs, upstream)[0], upstream)
 
 
 def test_initial_weights_follow_the_depth_not_the_window() -> None:

@@ -74,6 +74,35 @@ def test_growth_is_the_end_against_the_middle(study: Path) -> None:
     assert hero.late_growth.by_seed == pytest.approx({1: 0.5, 2: 0.0, 3: 0.0}, abs=1e-12)
 
 
+def test_peak_load_is_a_mean_over_the_last_tenth_with_an_interval(study: Path) -> None:
+    """Not what the last snapshot shows, which is turned round here; differences are paired by seed."""
+    shares = {"baseline": (0.40, 0.30, 0.20), "hero": (0.35, 0.24, 0.13), "mask1": (0.40, 0.30, 0.20)}
+    for name, by_seed in shares.items():
+        for seed, share in zip(SEEDS, by_seed):
+            run = study / f"seed-{seed}" / name
+            records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            for record in records:
+                late = record["step"] - (STEPS - 6)  # 1 to 6 in the last tenth
+                record["max_expert_share"] = share + 0.01 * (late - 3.5) if late > 0 else 0.9
+            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            snapshot = {"step": STEPS, "expert_share": [[0.9 if name == "hero" else 0.125] * 16] * 6}
+            (run / "routing.jsonl").write_text(json.dumps(snapshot) + "\n")
+    base, hero, mask1 = results(load_study(study))
+    assert base.peak_load.by_seed == pytest.approx({1: 0.40, 2: 0.30, 3: 0.20}, abs=1e-12)
+    assert hero.peak_change.by_seed == pytest.approx({1: -0.05, 2: -0.06, 3: -0.07}, abs=1e-12)
+    half = 4.302653 * 0.01 / math.sqrt(3)
+    assert (hero.peak_change.low, hero.peak_change.high) == pytest.approx(
+        (-0.06 - half, -0.06 + half), abs=1e-8
+    )
+    assert hero.peak_change.beyond_noise and not mask1.peak_change.beyond_noise
+    assert main([str(study)]) == 0
+    table = (study / "table.md").read_text()
+    assert "| 30.0% [5.2%, 54.8%] | – |" in table and "| −6.0 points [−8.5, −3.5] * |" in table
+    numbers = json.loads((study / "results.json").read_text())["variants"]["hero"]
+    assert numbers["peak_change"]["mean"] == pytest.approx(-0.06, abs=1e-12)
+    assert set(numbers["peak_load"]["by_seed"]) == {"1", "2", "3"}
+
+
 def test_one_seed_has_no_interval() -> None:
     sample = Sample.of({7: 0.1})
     assert sample.mean == 0.1 and math.isnan(sample.low) and not sample.beyond_noise
@@ -139,6 +168,13 @@ def test_unfinished_seeds_are_named(study: Path) -> None:
     (study / "study.json").write_text(json.dumps(content))
     assert main([str(study)]) == 0
     assert "differ in finished seeds" in (study / "report.html").read_text()
+    assert "is not evidence" not in (study / "report.html").read_text()
+    del content["variants"][1]["runs"]["2"]
+    (study / "study.json").write_text(json.dumps(content))
+    assert main([str(study)]) == 0
+    told = "A single pair of runs has no interval and is not evidence: hero."
+    assert told in (study / "report.html").read_text()
+    assert "points |" in (study / "table.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_first_step_is_the_baselines(
         assert lines[0][key] == baseline[0][key], key
     # The weights are the trained ones, and the history has its part in what follows.
     assert lines[0]["lm_loss"] < metrics(starts(family))[0]["lm_loss"] - 0.1
-    assert lines[1]["lm_loss"] != baseline[1]["lm_loss"]
+    # In bf16 the cross-entropy may still round to the baseline's; the balance loss reads the routers' fp32 scores.
+    assert lines[1]["loss"] != baseline[1]["loss"]
     assert len({line["lm_loss"] for line in lines}) == 4
 
     gates = routers(checkpoint(tmp_path / "hero", 4))

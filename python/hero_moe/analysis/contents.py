@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from hero_moe.comparison import Peak
 
 Place = tuple[int, int]  # layer, predecessor
+Form = Literal["raw", "centered"]  # blocks as in the paper; without the means of their rows and columns
+FORMS: tuple[Form, Form] = ("raw", "centered")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +35,6 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A layer and a predecessor that it sees: sqrt((l-1)/M_l), Frobenius norm of the raw block, effective
-    rank."""
-
-    depth_factor: float
-    norm: float
-    effective_rank: float
-
-
-@dataclass(frozen=True)
 class Distance:
     """Percent of the entries at one layer distance that lie below -tau and above tau."""
 
@@ -60,6 +53,18 @@ class StrongCoupling:
 
 
 @dataclass(frozen=True, eq=False)
+class Coupling:
+    """What depends on the form of the blocks. `dependency` and `effective_rank` [L, L] are NaN where a layer
+    does not see a predecessor; `blocks` are [E, E], target experts down; `strong` is None where no layer sees
+    another."""
+
+    dependency: np.ndarray
+    effective_rank: np.ndarray
+    strong: StrongCoupling | None
+    blocks: dict[Place, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
 class Utilisation:
     """Share of all tokens that each expert receives [L, E], the highest of them, and the model's folder."""
 
@@ -72,9 +77,8 @@ class Utilisation:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What taking out one predecessor's contribution does: [L, L] at (layer, predecessor), NaN where there is
-    none;
-    losses by predecessor."""
+    """What removing one predecessor's contribution does, the whole of it or that of the centered blocks:
+    [L, L] at (layer, predecessor), NaN where there is none; losses by predecessor."""
 
     routing_change: np.ndarray
     routing_kl: np.ndarray
@@ -114,35 +118,27 @@ class Data:
     alone_top_1: np.ndarray
     alone_kl: np.ndarray
     chance_top_k: float
-    removal: Removal
+    removal: dict[Form, Removal]
     paths: Paths
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All of it; `dependency` [L, L] is NaN where a layer does not see a predecessor, `blocks` are raw [E,
-    E].
-
-    `strong` is of the raw entries; `centred` of the entries less their source expert's mean over the target
-    experts, which the softmax does not see. Both and `default_pair` are None where no layer sees another."""
+    """All of it. `depth_factor`, sqrt((l-1)/M_l), has the visible pairs as its keys; `expert_bias` [L, E] is
+    the sum of the row means of a layer's blocks, minus its mean over experts. `default_pair` is None where no
+    layer sees another."""
 
     model: Model
-    dependency: np.ndarray
-    strong: StrongCoupling | None
-    centred: StrongCoupling | None
-    pairs: dict[Place, Pair]
-    blocks: dict[Place, np.ndarray]
+    depth_factor: dict[Place, float]
+    coupling: dict[Form, Coupling]
+    expert_bias: np.ndarray
     default_pair: Place | None
     data: Data | None
-
-    def by_pair(self, values: dict[Place, float]) -> np.ndarray:
-        """`values` as a table [L, L], NaN elsewhere."""
-        table = np.full((self.model.layers, self.model.layers), np.nan)
-        for (layer, predecessor), value in values.items():
-            table[layer - 1, predecessor - 1] = value
-        return table
 
     @property
     def visible(self) -> np.ndarray:
         """Whether a layer sees a predecessor, [L, L]."""
-        return np.isfinite(self.by_pair({place: 1.0 for place in self.pairs}))
+        seen = np.zeros((self.model.layers, self.model.layers), dtype=bool)
+        for layer, predecessor in self.depth_factor:
+            seen[layer - 1, predecessor - 1] = True
+        return seen

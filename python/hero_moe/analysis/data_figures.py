@@ -52,13 +52,16 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
     )
     if data.baseline is not None:
         before, after, change = data.baseline.peak, data.own.peak, data.peak_change_percent
-        title = f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)})"
+        title = (
+            f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)}), one pair of models"
+        )
         figure.suptitle(title, fontsize=10, x=0.01, ha="left")
         caption += (
             f"The baseline's busiest expert is expert {before.expert} of layer {before.layer} with "
             f"{before.share:.2%} of all tokens; with history it is expert {after.expert} of layer "
             f"{after.layer} "
-            f"with {after.share:.2%}: {abs(change):.1f}% {'below' if change < 0 else 'above'}."
+            f"with {after.share:.2%}: {abs(change):.1f}% {'below' if change < 0 else 'above'}. One pair of models is "
+            f"not evidence: see `hero study`."
         )
     else:
         caption += f"Busiest: {peak_words(data.own).removeprefix('peak ')}."

@@ -22,7 +22,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
 from hero_moe import page
-from hero_moe.analysis.contents import Model
+from hero_moe.analysis.contents import Form, Model
 from hero_moe.figures import GREY, STYLE, inline_svg, svg_text
 
 PRINT_DPI = 200
@@ -36,12 +36,18 @@ NEGATIVE, POSITIVE, NEUTRAL = "#2166AC", "#B2182B", "#0072B2"
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """A figure, the stem of its files, what it is in few words, and its caption with the numbers to take
-    away."""
+    away. `form`: the form of weights with which the page shows it; None for always."""
 
     name: str
     figure: Figure
     description: str
     caption: str
+    form: Form | None = None
+
+
+def figure_name(name: str, form: Form) -> str:
+    """The stem of the files of a figure that there is in both forms."""
+    return name if form == "raw" else f"{name}-{form}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ def render(drawing: Drawing) -> Rendered:
     else:
         shown = inline_svg(svg, drawing.name, escape(drawing.description))
     width = round(drawing.figure.get_figwidth() * PAGE_PIXELS)
-    opening = f'<div style="max-width: {width}px" id="figure-{drawing.name}">'
+    shown_with = f' class="form-{drawing.form}"' if drawing.form else ""
+    opening = f'<div style="max-width: {width}px" id="figure-{drawing.name}"{shown_with}>'
     return Rendered(drawing.name, png, svg, f"{opening}{page.figure(shown, drawing.caption)}</div>")
 
 

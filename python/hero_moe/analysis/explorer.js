@@ -24,7 +24,7 @@ function readState() {
   };
   const picked = [within("layer", 1, layers), within("from", 1, layers)];
   const [layer, from] = pairs.has(picked.join(".")) ? picked : data.default ?? [];
-  state = { layer, from };
+  state = { layer, from, weights: given.get("weights") === "centered" ? "centered" : null };
   for (const key of ["source", "target"]) state[key] = within(key, 0, experts - 1, null);
   if (data.paths) {
     state.token = within("token", 0, data.paths.names.length - 1, 0);
@@ -43,6 +43,9 @@ function pick(change) {
   if (place >= 0) byId(home.id)?.querySelectorAll("button")[place]?.focus(); // the list was made anew
 }
 
+// Raw or centered weights.
+const form = () => state.weights ?? "raw";
+
 function pickPair(layer, from) {
   if (pairs.has(`${layer}.${from}`)) pick({ layer, from });
 }
@@ -55,9 +58,10 @@ function pickLayer(layer) {
 }
 
 // Coupling.
-let block = null, step = 0; // the picked pair's: bytes, and the weight of one
+let block = null, step = 0, rows, columns; // the picked pair's: bytes of centered weights, weight of one, means
 function weight(target, source) {
-  return block[target * experts + source] * step;
+  const centered = block[target * experts + source] * step;
+  return form() === "centered" ? centered : centered + rows[target] + columns[source];
 }
 
 const matrix = data.default && new Grid(byId("dependency"), {
@@ -65,7 +69,7 @@ const matrix = data.default && new Grid(byId("dependency"), {
   blocks: data.stages,
   move: (row, column) => {
     const pair = pairs.get(`${row + 1}.${column + 1}`);
-    const what = pair ? `D = ${number(pair.dependency)}` : column < row ? "not seen" : "no predecessor";
+    const what = pair ? `D = ${number(pair[form()].dependency)}` : column < row ? "not seen" : "no predecessor";
     byId("dependency-readout").textContent = `Layer ${column + 1} → layer ${row + 1}: ${what}`;
   },
   pick: (row, column) => pickPair(row + 1, column + 1),
@@ -76,7 +80,8 @@ const coupling = data.default && new Grid(byId("coupling"), {
   move: (row, column) => {
     if (!block) return;
     const text = `Source expert ${column} → target expert ${row}: ${number(weight(row, column))}`;
-    byId("coupling-readout").textContent = text;
+    const bias = form() === "centered" ? `; bias of expert ${row}: ${number(data.bias[state.layer - 1][row])}` : "";
+    byId("coupling-readout").textContent = text + bias;
   },
   pick: (row, column) => pick({ source: column, target: row }),
 });
@@ -87,21 +92,26 @@ function fill(select, values, chosen) {
 
 function renderCoupling() {
   const { layer, from, source, target } = state, pair = pairs.get(`${layer}.${from}`);
+  const { dependency, norm, rank, limit } = pair[form()];
   fill(byId("layer"), [...new Set(data.pairs.map((one) => one.layer))], layer);
   fill(byId("from"), data.pairs.filter((one) => one.layer === layer).map((one) => one.from), from);
   for (const key of ["source", "target"]) byId(key).value = state[key] ?? "";
-  const facts = `Layer ${from} → layer ${layer}: dependency D ${number(pair.dependency)}, ` +
-    `norm ${number(pair.norm)}, depth factor ${number(pair.factor)}, ` +
-    `effective rank ${pair.rank.toFixed(1)} of ${experts}.`;
+  const facts = `Layer ${from} → layer ${layer}, ${form()} weights: dependency D ${number(dependency)}, ` +
+    `norm ${number(norm)}, depth factor ${number(pair.factor)}, effective rank ${rank.toFixed(1)} of ${experts}.`;
   block = pair.block === undefined ? null : decode(pair.block, Int8Array);
   step = pair.step ?? 0;
+  [rows, columns] = ["rows", "columns"].map((key) => block && decode(pair[key], Float32Array));
   byId("pair-facts").textContent = `${facts} ${block ?
-    `Colours end at ±${number(pair.limit)}; weights are exact to ±${number(step / 2, 2)}.` :
-    `This block is not on the page: coupling.${layer}.${from} in analysis.safetensors holds it.`}`;
+    `Colors end at ±${number(limit)}; weights are exact to ±${number(step / 2, 2)}.` :
+    `This block is not on the page: ${form() === "raw" ? "coupling" : "centered"}.${layer}.${from} in analysis.safetensors holds it.`}`;
+  const strongest = Math.max(...data.pairs.map((one) => one[form()].dependency)) || 1;
+  matrix.show((row, column) => {
+    const shown = pairs.get(`${row + 1}.${column + 1}`);
+    return shown ? colourOf(GREENS, shown[form()].dependency / strongest) : column < row ? UNSEEN : null;
+  });
   matrix.marks = { row: layer - 1, column: from - 1 };
-  matrix.paint();
   coupling.marks = { row: target, column: source };
-  coupling.show((row, column) => block && colourOf(DIVERGING, 0.5 + weight(row, column) / (2 * pair.limit)));
+  coupling.show((row, column) => block && colourOf(DIVERGING, 0.5 + weight(row, column) / (2 * limit)));
   byId("coupling-readout").textContent = "";
   if (block && source != null && target != null) coupling.move(target, source);
   const partners = [];
@@ -131,14 +141,12 @@ function partnerLists(title, id, value, choose) {
 }
 
 function setUpCoupling() {
-  const strongest = Math.max(...data.pairs.map((pair) => pair.dependency)) || 1;
-  matrix.show((row, column) => {
-    const pair = pairs.get(`${row + 1}.${column + 1}`);
-    return pair ? colourOf(GREENS, pair.dependency / strongest) : column < row ? UNSEEN : null;
-  });
   byId("layer").addEventListener("change", (event) => pickLayer(Number(event.target.value)));
   byId("from").addEventListener("change", (event) => pickPair(state.layer, Number(event.target.value)));
   ["source", "target"].forEach(expertInput);
+  for (const select of document.querySelectorAll("select.weights")) {
+    select.addEventListener("change", () => pick({ weights: select.value === "centered" ? "centered" : null }));
+  }
   byId("clear").addEventListener("click", () => pick({ source: null, target: null }));
 }
 
@@ -245,6 +253,8 @@ function expertInput(key) {
 }
 
 function render() {
+  document.body.dataset.weights = form();
+  for (const select of document.querySelectorAll("select.weights")) select.value = form();
   if (data.default) renderCoupling();
   if (data.paths) renderTokens();
 }

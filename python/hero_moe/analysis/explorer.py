@@ -1,8 +1,8 @@
 """The interactive part of the page: its HTML, and the data that its script reads.
 
-Blocks are embedded as signed bytes times one step per block: 127 steps are the block's largest |w|, so that a
-weight
-shown is off by at most half a step. Experts of tokens are 16-bit integers, their weights 32-bit floats.
+Blocks are embedded centered, as signed bytes times one step per block: 127 steps are the centered block's largest
+magnitude, so that a weight shown is off by at most half a step. The means that make it raw again, one for each row and
+each column, are 32-bit floats. Experts of tokens are 16-bit integers, their weights 32-bit floats.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from typing import Any
 import numpy as np
 
 from hero_moe import page
-from hero_moe.analysis.contents import Analysis, Data, Place
+from hero_moe.analysis.contents import FORMS, Analysis, Data, Place
 from hero_moe.analysis.data_figures import token_names
 from hero_moe.analysis.drawing import stage_spans
 from hero_moe.analysis.weight_figures import symmetric_range
 
-MOST_BLOCKS = 10_000_000  # base64 characters of all blocks on a page
+MOST_BLOCKS = 11_000_000  # base64 characters of all blocks on a page, with their means
 MOST_TOKENS = 1024
+
+FORM = """<label>weights <select class="weights"><option value="raw">raw</option>
+<option value="centered">centered</option></select></label>"""
 
 CONTROLS = """
 <div class="controls">
+{form}
 <label>target layer <select id="layer"></select></label>
 <label>predecessor <select id="from"></select></label>
 <label>source expert <input id="source" type="number" min="0" max="{last}" step="1"></label>
@@ -71,27 +75,42 @@ def quantised(block: np.ndarray) -> tuple[float, np.ndarray]:
     return step, np.rint(block / (step or 1.0)).astype(np.int8)
 
 
+def removed_means(raw: np.ndarray, centered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What centering took out, as constants of rows [E] and of columns [E]: raw = centered + rows + columns."""
+    difference = raw.astype(np.float64) - centered
+    rows = difference.mean(axis=1)
+    return rows, difference.mean(axis=0) - rows.mean()
+
+
+def embedded_size(experts: int) -> int:
+    """Base64 characters of a block and its means."""
+    return 4 * (-(-(experts**2) // 3)) + 2 * 4 * (-(-4 * experts // 3))
+
+
 def embedded_pairs(analysis: Analysis) -> set[Place]:
     """The pairs whose blocks fit on the page: the default pair, then the nearest layers first."""
-    size = 4 * (-(-(analysis.model.experts**2) // 3))
     first = analysis.default_pair
-    order = sorted(analysis.pairs, key=lambda place: (place != first, place[0] - place[1], place))
-    return set(order[: max(1, MOST_BLOCKS // size)])
+    order = sorted(analysis.depth_factor, key=lambda place: (place != first, place[0] - place[1], place))
+    return set(order[: max(1, MOST_BLOCKS // embedded_size(analysis.model.experts))])
 
 
 def _pair_entry(analysis: Analysis, place: Place, embedded: bool) -> dict[str, Any]:
-    pair, block = analysis.pairs[place], analysis.blocks[place]
-    entry: dict[str, Any] = {
-        "layer": place[0],
-        "from": place[1],
-        "dependency": float(analysis.dependency[place[0] - 1, place[1] - 1]),
-        "norm": pair.norm,
-        "factor": pair.depth_factor,
-        "rank": pair.effective_rank,
-    }
+    raw, centered = (analysis.coupling[form].blocks[place] for form in FORMS)
+    cell = place[0] - 1, place[1] - 1
+    entry: dict[str, Any] = {"layer": place[0], "from": place[1], "factor": analysis.depth_factor[place]}
+    for form in FORMS:
+        coupling = analysis.coupling[form]
+        block = coupling.blocks[place]
+        entry[form] = {
+            "dependency": float(coupling.dependency[cell]),
+            "norm": float(np.linalg.norm(block.astype(np.float64))),
+            "rank": float(coupling.effective_rank[cell]),
+            "limit": symmetric_range(block),
+        }
     if embedded:
-        step, values = quantised(block)
-        entry |= {"step": step, "limit": symmetric_range(block), "block": encoded(values)}
+        step, values = quantised(centered)
+        rows, columns = (encoded(means.astype(np.float32)) for means in removed_means(raw, centered))
+        entry |= {"step": step, "block": encoded(values), "rows": rows, "columns": columns}
     return entry
 
 
@@ -105,7 +124,8 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "top_k": model.top_k,
         "stages": spans if len(spans) > 1 else [],
         "default": analysis.default_pair,
-        "pairs": [_pair_entry(analysis, place, place in embedded) for place in analysis.pairs],
+        "pairs": [_pair_entry(analysis, place, place in embedded) for place in analysis.depth_factor],
+        "bias": analysis.expert_bias.tolist(),
     }
     if data is not None:
         paths = data.paths
@@ -119,24 +139,26 @@ def payload(analysis: Analysis) -> dict[str, Any]:
     return content
 
 
+def switch() -> str:
+    """Chooses between raw and centered weights, for the whole page."""
+    return f'<div class="controls">{FORM}</div>'
+
+
 def coupling_section(analysis: Analysis) -> str:
     """Pick a pair of layers, see its coupling, pick experts, see their partners."""
-    embedded, pairs = len(embedded_pairs(analysis)), len(analysis.pairs)
+    embedded, pairs = len(embedded_pairs(analysis)), len(analysis.depth_factor)
     note = (
         "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the "
-        "coupling "
-        "matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The "
-        "address "
-        "keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers "
-        "it. "
-        "Blocks are embedded as 8-bit integers with one scale per block."
+        "coupling matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The "
+        "address keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers "
+        "it. Blocks are embedded as 8-bit integers with one scale per block."
     )
     if embedded < pairs:
         note += f" Of {pairs} blocks the page holds {embedded}, those of the nearest layers first."
     return page.section(
         "Explore: coupling of experts",
         page.paragraph(note),
-        CONTROLS.format(last=analysis.model.experts - 1),
+        CONTROLS.format(form=FORM, last=analysis.model.experts - 1),
     )
 
 

@@ -44,7 +44,7 @@ def advantages(shown: Comparison) -> Drawing | None:
     names, styles, differences = zip(*compared)
     figure, grid = new_figure(4.0, width=8.0)
     draw_advantages(grid[0, 0], differences, styles)
-    grid[0, 0].set_title(f"Loss advantage over {shown.baseline.name}", loc="left")
+    grid[0, 0].set_title(f"Loss advantage over {shown.baseline.name}, single runs", loc="left")
     _legend(figure, names, styles)
     return Drawing("loss-advantage", figure, "Loss advantage over the baseline over steps", "")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hero_moe import page
 from hero_moe.analysis import explorer
-from hero_moe.analysis.contents import Analysis
+from hero_moe.analysis.contents import FORMS, Analysis
 from hero_moe.analysis.data_figures import agreement, history_share, routing_paths, utilisation
 from hero_moe.analysis.drawing import Drawing, Rendered, render
 from hero_moe.analysis.loss_figures import loss_drawings
@@ -21,6 +21,12 @@ NO_DATA = (
     "forward pass: give `hero analyze` some `--data`."
 )
 NO_PAIRS = "No layer sees another one's routing: there is no history to show."
+TWO_FORMS = (
+    "Two changes of these weights leave every routing probability as it is: adding a constant to a column of a block, "
+    "and moving a constant of a row from one block of a layer to another. Raw weights are the paper's, and their signs "
+    "and magnitudes depend on both changes; centered weights, without the means of each block's columns and rows, "
+    "and the bias of each expert depend on neither."
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
         f"{model.folder}{step}: {model.layers} MoE layers{f' in {stages} stages' if stages > 1 else ''}, "
         f"{model.experts} experts, {model.top_k} per token; a router reads {reach}"
         f"{'' if model.scale else ', unscaled'}{'' if model.detach else ', not detached'}. "
-        f"{len(analysis.pairs)} pairs of layers see each other."
+        f"{len(analysis.depth_factor)} pairs of layers see each other."
     )
     if model.decoder_layer != list(range(model.layers)):
         first, last = model.decoder_layer[0], model.decoder_layer[-1]
@@ -56,7 +62,9 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
             f"loss {plain(data.loss, 4)} nats per token"
         )
         if data.baseline is not None and math.isfinite(data.baseline.loss):
-            summary += f", {data.baseline.folder} {plain(data.baseline.loss, 4)}"
+            summary += (
+                f", {data.baseline.folder} {plain(data.baseline.loss, 4)} (one pair of models: not evidence)"
+            )
         summary += "."
     return f"Routing history of {model.folder}", summary + " Layers count from 1, experts from 0."
 
@@ -75,8 +83,10 @@ def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
     if shown is not None:
         figures.extend(render(drawing) for drawing in loss_drawings(shown))
         sections.append(loss_section(shown))
-    if analysis.pairs:
-        sections.append(page.section("Weights of the history", *drawn(*weight_drawings(analysis))))
+    if analysis.depth_factor:
+        about = page.paragraph(TWO_FORMS, "summary")
+        figures_of_weights = drawn(*weight_drawings(analysis))
+        sections.append(page.section("Weights of the history", about, explorer.switch(), *figures_of_weights))
         sections.append(explorer.coupling_section(analysis))
     else:
         sections.append(page.section("Weights of the history", page.paragraph(NO_PAIRS)))
@@ -84,11 +94,13 @@ def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
         sections.append(page.section("Forward pass", page.paragraph(NO_DATA)))
     else:
         sections.append(page.section("Expert utilisation", *drawn(utilisation(analysis, data))))
-        if analysis.pairs:
+        if analysis.depth_factor:
             inside = drawn(history_share(analysis, data), agreement(analysis, data))
-            without = drawn(removal(analysis, data), removal_loss(analysis, data))
+            without = drawn(
+                *(build(analysis, data, form) for build in (removal, removal_loss) for form in FORMS)
+            )
             sections.append(page.section("What the history contributes", *inside))
-            sections.append(page.section("Without one predecessor", *without))
+            sections.append(page.section("Without one predecessor", explorer.switch(), *without))
         sections.append(page.section("Paths of tokens", *drawn(routing_paths(analysis, data))))
         sections.append(explorer.token_section(analysis, data))
     title, summary = title_and_summary(analysis)

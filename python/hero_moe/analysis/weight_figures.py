@@ -1,29 +1,18 @@
-"""Figures of the history weights: dependency between layers, coupling between experts, effective rank.
+"""Figures of the history weights, raw and centered: dependency of layers, coupling of experts, effective rank.
 
-The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the first
-four.
+The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the raw ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hero_moe.analysis.contents import Analysis, Distance, Place, StrongCoupling
-from hero_moe.analysis.drawing import (
-    NEGATIVE,
-    POSITIVE,
-    Drawing,
-    add_bar,
-    draw_pair_table,
-    expert_ticks,
-    layer_ticks,
-    level_line,
-    pair_name,
-)
+from hero_moe.analysis.contents import FORMS, Analysis, Form, Place
+from hero_moe.analysis.drawing import Drawing, add_bar, draw_pair_table, expert_ticks, figure_name, pair_name
+from hero_moe.analysis.strong_figures import bias, distances
 from hero_moe.figures import new_figure
 from hero_moe.routing_figures import label_outside
 
@@ -37,11 +26,11 @@ def symmetric_range(*arrays: np.ndarray) -> float:
     return float(np.percentile(absolute, CLIPPED)) or 1.0
 
 
-def adjacent_blocks(analysis: Analysis) -> dict[Place, np.ndarray]:
+def adjacent_blocks(analysis: Analysis, form: Form) -> dict[Place, np.ndarray]:
     """The blocks of neighbouring layers, each times its depth factor, by ascending layer."""
     return {
-        place: block * analysis.pairs[place].depth_factor
-        for place, block in analysis.blocks.items()
+        place: block * analysis.depth_factor[place]
+        for place, block in analysis.coupling[form].blocks.items()
         if place[0] - place[1] == 1
     }
 
@@ -76,87 +65,32 @@ def _near_and_far(table: np.ndarray, form: str) -> str:
     return f"{text}, {far} apart: {form.format(means[far])}." if far > near else f"{text}."
 
 
-def dependency(analysis: Analysis) -> Drawing:
+def dependency(analysis: Analysis, form: Form) -> Drawing:
     """Heat map of D_{l,p}, darker where a layer depends more on a predecessor."""
+    table = analysis.coupling[form].dependency
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]
-    layer, predecessor, value = strongest(analysis.dependency)
-    image = draw_pair_table(axes, analysis.dependency, analysis.model, "Greens", 0.0, value or 1.0)
+    layer, predecessor, value = strongest(table)
+    image = draw_pair_table(axes, table, analysis.model, "Greens", 0.0, value or 1.0)
     factor = " · √((l−1)/M)" if analysis.model.scale else ""
     add_bar(figure, image, axes, f"dependency ‖W‖{factor}")
-    axes.set_title("Dependency of each layer's router on the layers before it", loc="left")
+    axes.set_title(f"Dependency of each layer's router on the layers before it, {form} weights", loc="left")
     caption = (
-        f"Frobenius norm of the block of weights from layer p to layer "
-        f"l{', times √((l−1)/M_l)' * bool(factor)}. "
+        f"Frobenius norm of the {form} block of weights from layer p to layer l{', times √((l−1)/M_l)' * bool(factor)}. "
         f"Strongest: {pair_name(layer, predecessor)}, {value:.3g}. "
-        f"{_near_and_far(analysis.dependency, '{:.3g}')}"
+        f"{_near_and_far(table, '{:.3g}')}"
         f"{hidden_pairs_note(analysis)}"
     )
     if len(set(analysis.model.stages)) > 1:
         caption += " Squares are pipeline stages."
-    return Drawing("layer-dependency", figure, "Dependency of layers on preceding layers", caption)
+    description = f"Dependency of layers on preceding layers, {form} weights"
+    return Drawing(figure_name("layer-dependency", form), figure, description, caption, form)
 
 
-def distances(analysis: Analysis) -> Drawing:
-    """Stacked bars: percent of strongly negative and strongly positive entries at each layer distance; raw, and
-    less what the softmax does not see."""
-    figure, grid = new_figure(3.6, columns=2)
-    raw, centred = analysis.strong, analysis.centred
-    _strong_bars(grid[0, 0], raw, "Raw weights w", "w")
-    _strong_bars(grid[0, 1], centred, "Without each source expert's mean, w′", "w′")
-    label_outside(grid, 2, "layer distance l − p", "part of all expert pairs")
-    top = max(axes.get_ylim()[1] for axes in grid[0])
-    for axes in grid[0]:
-        axes.set_ylim(0, top)
-    grid[0, 0].legend(ncols=2, frameon=False, loc="upper right", borderaxespad=0.0)
-    most = max(raw.distances, key=_share)
-    least = min(raw.distances, key=_share)
-    caption = (
-        f"Left: raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights "
-        f"counts. Most at distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
-    )
-    if least is not most:
-        caption += f"; least at {least.distance}: {_share(least):.1f}%"
-    caption += (
-        f". Right: the same of w′, the weights less their source expert's mean over the target experts. That mean "
-        f"raises all logits alike and changes no choice, but moves the signs of w. Negative among the strong: "
-        f"{_negative_part(raw):.0%} of w, {_negative_part(centred):.0%} of w′."
-    )
-    return Drawing("coupling-by-distance", figure, "Strong coupling by layer distance", caption)
-
-
-def _share(entry: Distance) -> float:
-    return entry.negative + entry.positive
-
-
-def _negative_part(strong: StrongCoupling) -> float:
-    """Of all entries beyond tau; 0 where there are none."""
-    total = sum(_share(entry) * entry.entries for entry in strong.distances)
-    negative = sum(entry.negative * entry.entries for entry in strong.distances)
-    return negative / total if total else 0.0
-
-
-def _strong_bars(axes: Axes, strong: StrongCoupling, title: str, symbol: str) -> None:
-    x = [entry.distance for entry in strong.distances]
-    negative = [entry.negative for entry in strong.distances]
-    positive = [entry.positive for entry in strong.distances]
-    axes.bar(x, negative, color=NEGATIVE, label="negative, below −τ", width=0.75)
-    axes.bar(x, positive, bottom=negative, color=POSITIVE, label="positive, above τ", width=0.75)
-    level_line(axes, 10.0, "all distances")
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    layer_ticks(axes, max(x))
-    axes.set_xlim(0.4, max(x) + 0.6)
-    axes.grid(axis="x", visible=False)
-    axes.set_title(f"{title}: |{symbol}| > τ = {strong.tau:.3g}", loc="left")
-    axes.set_ylim(0, 1.2 * max(*map(_share, strong.distances), 10.0))
-
-
-def matrix(analysis: Analysis) -> Drawing:
-    """The raw block of the default pair: source experts across, target experts down, red positive, blue
-    negative."""
+def matrix(analysis: Analysis, form: Form) -> Drawing:
+    """The block of the default pair: source experts across, target experts down, red positive, blue negative."""
     layer, predecessor = analysis.default_pair
-    block = analysis.blocks[analysis.default_pair]
+    block = analysis.coupling[form].blocks[analysis.default_pair]
     limit = symmetric_range(block)
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]
@@ -166,18 +100,17 @@ def matrix(analysis: Analysis) -> Drawing:
         axis.set_major_locator(expert_ticks(len(block), 8))
     axes.set_xlabel(f"source expert, layer {predecessor}")
     axes.set_ylabel(f"target expert, layer {layer}")
-    axes.set_title(f"Coupling of experts, {pair_name(layer, predecessor)}", loc="left")
-    add_bar(figure, image, axes, "weight", extend="both")
+    description = f"Coupling of experts, {pair_name(layer, predecessor)}, {form} weights"
+    axes.set_title(description, loc="left")
+    add_bar(figure, image, axes, f"{form} weight", extend="both")
     target, source = np.unravel_index(np.argmax(np.abs(block)), block.shape)
     caption = (
-        f"Raw weights; red: a likely source expert raises the target expert's logit, blue: it lowers it. "
-        f"Colours end "
-        f"at ±{limit:.3g}, the {CLIPPED}th percentile of |w|. {np.mean(block < 0):.1%} of the weights are "
-        f"negative; "
-        f"the largest is {block[target, source]:+.3g}, from expert {source} to expert {target}."
+        f"{form.capitalize()} weights; red: a likely source expert raises the target expert's logit, blue: it "
+        f"lowers it. Colors end at ±{limit:.3g}, the {CLIPPED}th percentile of the magnitudes. "
+        f"{np.mean(block < 0):.1%} of the weights are negative; the largest is {block[target, source]:+.3g}, from "
+        f"expert {source} to expert {target}."
     )
-    description = f"Coupling of experts, {pair_name(layer, predecessor)}"
-    return Drawing("coupling-matrix", figure, description, caption)
+    return Drawing(figure_name("coupling-matrix", form), figure, description, caption, form)
 
 
 def fitting_columns(count: int) -> int:
@@ -185,10 +118,10 @@ def fitting_columns(count: int) -> int:
     return count if count <= 5 else max((5, 6, 7), key=lambda columns: (-(-count % columns), columns))
 
 
-def adjacent(analysis: Analysis) -> Drawing | None:
+def adjacent(analysis: Analysis, form: Form) -> Drawing | None:
     """All pairs of neighbouring layers, blocks times their depth factors, on one colour range; None without
     any."""
-    blocks = adjacent_blocks(analysis)
+    blocks = adjacent_blocks(analysis, form)
     if not blocks:
         return None
     limit = symmetric_range(*blocks.values())
@@ -210,40 +143,46 @@ def adjacent(analysis: Analysis) -> Drawing | None:
         unused.set_visible(False)
     label_outside(grid, len(blocks), "source expert", "target expert")
     scaled = analysis.model.scale
-    label = f"weight{' · √((l−1)/M)' * scaled}, colours end at ±{limit:.3g}"
+    label = f"{form} weight{' · √((l−1)/M)' * scaled}, colors end at ±{limit:.3g}"
     add_bar(figure, image, grid, label, location="bottom", extend="both", aspect=50, shrink=0.5, pad=0.02)
     caption = (
-        f"Blocks of all neighbouring layers that see each other, source → "
+        f"{form.capitalize()} blocks of all adjacent layers that see each other, source → "
         f"target{', times √((l−1)/M_l)' * scaled}. "
-        f"One colour range for all, ±{limit:.3g}: the {CLIPPED}th percentile of their absolute values."
+        f"One color range for all, ±{limit:.3g}: the {CLIPPED}th percentile of their absolute values."
     )
-    return Drawing("coupling-adjacent", figure, "Coupling of experts of all neighbouring layers", caption)
+    description = f"Coupling of experts of all adjacent layers, {form} weights"
+    return Drawing(figure_name("coupling-adjacent", form), figure, description, caption, form)
 
 
-def effective_ranks(analysis: Analysis) -> Drawing:
+def effective_ranks(analysis: Analysis, form: Form) -> Drawing:
     """Heat map of the blocks' effective ranks."""
-    table = analysis.by_pair({place: pair.effective_rank for place, pair in analysis.pairs.items()})
+    table = analysis.coupling[form].effective_rank
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]
     low, high = float(np.nanmin(table)), float(np.nanmax(table))
     margin = 0.0 if high > low else 0.5
     image = draw_pair_table(axes, table, analysis.model, "YlOrBr", low - margin, high + margin)
     add_bar(figure, image, axes, f"effective rank, at most {analysis.model.experts}")
-    axes.set_title("Effective rank of the blocks", loc="left")
+    axes.set_title(f"Effective rank of the {form} blocks", loc="left")
     layer, predecessor, value = strongest(-table)
     caption = (
-        "e to the entropy of a block's singular values divided by their sum (Roy and Vetterli 2007): how "
-        "many "
-        f"directions a block uses. Lowest: {pair_name(layer, predecessor)}, {-value:.1f} of "
+        f"e to the entropy of a {form} block's singular values divided by their sum (Roy and Vetterli 2007): how "
+        f"many directions a block uses. Lowest: {pair_name(layer, predecessor)}, {-value:.1f} of "
         f"{analysis.model.experts}; "
         f"mean {np.nanmean(table):.1f}. {_near_and_far(table, '{:.1f}')}{hidden_pairs_note(analysis)}"
     )
-    return Drawing("effective-rank", figure, "Effective rank of blocks", caption)
+    description = f"Effective rank of {form} blocks"
+    return Drawing(figure_name("effective-rank", form), figure, description, caption, form)
 
 
 def weight_drawings(analysis: Analysis) -> list[Drawing]:
     """All figures of weights, in the page's order; none where no layer sees another."""
-    if not analysis.pairs:
+    if not analysis.depth_factor:
         return []
-    drawn = [build(analysis) for build in (dependency, distances, matrix, adjacent, effective_ranks)]
+
+    def both(build: Callable[[Analysis, Form], Drawing | None]) -> list[Drawing | None]:
+        return [build(analysis, form) for form in FORMS]
+
+    drawn = [*both(dependency), distances(analysis), bias(analysis)]
+    drawn += [drawing for build in (matrix, adjacent, effective_ranks) for drawing in both(build)]
     return [drawing for drawing in drawn if drawing is not None]

@@ -120,6 +120,7 @@ def _legend(table: Table, limit: int | None) -> str:
     lines = ["Percent; below each score its standard error."]
     if table.differences:
         lines.append("Differences are paired by item; * beyond one of their standard errors, ** beyond two.")
+        lines.append("These errors leave out how models of other seeds differ.")
     if len(table.counts) < len(BENCHMARKS):
         lines.append(f"Average of {len(table.counts)} of the {len(BENCHMARKS)} benchmarks.")
     if limit is not None:

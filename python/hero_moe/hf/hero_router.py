@@ -102,8 +102,8 @@ class HistoryReader:
     def logits(self, x: Tensor, weight: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
         """Z = x W_O^T + (rho H) W_R^T and softmax(Z), both [T, E] in fp32 (fp64 for an fp64 model).
 
-        x [T, D]; weight [E, D + M*E]. Stores the probabilities, in the type of x, as this layer's part of the
-        history.
+        x [T, D]; weight [E, D + M*E]. Stores the probabilities, rounded to the type of x, as this layer's part
+        of the history.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         d = x.shape[-1]
@@ -119,7 +119,11 @@ class HistoryReader:
         if self.settings:
             if not self.settings.detach and history.with_grad and not torch.is_grad_enabled():
                 raise ValueError("hero_router.detach: found false, expected true for reentrant checkpointing")
-            history.probs[self.layer] = (probs.detach() if self.settings.detach else probs).to(x.dtype)
+            rounded = probs.detach().to(x.dtype)
+            # Not detached: the rounded values with the gradient of the exact ones. Both differences are exact.
+            history.probs[self.layer] = (
+                rounded if self.settings.detach else probs + (rounded.to(wide) - probs.detach())
+            )
         return logits, probs
 
     def rho(self, x: Tensor, seen: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class HeroDeepseekV3Model(DeepseekV3Model):
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)
-        del self.layers
+        self.layers = None  # its place among the modules stays
         self.layers = nn.ModuleList(
             HeroDeepseekV3DecoderLayer(config, i) for i in range(config.num_hidden_layers)
         )
@@ -118,7 +118,7 @@ class HeroDeepseekV3ForCausalLM(DeepseekV3ForCausalLM):
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)
-        del self.model
+        self.model = None  # its place among the modules stays
         self.model = HeroDeepseekV3Model(config)
         self.post_init()
 

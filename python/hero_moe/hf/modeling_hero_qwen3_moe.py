@@ -81,7 +81,7 @@ class HeroQwen3MoeModel(Qwen3MoeModel):
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)
-        del self.layers
+        self.layers = None  # its place among the modules stays
         self.layers = nn.ModuleList(
             HeroQwen3MoeDecoderLayer(config, i) for i in range(config.num_hidden_layers)
         )
@@ -105,7 +105,7 @@ class HeroQwen3MoeForCausalLM(Qwen3MoeForCausalLM):
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)
-        del self.model
+        self.model = None  # its place among the modules stays
         self.model = HeroQwen3MoeModel(config)
         self.post_init()
 

@@ -25,11 +25,11 @@ from hero_moe.study.statistics import Result, results
 
 CAPTIONS = {
     "loss": (
-        "Training loss over the steps, mean over the seeds (each run: centred mean over "
+        "Training loss over the steps, mean over the seeds (each run: centered mean over "
         f"{SMOOTHED:.0%} of its steps); the last fifth enlarged."
     ),
     "advantage": (
-        "Advantage: the baseline's loss minus the variant's at the same step and seed (centred mean over "
+        "Advantage: the baseline's loss minus the variant's at the same step and seed (centered mean over "
         f"{SMOOTHED_DIFFERENCE:.0%} of the steps); line: mean over the seeds, band: one standard deviation."
     ),
     "final": (
@@ -52,8 +52,13 @@ def _notes(study: Study, numbers: Sequence[Result]) -> str:
         "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are paired: "
         "runs of one seed saw the same batches and share their initial draws. A star: the interval leaves out zero; "
         "with several variants some stars come by chance. Late growth: mean advantage over the last fifth of the "
-        "steps minus that over the fifth around the middle. Rates depend on what else the machine did.",
+        "steps minus that over the fifth around the middle. Peak expert load: share of all tokens that the busiest "
+        "expert of any layer receives in a step, mean over the last tenth of the steps. Rates depend on what else the "
+        "machine did.",
     ]
+    single = [one.variant.name for one in numbers if len(one.advantage.by_seed) == 1]
+    if single:
+        notes.append(f"A single pair of runs has no interval and is not evidence: {', '.join(single)}.")
     noise = table.noise_in_words(numbers)
     if noise:
         notes.append(noise)
@@ -93,8 +98,7 @@ def write_results(folder: Path) -> list[Path]:
         [
             page.section(
                 "Results",
-                _table(table.LOSSES, table.loss_rows(study, numbers)),
-                _table(table.FURTHER, table.further_rows(study, numbers)),
+                *(_table(header, rows) for header, rows in table.tables(study, numbers)),
                 page.paragraph(_notes(study, numbers)),
             ),
             page.section("Figures", *parts),

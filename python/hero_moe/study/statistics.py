@@ -54,7 +54,8 @@ class Sample:
 @dataclass(frozen=True)
 class Result:
     """One variant of a study. `late_growth`: mean advantage over the last fifth of the steps minus that over the
-    fifth around the middle."""
+    fifth around the middle. `peak_load`: share of all tokens of the busiest expert of any layer, mean over the last
+    tenth of the steps; `peak_change`: minus the baseline's under the same seed."""
 
     variant: Variant
     final_loss: Sample
@@ -62,7 +63,8 @@ class Result:
     advantage: Sample
     held_out_advantage: Sample
     late_growth: Sample
-    peak_share: Sample
+    peak_load: Sample
+    peak_change: Sample
     tokens_per_second: Sample
 
 
@@ -105,11 +107,6 @@ def held_out_loss(run: Run) -> float:
     return sum(entry.loss * entry.tokens for entry in entries) / tokens if tokens else math.nan
 
 
-def _peak(run: Run) -> float:
-    peak = peak_load(run)
-    return peak.share if peak else math.nan
-
-
 def _speed(run: Run) -> float:
     return float(np.nanmedian(run.metrics.scalars["tokens_per_second"]))
 
@@ -146,7 +143,8 @@ def result(variant: Variant, baseline: Variant) -> Result:
             variant, baseline, lambda run, base: held_out_loss(base) - held_out_loss(run)
         ),
         late_growth=_paired(variant, baseline, lambda run, base: _late_growth(advantage_curve(run, base))),
-        peak_share=_sample(variant.runs, _peak),
+        peak_load=_sample(variant.runs, peak_load),
+        peak_change=_paired(variant, baseline, lambda run, base: peak_load(run) - peak_load(base)),
         tokens_per_second=_sample(variant.runs, _speed),
     )
 

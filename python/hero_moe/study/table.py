@@ -19,10 +19,14 @@ LOSSES = (
     ("held-out loss", "mean ± deviation"),
     ("held-out advantage", "mean [95% interval]"),
 )
-FURTHER = (
+COURSE = (
     ("variant", ""),
     ("late growth", "mean [95% interval]"),
-    ("peak expert load", "share of all tokens"),
+    ("peak expert load", "mean [95% interval]"),
+    ("change of the peak load", "to the baseline, mean [95% interval]"),
+)
+COSTS = (
+    ("variant", ""),
     ("router operations", "exact, to the baseline"),
     ("step operations", "exact, to the baseline"),
     ("parameters", "to the baseline"),
@@ -45,6 +49,20 @@ def with_interval(sample: Sample) -> str:
         return f"{sample.mean:+.4f}".replace("-", "−")
     star = " *" if sample.beyond_noise else ""
     return f"{sample.mean:+.4f} [{sample.low:+.4f}, {sample.high:+.4f}]{star}".replace("-", "−")
+
+
+def share_with_interval(sample: Sample, change: bool = False) -> str:
+    """`35.9% [33.0%, 38.8%]`; a `change` is `−7.3 points [−9.8, −4.8] *`."""
+    if not change:
+        interval = f" [{sample.low:.1%}, {sample.high:.1%}]" if math.isfinite(sample.low) else ""
+        return f"{percent(sample.mean)}{interval}".replace("-", "−")
+    if not math.isfinite(sample.mean):
+        return NONE
+    if not math.isfinite(sample.low):
+        return f"{100 * sample.mean:+.1f} points".replace("-", "−")
+    interval = f"[{100 * sample.low:+.1f}, {100 * sample.high:+.1f}]"
+    star = " *" if sample.beyond_noise else ""
+    return f"{100 * sample.mean:+.1f} points {interval}{star}".replace("-", "−")
 
 
 def _relative(study: Study, one: Result, key: str) -> str:
@@ -74,13 +92,22 @@ def loss_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
     return table + [[variant.name, f"is {variant.same_as}", *[NONE] * (len(LOSSES) - 2)] for variant in same]
 
 
-def further_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
-    """One row a variant with runs, cells as FURTHER says."""
+def course_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row a variant with runs, cells as COURSE says."""
+    rows = []
+    for one in results:
+        base = one.variant is study.baseline
+        growth = NONE if base else with_interval(one.late_growth)
+        change = NONE if base else share_with_interval(one.peak_change, change=True)
+        rows.append([one.variant.name, growth, share_with_interval(one.peak_load), change])
+    return rows
+
+
+def cost_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row a variant with runs, cells as COSTS says."""
     return [
         [
             one.variant.name,
-            NONE if one.variant is study.baseline else with_interval(one.late_growth),
-            percent(one.peak_share.mean),
             _relative(study, one, "router_step_flops_exact"),
             _relative(study, one, "step_flops_exact"),
             _relative(study, one, "parameters"),
@@ -90,16 +117,27 @@ def further_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
     ]
 
 
+def tables(
+    study: Study, results: Sequence[Result]
+) -> list[tuple[Sequence[tuple[str, str]], list[list[str]]]]:
+    """Header and rows of each table, in order."""
+    return [
+        (LOSSES, loss_rows(study, results)),
+        (COURSE, course_rows(study, results)),
+        (COSTS, cost_rows(study, results)),
+    ]
+
+
 def _markdown(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
     heads = [f"{title}<br>{small}" if small else title for title, small in header]
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
 
 
 def markdown(study: Study, results: Sequence[Result]) -> str:
-    """Both, and the noise, as Markdown."""
-    losses = _markdown(LOSSES, loss_rows(study, results))
+    """All tables, and the noise, as Markdown."""
+    parts = [_markdown(header, rows) for header, rows in tables(study, results)]
     noise = noise_in_words(results)
-    return f"{losses}\n{_markdown(FURTHER, further_rows(study, results))}" + (f"\n{noise}\n" if noise else "")
+    return "\n".join([*parts, f"{noise}\n"] if noise else parts)
 
 
 LOSS_KINDS = {"final_loss": "final loss", "held_out": "held-out loss"}
@@ -146,8 +184,8 @@ def _sample_json(sample: Sample) -> dict[str, Any]:
 
 def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """All numbers; null for what one seed, or no evaluation, cannot say."""
-    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth", "peak_share")
-    keys += ("tokens_per_second",)
+    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth")
+    keys += ("peak_load", "peak_change", "tokens_per_second")
     return {
         "baseline": study.baseline.name,
         "steps": study.steps,

@@ -110,8 +110,10 @@ at::Tensor weights_typed(const at::Tensor& scores, const at::Tensor& ids, bool n
       T* w = weights.template mutable_data_ptr<T>() + r * k;
       T sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += w[i] = s[checked_id(id[i], experts)];
-      const T scale = static_cast<T>(factor) / (normalise ? sum + static_cast<T>(eps) : 1);
-      for (int64_t i = 0; i < k; ++i) w[i] *= scale;
+      // Divided, not multiplied by a reciprocal: the weights of single experts are then equal to the last
+      // bit, and rounding does not decide which of them exceed a capacity.
+      const T whole = normalise ? sum + static_cast<T>(eps) : 1;
+      for (int64_t i = 0; i < k; ++i) w[i] = w[i] / whole * static_cast<T>(factor);
     }
   });
   return weights;

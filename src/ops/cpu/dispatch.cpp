@@ -1,4 +1,4 @@
-// Counting sort of assignments, and row copies and sums for any floating type.
+// Counts and counting sort of assignments, and row copies and sums for any floating type.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +18,20 @@ using cpu::acc_t;
 using cpu::bf16;
 
 constexpr int64_t kStrip = 64;
+
+at::Tensor count_assignments(const at::Tensor& ids, int64_t experts) {
+  auto counts = at::zeros({ids.size(0), experts}, ids.options());
+  const auto* id = ids.const_data_ptr<int64_t>();
+  auto* count = counts.data_ptr<int64_t>();
+  for (int64_t g = 0; g < ids.size(0); ++g, count += experts) {
+    for (int64_t i = 0; i < ids.size(1); ++i, ++id) {
+      TORCH_CHECK(*id >= -1 && *id < experts, "count_assignments: ids must lie in [-1, ", experts, "), got ",
+                  *id);
+      if (*id >= 0) ++count[*id];
+    }
+  }
+  return counts;
+}
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan(const at::Tensor& ids, int64_t experts) {
   const int64_t tokens = ids.size(0), k = ids.size(1);
@@ -156,6 +170,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CPU, m) {
+  m.impl("count_assignments", count_assignments);
   m.impl("plan_assignments", plan);
   m.impl("gather_rows", gather_rows);
   m.impl("sum_rows", sum_rows);

@@ -1,6 +1,6 @@
-// Plan, permute and combine on CUDA. Nothing is known of the ids on the host: the plan has T*K rows whatever
-// was dropped, and those behind offsets[E] are unused (see Plan in ops.h). For more than kMaxExperts experts
-// the plain form makes the plan, which asks the device how many rows were kept.
+// Counts, plan, permute and combine on CUDA. Nothing is known of the ids on the host: the plan has T*K rows
+// whatever was dropped, and those behind offsets[E] are unused (see Plan in ops.h). For more than kMaxExperts
+// experts the plain form makes the plan, which asks the device how many rows were kept.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -14,7 +14,20 @@ namespace {
 
 using namespace cuda;
 
+constexpr int64_t kCountThreads = 256;
+
 const dim3 kRowBlock(kLanes, kRowWarps);
+
+at::Tensor count_assignments(const at::Tensor& ids, int64_t experts) {
+  const c10::cuda::CUDAGuard guard(ids.device());
+  auto counts = at::zeros({ids.size(0), experts}, ids.options());
+  if (ids.numel() == 0) return counts;
+  count_ids<<<blocks(ids.numel(), kCountThreads), kCountThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+      ids.numel(), ids.size(1), experts, ids.const_data_ptr<int64_t>(),
+      reinterpret_cast<unsigned long long*>(counts.data_ptr<int64_t>()));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return counts;
+}
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan(const at::Tensor& ids, int64_t experts) {
   if (experts > kMaxExperts) return plan_plain(ids, experts);
@@ -124,6 +137,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
+  m.impl("count_assignments", count_assignments);
   m.impl("plan_assignments", plan);
   m.impl("gather_rows", gather_rows);
   m.impl("sum_rows", sum);

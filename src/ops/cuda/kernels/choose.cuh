@@ -106,8 +106,8 @@ inline __global__ void expert_weights_forward(WeightsWork a, float* weights) {
   const float* s = a.scores + r * a.experts;
   float sum = 0;
   for (int64_t i = 0; i < a.k; ++i) sum += s[id[i]];
-  const float scale = a.factor / (a.normalise ? sum + a.eps : 1.0f);
-  for (int64_t i = 0; i < a.k; ++i) weights[r * a.k + i] = s[id[i]] * scale;
+  const float whole = a.normalise ? sum + a.eps : 1.0f;  // divided as on the CPU
+  for (int64_t i = 0; i < a.k; ++i) weights[r * a.k + i] = s[id[i]] / whole * a.factor;
 }
 
 // dscores [rows, E], every element. Grid: a warp per token.

@@ -1,8 +1,8 @@
 #pragma once
-// Counting sort of assignments, and row copies and sums. The sort keeps the order of the tokens: chunks of
-// assignments count their experts and give each assignment its rank within its chunk; one block turns the
-// counts into first rows; then every assignment knows its row. Only integers are counted, so nothing depends
-// on timing.
+// Counts and counting sort of assignments, and row copies and sums. The sort keeps the order of the tokens:
+// chunks of assignments count their experts and give each assignment its rank within its chunk; one block
+// turns the counts into first rows; then every assignment knows its row. Only integers are counted, so
+// nothing depends on timing.
 #include <cstdio>
 
 #include "ops/cuda/kernels/device.cuh"
@@ -14,6 +14,23 @@ inline constexpr int kChunk = 256;     // assignments that one warp ranks
 inline constexpr int kPlanWarps = 4;   // of a block that ranks
 inline constexpr int kScanWarps = 32;  // of the block that adds up
 inline constexpr int kRowWarps = 4;    // of a block that moves rows, one row each
+
+// counts [G, E], zeros on entry: how often every expert stands among the n ids of its group. Grid: a thread
+// per id; lanes of equal expert and group add once.
+inline __global__ void count_ids(int64_t ids_in_all, int64_t n, int64_t experts, const int64_t* ids,
+                                 unsigned long long* counts) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t id = i < ids_in_all ? ids[i] : -1;
+  if (id < -1 || id >= experts) {
+    printf("count_assignments: ids must lie in [-1, %lld), got %lld\n", static_cast<long long>(experts),
+           static_cast<long long>(id));
+    __trap();
+  }
+  const long long place = id < 0 ? -1 : i / n * experts + id;
+  const unsigned peers = __match_any_sync(kAll, place);
+  const bool first = (peers & ((1u << (threadIdx.x % kLanes)) - 1)) == 0;
+  if (place >= 0 && first) atomicAdd(counts + place, static_cast<unsigned long long>(__popc(peers)));
+}
 
 struct PlanWork {
   int64_t assignments, k, experts, chunks;

@@ -1,0 +1,182 @@
+// Options that are set and have no effect are named; those that have one, and defaults, are not.
+#include "config/warnings.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace hero {
+namespace {
+
+using Change = std::function<void(Config&)>;
+
+std::vector<std::string> found(const Change& change, int64_t ranks = 1, bool cuda = false) {
+  Config config;
+  change(config);
+  return options_without_effect(config, ranks, cuda);
+}
+
+void expect(const Change& change, const std::vector<std::string>& lines) { EXPECT_EQ(found(change), lines); }
+
+constexpr auto kNone = [](Config&) {};
+
+TEST(Warnings, NoneForDefaults) {
+  expect(kNone, {});
+  for (const char* kind : {"baseline", "hero"}) {
+    for (const char* type : {"qwen3_moe", "deepseek_v3"}) {
+      const auto change = [&](Config& c) {
+        c.router.kind = kind;
+        c.model.model_type = type;
+        c.model.num_key_value_heads = c.model.num_attention_heads;
+      };
+      expect(change, {});
+    }
+  }
+}
+
+TEST(Warnings, ABaselineReadsNoHistory) {
+  const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
+  const auto change = [](Config& c) {
+    c.router.window = 3;
+    c.router.scale = false;
+    c.router.eps = 0.5;
+    c.router.init = "zero";
+    c.router.detach = false;
+    c.router.history = "global";
+    c.router.stages = 2;
+    c.router.stage_sizes = {3, 5};
+  };
+  expect(change,
+         {"router.window = 3" + why, "router.scale = false" + why, "router.eps = 0.5" + why,
+          "router.init = \"zero\"" + why, "router.detach = false" + why, "router.history = \"global\"" + why,
+          "router.stages = 2" + why, "router.stage_sizes = [3, 5]" + why});
+  expect(
+      [&](Config& c) {
+        change(c);
+        c.router.kind = "hero";
+        c.router.scale = true;
+      },
+      {});
+  expect([](Config& c) { c.router.stages = 2, c.parallel.pipeline = 2; }, {});
+  expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {"router.stages = 2" + why});
+}
+
+TEST(Warnings, RouterOptionsThatOthersSwitchOff) {
+  expect([](Config& c) { c.router.kind = "hero", c.router.scale = false, c.router.eps = 0.5; },
+         {"router.eps = 0.5 has no effect: router.scale = false"});
+  expect([](Config& c) { c.router.balance = "none", c.router.balance_loss = 0.5; },
+         {"router.balance_loss = 0.5 has no effect: router.balance = \"none\""});
+  expect([](Config& c) { c.router.balance = "global", c.router.balance_loss = 0; },
+         {"router.balance = \"global\" has no effect: router.balance_loss = 0.0"});
+  expect([](Config& c) { c.router.dtype = "fp32", c.train.dtype = "fp64"; },
+         {"router.dtype = \"fp32\" has no effect: train.dtype = \"fp64\""});
+  expect([](Config& c) { c.router.drop_policy = "position"; },
+         {"router.drop_policy = \"position\" has no effect: router.capacity_factor and "
+          "router.eval_capacity_factor are 0"});
+  for (const bool training : {true, false}) {
+    expect(
+        [=](Config& c) {
+          c.router.drop_policy = "position";
+          (training ? c.router.capacity_factor : c.router.eval_capacity_factor) = 1;
+        },
+        {});
+  }
+}
+
+TEST(Warnings, OptionsOfTheOtherArchitecture) {
+  expect(
+      [](Config& c) {
+        c.model.q_lora_rank = 8, c.model.kv_lora_rank = 8, c.model.qk_nope_head_dim = 8;
+        c.model.qk_rope_head_dim = 8, c.model.v_head_dim = 8, c.model.rope_interleave = false;
+      },
+      {"model.q_lora_rank = 8 has no effect: model.model_type = \"qwen3_moe\"",
+       "model.kv_lora_rank = 8 has no effect: model.model_type = \"qwen3_moe\"",
+       "model.qk_nope_head_dim = 8 has no effect: model.model_type = \"qwen3_moe\"",
+       "model.qk_rope_head_dim = 8 has no effect: model.model_type = \"qwen3_moe\"",
+       "model.v_head_dim = 8 has no effect: model.model_type = \"qwen3_moe\"",
+       "model.rope_interleave = false has no effect: model.model_type = \"qwen3_moe\""});
+  expect(
+      [](Config& c) {
+        c.model.model_type = "deepseek_v3";
+        c.model.head_dim = 8, c.model.num_key_value_heads = 2;
+      },
+      {"model.head_dim = 8 has no effect: model.model_type = \"deepseek_v3\"",
+       "model.num_key_value_heads = 2 has no effect: model.model_type = \"deepseek_v3\" has as many key "
+       "heads "
+       "as model.num_attention_heads"});
+}
+
+TEST(Warnings, PositionsAndWeights) {
+  const auto yarn = [](Config& c) {
+    c.model.rope_scaling = {.type = "yarn",
+                            .factor = 2,
+                            .original_max_position_embeddings = 8,
+                            .beta_fast = 3,
+                            .beta_slow = 2,
+                            .mscale = 0.5,
+                            .mscale_all_dim = 0.5,
+                            .truncate = false};
+  };
+  expect(yarn, {});
+  const auto with = [&](const Change& more) { return [=](Config& c) { yarn(c), more(c); }; };
+  EXPECT_EQ(found(with([](Config& c) { c.model.rope_scaling.type = "default"; })).size(), 7U);
+  expect(with([](Config& c) { c.model.rope_scaling.attention_factor = 2; }),
+         {"model.rope_scaling.mscale = 0.5 has no effect: model.rope_scaling.attention_factor = 2.0",
+          "model.rope_scaling.mscale_all_dim = 0.5 has no effect: model.model_type = \"qwen3_moe\" and "
+          "model.rope_scaling.attention_factor = 2.0"});
+  expect(with([](Config& c) { c.model.rope_scaling.mscale_all_dim = 0; }),
+         {"model.rope_scaling.mscale = 0.5 has no effect: model.rope_scaling.mscale_all_dim = 0.0"});
+  expect(with([](Config& c) { c.model.rope_scaling.mscale = 0; }),
+         {"model.rope_scaling.mscale_all_dim = 0.5 has no effect: model.model_type = \"qwen3_moe\" and "
+          "model.rope_scaling.mscale = 0.0"});
+  expect([](Config& c) { c.model.norm_topk_prob = false, c.model.norm_topk_eps = 0.5; },
+         {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
+}
+
+TEST(Warnings, ParallelOptionsAndGraphs) {
+  const auto graph = [](Config& c) { c.train.cuda_graph = true; };
+  EXPECT_EQ(found(graph, 1, true), std::vector<std::string>{});
+  EXPECT_EQ(found(graph, 2, false),
+            std::vector<std::string>{"train.cuda_graph = true has no effect: the device is the CPU"});
+  EXPECT_EQ(found(graph, 2, true),
+            std::vector<std::string>{"train.cuda_graph = true has no effect: the run has 2 ranks, whose "
+                                     "communication is not recorded"});
+  const auto parallel = [](Config& c) {
+    c.parallel.chunk_sizes = {8};
+    c.parallel.history_top = 4;
+    c.parallel.timeout = 5;
+  };
+  EXPECT_EQ(found(parallel),
+            (std::vector<std::string>{"parallel.chunk_sizes = [8] has no effect: parallel.pipeline = 1",
+                                      "parallel.history_top = 4 has no effect: parallel.pipeline = 1",
+                                      "parallel.timeout = 5.0 has no effect: the run has one rank"}));
+  EXPECT_EQ(found([&](Config& c) { parallel(c), c.parallel.pipeline = 2; }, 2),
+            std::vector<std::string>{
+                "parallel.history_top = 4 has no effect: router.kind = \"baseline\" reads no history"});
+  EXPECT_EQ(found([&](Config& c) { parallel(c), c.parallel.pipeline = 2, c.router.kind = "hero"; }, 2),
+            std::vector<std::string>{});
+}
+
+TEST(Warnings, WhatConfigJsonHasNoKeyFor) {
+  Config c;
+  EXPECT_EQ(options_outside_config_json(c, "bf16"), std::vector<std::string>{});
+  c.router.eval_capacity_factor = 1.5;
+  c.router.capacity_factor = 1.5;
+  c.router.dtype = "fp32";
+  c.model.norm_topk_eps = 0.5;
+  EXPECT_EQ(options_outside_config_json(c, "fp32"),
+            (std::vector<std::string>{
+                "model.norm_topk_eps = 0.5 has no key in config.json: transformers computes with its own "
+                "constant, and hero export refuses the model",
+                "router.eval_capacity_factor = 1.5 has no key in config.json: an exported folder and "
+                "transformers drop no tokens"}));
+  c.model.norm_topk_prob = false;
+  EXPECT_EQ(
+      options_outside_config_json(c, "bf16").back(),
+      "router.dtype = \"fp32\" has no key in config.json: a folder of bf16 weights computes its routers "
+      "in bf16");
+  EXPECT_EQ(options_outside_config_json(c, "bf16").size(), 2U);
+}
+
+}  // namespace
+}  // namespace hero

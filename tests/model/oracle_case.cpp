@@ -1,0 +1,166 @@
+// oracle_case [--config FILE ...] [--section.key=value ...]: trains a small fp64 model on random tokens, once
+// with the product and once with the oracle, for train.steps steps. Prints the largest relative differences
+// as one JSON line.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "config/error.h"
+#include "oracle/small_models.h"
+#include "oracle/training.h"
+#include "train/step.h"
+
+namespace {
+
+hero::Config read_config(int argc, char** argv) {
+  std::vector<std::string> files, flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--config" && i + 1 < argc) {
+      files.emplace_back(argv[++i]);
+    } else {
+      flags.push_back(word);
+    }
+  }
+  auto config = hero::load_config(files, flags);
+  hero::check(config);
+  if (config.train.dtype != "fp64")
+    throw hero::UserError("train.dtype: found " + config.train.dtype + ", expected fp64");
+  if (config.model.vocab_size < config.train.micro_batch)
+    throw hero::UserError("model.vocab_size: found " + std::to_string(config.model.vocab_size) +
+                          ", expected at least train.micro_batch");
+  return config;
+}
+
+// No two tokens of a micro-batch have equal hidden states, as first tokens of sequences would that are equal,
+// or the first two of a sequence: their probabilities would differ by rounding alone, which then decides what
+// exceeds an expert's capacity.
+at::Tensor random_samples(const hero::Config& config, int64_t step) {
+  const auto& t = config.train;
+  const auto seed = static_cast<uint64_t>(t.seed + step);
+  auto samples = small::tokens(t.global_batch, t.sequence + 1, config.model.vocab_size, seed);
+  const auto first = (at::arange(t.global_batch) + step).remainder(config.model.vocab_size);
+  const auto second = samples.select(1, 1);
+  samples.select(1, 0).copy_(first);
+  second.copy_(at::where(second == first, (first + 1).remainder(config.model.vocab_size), second));
+  return samples;
+}
+
+// Largest differences so far, and the weights that they belong to.
+struct Differences {
+  void add(const std::string& kind, double difference, const std::string& name = "") {
+    const auto known = largest.find(kind);
+    if (known != largest.end() && (difference <= known->second || std::isnan(known->second))) return;
+    largest[kind] = difference;
+    worst[kind] = name;
+  }
+  void add_values(const std::string& kind, double got, double want, const std::string& name = "") {
+    add(kind, std::abs(got - want) / std::max(std::abs(want), 1e-300), name);
+  }
+  std::map<std::string, double> largest;
+  std::map<std::string, std::string> worst;
+};
+
+class Comparison {
+ public:
+  explicit Comparison(const hero::Config& config)
+      : config_(config),
+        model_(config),
+        optimizer_(model_.parameters(), config.optim),
+        balance_(hero::BalanceState::uniform(model_.layout().layers(), model_.layout().experts())),
+        step_(model_, optimizer_, balance_) {
+    small::perturb(model_, 0.1, static_cast<uint64_t>(config.train.seed) + 100);
+    expected_.emplace(config, oracle::copy_weights(model_.parameters()));
+  }
+
+  void step(int64_t step) {
+    const auto& t = config_.train;
+    const auto samples = random_samples(config_, step);
+    step_.begin();
+    step_.run(t.global_batch / t.micro_batch, [&](int64_t i) {
+      return hero::MicroBatch{samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous(),
+                              {true, static_cast<uint64_t>(t.seed), step, i * t.micro_batch * t.sequence}};
+    });
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& p : model_.parameters().all()) {
+      for (const auto& part : p.parts) {
+        if (p.leaf.requires_grad()) gradients[part.name] = small::gradient(p, part).clone();
+      }
+    }
+    step_.update(step, hero::learning_rate(config_.optim, step, t.steps));
+    const auto want = expected_->step(step, samples);
+    compare_sums(want);
+    compare_gradients(gradients, want.gradients);
+    for (const auto& [name, values] : model_.parameters().disk_tensors())
+      found.add(name.ends_with("_bias") ? "bias" : "weights",
+                small::relative_error(values, expected_->weights().at(name)), name);
+    found.add("shares", small::relative_error(balance_.shares_LE, expected_->shares_LE()));
+  }
+
+  // Outside training: another capacity, no jitter.
+  void evaluate() {
+    const auto tokens = random_samples(config_, 0).slice(0, 0, config_.train.micro_batch).contiguous();
+    const auto output = model_.forward(tokens);
+    const auto want = oracle::forward(config_, expected_->weights(), tokens, {.training = false});
+    found.add("evaluation",
+              small::relative_error(model_.logits(output.hidden_TD, tokens.size(0)), want.logits));
+  }
+
+  Differences found;
+
+ private:
+  void compare_sums(const oracle::Training::Step& want) {
+    const auto got = step_.read();
+    found.add_values("loss", got.loss, want.loss, "total");
+    found.add_values("loss", got.lm, want.lm, "lm");
+    found.add_values("loss", got.balance, want.balance, "balance");
+    found.add_values("loss", got.z, want.z, "z");
+    found.add_values("loss", got.coupling, want.coupling, "coupling");
+    found.add_values("gradient_norm", got.gradient_norm, want.gradient_norm);
+  }
+
+  // Relative to each weight's largest element, or to a millionth of the largest of all: what is zero but for
+  // rounding has no digits to compare.
+  void compare_gradients(const std::map<std::string, at::Tensor>& got,
+                         const std::map<std::string, at::Tensor>& want) {
+    TORCH_CHECK(got.size() == want.size(), "expected ", want.size(), " gradients, got ", got.size());
+    double all = 0;
+    for (const auto& [name, g] : want) all = std::max(all, g.abs().max().item<double>());
+    for (const auto& [name, g] : want) {
+      const double scale = std::max({g.abs().max().item<double>(), 1e-6 * all, 1e-300});
+      found.add("gradients", (got.at(name) - g).abs().max().item<double>() / scale, name);
+    }
+  }
+
+  hero::Config config_;
+  hero::Transformer model_;
+  hero::AdamW optimizer_;
+  hero::BalanceState balance_;
+  hero::TrainStep step_;
+  std::optional<oracle::Training> expected_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto config = read_config(argc, argv);
+    at::set_num_threads(static_cast<int>(std::max<int64_t>(config.train.threads, 1)));
+    Comparison comparison(config);
+    for (int64_t step = 1; step <= config.train.steps; ++step) comparison.step(step);
+    comparison.evaluate();
+    const nlohmann::ordered_json line = {{"differences", comparison.found.largest},
+                                         {"worst", comparison.found.worst}};
+    std::printf("%s\n", line.dump().c_str());
+    return 0;
+  } catch (const hero::UserError& error) {
+    std::fprintf(stderr, "oracle_case: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "oracle_case: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,16 @@
+#pragma once
+#include "oracle/oracle.h"
+
+namespace oracle {
+
+/// Either kind of attention of one sequence x [S, D]; `prefix` ends with "self_attn.".
+at::Tensor attention(const hero::ModelConfig& model, const Weights& weights, const std::string& prefix,
+                     const at::Tensor& x);
+
+/// x / sqrt(mean of squares + eps) * weight, row by row.
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// x W^T
+at::Tensor project(const at::Tensor& x, const at::Tensor& weight);
+
+}  // namespace oracle

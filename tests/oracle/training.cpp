@@ -1,0 +1,107 @@
+#include "oracle/training.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace oracle {
+
+using at::Tensor;
+
+Training::Training(const hero::Config& config, Weights weights)
+    : config_(config), weights_(std::move(weights)) {
+  for (auto& [name, weight] : weights_) {
+    if (config.train.trainable == "routers" && !name.ends_with(".mlp.gate.weight"))
+      weight.requires_grad_(false);
+    if (!weight.requires_grad()) continue;
+    first_[name] = at::zeros_like(weight);
+    second_[name] = at::zeros_like(weight);
+  }
+}
+
+Training::Step Training::step(int64_t step, const Tensor& samples) {
+  const auto& t = config_.train;
+  Step out;
+  Tensor assigned_LE;
+  for (auto& [name, weight] : weights_) weight.mutable_grad() = Tensor();
+  for (int64_t i = 0; i < t.global_batch / t.micro_batch; ++i)
+    micro_batch(step, i, samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch), out, assigned_LE);
+  double square = 0;
+  for (const auto& [name, moment] : first_) {
+    const auto& gradient = weights_.at(name).grad();
+    out.gradients[name] = gradient.defined() ? gradient.clone() : at::zeros_like(moment);
+    square += out.gradients[name].square().sum().item<double>();
+  }
+  out.gradient_norm = std::sqrt(square);
+  at::NoGradGuard no_grad;
+  update(step, out);
+  shares_LE_ = assigned_LE / assigned_LE.sum(1, true);
+  move_biases(assigned_LE);
+  return out;
+}
+
+void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, Step& out, Tensor& assigned_LE) {
+  const auto& t = config_.train;
+  const auto result =
+      forward(config_, weights_, samples.slice(1, 0, t.sequence),
+              {.training = true, .step = step, .first_token = i * t.micro_batch * t.sequence});
+  const auto layers = static_cast<int64_t>(result.layers.size());
+  if (!shares_LE_.defined())
+    shares_LE_ = at::full({layers, config_.model.num_experts},
+                          1.0 / static_cast<double>(config_.model.num_experts), at::kDouble);
+  const auto found = losses(config_, result, samples.slice(1, 1).flatten(), t.sequence, shares_LE_);
+  const double share = static_cast<double>(t.micro_batch) / static_cast<double>(t.global_batch);
+  torch::autograd::backward({found.total * share}, {});
+  out.loss += found.total.item<double>() * share;
+  out.lm += found.lm.item<double>() * share;
+  out.balance += found.balance.item<double>() * share;
+  out.z += found.z.item<double>() * share;
+  out.coupling += found.coupling.item<double>() * share;
+  std::vector<Tensor> counts;
+  for (const auto& r : result.layers) counts.push_back(r.chosen.sum(0));
+  assigned_LE = assigned_LE.defined() ? assigned_LE + at::stack(counts) : at::stack(counts);
+}
+
+void Training::update(int64_t step, const Step& found) {
+  const auto& o = config_.optim;
+  const bool clip = o.clip_norm > 0 && found.gradient_norm > o.clip_norm;
+  const auto t = static_cast<double>(step);
+  const double rate = learning_rate(config_, step);
+  for (auto& [name, first] : first_) {
+    auto& weight = weights_.at(name);
+    auto& second = second_.at(name);
+    const auto g =
+        clip ? found.gradients.at(name) * (o.clip_norm / found.gradient_norm) : found.gradients.at(name);
+    first = o.beta1 * first + (1 - o.beta1) * g;
+    second = o.beta2 * second + (1 - o.beta2) * g * g;
+    const auto mean = first / (1 - std::pow(o.beta1, t)), square = second / (1 - std::pow(o.beta2, t));
+    // Matrices decay, norms' weights do not.
+    const double decay = weight.dim() == 2 ? o.weight_decay : 0.0;
+    weight.copy_(weight - rate * (mean / (square.sqrt() + o.eps) + decay * weight));
+  }
+}
+
+// b += rate * sign(mean - count) (arXiv 2408.15664); biases are kept in fp32.
+void Training::move_biases(const Tensor& assigned_LE) {
+  const auto rate = static_cast<double>(static_cast<float>(config_.router.bias_update_rate));
+  int64_t l = 0;
+  for (int64_t i = 0; i < config_.model.num_hidden_layers; ++i) {
+    const auto bias =
+        weights_.find("model.layers." + std::to_string(i) + ".mlp.gate.e_score_correction_bias");
+    if (bias == weights_.end()) continue;
+    const auto counts = assigned_LE[l++];
+    const auto moved = bias->second + rate * (counts.mean() - counts).sign();
+    bias->second.copy_(moved.to(at::kFloat));
+  }
+}
+
+double learning_rate(const hero::Config& config, int64_t step) {
+  const auto& o = config.optim;
+  if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
+  const auto past = static_cast<double>(step - o.warmup_steps),
+             all = static_cast<double>(config.train.steps - o.warmup_steps);
+  return o.min_lr + (o.lr - o.min_lr) * (1 + std::cos(std::numbers::pi * past / all)) / 2;
+}
+
+}  // namespace oracle

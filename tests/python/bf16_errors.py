@@ -1,0 +1,98 @@
+"""A model in bf16, computed by the program and by transformers, both against transformers in fp64.
+
+Where two experts are nearly tied, bf16 chooses another than fp64, and the token's error is as large as the experts'
+difference. So errors are bounded where every choice is the exact one, and overall they are compared with those of
+transformers, which meets the same ties.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_compare import program_logits
+from hf_models import random_ids
+
+UNIT = 2.0**-8  # bf16's unit roundoff: a rounding error is at most this part of the number
+RATIO = 1.5  # of the program's error to that of transformers
+SEQUENCES, LENGTH = 48, 24  # more rows in a pass than the kernels for few rows take
+
+
+@dataclass
+class Pass:
+    """What one implementation computed: logits [N, S, V], and of every MoE layer the chosen experts [N*S, E]."""
+
+    logits: Tensor
+    chosen: list[Tensor]
+
+
+def one_hot(ids: Tensor, experts: int) -> Tensor:
+    return torch.zeros(len(ids), experts, dtype=torch.bool).scatter(1, ids.long(), True)
+
+
+@torch.no_grad()
+def transformers_pass(model: PreTrainedModel, ids: Tensor) -> Pass:
+    chosen: list[Tensor] = []
+    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+
+    def keep(_gate: torch.nn.Module, _inputs: object, out: tuple[Tensor, Tensor, Tensor]) -> None:
+        chosen.append(one_hot(out[2], out[0].shape[-1]))
+
+    hooks = [gate.register_forward_hook(keep) for gate in gates]
+    logits = model(ids).logits.double()
+    for hook in hooks:
+        hook.remove()
+    return Pass(logits, chosen)
+
+
+def program_pass(folder: Path, ids: Tensor, layers: int) -> Pass:
+    said = program_logits(folder, ids.tolist(), folder, "--dtype", "bf16", "--routing")
+    numbers, experts = range(len(ids)), said["router_logits.0.1"].shape[-1]
+    chosen = [
+        torch.cat([one_hot(said[f"topk_ids.{n}.{l}"], experts) for n in numbers])
+        for l in range(1, layers + 1)
+    ]
+    return Pass(torch.stack([said[f"logits.{n}"] for n in numbers]).double(), chosen)
+
+
+def unaffected(exact: Pass, others: list[Pass]) -> Tensor:
+    """Tokens [N, S] that, like all before them in their sequence, have the exact choices in every layer."""
+    same = torch.ones(exact.logits.shape[:2], dtype=torch.bool)
+    for other in others:
+        for a, b in zip(exact.chosen, other.chosen, strict=True):
+            same &= (a == b).all(1).view_as(same)
+    return same.long().cumprod(1).bool()
+
+
+def bound(decoder_layers: int) -> float:
+    """Of the relative error of logits whose tokens have the exact experts. Independent roundings add up in the root
+    mean square, each at most UNIT of what it rounds. One layer rounds 13 times in sequence: norm, projection,
+    position, attention weights, their sum, projection, residual sum; norm, first projection, activation, second
+    projection, sum over experts, residual sum. The head has its norm and its product."""
+    return UNIT * math.sqrt(13 * decoder_layers + 2)
+
+
+def check_bf16(model: PreTrainedModel, folder: Path) -> None:
+    """`model`, in bf16, which becomes fp64; `folder` holds the same weights."""
+    ids = random_ids(model.config, (SEQUENCES, LENGTH))
+    theirs = transformers_pass(model, ids)
+    ours = program_pass(folder, ids, len(theirs.chosen))
+    model.set_experts_implementation("eager")  # the default one knows no fp64
+    exact = transformers_pass(model.double(), ids)
+    clean = unaffected(exact, [ours, theirs])
+    assert clean.float().mean() > 0.2
+
+    def errors(where: Tensor) -> list[float]:
+        size = exact.logits[where].norm()
+        return [((p.logits - exact.logits)[where].norm() / size).item() for p in (ours, theirs)]
+
+    ours_clean, theirs_clean = errors(clean)
+    assert ours_clean <= bound(model.config.num_hidden_layers)
+    assert ours_clean <= RATIO * theirs_clean
+    ours_all, theirs_all = errors(torch.ones_like(clean))
+    assert ours_all <= RATIO * theirs_all

@@ -1,0 +1,78 @@
+"""Comparing the program with transformers: what both compute for the same folder and the same tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from program import ran
+
+LOGITS = 2e-5  # greatest difference of fp32 logits, part of the greatest logit
+
+
+def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
+    (work / "tokens.json").write_text(json.dumps(tokens))
+    out = work / "out.safetensors"
+    ran("logits", model, "--tokens", work / "tokens.json", "--out", out, *words)
+    tensors = load_file(out)
+    out.unlink()  # the tensors are a view of this file: the next call must not write into it
+    return tensors
+
+
+def assert_close(got: Tensor, expected: Tensor, part: float = LOGITS) -> None:
+    """The greatest difference is at most `part` of the greatest value."""
+    assert got.dtype == torch.float32 and got.shape == expected.shape
+    assert (got - expected).abs().max() <= part * expected.abs().max()
+
+
+def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [T, E] that choose experts, -inf outside the chosen groups; the least lead [T] of a choice."""
+
+    def lead(scores: Tensor, k: int) -> Tensor:
+        best = scores.topk(min(k + 1, scores.shape[-1]), -1).values
+        return best[:, k - 1] - best[:, k] if best.shape[-1] > k else torch.full_like(best[:, 0], torch.inf)
+
+    if getattr(gate, "scoring_func", "sigmoid" if hasattr(gate, "num_group") else "softmax") == "softmax":
+        scores = logits.softmax(-1)
+    else:
+        scores = logits.sigmoid()
+    if not hasattr(gate, "num_group"):
+        return scores, lead(scores, gate.top_k)
+    scores = (scores + gate.e_score_correction_bias).unflatten(-1, (gate.num_group, -1))
+    groups = scores.topk(2, -1).values.sum(-1)
+    least = groups.topk(gate.topk_group, -1).values[:, -1:]
+    scores = scores.masked_fill((groups < least).unsqueeze(-1), -torch.inf).flatten(-2)
+    return scores, torch.minimum(lead(scores, gate.top_k), lead(groups, gate.topk_group))
+
+
+def named_as_on_disk(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A parameter of transformers, or its gradient, in the parts and under the names that a folder has."""
+    experts, _, kind = name.rpartition(".")
+    if not experts.endswith("mlp.experts"):
+        return {name: tensor}
+    if kind == "down_proj":
+        return {f"{experts}.{e}.down_proj.weight": part for e, part in enumerate(tensor)}
+    halves = zip(("gate_proj", "up_proj"), tensor.chunk(2, 1), strict=True)
+    return {f"{experts}.{e}.{half}.weight": part for half, all_ in halves for e, part in enumerate(all_)}
+
+
+def not_empty(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without those of shared experts that a model has none of: transformers writes them, of size 0."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+
+
+def opened_whole(folder: Path, **options: Any) -> PreTrainedModel:
+    """The folder as transformers opens it; nothing may be missing, unknown or of another shape."""
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True, **options
+    )
+    without = {"n_shared_experts": 0}.items() <= model.config.to_dict().items()
+    found = {kind: keys for kind, keys in report.items() if keys and not (without and kind == "missing_keys")}
+    assert not found, f"{folder}: {found}"
+    return model.eval()

@@ -1,0 +1,141 @@
+"""Random layouts: how many processes train a drawn model, and every option that says how they share the work. A case
+is {"options": what is trained, "ranks": number of processes, "layout": options that must not change the result}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from strategies import DrawFn, Options, divisors, models, option, routers, training
+
+Case = dict[str, Any]
+
+STEPS = 4
+
+
+def depends_on_the_micro_batch(options: Options) -> bool:
+    """Whether a micro-batch is a unit of the loss or of the routing, so that its size is part of what is trained."""
+    balanced = options["router.balance_loss"] > 0
+    return (
+        (balanced and options["router.balance"] in ("micro_batch", "pooled"))
+        or options["router.capacity_factor"] > 0
+        or options["router.force_balance"]
+    )
+
+
+def pipelines(options: Options) -> list[int]:
+    """Numbers of pipeline ranks that the model allows."""
+    whole = (
+        options["model.tie_word_embeddings"]
+        or not options["router.detach"]
+        or options["router.balance"] == "pooled"
+    )
+    return [1] if whole else [n for n in (1, 2, 3, 4) if n <= options["model.num_hidden_layers"]]
+
+
+@st.composite
+def parts(draw: DrawFn, total: int, count: int) -> list[int]:
+    """`count` sizes of at least 1 that add up to `total`."""
+    ends = draw(st.lists(st.integers(1, total - 1), unique=True, min_size=count - 1, max_size=count - 1))
+    bounds = [0, *sorted(ends), total]
+    return [end - begin for begin, end in zip(bounds, bounds[1:])]
+
+
+@st.composite
+def pipeline_options(draw: DrawFn, layers: int, ranks: int) -> Options:
+    if ranks == 1:
+        return {"parallel.pipeline": 1}
+    chunks = draw(st.integers(1, layers // ranks))
+    schedule = (
+        "interleaved" if chunks > 1 else draw(option("1f1b", "zero_bubble", "zero_bubble", "interleaved"))
+    )
+    layout = {"parallel.pipeline": ranks, "parallel.schedule": schedule, "parallel.chunks": chunks}
+    if draw(st.booleans()):
+        layout["parallel.chunk_sizes"] = draw(parts(layers, ranks * chunks))
+    return layout
+
+
+@st.composite
+def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Options]:
+    """Processes and layout for a global batch of `sequences` sequences."""
+    pipeline = draw(st.sampled_from(pipelines(options)))
+    layout = draw(pipeline_options(options["model.num_hidden_layers"], pipeline))
+    micro_batches = [options["train.micro_batch"]]
+    if not depends_on_the_micro_batch(options):
+        micro_batches = divisors(sequences)
+    # Interleaved schedules need a multiple of the pipeline's ranks of micro-batches on every data rank.
+    unit = pipeline if layout.get("parallel.schedule") == "interleaved" else 1
+    fitting = [
+        (data, micro)
+        for data in (1, 2, 3, 4)
+        for micro in micro_batches
+        if data * pipeline <= 4 and sequences % (data * micro * unit) == 0
+    ]
+    if not fitting:
+        return 1, {"parallel.pipeline": 1, **draw(free_options(options))}
+    # Data ranks are drawn first: most of the fitting pairs have none.
+    data = draw(st.sampled_from(sorted({d for d, _ in fitting})))
+    micro = draw(st.sampled_from([m for d, m in fitting if d == data]))
+    experts = [e for e in divisors(data) if options["model.num_experts"] % e == 0]
+    layout |= {"train.micro_batch": micro, "parallel.expert": draw(st.sampled_from(experts))}
+    if draw(st.booleans()):
+        layout["parallel.data"] = data
+    return data * pipeline, layout | draw(free_options(options))
+
+
+@st.composite
+def free_options(draw: DrawFn, options: Options) -> Options:
+    """What changes memory or files, and no number."""
+    recompute = draw(st.booleans()) and options["router.detach"]
+    return {"train.recompute": recompute, "checkpoint.asynchronous": draw(st.booleans())}
+
+
+@st.composite
+def trained_models(draw: DrawFn) -> Options:
+    """What is trained, by one process without recomputation."""
+    model = draw(models())
+    router = draw(routers(model))
+    options = model | router | draw(training(model, router))
+    options |= {
+        "train.steps": STEPS,
+        "train.recompute": False,
+        "optim.warmup_steps": draw(st.integers(0, STEPS)),
+    }
+    micro = draw(option(1, 1, 2))
+    options |= {"train.micro_batch": micro, "train.global_batch": micro * draw(option(2, 4, 4, 6, 8, 12))}
+    return options
+
+
+@st.composite
+def layout_cases(draw: DrawFn) -> Case:
+    options = draw(trained_models())
+    ranks, layout = draw(layouts(options, options["train.global_batch"]))
+    return {"options": options, "ranks": ranks, "layout": layout}
+
+
+@st.composite
+def resharding_cases(draw: DrawFn) -> Case:
+    """Two layouts of one model, and the step after which the second takes over. What may not change on resume is
+    the same in both."""
+    options = draw(trained_models())
+    sequences = options["train.global_batch"]
+    ranks, layout = draw(layouts(options, sequences))
+    own = {key: layout.pop(key) for key in ("train.micro_batch", "train.recompute") if key in layout}
+    fixed = options | own
+    for _ in range(8):
+        next_ranks, after = draw(layouts(fixed, sequences))
+        if after.get("train.micro_batch", fixed["train.micro_batch"]) == fixed["train.micro_batch"]:
+            break
+    else:
+        next_ranks, after = ranks, dict(layout)
+    for key in own | {"train.micro_batch": 0, "train.recompute": False}:
+        after.pop(key, None)
+    return {
+        "options": fixed,
+        "ranks": ranks,
+        "layout": layout,
+        "stop": draw(st.integers(1, STEPS - 1)),
+        "next_ranks": next_ranks,
+        "next_layout": after,
+    }

@@ -1,0 +1,185 @@
+"""Random models leave the program for transformers and come back: equal logits, routing and gradients all the way."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_compare import (
+    LOGITS,
+    named_as_on_disk,
+    not_empty,
+    opened_whole,
+    program_logits,
+    selection,
+)
+from program import hero, toml, write_megatron
+from random_cases import Case, expect_success, property_tests, reproduce
+from strategies import models, routers
+
+TIES = 2e-6  # scores of experts that are closer may be ordered either way in fp32
+
+# Steps that move every weight far from its initial value.
+TRAINING = {
+    "train.dtype": "fp32",
+    "train.device": "cpu",
+    "train.threads": 1,
+    "train.steps": 3,
+    "train.sequence": 12,
+    "train.micro_batch": 2,
+    "train.global_batch": 2,
+    "optim.lr": 0.03,
+    "optim.warmup_steps": 0,
+    "checkpoint.every": 0,
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    model = draw(models())
+    model["model.norm_topk_eps"] = 1e-20  # config.json has no key for others
+    router = draw(routers(model))
+    seed = draw(st.integers(0, 2**32))
+    length = draw(st.integers(2, model["model.max_position_embeddings"]))
+    return {
+        "options": model | router | {"train.seed": seed},
+        "sequences": draw(st.integers(1, 3)),
+        "length": length,
+    }
+
+
+def trained(options: dict[str, Any], folder: Path) -> Path:
+    """A run of some steps on random tokens."""
+    tokens = np.random.default_rng(options["train.seed"]).integers(0, options["model.vocab_size"], 200)
+    for part in ("train", "valid"):
+        write_megatron(folder / f"data-{part}", [tokens.tolist()])
+    settings = folder / "run.toml"
+    settings.write_text(toml(options | TRAINING))
+    result = hero("train", "--config", settings, "--data", folder / "data", "--run", folder / "run")
+    expect_success(result.returncode, result.stderr, options)
+    return folder / "run"
+
+
+class Transformers:
+    """What a model of transformers computes in one pass, and its gradients."""
+
+    def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
+        self.gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+        self.routed: list[tuple[Tensor, Tensor, Tensor]] = []
+        hooks = [g.register_forward_hook(lambda _, args, out: self.routed.append(out)) for g in self.gates]
+        model.zero_grad()
+        out = model(ids, labels=ids)
+        out.loss.backward()
+        for hook in hooks:
+            hook.remove()
+        self.loss, self.logits = out.loss.detach(), out.logits.detach()
+        self.gradients: dict[str, Tensor] = {}
+        for name, p in model.named_parameters():
+            self.gradients |= named_as_on_disk(name, torch.zeros_like(p) if p.grad is None else p.grad)
+        self.gradients = not_empty(self.gradients)
+
+    def chosen(self, layer: int) -> Tensor:
+        logits, _, ids = self.routed[layer]
+        return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids, True)
+
+    def leads(self, layer: int) -> Tensor:
+        return selection(self.gates[layer], self.routed[layer][0].detach())[1]
+
+
+def joined(said: dict[str, Tensor], key: str, layer: int, sequences: int) -> Tensor:
+    return torch.cat([said[f"{key}.{n}.{layer + 1}"] for n in range(sequences)])
+
+
+def other_choices(said: dict[str, Tensor], theirs: Transformers, sequences: int) -> bool:
+    """Whether some token has other experts. In the first layer where this is so, its scores must be nearly tied."""
+    for layer, (logits, _, _) in enumerate(theirs.routed):
+        ids = joined(said, "topk_ids", layer, sequences).long()
+        got = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids, True)
+        differ = (got != theirs.chosen(layer)).any(-1)
+        if differ.any():
+            lead = theirs.leads(layer)[differ].max().item()
+            assert lead <= TIES, f"layer {layer + 1}: other experts, though the scores are {lead} apart"
+            return True
+    return False
+
+
+def close(what: str, got: Tensor, expected: Tensor, floor: float = 0.0) -> None:
+    """The greatest difference is at most LOGITS of the greatest value, or `floor`."""
+    assert got.shape == expected.shape, f"{what}: {got.shape}, expected {expected.shape}"
+    error, size = (got - expected).abs().max().item(), expected.abs().max().item()
+    assert error <= max(LOGITS * size, floor), f"{what}: differs by {error}, the greatest value is {size}"
+
+
+def compare(said: dict[str, Tensor], theirs: Transformers, sequences: int) -> None:
+    for n in range(sequences):
+        close(f"logits.{n}", said[f"logits.{n}"], theirs.logits[n])
+    for layer, (logits, weights, ids) in enumerate(theirs.routed):
+        close(f"router_logits.{layer + 1}", joined(said, "router_logits", layer, sequences), logits)
+        got_ids = joined(said, "topk_ids", layer, sequences).long()
+        got_weights = joined(said, "topk_weights", layer, sequences)
+        got, expected = (
+            torch.zeros_like(logits).scatter(-1, i, w) for i, w in ((got_ids, got_weights), (ids, weights))
+        )
+        close(f"topk_weights.{layer + 1}", got, expected)
+    close("loss", said["loss"].float(), theirs.loss)
+    got = {key.removeprefix("grad."): t for key, t in said.items() if key.startswith("grad.")}
+    assert got.keys() == theirs.gradients.keys(), f"gradients: {sorted(got.keys() ^ theirs.gradients.keys())}"
+    # Sums that cancel to nothing leave roundings of what was added up.
+    floor = 1e-7 * max(g.abs().max().item() for g in theirs.gradients.values())
+    for name, expected in theirs.gradients.items():
+        close(f"grad.{name}", got[name], expected, floor)
+
+
+def equal_tensors(what: str, a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys(), f"{what}: other names: {sorted(a.keys() ^ b.keys())}"
+    differ = [key for key, t in a.items() if not torch.equal(t, b[key])]
+    assert not differ, f"{what}: other values: {differ}"
+
+
+def round_trip(case: Case, work: Path) -> None:
+    torch.set_num_threads(1)
+    options, sequences = case["options"], case["sequences"]
+    run = trained(options, work)
+    exported, saved = work / "exported", work / "saved"
+    result = hero("export", run, exported)
+    expect_success(result.returncode, result.stderr, options)
+    model = opened_whole(exported)
+    model.set_experts_implementation("eager")  # the default one wants sizes that are multiples of 4
+    draw = random.Random(options["train.seed"])
+    for _ in range(8):
+        ids = torch.tensor(
+            [
+                [draw.randrange(options["model.vocab_size"]) for _ in range(case["length"])]
+                for _ in range(sequences)
+            ]
+        )
+        said = program_logits(exported, ids.tolist(), work, "--routing", "--gradients")
+        theirs = Transformers(model, ids)
+        if not other_choices(said, theirs, sequences):
+            break
+    else:
+        raise AssertionError("nearly tied scores in every draw of tokens")
+    compare(said, theirs, sequences)
+
+    model.save_pretrained(saved)
+    before, after = (not_empty(load_file(folder / "model.safetensors")) for folder in (exported, saved))
+    equal_tensors("saved weights", after, before)
+    again = program_logits(saved, ids.tolist(), work, "--routing", "--gradients")
+    equal_tensors("the saved folder", again, said)
+    if options["router.eval_capacity_factor"] == 0:  # else an expert of the checkpoint drops tokens
+        forward = {key: t for key, t in said.items() if "." in key and not key.startswith("grad.")}
+        equal_tensors("the checkpoint", program_logits(run, ids.tolist(), work, "--routing"), forward)
+
+
+test_fixed_cases, test_fresh_cases = property_tests(round_trip, cases())
+
+if __name__ == "__main__":
+    reproduce(round_trip)

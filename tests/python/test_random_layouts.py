@@ -1,0 +1,129 @@
+"""Random models in random layouts: any number of processes trains the model that one process trains, and a run that
+stops is resumed in another layout with the same result, in the same layout with the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from layout_strategies import STEPS, Case, layout_cases, resharding_cases
+from program import checkpoint, folder_bytes, hero, metrics, steady, toml, write_megatron
+from random_cases import expect_success, property_tests, reproduce
+from ranks import said, together
+
+CLOSE = 1e-9  # relative: of numbers, and of a tensor's largest element
+ALWAYS = {
+    "checkpoint.every": 1,
+    "checkpoint.keep": 0,
+    "parallel.timeout": 60,
+    "train.routing_every": 1,
+}
+
+
+def tokens(folder: Path, vocabulary: int) -> Path:
+    """Token files of eight documents, the same for every case of a vocabulary. No token follows itself: attention
+    over equal tokens at the start of a sequence gives them equal hidden states, and rounding would then decide which
+    of the two capacity drops."""
+    draw = np.random.default_rng(vocabulary)
+    steps = draw.integers(1, vocabulary, (8, 96))
+    documents = [[0, *(np.cumsum(row) % vocabulary).tolist()] for row in steps]
+    documents = [document if document[-1] else document[:-1] for document in documents]
+    write_megatron(folder / "tokens", documents)
+    return folder / "tokens"
+
+
+def train(run: Path, ranks: int, options: dict[str, Any], *words: Any) -> None:
+    """`hero train` by so many processes; Rejected or AssertionError where it fails."""
+    data = tokens(run.parent, options["model.vocab_size"])
+    file = run.with_suffix(".toml")
+    file.write_text(toml(options))
+    command = ["train", "--config", file, "--data", data, "--run", run, *words]
+    if ranks == 1:
+        done = hero(*command)
+        return expect_success(done.returncode, done.stderr, options)
+    log = run.with_suffix(".log")
+    statuses = together(command, ranks, log, timeout=120)
+    failed = [rank for rank, status in enumerate(statuses) if status != 0]
+    if failed:
+        # Status 2 is said in one line by every rank; of other failures the first rank's words say most.
+        expect_success(statuses[failed[0]], said(log, failed[0]).strip().splitlines()[-1], options)
+    return None
+
+
+def final_weights(run: Path) -> dict[str, np.ndarray]:
+    return {
+        name: values
+        for file in sorted(checkpoint(run, STEPS).glob("model*.safetensors"))
+        for name, values in load_file(file).items()
+    }
+
+
+def assert_close(name: str, found: Any, expected: Any) -> None:
+    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    assert a.shape == b.shape, f"{name}: shape {a.shape}, expected {b.shape}"
+    largest = np.abs(b).max(initial=0)
+    difference = np.abs(a - b).max(initial=0)
+    assert difference <= CLOSE * largest, f"{name}: differs by {difference / max(largest, 1e-300):.3g}"
+
+
+def assert_same_training(run: Path, other: Path) -> None:
+    lines, expected = metrics(run), metrics(other)
+    assert (
+        [line["step"] for line in lines] == [line["step"] for line in expected] == list(range(1, STEPS + 1))
+    )
+    for line, want in zip(lines, expected, strict=True):
+        for key in ("loss", "lm_loss", "grad_norm", "max_expert_share"):
+            assert_close(f"step {line['step']}: {key}", line[key], want[key])
+        for key, value in want["aux_losses"].items():
+            assert_close(f"step {line['step']}: {key}", line["aux_losses"][key], value)
+    weights, wanted = final_weights(run), final_weights(other)
+    assert weights.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert_close(name, weights[name], values)
+
+
+def check_layout(case: Case, folder: Path) -> None:
+    train(folder / "alone", 1, case["options"] | ALWAYS)
+    train(folder / "run", case["ranks"], case["options"] | case["layout"] | ALWAYS)
+    assert_same_training(folder / "run", folder / "alone")
+
+
+def stopped(run: Path, copy: Path, step: int) -> Path:
+    """A copy of a run as a crash after `step` leaves it: without later checkpoints."""
+    shutil.copytree(run, copy)
+    for later in range(step + 1, STEPS + 1):
+        shutil.rmtree(checkpoint(copy, later))
+    return copy
+
+
+def check_resharding(case: Case, folder: Path) -> None:
+    own, stop = case["options"] | ALWAYS, case["stop"]
+    whole, again, other = folder / "whole", folder / "again", folder / "other"
+    train(whole, case["ranks"], own | case["layout"])
+    train(stopped(whole, again, stop), case["ranks"], own | case["layout"], "--resume")
+    final = checkpoint(whole, STEPS)
+    assert folder_bytes(checkpoint(again, STEPS)) == folder_bytes(final), (
+        "resumed in the same layout: other bytes"
+    )
+    # "ranks" holds times.
+    logs = [
+        [{k: v for k, v in line.items() if k != "ranks"} for line in steady(run)] for run in (again, whole)
+    ]
+    assert logs[0] == logs[1], "resumed in the same layout: other metrics"
+    train(stopped(whole, other, stop), case["next_ranks"], own | case["next_layout"], "--resume")
+    assert_same_training(other, whole)
+
+
+def check(case: Case, folder: Path) -> None:
+    (check_resharding if "stop" in case else check_layout)(case, folder)
+
+
+test_layouts, test_fresh_layouts = property_tests(check, layout_cases())
+test_resharding, test_fresh_resharding = property_tests(check, resharding_cases())
+
+if __name__ == "__main__":
+    reproduce(check)
