@@ -9,10 +9,9 @@
 #include <torch/library.h>
 
 #include <cmath>
-#include <memory>
-#include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/plain.h"
 
@@ -148,7 +147,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
   auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
   const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
   const int64_t k_size = n.length * n.qk, v_size = n.length * n.v, kv = n.batch * n.kv_heads;
-  std::unique_ptr<bf16[]> keys_packed(new bf16[kv * k_size]), values_packed(new bf16[kv * v_size]);
+  const auto keys_packed = cpu::scratch<bf16>(kv * k_size), values_packed = cpu::scratch<bf16>(kv * v_size);
   cpu::parallel_tasks(kv, [&](int64_t i) {
     const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
     pack_transposed(from_k.at(b, g), n.length, n.qk, from_k.row, keys_packed.get() + i * k_size);
@@ -159,8 +158,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
     const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
     const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
     const int64_t m = n.rows(block), first = block * kRows, keys = first + m;
-    const std::unique_ptr<float[]> scores(new float[m * keys]), rows(new float[m * n.v]);
-    const std::unique_ptr<bf16[]> probs(new bf16[m * keys]);
+    const auto scores = cpu::scratch<float>(m * keys), rows = cpu::scratch<float>(m * n.v);
+    const auto probs = cpu::scratch<bf16>(m * keys);
     cpu::gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
               keys);
     for (int64_t r = 0; r < m; ++r) {
@@ -180,70 +179,73 @@ class BackwardTask {
   BackwardTask(const Sizes& n, double scale)
       : n_(n),
         scale_(static_cast<float>(scale)),
-        keys_(n.length * n.qk),
-        key_rows_(n.length * n.qk),
-        values_(n.length * n.v),
-        queries_(kRows * n.qk),
-        douts_(kRows * n.v),
-        probs_(kRows * kKeys),
-        dscores_(kRows * kKeys),
-        turned_(kRows * kKeys),
-        scores_(kRows * kKeys),
-        dprobs_(kRows * kKeys),
-        dq_(kRows * n.qk),
-        dk_(n.length * n.qk, 0.0f),
-        dv_(n.length * n.v, 0.0f) {}
+        keys_(cpu::scratch<bf16>(n.length * n.qk)),
+        key_rows_(cpu::scratch<bf16>(n.length * n.qk)),
+        values_(cpu::scratch<bf16>(n.length * n.v)),
+        queries_(cpu::scratch<bf16>(kRows * n.qk)),
+        douts_(cpu::scratch<bf16>(kRows * n.v)),
+        probs_(cpu::scratch<bf16>(kRows * kKeys)),
+        dscores_(cpu::scratch<bf16>(kRows * kKeys)),
+        turned_(cpu::scratch<bf16>(kRows * kKeys)),
+        scores_(cpu::scratch<float>(kRows * kKeys)),
+        dprobs_(cpu::scratch<float>(kRows * kKeys)),
+        dq_(cpu::scratch<float>(kRows * n.qk)),
+        dk_(cpu::scratch<float>(n.length * n.qk)),
+        dv_(cpu::scratch<float>(n.length * n.v)) {
+    std::fill_n(dk_.get(), n.length * n.qk, 0.0f);
+    std::fill_n(dv_.get(), n.length * n.v, 0.0f);
+  }
 
   void take(const bf16* k, int64_t k_row, const bf16* v, int64_t v_row) {
-    pack_transposed(k, n_.length, n_.qk, k_row, keys_.data());
-    pack_rows(k, n_.length, n_.qk, k_row, key_rows_.data());
-    pack_transposed(v, n_.length, n_.v, v_row, values_.data());
+    pack_transposed(k, n_.length, n_.qk, k_row, keys_.get());
+    pack_rows(k, n_.length, n_.qk, k_row, key_rows_.get());
+    pack_transposed(v, n_.length, n_.v, v_row, values_.get());
   }
 
   // `q`, `dout`, `out`: rows of the block.
   void add(int64_t block, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out, int64_t out_row,
            const float* lse, bf16* dq, int64_t dq_row) {
     const int64_t m = n_.rows(block), first = block * kRows, keys = first + m;
-    pack_rows(dout, m, n_.v, out_row, douts_.data());
-    pack_rows(q, m, n_.qk, q_row, queries_.data());
+    pack_rows(dout, m, n_.v, out_row, douts_.get());
+    pack_rows(q, m, n_.qk, q_row, queries_.get());
     float delta[kRows];
     for (int64_t r = 0; r < m; ++r) delta[r] = dot_row(dout + r * out_row, out + r * out_row, n_.v);
     for (int64_t s = 0; s < keys; s += kKeys) {
       const int64_t width = std::min(kKeys, keys - s);
-      cpu::gemm(m, width, n_.qk, q, q_row, keys_.data() + s * n_.qk, scores_.data(), width);
-      cpu::gemm(m, width, n_.v, dout, out_row, values_.data() + s * n_.v, dprobs_.data(), width);
+      cpu::gemm(m, width, n_.qk, q, q_row, keys_.get() + s * n_.qk, scores_.get(), width);
+      cpu::gemm(m, width, n_.v, dout, out_row, values_.get() + s * n_.v, dprobs_.get(), width);
       for (int64_t r = 0; r < m; ++r) {
-        softmax_backward_row(scores_.data() + r * width, dprobs_.data() + r * width,
+        softmax_backward_row(scores_.get() + r * width, dprobs_.get() + r * width,
                              std::min(width, first + r + 1 - s), width, scale_, lse[r], delta[r],
-                             probs_.data() + r * width, dscores_.data() + r * width);
+                             probs_.get() + r * width, dscores_.get() + r * width);
       }
-      multiply_rows(m, width, dscores_.data(), width, key_rows_.data(), n_.length, s, n_.qk, dq_.data(),
-                    n_.qk, s > 0);
-      add_transposed(probs_.data(), m, width, douts_.data(), n_.v, dv_.data() + s * n_.v);
-      add_transposed(dscores_.data(), m, width, queries_.data(), n_.qk, dk_.data() + s * n_.qk);
+      multiply_rows(m, width, dscores_.get(), width, key_rows_.get(), n_.length, s, n_.qk, dq_.get(), n_.qk,
+                    s > 0);
+      add_transposed(probs_.get(), m, width, douts_.get(), n_.v, dv_.get() + s * n_.v);
+      add_transposed(dscores_.get(), m, width, queries_.get(), n_.qk, dk_.get() + s * n_.qk);
     }
-    cpu::round_rows(dq_.data(), m, n_.qk, dq, dq_row);
+    cpu::round_rows(dq_.get(), m, n_.qk, dq, dq_row);
   }
 
   void give(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
-    cpu::round_rows(dk_.data(), n_.length, n_.qk, dk, dk_row);
-    cpu::round_rows(dv_.data(), n_.length, n_.v, dv, dv_row);
+    cpu::round_rows(dk_.get(), n_.length, n_.qk, dk, dk_row);
+    cpu::round_rows(dv_.get(), n_.length, n_.v, dv, dv_row);
   }
 
  private:
   // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
-    cpu::transpose(x, m, keys, keys, m, turned_.data(), m);
+    cpu::transpose(x, m, keys, keys, m, turned_.get(), m);
     for (int64_t s = 0; s < keys; s += kRows) {
-      multiply_rows(std::min(kRows, keys - s), m, turned_.data() + s * m, m, packed, m, 0, width,
+      multiply_rows(std::min(kRows, keys - s), m, turned_.get() + s * m, m, packed, m, 0, width,
                     sum + s * width, width, true);
     }
   }
 
   Sizes n_;
   float scale_;
-  std::vector<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, turned_;
-  std::vector<float> scores_, dprobs_, dq_, dk_, dv_;
+  cpu::Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, turned_;
+  cpu::Scratch<float> scores_, dprobs_, dq_, dk_, dv_;
 };
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, const at::Tensor& q,

@@ -101,7 +101,7 @@ HERO_DOT_TARGET void dot_block(int64_t m, int64_t width, int64_t k, const c10::B
       case 2:
         dot_columns<Dot, 8, 2>(m, pairs, a + i, lda, words, width, c, ldc, add);
         break;
-      case 1:
+      default:
         dot_columns<Dot, 16, 1>(m, pairs, a + i, lda, words, width, c, ldc, add);
         break;
     }

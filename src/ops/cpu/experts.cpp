@@ -1,4 +1,4 @@
-// Grouped bf16 expert layers on brgemm blocks. A task has all rows of an expert: it packs the expert's
+// Grouped bf16 expert layers on blocks of products. A task has all rows of an expert: it packs the expert's
 // weights, goes over the rows in blocks of at most 64, and in the backward pass makes the weights' gradients
 // of what the blocks left transposed or packed in place (rows padded to a multiple of 32 with zeros), all
 // while it is in cache. A popular expert is shared by all threads: its weights are packed beforehand, its
@@ -18,6 +18,7 @@
 
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/swiglu.h"
 #include "ops/plain.h"
 
@@ -28,9 +29,7 @@ using cpu::bf16;
 using cpu::kPanel;
 using cpu::kRows;
 
-using Memory = std::unique_ptr<bf16[]>;
-
-Memory memory(int64_t size) { return Memory(new bf16[size]); }
+using Memory = cpu::Scratch<bf16>;
 
 // Rows of one expert: a block of a shared expert, all of another.
 struct Task {
@@ -93,7 +92,7 @@ class Packed {
     for (int64_t e = 0; e < split.experts(); ++e) {
       if (!split.shared(e)) continue;
       experts.push_back(e);
-      shared_[e] = memory(k * n);
+      shared_[e] = cpu::scratch<bf16>(k * n);
     }
     const int64_t panels = cpu::panels(n);
     cpu::parallel_tasks(std::ssize(experts) * panels, [&](int64_t i) {
@@ -105,7 +104,7 @@ class Packed {
   // An expert's; `own` keeps it where it is not shared.
   const bf16* of(int64_t e, Memory& own) const {
     if (shared_[e]) return shared_[e].get();
-    own = memory(k_ * n_);
+    own = cpu::scratch<bf16>(k_ * n_);
     for (int64_t p = 0; p < cpu::panels(n_); ++p)
       cpu::pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, p, own.get());
     return own.get();
@@ -139,7 +138,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     const bool few = split.rows(e) <= cpu::kFewRows;
     Memory own_up, own_out;
     const bf16 *up_e = few ? nullptr : up.of(e, own_up), *out_e = few ? nullptr : out.of(e, own_out);
-    const auto act = memory(std::min(kRows, task.rows) * f);
+    const auto act = cpu::scratch<bf16>(std::min(kRows, task.rows) * f);
     for_blocks(task, [&](int64_t r, int64_t rows) {
       if (few) {
         cpu::few_rows(rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f, 2 * f);
@@ -177,7 +176,7 @@ class InputGradients {
     if (task.rows == 0) return;
     Memory own_down, own_up;
     const bf16 *down = down_.of(task.expert, own_down), *up = up_.of(task.expert, own_up);
-    const std::unique_ptr<float[]> dact(new float[std::min(kRows, task.rows) * f_]);
+    const auto dact = cpu::scratch<float>(std::min(kRows, task.rows) * f_);
     for_blocks(task, [&](int64_t r, int64_t rows) {
       const auto [dh, act] = place(r);
       cpu::gemm(rows, f_, d_, dy_ + r * d_, d_, down, dact.get(), f_);
@@ -199,7 +198,11 @@ class InputGradients {
 class WeightGradient {
  public:
   WeightGradient(int64_t rows, int64_t m, int64_t n)
-      : inner_(cpu::round_up(rows, 32)), m_(m), n_(n), a_(memory(inner_ * m)), b_(memory(inner_ * n)) {}
+      : inner_(cpu::round_up(rows, 32)),
+        m_(m),
+        n_(n),
+        a_(cpu::scratch<bf16>(inner_ * m)),
+        b_(cpu::scratch<bf16>(inner_ * n)) {}
 
   // The block of the expert's rows from `first` on.
   void take(int64_t first, int64_t rows, const bf16* a, const bf16* b) const {
@@ -319,7 +322,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
   const InputGradients input(split, dy, h, gate_up, down, dx);
   split.run([&](const Task& task) {
     const int64_t e = task.expert, most = std::min(kRows, task.rows);
-    const auto dh = memory(most * 2 * f), act = memory(most * f);
+    const auto dh = cpu::scratch<bf16>(most * 2 * f), act = cpu::scratch<bf16>(most * f);
     const auto run = [&](const WeightGradient& of_gate_up, const WeightGradient& of_down) {
       input.run(
           task, [&](int64_t) { return std::pair(dh.get(), act.get()); },

@@ -1,33 +1,27 @@
 #include "ops/cpu/gemm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <string>
 
 #include "config/error.h"
 #include "ops/cpu/gemm_block.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 
 namespace hero::cpu {
 
-namespace blas = at::native::cpublas;
-
 namespace {
 
-// brgemm has no function: its blocks are called through the library.
 const NamedBlockGemm& chosen() {
   static const NamedBlockGemm gemm = [] {
-    auto all = block_gemms();
-    if (blas::could_pack(at::kBFloat16)) all.insert(all.begin(), {"brgemm", nullptr});
     const char* asked = std::getenv("HERO_GEMM");
     std::string names;
-    for (const auto& candidate : all) {
+    for (const auto& candidate : block_gemms()) {
       if (!asked || !*asked || std::string_view(candidate.name) == asked) return candidate;
       names += std::string(names.empty() ? "" : ", ") + candidate.name;
     }
@@ -114,10 +108,7 @@ void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16
 
 void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p,
                 float* c, int64_t ldc, bool accumulate) {
-  const int64_t width = panel_width(n, p);
-  if (const auto multiply = chosen().multiply)
-    return multiply(m, width, k, a, lda, packed + p * kPanel * k, c, ldc, accumulate);
-  blas::brgemm(m, width, k, lda, width, ldc, accumulate, a, packed + p * kPanel * k, c, /*is_vnni=*/true);
+  chosen().multiply(m, panel_width(n, p), k, a, lda, packed + p * kPanel * k, c, ldc, accumulate);
 }
 
 void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c,
@@ -192,7 +183,7 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
   }
   if (rows == 0) return;
   const int64_t padded = round_up(rows, 32), all = panels(k);
-  std::unique_ptr<bf16[]> x_packed(new bf16[padded * k]);
+  const auto x_packed = scratch<bf16>(padded * k);
   parallel_tasks(all, [&](int64_t p) { pack_panel(x, padded, rows, k, ldx, false, p, x_packed.get()); });
   // A task transposes a strip of dy and multiplies it while it is in cache; where strips are too few for all
   // threads, several tasks share one, with some panels each.
@@ -201,7 +192,7 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
                 share = (all + wanted - 1) / wanted, tasks = (all + share - 1) / share;
   parallel_tasks(strips * tasks, [&](int64_t i) {
     const int64_t r = i / tasks * kRows, first = i % tasks * share, count = std::min(kRows, n - r);
-    const std::unique_ptr<bf16[]> dy_t(new bf16[count * padded]);
+    const auto dy_t = scratch<bf16>(count * padded);
     transpose(dy + r, rows, count, ldy, padded, dy_t.get(), padded);
     for (int64_t p = first; p < std::min(all, first + share); ++p) {
       gemm_panel(count, k, padded, dy_t.get(), padded, x_packed.get(), p, dw + r * ld + p * kPanel, ld,
@@ -211,7 +202,10 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
 }
 
 void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task) {
-  if (count <= grain) return count > 0 ? task(0, count) : void();
+  if (count <= grain) {
+    const BlockScope scope;
+    return count > 0 ? task(0, count) : void();
+  }
   parallel_tasks((count + grain - 1) / grain,
                  [&](int64_t i) { task(i * grain, std::min(count, (i + 1) * grain)); });
 }
@@ -220,6 +214,7 @@ void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
   std::exception_ptr failure;  // nothing may leave an OpenMP region by an exception
 #pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
   {
+    const BlockScope scope;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < count; ++i) {
       try {
@@ -229,7 +224,6 @@ void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
         failure = std::current_exception();
       }
     }
-    if (!chosen().multiply) blas::brgemm_release();
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -1,7 +1,6 @@
 #pragma once
-// bf16 matrix products with fp32 accumulation and fp32 results, built on the wheel's brgemm blocks
-// (at::native::cpublas) where the processor has AMX, on blocks of our own elsewhere. The right-hand
-// side lies in panels of at most 64 columns with pairs of rows interleaved. Every call is one thread's work;
+// bf16 matrix products with fp32 accumulation and fp32 results, built on gemm_block.h. The right-hand side
+// lies in panels of at most 64 columns with pairs of rows interleaved. Every call is one thread's work;
 // callers split rows, panels or experts among threads. Each output tile is computed whole by one call, so
 // results do not depend on how tiles are scheduled.
 #include <c10/util/BFloat16.h>
@@ -19,8 +18,8 @@ inline constexpr int64_t kPanel = 64;
 /// Most rows of a block.
 inline constexpr int64_t kRows = 64;
 
-/// What multiplies blocks: "brgemm", or the fastest of block_gemms(). HERO_GEMM in the environment names
-/// another one, so that each can be tested anywhere that has it.
+/// What multiplies blocks: the fastest of block_gemms(), or the one that HERO_GEMM in the environment names,
+/// so that each can be tested anywhere that has it. Throws UserError for a name that is none of them.
 const char* block_gemm_name();
 
 /// Whether the shapes suit: every given size a multiple of 16. HERO_PLAIN=1 in the environment says no, so

@@ -129,6 +129,7 @@ __attribute__((target("arch=x86-64-v4"))) void block_avx512(int64_t m, int64_t w
 const std::vector<NamedBlockGemm>& block_gemms() {
   static const std::vector<NamedBlockGemm> available = [] {
     std::vector<NamedBlockGemm> list;
+    if (const auto multiply = amx_block()) list.push_back({"amx_bf16", multiply});
     if (const auto multiply = avx512_bf16_block()) list.push_back({"avx512_bf16", multiply});
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();

@@ -1,4 +1,5 @@
-// bf16 linear on brgemm blocks, few rows without packing the weight; everything else takes the plain form.
+// bf16 linear on blocks of products, few rows without packing the weight; everything else takes the plain
+// form.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-// bf16 form on brgemm blocks: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one
+// bf16 form on blocks of products: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one
 // chunk.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -6,10 +6,10 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/plain.h"
 
@@ -47,18 +47,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
   for (int64_t t = 0; t < tokens; ++t) {
     TORCH_CHECK(target[t] < v, "linear_cross_entropy: targets must be below V = ", v, ", got ", target[t]);
   }
-  std::unique_ptr<bf16[]> forward_w(new bf16[d * v]), backward_w(gradients ? new bf16[d * v] : nullptr);
+  const auto forward_w = cpu::scratch<bf16>(d * v), backward_w = cpu::scratch<bf16>(gradients ? d * v : 0);
   cpu::pack(weight.const_data_ptr<bf16>(), d, v, d, true, forward_w.get());
   if (gradients) cpu::pack(weight.const_data_ptr<bf16>(), v, d, d, false, backward_w.get());
   at::Tensor dx = at::empty({gradients ? tokens : 0, d}, x.options());
   at::Tensor dw = at::zeros({gradients ? v : 0, d}, x.options().dtype(at::kFloat));
-  std::unique_ptr<bf16[]> dz(gradients ? new bf16[std::min(kChunk, tokens) * v] : nullptr);
+  const auto dz = cpu::scratch<bf16>(gradients ? std::min(kChunk, tokens) * v : 0);
   std::vector<double> losses(tokens, 0.0);
   for (int64_t t = 0; t < tokens; t += kChunk) {
     const int64_t count = std::min(kChunk, tokens - t);
     cpu::parallel_tasks((count + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
       const int64_t first = i * cpu::kRows, rows = std::min(cpu::kRows, count - first);
-      std::unique_ptr<float[]> z(new float[rows * v]);
+      const auto z = cpu::scratch<float>(rows * v);
       cpu::gemm(rows, v, d, in + (t + first) * d, d, forward_w.get(), z.get(), v);
       bf16* grad = gradients ? dz.get() + first * v : nullptr;
       for (int64_t r = 0; r < rows; ++r) {

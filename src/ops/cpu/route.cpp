@@ -1,14 +1,14 @@
-// bf16 router on brgemm blocks: both products of a block of rows stay in cache, and one pass over the block
-// makes rho, the sum of the products, softmax, the history slot with its sum of squares, and the statistics.
+// bf16 router on blocks of products: both products of a block of rows stay in cache, and one pass over the
+// block makes rho, the sum of the products, softmax, the history slot with its sum of squares, and the
+// statistics.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <vector>
-
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/plain.h"
 
@@ -101,28 +101,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
        stats = at::empty({rows, 5}, wide);
   const bool few = rows <= cpu::kFewRows;
-  std::vector<bf16> packed(few ? 0 : e * (d + seen));
+  const auto packed = cpu::scratch<bf16>(few ? 0 : e * (d + seen));
   const auto* weight = w.const_data_ptr<bf16>();
   if (!few) {
-    cpu::pack(weight, d, e, w.stride(0), true, packed.data());
-    if (seen) cpu::pack(weight + d, seen, e, w.stride(0), true, packed.data() + e * d);
+    cpu::pack(weight, d, e, w.stride(0), true, packed.get());
+    if (seen) cpu::pack(weight + d, seen, e, w.stride(0), true, packed.get() + e * d);
   }
   const auto* in = x.const_data_ptr<bf16>();
   const auto* h = seen ? history->const_data_ptr<bf16>() : nullptr;
   cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
     const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
-    std::vector<float> residual(seen ? count * e : 0);
+    const auto residual = cpu::scratch<float>(seen ? count * e : 0);
     float* z = logits.data_ptr<float>() + r * e;
     const auto multiply = [&](const bf16* a, int64_t k, int64_t lda, int64_t first, float* c) {
       if (few) return cpu::few_rows(count, e, k, a, lda, weight + first, w.stride(0), c, e);
-      cpu::gemm(count, e, k, a, lda, packed.data() + e * first, c, e);
+      cpu::gemm(count, e, k, a, lda, packed.get() + e * first, c, e);
     };
     multiply(in + r * d, d, d, 0, z);
-    if (seen) multiply(h + r * history->stride(0), seen, history->stride(0), d, residual.data());
+    if (seen) multiply(h + r * history->stride(0), seen, history->stride(0), d, residual.get());
     const Rows block{.x = in + r * d,
                      .d = d,
                      .logits = z,
-                     .residual = seen ? residual.data() : nullptr,
+                     .residual = seen ? residual.get() : nullptr,
                      .sumsq = seen ? sumsq->const_data_ptr<float>() + r * sumsq->stride(0) : nullptr,
                      .ld_sumsq = seen ? sumsq->stride(0) : 0,
                      .visible = seen / e,
@@ -167,14 +167,14 @@ std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, con
   auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
   auto* plain = dz.data_ptr<bf16>();
   auto* scaled = history ? plain + rows * e : nullptr;
-  std::vector<bf16> packed(e * d);
-  cpu::pack(w.const_data_ptr<bf16>(), e, d, w.stride(0), false, packed.data());
+  const auto packed = cpu::scratch<bf16>(e * d);
+  cpu::pack(w.const_data_ptr<bf16>(), e, d, w.stride(0), false, packed.get());
   cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
     const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * 5, count, e,
                    plain + r * e, scaled ? scaled + r * e : nullptr);
-    cpu::gemm_bf16(count, d, e, plain + r * e, e, packed.data(), dx.data_ptr<bf16>() + r * d, d);
+    cpu::gemm_bf16(count, d, e, plain + r * e, e, packed.get(), dx.data_ptr<bf16>() + r * d, d);
   });
   return {dx, dz};
 }

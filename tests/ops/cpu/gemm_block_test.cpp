@@ -1,7 +1,8 @@
-// Blocks of bf16 products on every instruction set that this processor has, against sums in fp64, and the
-// block for AVX512-BF16 with a portable form of its instruction anywhere.
+// Blocks of bf16 products on every instruction set that this processor has, against sums in fp64, and those
+// for AVX512-BF16 and AMX with a portable form of their instructions anywhere.
 #include "ops/cpu/gemm_block.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/portable_dot.h"
+#include "ops/cpu/portable_tiles.h"
 
 namespace hero::test {
 namespace {
@@ -21,6 +23,7 @@ constexpr float kAbsent = 0.5f;  // what c holds before
 std::vector<cpu::NamedBlockGemm> every_block() {
   auto all = cpu::block_gemms();
   all.push_back({"portable_dot", cpu::dot_block<PortableDot>});
+  all.push_back({"portable_tiles", cpu::tile_block<PortableTiles>});
   return all;
 }
 
@@ -51,11 +54,12 @@ struct Operands {
   }
 };
 
-// Each result is k additions of exact products, each rounded by at most u = 2^-24: in all at most
-// k u / (1 - k u) of the sum of their sizes, in whatever order.
+// Each result is additions of exact products, n one after another at most, each rounded by at most u = 2^-24:
+// in all at most n u / (1 - n u) of the sum of their sizes, in whatever order. Tiles add two sums for every
+// 32 products.
 void expect_rounded_sums(const Operands& in, cpu::BlockGemm multiply, bool accumulate) {
   const auto c = in.product(multiply, accumulate);
-  const double roundings = in.k * 0x1p-24, most = roundings / (1 - roundings);
+  const double roundings = (in.k + 2 * ((in.k + 31) / 32)) * 0x1p-24, most = roundings / (1 - roundings);
   for (int64_t r = 0; r < in.m; ++r) {
     for (int64_t j = 0; j < in.ldc; ++j) {
       if (j >= in.width) {
@@ -85,8 +89,8 @@ TEST_P(BlockGemm, AgreesWithSumsInDoublePrecision) {
     const Operands in(m, width, k, draw);
     for (const bool accumulate : {true, false}) expect_rounded_sums(in, GetParam().multiply, accumulate);
   };
-  // Every number of rows with every width, then long sums: slices of k end at 256 and 1024.
-  for (int64_t m = 1; m <= 20; ++m) {
+  // Every number of rows with every width, then long sums: slices of k end at 256, 512 and 1024.
+  for (int64_t m = 1; m <= 34; ++m) {
     for (const int64_t width : {16, 32, 48, 64}) check(m, width, 2 * (1 + random() % 40));
   }
   for (const int64_t k : {510, 512, 514, 1022, 1024, 1026, 2050}) check(7, 48, k);
@@ -107,11 +111,18 @@ TEST_P(BlockGemm, NotANumberReachesItsRowAlone) {
 INSTANTIATE_TEST_SUITE_P(Sets, BlockGemm, testing::ValuesIn(every_block()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+struct Instruction {
+  const char* name;
+  cpu::BlockGemm native, portable;
+};
+
+class InstructionTest : public testing::TestWithParam<Instruction> {};
+
 // Bit for bit, for operands of any exponent that cannot overflow, and for small ones, whose products and sums
 // are often denormal.
-TEST(DotBlock, TheInstructionIsThePortableOne) {
-  const auto native = cpu::avx512_bf16_block();
-  if (!native) GTEST_SKIP() << "no AVX512-BF16";
+TEST_P(InstructionTest, IsThePortableOne) {
+  const auto [name, native, portable] = GetParam();
+  if (!native) GTEST_SKIP() << "not on this processor";
   std::mt19937 random(3);
   for (const float limit : {0x1p60f, 0x1p-60f}) {
     const auto draw = [&] {
@@ -121,10 +132,39 @@ TEST(DotBlock, TheInstructionIsThePortableOne) {
       return value;
     };
     for (int i = 0; i < 100; ++i) {
-      const Operands in(1 + random() % 20, 16 * (1 + random() % 4), 2 * (1 + random() % 40), draw);
-      const auto c = in.product(native, i % 2), expected = in.product(cpu::dot_block<PortableDot>, i % 2);
+      const Operands in(1 + random() % 40, 16 * (1 + random() % 4), 2 * (1 + random() % 80), draw);
+      const auto c = in.product(native, i % 2), expected = in.product(portable, i % 2);
       ASSERT_EQ(std::memcmp(c.data(), expected.data(), c.size() * sizeof(float)), 0)
           << in.m << " x " << in.width << " x " << in.k;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sets, InstructionTest,
+    testing::Values(Instruction{"avx512_bf16", cpu::avx512_bf16_block(), cpu::dot_block<PortableDot>},
+                    Instruction{"amx_bf16", cpu::amx_block(), cpu::tile_block<PortableTiles>}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Blocks of several shapes in one scope, with other ones' scopes in it and products of the library, which
+// configures tiles itself, between scopes.
+TEST(BlockScope, KeepsAndGivesBackTiles) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  const auto draw = [&] { return bf16(normal(random)); };
+  for (const auto& block : cpu::block_gemms()) {
+    for (int round = 0; round < 10; ++round) {
+      {
+        const cpu::BlockScope outer;
+        for (int i = 0; i < 3; ++i) {
+          expect_rounded_sums(Operands(1 + random() % 40, 64, 48, draw), block.multiply, false);
+          const cpu::BlockScope inner;
+          expect_rounded_sums(Operands(1 + random() % 40, 32, 64, draw), block.multiply, true);
+        }
+      }
+      expect_rounded_sums(Operands(1 + random() % 40, 48, 32, draw), block.multiply, false);
+      const auto ones = at::ones({64, 64}, at::kBFloat16);
+      ASSERT_TRUE(at::equal(at::mm(ones, ones), at::full({64, 64}, 64, at::kBFloat16)));
     }
   }
 }
@@ -132,8 +172,11 @@ TEST(DotBlock, TheInstructionIsThePortableOne) {
 TEST(BlockGemms, TheFastestComesFirst) {
   EXPECT_STREQ(cpu::block_gemms().back().name, "sse2");
   const std::string used = cpu::block_gemm_name(), fastest = cpu::block_gemms().front().name;
-  EXPECT_EQ(fastest == "avx512_bf16", cpu::avx512_bf16_block() != nullptr);
-  EXPECT_TRUE(used == "brgemm" || used == fastest || std::getenv("HERO_GEMM")) << used;
+  const char* expected = cpu::amx_block()           ? "amx_bf16"
+                         : cpu::avx512_bf16_block() ? "avx512_bf16"
+                                                    : fastest.c_str();
+  EXPECT_EQ(fastest, expected);
+  EXPECT_TRUE(used == fastest || std::getenv("HERO_GEMM")) << used;
 }
 
 }  // namespace
