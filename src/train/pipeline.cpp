@@ -162,22 +162,23 @@ void Pipeline::backward(const Action& action) {
   const Key key{action.chunk, action.micro_batch};
   auto flight = std::move(flights_.extract(key).mapped());
   std::vector<at::Tensor> roots, gradients;
-  if (flight.loss.defined()) {
-    roots.push_back(flight.loss);
-    gradients.emplace_back();
-  }
+  // A first chunk without trainable weights has no graph.
+  const auto add = [&](const at::Tensor& root, const at::Tensor& gradient) {
+    if (!root.requires_grad()) return;
+    roots.push_back(root);
+    gradients.push_back(gradient);
+  };
+  if (flight.loss.defined()) add(flight.loss, {});
   if (!chunk.ends) {
     auto coming = std::move(gradients_.extract(key).mapped());
     coming.x_pending.wait();
-    roots.push_back(flight.output);
-    gradients.push_back(coming.x);
+    add(flight.output, coming.x);
     if (flight.mass_out.defined()) {
       coming.mass_pending.wait();
-      roots.push_back(flight.mass_out);
-      gradients.push_back(coming.mass_T);
+      add(flight.mass_out, coming.mass_T);
     }
   }
-  torch::autograd::backward(roots, gradients);
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
   if (apart_) put_off_.emplace(key, std::move(flight.put_off));
   if (chunk.begins) return;
   send(flight.input.grad(), chunk.number, chunk.number - 1);

@@ -130,6 +130,19 @@ def test_same_numbers_in_fp64(
         assert difference.max() < 1e-6, key
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_a_stage_without_trainable_weights(schedule: str, data: Path, tmp_path: Path) -> None:
+    """Routers alone are trained, and the first stage has dense layers only."""
+    model = MODEL | {"model.mlp_only_layers": [0, 1], "train.trainable": "routers"}
+    pipeline = {"parallel.pipeline": 2, "parallel.schedule": schedule}
+    lines, alone = (
+        trained(tmp_path, f"of {ranks}", data, model | settings, ranks, 4)
+        for ranks, settings in ((2, pipeline), (1, {}))
+    )
+    for key in ("loss", "grad_norm"):
+        assert relative(column(lines, key), column(alone, key)).max() < 1e-9, key
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("layout", SHALLOW)
 def test_same_numbers_in_fp32(
