@@ -120,7 +120,7 @@ double rate_of(int64_t n, at::Device device, const F& multiply) {
   if (!device.is_cpu()) multiply();  // a first call sets the library up
   wait_for(device);
   double best = 0, spent = 0;
-  for (int i = 0; i < 4 && spent < 0.2; ++i) {
+  for (int i = 0; i < 8 && spent < 0.05; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     const at::Tensor c = multiply();
     wait_for(device);
@@ -136,7 +136,7 @@ double rate_of(int64_t n, at::Device device, const F& multiply) {
 double gemm_rate(at::ScalarType dtype, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto square = [&](int64_t n) { return at::ones({n, n}, at::TensorOptions(device).dtype(dtype)); };
-  const auto a = square(device.is_cpu() ? 2048 : 8192);
+  const auto a = square(device.is_cpu() ? 1024 : 8192);
   const double ours = rate_of(a.size(0), device, [&] { return ops::linear(a, a); });
   if (device.is_cpu()) {
     // Where the processor has no instructions for the type, the library may go number by number: half a

@@ -39,7 +39,7 @@ class RunLog {
 double peak_memory_mib(at::Device device);
 
 /// Operations per second of a square matrix product of this type on this device, the library's or ours
-/// (ops::linear), the best of a few; of 2048 rows on the CPU, of 8192 elsewhere.
+/// (ops::linear), the best of a few; of 1024 rows on the CPU, of 8192 elsewhere.
 double gemm_rate(at::ScalarType dtype, at::Device device);
 
 }  // namespace hero
