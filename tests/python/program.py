@@ -58,12 +58,15 @@ def toml(settings: dict[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
 
-def hero(*words: Any, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the program to its end; stdout and stderr as text, which must be UTF-8, line ends as they came."""
+def hero(
+    *words: Any, cwd: Path | None = None, variables: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs the program to its end, with these environment variables besides; stdout and stderr as text, which must be
+    UTF-8, line ends as they came."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)],
         cwd=cwd,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | (variables or {}),
         capture_output=True,
         timeout=300,
         check=False,

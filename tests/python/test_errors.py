@@ -445,6 +445,12 @@ def test_command_line_in_one_line(words: list[str]) -> None:
     refused(hero(*words))
 
 
+def test_unknown_instruction_set(data: Path, tmp_path: Path) -> None:
+    words = training(tmp_path / "run", data, {"train.dtype": "bf16"})
+    result = hero(*words, variables={"HERO_GEMM": "avx1024"})
+    refused(result, "HERO_GEMM: found avx1024, expected one of", "sse2")
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_loss_that_is_not_finite(data: Path, tmp_path: Path, dtype: str) -> None:
     run = tmp_path / "run"
