@@ -4,7 +4,7 @@ BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help install configure build program demo test test-all fuzz bench lint format clean
+.PHONY: help install configure build program demo test test-sets test-all fuzz bench lint format clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -26,8 +26,11 @@ demo: program ## corpus, baseline and HERO training, comparison report in runs/d
 test: build ## C++ tests, then Python tests; minutes
 	@failed=0; $(CTEST) -LE long || failed=1; $(PYTEST) -m "not long" || failed=1; exit $$failed
 
-test-all: build ## the same, the long ones, and the fuzzers
-	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/fuzz.sh || failed=1; exit $$failed
+test-sets: build ## the tests of numbers, with each instruction set that this processor has
+	@scripts/test_sets.sh
+
+test-all: build ## all tests, the long ones too, once more with each instruction set, and the fuzzers
+	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/test_sets.sh || failed=1; scripts/fuzz.sh || failed=1; exit $$failed
 
 fuzz: install ## libFuzzer on the readers of model folders (SECONDS=n for each; default: 30)
 	@scripts/fuzz.sh $(SECONDS)

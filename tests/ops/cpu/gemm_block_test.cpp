@@ -59,7 +59,8 @@ struct Operands {
 // 32 products.
 void expect_rounded_sums(const Operands& in, cpu::BlockGemm multiply, bool accumulate) {
   const auto c = in.product(multiply, accumulate);
-  const double roundings = (in.k + 2 * ((in.k + 31) / 32)) * 0x1p-24, most = roundings / (1 - roundings);
+  const int64_t additions = in.k + 2 * ((in.k + 31) / 32);
+  const double roundings = additions * 0x1p-24, most = roundings / (1 - roundings);
   for (int64_t r = 0; r < in.m; ++r) {
     for (int64_t j = 0; j < in.ldc; ++j) {
       if (j >= in.width) {
