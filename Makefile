@@ -1,8 +1,8 @@
 # The commands of every day; `make` lists them.
 JOBS ?= $(shell nproc)
 BIN := .venv/bin
-CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j1
-PYTEST := $(BIN)/python -m pytest
+CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j $(JOBS)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations 10
 
 .PHONY: help install configure build program demo test test-sets test-all fuzz bench lint format clean
 help:
