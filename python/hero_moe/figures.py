@@ -178,19 +178,14 @@ def draw_losses(axes: Axes, runs: Sequence[Run], styles: Sequence[LineStyle]) ->
         draw_loss_inset(axes, runs, styles, losses, last - (last - first) / 5, last)
 
 
-def make_room(axes: Axes, runs: Sequence[Run], losses: Sequence[np.ndarray]) -> None:
-    """Raises the upper end of the y axis until the right half's smoothed losses leave the inset its place.
+def make_room(axes: Axes, below: Sequence[np.ndarray], share: float) -> None:
+    """Raises the upper end of the y axis until the values `below` an inset lie in the lower `share` of the axes.
 
     The axis gets at most twice as long, so that curves that hardly fall stay readable.
     """
-    left, right = axes.get_xlim()
     low, high = axes.get_ylim()
-    late = [
-        smooth(loss, smoothing_window(len(loss), SMOOTHED))[run.metrics.steps >= (left + right) / 2]
-        for run, loss in zip(runs, losses)
-    ]
-    top = max((float(np.nanmax(part)) for part in late if np.isfinite(part).any()), default=low)
-    axes.set_ylim(low, min(max(high, low + (top - low) / 0.34), 2 * high - low))
+    top = max((float(np.nanmax(values)) for values in below if np.isfinite(values).any()), default=low)
+    axes.set_ylim(low, min(max(high, low + (top - low) / share), 2 * high - low))
 
 
 def draw_loss_inset(
@@ -209,7 +204,9 @@ def draw_loss_inset(
     seen = np.concatenate([values[np.isfinite(values)] for _, values in tails])
     if len(seen) < 3:
         return
-    make_room(axes, runs, losses)
+    middle = sum(axes.get_xlim()) / 2
+    smoothed = [smooth(loss, smoothing_window(len(loss), SMOOTHED)) for loss in losses]
+    make_room(axes, [loss[run.metrics.steps >= middle] for run, loss in zip(runs, smoothed)], 0.34)
     inset = axes.inset_axes((0.5, 0.42, 0.48, 0.52))
     for (steps, values), style in zip(tails, styles):
         inset.plot(*thin(steps, values, 300), **style.options())

@@ -16,6 +16,7 @@ from hero_moe.figures import (
     GREY,
     SMOOTHED,
     LineStyle,
+    make_room,
     new_figure,
     step_axis,
 )
@@ -94,6 +95,9 @@ def loss_figure(study: Study) -> Figure:
     axes.set_ylabel("training loss (nats per token)")
     late = steps >= steps[-1] - (steps[-1] - steps[0]) / 5
     if late.sum() >= 4:
+        left, right = axes.get_xlim()
+        below = steps >= left + 0.4 * (right - left)  # the labels of its axis reach further left
+        make_room(axes, [one.mean[below] for one in bands.values()], 0.26)
         inset = axes.inset_axes((0.45, 0.36, 0.53, 0.58))
         cut = {name: Band(one.mean[late], one.deviation[late]) for name, one in bands.items()}
         _draw(inset, steps[late], cut, styles, fill=False)
