@@ -214,10 +214,12 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
 def _advantage_caption(shown: Comparison) -> str:
     ends = [diff.end for diff in shown.differences if diff is not None]
     ahead = sum(end < 0 for end in ends)
+    count = f"{ahead} of {len(ends)} runs" if ahead else "No run"
+    beat = "beats" if ahead <= 1 else "beat"
     text = (
         f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centered mean over "
         f"{figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); above zero the run is better. "
-        f"At the end {ahead} of {len(ends)} {'is' if ahead == 1 else 'are'} ahead."
+        f"{count} {beat} the baseline at the end."
     )
     return " ".join([text, *single_runs_in_short(shown)])
 

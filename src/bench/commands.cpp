@@ -5,6 +5,7 @@
 #include "bench/cost_table.h"
 #include "bench/step_process.h"
 #include "cost/memory.h"
+#include "eval/config_option.h"
 
 namespace hero {
 namespace {
@@ -24,8 +25,7 @@ Config load(const BenchOptions& options, const std::vector<std::string>& flags) 
 
 std::shared_ptr<BenchOptions> add_options(CLI::App* command) {
   auto options = std::make_shared<BenchOptions>();
-  command->add_option("--config", options->configs, "TOML file, then overlays, each over those before it")
-      ->check(CLI::ExistingFile);
+  add_config_option(*command, options->configs);
   command->add_option("--steps", options->table.steps.steps, "timed optimizer steps of a process")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <sstream>
 
 #include "config/error.h"
 #include "config/fields.h"
@@ -68,8 +69,12 @@ void set_flag(Config& config, const std::string& flag) {
   const size_t equals = flag.find('=');
   if (!flag.starts_with("--") || equals == 2) refuse(one_line(flag), "no key", "--section.key=value");
   const std::string place = one_line(flag.substr(0, equals));
-  if (equals == std::string::npos) refuse(place, "no '='", place + "=value");
-  set_text(config, place, flag.substr(2, equals - 2), flag.substr(equals + 1));
+  const std::string key = flag.substr(2, equals - 2);
+  if (equals == std::string::npos) {
+    known(fields(config), place, key);
+    refuse(place, "no value", place + "=value");
+  }
+  set_text(config, place, key, flag.substr(equals + 1));
 }
 
 void load_file(Config& config, const std::string& path) {
@@ -95,6 +100,20 @@ void load_file(Config& config, const std::string& path) {
 std::string padded(std::string text, size_t width) {
   text.resize(std::max(text.size() + 2, width), ' ');
   return text;
+}
+
+// The text's words in lines of at most `width` characters, each after `indent` spaces.
+std::string wrapped(const std::string& text, size_t indent, size_t width) {
+  std::string out, line(indent, ' ');
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (line.size() > indent && line.size() + 1 + word.size() > width) {
+      out += line + "\n";
+      line.assign(indent, ' ');
+    }
+    line += (line.size() > indent ? " " : "") + word;
+  }
+  return out + line + "\n";
 }
 
 }  // namespace
@@ -123,14 +142,19 @@ std::string dump(const Config& config) {
 }
 
 std::string field_help() {
+  constexpr size_t kIndent = 6, kWidth = 100;
   Config defaults;
-  std::string out;
+  std::string out, section;
   for (const Field& field : fields(defaults)) {
-    out += padded("  --" + field.key, 36) + padded(type_name(field), 9) + padded(literal(read(field)), 15) +
-           field.help;
-    if (const std::string range = bounds(field); !range.empty()) out += " [" + range + "]";
-    for (const std::string& alias : field.aliases) out += " (also " + alias + ")";
-    out += "\n";
+    if (const auto own = field.key.substr(0, field.key.find('.')); own != section) {
+      section = own;
+      out += "\n[" + section + "]\n";
+    }
+    out += padded("  --" + field.key, 38) + padded(type_name(field), 10) + literal(read(field)) + "\n";
+    std::string help = field.help;
+    if (const std::string range = bounds(field); !range.empty()) help += " [" + range + "]";
+    for (const std::string& alias : field.aliases) help += " (also " + alias + ")";
+    out += wrapped(help, kIndent, kWidth);
   }
   return out;
 }

@@ -148,7 +148,8 @@ void check(const Config& config);
 /// equal.
 std::string dump(const Config& config);
 
-/// One line per key: flag, type, default, help, bounds or choices, other names.
+/// For --help, 100 columns wide, by section: for every key a line with flag, type and default, then help,
+/// bounds or choices, other names.
 std::string field_help();
 
 /// Keys whose values differ between two configurations, as "key: a -> b".

@@ -95,7 +95,7 @@ std::vector<Field> fields(Config& config) {
       integer("model.first_k_dense_replace", &m.first_k_dense_replace, 0,
               "leading dense layers (deepseek_v3)"),
       integer("model.decoder_sparse_step", &m.decoder_sparse_step, 1,
-              "one layer in so many is a MoE layer (qwen3_moe)"),
+              "every n-th layer is a MoE layer (qwen3_moe)"),
       integers("model.mlp_only_layers", &m.mlp_only_layers, 0,
                "decoder layers, from 0, that are dense (qwen3_moe)"),
       also(integer("model.num_experts", &m.num_experts, 1, "routed experts E of a layer"),
@@ -112,7 +112,7 @@ std::vector<Field> fields(Config& config) {
       integer("model.n_group", &m.n_group, 1, "groups of experts (deepseek_v3)"),
       integer("model.topk_group", &m.topk_group, 1, "groups that a token may use (deepseek_v3)"),
       number("model.initializer_range", &m.initializer_range,
-             "deviation of all initial weights but the router's"),
+             "standard deviation of initial weights, except the router's"),
 
       choice("router.kind", &r.kind, {"baseline", "hero"}, "hero reads the routing of preceding layers"),
       integer("router.window", &r.window, 0, "last k visible layers; 0: all"),
@@ -150,7 +150,7 @@ std::vector<Field> fields(Config& config) {
              "what either capacity drops first: assignments of the smallest weight, or of the last tokens"),
       fraction("router.jitter", &r.jitter, "in training the router's input times 1 +- this"),
       flag("router.force_balance", &r.force_balance,
-           "in training experts by turns instead of by score, for measuring speed"),
+           "in training, experts are chosen round-robin instead of by score; for measuring speed"),
 
       integer("train.seed", &t.seed, 0, "of the initial weights and the order of the data", kSeedLimit),
       integer("train.steps", &t.steps, 1, "optimizer steps"),
@@ -183,7 +183,7 @@ std::vector<Field> fields(Config& config) {
       integer("checkpoint.every", &c.every, 0, "steps between checkpoints; 0: only the last"),
       integer("checkpoint.keep", &c.keep, 0, "newest checkpoints kept; 0: all"),
       flag("checkpoint.asynchronous", &c.asynchronous,
-           "write while training goes on, from a copy in the CPU's memory"),
+           "write while training continues, from a copy in CPU memory"),
 
       integer("parallel.data", &p.data, 0,
               "ranks that split the batch and the optimizer's state; 0: all that the pipeline leaves"),

@@ -9,6 +9,7 @@
 #include "cost/process_memory.h"
 #include "cost/step_time.h"
 #include "cost/traffic.h"
+#include "eval/config_option.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -219,8 +220,7 @@ void add_cost_command(CLI::App& hero) {
   auto options = std::make_shared<CostOptions>();
   auto* command = hero.add_subcommand(
       "cost", "Parameters, operations, memory and traffic of a configuration, with and without history");
-  command->add_option("--config", options->configs, "TOML file, then overlays, each over those before it")
-      ->check(CLI::ExistingFile);
+  add_config_option(*command, options->configs);
   const auto ranks = [&](const char* name, int64_t* value, const char* help) {
     command->add_option(name, *value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
   };
@@ -235,7 +235,7 @@ void add_cost_command(CLI::App& hero) {
   rate("--rate", &options->teraflops,
        "TFLOP/s of matrix products in the run's type: predicts the time of a step; 0: not given");
   rate("--bandwidth", &options->gigabytes,
-       "GB/s of memory, reading and writing, for what is no product; 0: not given");
+       "GB/s of memory, reading and writing, for non-matmul work; 0: not given");
   command->add_flag("--measure", options->measure, "measure on this machine those of the two not given");
   command->add_flag("--json", options->as_json, "all numbers as JSON: operations, weights, bytes, seconds");
   command->allow_extras();

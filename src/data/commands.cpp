@@ -40,8 +40,7 @@ void add_corpus_options(CLI::App& command, CorpusOptions& corpus, int& workers) 
 }
 
 void print_skipped(int64_t skipped) {
-  if (skipped > 0)
-    std::fprintf(stderr, "left out %ld documents that are no UTF-8 text\n", static_cast<long>(skipped));
+  if (skipped > 0) std::fprintf(stderr, "skipped %ld documents: invalid UTF-8\n", static_cast<long>(skipped));
 }
 
 void run_tokenizer(const TokenizerTraining& options, const std::string& out) {
@@ -61,7 +60,7 @@ void run_tokenize(const TokenizeOptions& options) {
   const double seconds = seconds_since(start);
   print_skipped(result.skipped);
   if (result.empty > 0)
-    std::fprintf(stderr, "left out %ld documents without text\n", static_cast<long>(result.empty));
+    std::fprintf(stderr, "skipped %ld documents: no text\n", static_cast<long>(result.empty));
   if (!result.files.splits.contains("valid") && options.valid_fraction > 0) {
     std::fprintf(stderr, "one document only: all of it trains, no %s-valid was written\n",
                  options.out.c_str());

@@ -68,11 +68,19 @@ void run_generate(GenerateOptions options) {
   }
   std::fputs(options.prompt.c_str(), stdout);
   Printer printer(tokenizer);
-  generate(*model, prompt, options.sampling, [&](int64_t id) {
+  const auto ids = generate(*model, prompt, options.sampling, [&](int64_t id) {
     if (id < tokenizer.vocab_size()) printer.add(id);
   });
   printer.finish();
   std::fputs("\n", stdout);
+  const auto made = std::ssize(ids);
+  if (made < options.sampling.max_tokens && std::ssize(prompt) + made >= longest) {
+    std::fflush(stdout);
+    std::fprintf(
+        stderr,
+        "stopped after %td of %ld tokens: prompt and text reached model.max_position_embeddings = %ld\n",
+        made, options.sampling.max_tokens, longest);
+  }
 }
 
 }  // namespace
@@ -84,7 +92,7 @@ void add_generate_command(CLI::App& hero) {
   command->add_option("dir", options->dir, "run folder (its latest checkpoint) or checkpoint")->required();
   command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")
       ->required();
-  command->add_option("--max-tokens", s.max_tokens, "most tokens to make")
+  command->add_option("--max-tokens", s.max_tokens, "maximum number of new tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--temperature", s.temperature, "0: always the likeliest token")
@@ -96,7 +104,9 @@ void add_generate_command(CLI::App& hero) {
   command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", s.seed, "of the draws")->capture_default_str();
+  command->add_option("--seed", s.seed, "sampling seed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--tokenizer", options->tokenizer,
                       "tokenizer file or folder, where the model folder holds none");
   command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");

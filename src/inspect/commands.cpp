@@ -42,35 +42,46 @@ std::vector<int64_t> diff_tokens(const DiffOptions& options, const Transformer& 
   return {ids.begin(), ids.end()};
 }
 
-void run_diff(const DiffOptions& options) {
-  const auto device = choose_device(options.device, "--device");
-  const auto a = load_model(options.a, options.dtype, device),
-             b = load_model(options.b, options.dtype, device);
-  for (const auto& difference : differences(a->config(), b->config()))
-    std::printf("%s\n", difference.c_str());
-  const auto tokens = diff_tokens(options, *a);
-  const int64_t vocabulary = std::min(a->config().model.vocab_size, b->config().model.vocab_size);
+// Prints the difference at every place; whether all are within the tolerance.
+bool same_activations(const DiffOptions& options, const Transformer& a, const Transformer& b) {
+  const auto tokens = diff_tokens(options, a);
+  const int64_t vocabulary = std::min(a.config().model.vocab_size, b.config().model.vocab_size);
   for (const int64_t id : tokens) {
     if (id >= vocabulary)
       throw UserError("token " + std::to_string(id) + ": expected ids below " + std::to_string(vocabulary) +
                       ", the smaller vocabulary");
   }
-  const auto of_a = activations(*a, tokens), of_b = activations(*b, tokens);
+  const auto of_a = activations(a, tokens), of_b = activations(b, tokens);
   std::printf("%-20s %14s\n", "place", "difference");
-  std::string parted;
+  std::string first;
   for (size_t i = 0; i < of_a.size() && i < of_b.size() && of_a[i].place == of_b[i].place; ++i) {
     const double difference = relative_difference(of_a[i].values, of_b[i].values);
-    if (parted.empty() && difference > options.tolerance) parted = of_a[i].place;
+    if (first.empty() && difference > options.tolerance) first = of_a[i].place;
     std::printf("%-20s %14.3g%s\n", of_a[i].place.c_str(), difference,
-                parted == of_a[i].place ? "  <- the first beyond the tolerance" : "");
+                first == of_a[i].place ? "  <- the first beyond the tolerance" : "");
   }
-  if (!parted.empty()) {
-    std::printf("they part at: %s\n", parted.c_str());
+  if (!first.empty()) {
+    std::printf("first difference at: %s\n", first.c_str());
   } else if (of_a.size() != of_b.size()) {
-    std::printf("equal as far as both have the same layers: %zu and %zu places\n", of_a.size(), of_b.size());
+    std::printf("equal in the layers that both have: %zu and %zu places\n", of_a.size(), of_b.size());
   } else {
     std::printf("equal within %g of each place's greatest value\n", options.tolerance);
   }
+  return first.empty() && of_a.size() == of_b.size();
+}
+
+// Whether all activations on the given text are the same; without one, whether the configurations are.
+bool same_models(const DiffOptions& options) {
+  const auto device = choose_device(options.device, "--device");
+  const auto a = load_model(options.a, options.dtype, device),
+             b = load_model(options.b, options.dtype, device);
+  const auto settings = differences(a->config(), b->config());
+  for (const auto& difference : settings) std::printf("%s\n", difference.c_str());
+  if (options.text.empty() && options.tokens.empty()) {
+    if (settings.empty()) std::printf("equal configurations; --text compares the models layer by layer\n");
+    return settings.empty();
+  }
+  return same_activations(options, *a, *b);
 }
 
 CLI::Option* add_dtype(CLI::App* command, std::string& dtype) {
@@ -81,7 +92,7 @@ CLI::Option* add_dtype(CLI::App* command, std::string& dtype) {
 
 }  // namespace
 
-void add_inspect_commands(CLI::App& hero) {
+void add_inspect_commands(CLI::App& hero, int& status) {
   auto logits = std::make_shared<LogitsOptions>();
   auto* logits_command = hero.add_subcommand("logits", "Logits, routing and gradients for given tokens");
   logits_command
@@ -101,7 +112,10 @@ void add_inspect_commands(CLI::App& hero) {
 
   auto diff = std::make_shared<DiffOptions>();
   auto* diff_command =
-      hero.add_subcommand("diff", "Where two models part: configurations, then layer by layer");
+      hero.add_subcommand("diff", "Where two models differ: configurations, then layer by layer");
+  diff_command->footer(
+      "Exit status: 0 where the models compute the same on the given text, or where, without one, their "
+      "configurations are equal; else 1.");
   diff_command->add_option("a", diff->a, "run folder, checkpoint or model folder")->required();
   diff_command->add_option("b", diff->b, "the other")->required();
   auto* text =
@@ -113,11 +127,7 @@ void add_inspect_commands(CLI::App& hero) {
       ->capture_default_str();
   add_dtype(diff_command, diff->dtype);
   add_device_option(*diff_command, diff->device);
-  diff_command->callback([diff] {
-    if (diff->text.empty() && diff->tokens.empty())
-      throw UserError("hero diff: found neither --text nor --tokens, expected one of them");
-    run_diff(*diff);
-  });
+  diff_command->callback([diff, &status] { status = same_models(*diff) ? 0 : 1; });
 }
 
 }  // namespace hero

@@ -46,7 +46,7 @@ std::vector<Field> cluster_fields(Cluster& c) {
       amount("memory_gib", &c.memory_gib, "GiB of memory of a GPU"),
       perhaps_none("reserved_gib", &c.reserved_gib, "GiB of a GPU that the run's tensors cannot have"),
       perhaps_none("bandwidth_memory_gbs", &c.bandwidth_memory_gbs,
-                   "GB/s of a GPU's memory, for what is no product; 0: that takes no time"),
+                   "GB/s of a GPU's memory, for non-matmul work; 0: that takes no time"),
       amount("bandwidth_node_gbs", &c.bandwidth_node_gbs,
              "GB/s that a GPU sends within its node, one direction"),
       amount("bandwidth_network_gbs", &c.bandwidth_network_gbs,

@@ -5,6 +5,7 @@
 
 #include "config/error.h"
 #include "data/step_progress.h"
+#include "eval/config_option.h"
 #include "folder/durable_file.h"
 #include "parallel/schedule_drawing.h"
 #include "plan/tables.h"
@@ -81,7 +82,11 @@ void run_plan(const PlanOptions& options, const std::vector<std::string>& flags)
   const Config config = load_config(options.configs, flags);
   check(config);
   check_vocabulary(config);
-  const Cluster cluster = read_cluster(options.cluster, options.given);
+  const std::string file =
+      options.cluster.empty()
+          ? ""
+          : find_config("--cluster", options.cluster, {config_folder() / "clusters"}).string();
+  const Cluster cluster = read_cluster(file, options.given);
   if (options.hours == 0 && options.hero_hours > 0)
     throw UserError("--hero-hours: found no --hours beside it, expected both");
   const Report report = options.own_layout || options.hours > 0 ? own_report(options, config, cluster)
@@ -111,10 +116,10 @@ void add_plan_command(CLI::App& hero) {
   auto options = std::make_shared<PlanOptions>();
   auto* command = hero.add_subcommand(
       "plan", "Layouts of a run on a cluster: predicted time, memory and traffic, the fastest first");
-  command->add_option("--config", options->configs, "TOML file, then overlays, each over those before it")
-      ->check(CLI::ExistingFile);
-  command->add_option("--cluster", options->cluster,
-                      "TOML file of a cluster (configs/clusters); flags below go over it");
+  add_config_option(*command, options->configs);
+  command->add_option(
+      "--cluster", options->cluster,
+      "TOML file of a cluster, or the name of one in configs/clusters; the flags below override it");
   add_cluster_flags(*command, *options);
   command->add_option("--top", options->top, "layouts shown")
       ->check(CLI::Range(1, 1000))

@@ -128,7 +128,8 @@ void add_serve_command(CLI::App& hero) {
   auto& o = *options;
   command->add_option("dir", o.dir, "run folder (its latest checkpoint), checkpoint or model folder")
       ->required();
-  command->add_option("--host", o.host, "address to listen on; others than this machine see 0.0.0.0 or ::")
+  command
+      ->add_option("--host", o.host, "address to listen on; use 0.0.0.0 or :: to accept remote connections")
       ->capture_default_str();
   command->add_option("--port", o.port, "0: any free one, which is printed")
       ->check(CLI::Range(0, 65535))

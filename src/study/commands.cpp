@@ -73,9 +73,8 @@ void add_study_command(CLI::App& hero, int& status) {
       ->required();
   command->add_option(
       "--held-out", options->held_out,
-      "prefixes that every trained model is evaluated on; left out: the -valid parts of --data");
-  command->add_option("--out", options->out, "folder of the study; the same command again goes on there")
-      ->required();
+      "prefixes that every trained model is evaluated on; default: the -valid parts of --data");
+  command->add_option("--out", options->out, "folder of the study; the same command resumes it")->required();
   command->add_option("--jobs", options->jobs, "runs side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -144,7 +144,7 @@ void check_present(const StudyRun& run) {
         std::initializer_list<const char*>{"train.threads:", "train.device:", "checkpoint."},
         [&](const char* prefix) { return difference.starts_with(prefix); });
     if (!free) {
-      throw UserError(path.string() + ": the run was started otherwise (" + difference +
+      throw UserError(path.string() + ": the run was started with different settings (" + difference +
                       "); expected this study's configuration, or another --out");
     }
   }
@@ -201,7 +201,8 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
   }
   progress.finish();
   if (!stop_signal()) return failed;
-  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command goes on\n", stop_signal());
+  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command resumes them\n",
+               stop_signal());
   return 128 + stop_signal();
 }
 

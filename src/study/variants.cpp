@@ -3,24 +3,12 @@
 #include <algorithm>
 
 #include "config/error.h"
+#include "eval/config_option.h"
 
 namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path find_overlay(const fs::path& base, const std::string& name) {
-  if (name.find('/') != std::string::npos || name.ends_with(".toml")) {
-    if (fs::is_regular_file(name)) return name;
-    throw UserError("--variants: " + name + ": found no such file, expected a TOML file");
-  }
-  auto beside = base.parent_path() / (name + ".toml");
-  if (fs::is_regular_file(beside)) return beside;
-  auto own = fs::path(HERO_CONFIG_DIR) / (name + ".toml");
-  if (fs::is_regular_file(own)) return own;
-  throw UserError("--variants: " + name + ": found neither " + beside.string() + " nor " + own.string() +
-                  ", expected an overlay's name or its file");
-}
 
 std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   const auto stages = stage_of_layers(moe_layers(config.model), config.router);
@@ -50,7 +38,7 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
                                    const std::vector<std::string>& flags) {
   std::vector<Variant> variants;
   for (const auto& name : names) {
-    const auto overlay = find_overlay(base, name);
+    const auto overlay = find_config("--variants", name, {base.parent_path(), config_folder()});
     Variant variant;
     variant.name = overlay.stem().string();
     variant.overlay = overlay;

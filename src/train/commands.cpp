@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "config/config.h"
+#include "eval/config_option.h"
 #include "eval/python.h"
 #include "train/trainer.h"
 
@@ -19,20 +20,19 @@ namespace {
 
 void add_train_commands(CLI::App& hero, int& status) {
   auto options = std::make_shared<TrainOptions>();
-  auto* train_command = hero.add_subcommand("train", "Train a model, or go on with a run");
-  train_command
-      ->add_option("--config", options->config_files, "TOML file, then overlays, each over those before it")
-      ->check(CLI::ExistingFile);
+  auto* train_command = hero.add_subcommand("train", "Train a model, or resume a run");
+  add_config_option(*train_command, options->config_files);
   train_command->add_option("--data", options->data,
                             "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX");
   train_command->add_option("--run", options->run, "folder of the run")->required();
   train_command->add_flag("--resume", options->resume,
-                          "go on after the run's latest checkpoint, or start if there is none");
+                          "resume from the run's latest checkpoint, or start if there is none");
   train_command->add_option("--init-from", options->init_from,
                             "run, checkpoint or model folder: its model and weights begin the run; with "
                             "--router.kind=hero a baseline's routers gain a history");
   train_command->allow_extras();
-  train_command->footer("Configuration keys, given as --key=value:\n" + field_help());
+  train_command->footer("Configuration keys, given as --key=value or --key value, with type and default:\n" +
+                        field_help());
   train_command->callback([options, train_command, &status] {
     options->flags = train_command->remaining();
     status = train(*options);

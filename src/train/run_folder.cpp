@@ -89,7 +89,7 @@ bool check_init(const fs::path& init_from, const Config& config) {
     if (structure && !any_prefix(difference, {"model.rope_scaling.", "model.max_position_embeddings:",
                                               "model.initializer_range:", "model.norm_topk_eps:"})) {
       throw UserError(init_from.string() + ": its weights belong to another model (" + difference +
-                      "), expected no such difference");
+                      "); they must match");
     }
   }
   const bool new_history = !hero && config.router.kind == "hero";
@@ -110,7 +110,7 @@ Config resumed_config(const TrainOptions& options) {
     if (!may_change(difference)) refused.push_back(difference);
   }
   if (!refused.empty()) {
-    throw UserError(path.string() + ": the run was started otherwise (" + join(refused) +
+    throw UserError(path.string() + ": the run was started with different settings (" + join(refused) +
                     "); resume with its own configuration");
   }
   return asked;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,20 @@ def ran(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     result = hero(*words, **options)
     assert result.returncode == 0, f"{result.args} left with {result.returncode}:\n{result.stderr}"
     return result
+
+
+def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
+    """Type, default, help and bounds of every configuration key, as `hero train --help` shows them and in its order."""
+    text = ran("train", "--help").stdout.split("Configuration keys")[1]
+    assert max(map(len, text.splitlines())) <= 100
+    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+)\n((?:      .*\n)+)"
+    found: dict[str, tuple[str, str, str, str]] = {}
+    for key, kind, default, lines in re.findall(row, text, re.MULTILINE):
+        help_and_bounds = re.fullmatch(r"(\S.*) \[(.+?)\](?: \(also .*\))?", " ".join(lines.split()))
+        assert help_and_bounds, f"{key}: {lines}"
+        found[key] = (kind, default, *help_and_bounds.groups())
+    assert len(found) == len(re.findall(r"^  --", text, re.MULTILINE))
+    return found
 
 
 def refused(result: subprocess.CompletedProcess[str], *parts: str) -> None:

@@ -87,7 +87,7 @@ def test_goes_on(
     assert "one/gsm8k.jsonl" in expected and not any("answers" in name for name in expected)
 
     assert run(Stopped(folder, stop)) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert not (tmp_path / "out" / "table.md").exists()
     unfinished = list((tmp_path / "out").rglob("*.answers.jsonl"))
     assert len(unfinished) == 1

@@ -225,7 +225,7 @@ def test_killed_workers_and_ctrl_c(tmp_path: Path, folder: Path, whole: dict[str
         assert json.loads(position.read_text())["stage"] == "reading"
         if how == signal.SIGINT:
             assert run.returncode == 130
-            assert "interrupted; the same command again goes on" in errors and "Traceback" not in errors
+            assert "interrupted; the same command resumes" in errors and "Traceback" not in errors
     subprocess.run([*command, "--resume"], env=environment, check=True, timeout=120)
     assert token_files(out) == whole
 
@@ -233,7 +233,7 @@ def test_killed_workers_and_ctrl_c(tmp_path: Path, folder: Path, whole: dict[str
 def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": text, "body": "b"} for text in TEXTS])
     begun = options(pieces, [path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
-    with pytest.raises(DataError, match=r"o.position.json: no such file, expected one to go on from"):
+    with pytest.raises(DataError, match=r"o.position.json: no such file, expected one to resume from"):
         tokenize(begun, resume=True)
     assert not dying(lambda: tokenize(begun), 25)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
@@ -242,7 +242,7 @@ def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
         ({"valid_fraction": 0.5}, "valid_fraction was 0.01 when it began, found 0.5"),
         ({"strict": True}, "strict was false when it began, found true"),
     ]:
-        with pytest.raises(DataError, match=f"o.position.json: {message}.*--restart begins anew"):
+        with pytest.raises(DataError, match=f"o.position.json: {message}.*--restart starts over"):
             tokenize(options(pieces, [path], tmp_path / "o", **change))
     code = main(
         [

@@ -16,7 +16,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hero_moe
-from program import DEEPSEEK, SMALL, hero, metrics, ran, refused, steady, tensor_bytes, toml, training
+from program import (
+    DEEPSEEK,
+    SMALL,
+    configuration_keys,
+    hero,
+    metrics,
+    ran,
+    refused,
+    steady,
+    tensor_bytes,
+    toml,
+    training,
+)
 from serving import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -41,11 +53,7 @@ def table() -> dict[str, list[str]]:
 @cache
 def help_rows() -> dict[str, tuple[str, str, str]]:
     """Type, default and bounds of every option, in the order of the help."""
-    text = ran("train", "--help").stdout.split("Configuration keys")[1]
-    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+) +\S.* \[(.+?)\](?: \(also .*\))?$"
-    rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == len(re.findall(r"^  --", text, re.MULTILINE))
-    return {key: (type, default, bounds) for key, type, default, bounds in rows}
+    return {key: (kind, default, bounds) for key, (kind, default, _, bounds) in configuration_keys().items()}
 
 
 def test_every_option_has_a_row() -> None:
@@ -78,7 +86,7 @@ def test_resume_column(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(toml({key: another(value, help_rows()[key][2]) for key, value in own.items()}))
     result = hero("train", "--config", other, "--run", run, "--resume")
-    refused(result, "the run was started otherwise")
+    refused(result, "the run was started with different settings")
     fixed = set(re.findall(r"[(,] ?(\w+\.[\w.]+): ", result.stderr))
     assert fixed == {key for key, cells in table().items() if cells[3].startswith("fixed")}
     assert {cells[3].split(":")[0] for cells in table().values()} == {"fixed", "free"}

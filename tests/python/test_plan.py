@@ -103,7 +103,8 @@ def test_refusals(
 
 
 def test_bad_cluster_files(files: list[Any], tmp_path: Path) -> None:
-    refused(hero(*files[:3], "--cluster", tmp_path / "none.toml"), "none.toml: cannot be read", "a TOML file")
+    refused(hero(*files[:3], "--cluster", tmp_path / "none.toml"), "none.toml: no such file", "a TOML file")
+    refused(hero(*files[:3], "--cluster", "nowhere"), "--cluster: nowhere: no such file", "h200-256")
     (tmp_path / "machine.toml").write_text("gpus = \n")
     refused(hero(*files), "machine.toml:1", "not TOML")
     refused(hero(*files[:3]), "--gpus: found nothing", "--cluster")

@@ -105,7 +105,7 @@ def test_losses_and_differences(tmp_path: Path, three: list[Path]) -> None:
     assert page.row("hero-3")[1:3] == [f"{window:.3f}", "−0.0052"]
     assert page.row("hero")[4:8] == ["6", f"{final_loss(three[1], 'loss'):.3f}", "60", "123k"]
     assert f"the baseline ends at a loss of {base:.3f}, hero at {hero:.3f} (−{base - hero:.3f})" in page.text
-    assert "At the end 2 of 2 are ahead." in page.text
+    assert "2 of 2 runs beat the baseline at the end." in page.text
 
 
 def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None:

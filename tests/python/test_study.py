@@ -85,7 +85,7 @@ def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: 
     process.send_signal(signal.SIGTERM)
     told = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM, told
-    assert "the same command goes on" in told and not (out / "study.json").exists()
+    assert "the same command resumes" in told and not (out / "study.json").exists()
     ran(*command)
     for variant in ("baseline", "hero"):
         same_outcome(out / "seed-5" / variant, study / "seed-5" / variant, 8)
@@ -105,10 +105,10 @@ def test_a_failing_run_ends_the_study_with_its_words(config: Path, data: Path, t
 
 def test_bad_input(study: Path, config: Path, data: Path, tmp_path: Path) -> None:
     refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline,nothing")),
-            "--variants: nothing: found neither", "expected an overlay's name or its file")  # fmt: skip
+            "--variants: nothing: no such file", "expected a TOML file or one of these names: ", " no-scaling,")  # fmt: skip
     refused(hero(*words(config, data, tmp_path / "s", "--variants", "hero,hero")), "found hero twice")
     refused(hero(*words(config, data, study, "--variants", "baseline", "--optim.lr=0.5")),
-            "seed-5/baseline/config.toml: the run was started otherwise (optim.lr: 0.001 -> 0.5)")  # fmt: skip
+            "seed-5/baseline/config.toml: the run was started with different settings (optim.lr: 0.001 -> 0.5)")  # fmt: skip
     refused(hero(*words(config, data, study, "--variants", "baseline", "--train.stepz=3")), "train.stepz")
     refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
             "found no finished run, expected one")  # fmt: skip

@@ -154,7 +154,7 @@ def test_page_table_and_figures(study: Path, capsys: pytest.CaptureFixture[str])
     noise = numbers["noise"]["final_loss"]
     assert noise["degrees"] == 4 and list(noise["least_difference"]) == ["3"]
     html = (study / "report.html").read_text()
-    assert f"closer than {noise['least_difference']['3']:.4f} over 3 seeds" in html
+    assert f"below {noise['least_difference']['3']:.4f} over 3 seeds" in html
     assert html.count("<figure>") == 3 and "mask1 4" in html and "+50.00%" in html and "http" not in html
     names = {path.name for path in (study / "figures").iterdir()}
     assert names == {

@@ -33,7 +33,7 @@ CONTROLS = """
 <label>predecessor <select id="from"></select></label>
 <label>source expert <input id="source" type="number" min="0" max="{last}" step="1"></label>
 <label>target expert <input id="target" type="number" min="0" max="{last}" step="1"></label>
-<button id="clear" type="button">no expert</button>
+<button id="clear" type="button">Clear</button>
 </div>
 <p class="note" id="pair-facts" aria-live="polite"></p>
 <div class="explorer">
@@ -150,7 +150,7 @@ def coupling_section(analysis: Analysis) -> str:
     note = (
         "Click a cell of the dependency matrix, or choose layers, for their coupling; click a cell of the "
         "coupling matrix, or choose experts, for their strongest partners. Arrow keys and Enter do the same. The "
-        "address keeps what is picked. Red: a likely source expert raises the target expert's logit; blue: it lowers "
+        "URL stores your selection. Red: a likely source expert raises the target expert's logit; blue: it lowers "
         "it. Blocks are embedded as 8-bit integers with one scale per block."
     )
     if embedded < pairs:

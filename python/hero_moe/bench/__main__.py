@@ -29,7 +29,7 @@ def _parser() -> _Parser:
     add("--tasks", nargs="+", metavar="KEY", default=every, help=f"of {', '.join(every)}; all")
     add("--limit", type=int, metavar="N", help="evenly spaced rows of each benchmark instead of all")
     add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in a prompt, other than usual")
-    add("--out", metavar="DIR", default="runs/benchmarks", help="results; the same command goes on there")
+    add("--out", metavar="DIR", default="runs/benchmarks", help="results; the same command resumes")
     add("--restart", action="store_true", help="forget what --out holds of these models and benchmarks")
     backend = "our engine, or transformers with the folder's code"
     add("--backend", choices=("hero", "hf"), default="hero", help=backend)
@@ -63,7 +63,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nbench: stopped; the same command goes on", file=sys.stderr)
+        print("\nbench: stopped; the same command resumes", file=sys.stderr)
         return 130
     return 0
 

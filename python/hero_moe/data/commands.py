@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m hero_moe.data",
         description="Make token files for hero train from Parquet, Arrow and JSON lines. "
-        "An interrupted command goes on when it is given again.",
+        "An interrupted command resumes when it is given again.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     one = commands.add_parser(
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--prompt", metavar="NAME", help="the field of a question, with --response")
     one.add_argument("--response", metavar="NAME", help="the field of its answer")
     one.add_argument(
-        "--resume", action="store_true", help="go on from PREFIX.position.json, which must be there"
+        "--resume", action="store_true", help="resume from PREFIX.position.json, which must exist"
     )
     _common(one)
     mix = commands.add_parser(
@@ -232,6 +232,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         where = position_path(given.out) if given.command == "tokenize" else f"{given.out}/*.position.json"
-        print(f"\n{name}: interrupted; the same command again goes on ({where})", file=sys.stderr)
+        print(f"\n{name}: interrupted; the same command resumes ({where})", file=sys.stderr)
         return 130
     return 0

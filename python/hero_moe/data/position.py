@@ -64,7 +64,7 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
         position.place = Place(*position.place)
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: broken ({error}) (--restart begins anew)") from error
-    again = "(the same options go on; --restart begins anew)"
+    again = "(the same options resume; --restart starts over)"
     for name in sorted({*position.options, *options}):
         was, now = position.options.get(name), options.get(name)
         if was != now:

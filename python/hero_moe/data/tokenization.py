@@ -81,7 +81,7 @@ def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = 
     asked = _asked(options)
     position = None if restart else load_position(path, asked, sources)
     if position is None and resume:
-        raise DataError(f"{path}: no such file, expected one to go on from")
+        raise DataError(f"{path}: no such file, expected one to resume from")
     if position and position.stage == "complete" and _whole(options, position):
         clean(options.out)
         return _result(position, was_complete=True)
@@ -250,7 +250,7 @@ def report(out: str, result: TokenizeResult, tell: Callable[[str], None] = print
     }
     for kind in LEFT_OUT:
         if result.left_out.get(kind):
-            print(f"left out {result.left_out[kind]} records {words[kind]}", file=sys.stderr)
+            print(f"skipped {result.left_out[kind]} records {words[kind]}", file=sys.stderr)
     if result.was_complete:
         tell(f"{out}: already complete, nothing to do (--restart begins anew)")
     for split in sorted(result.splits):

@@ -175,9 +175,7 @@ def encoded_batches(
     try:
         yield from _in_order(batches, lambda batch: pool.submit(_work, batch), IN_FLIGHT * workers)
     except BrokenProcessPool as error:
-        raise RuntimeError(
-            "a worker process died (out of memory?); the same command again goes on"
-        ) from error
+        raise RuntimeError("a worker process died (out of memory?); the same command resumes") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -163,8 +163,8 @@ def noise_in_words(results: Sequence[Result]) -> str:
         )
         sentences.append(
             f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's "
-            f"means (pooled, {_counted(noise.degrees, 'degree')} of freedom): variants cannot be told apart at 95% that are "
-            f"closer than {least}."
+            f"means (pooled, {_counted(noise.degrees, 'degree')} of freedom): differences of variants below {least} are "
+            "not significant at 95%."
         )
     return " ".join(sentences)
 
@@ -213,7 +213,8 @@ def summary(study: Study, results: Sequence[Result]) -> str:
     best = max(others, key=lambda one: one.advantage.mean)
     beyond = [one.variant.name for one in others if one.advantage.beyond_noise]
     told = ", ".join(beyond) if beyond else "none"
+    which = "" if len(others) == 1 else ", the lowest of the others"
     return (
-        f"{text}, {best.variant.name} lowest of the others ({signed(-best.advantage.mean)}). "
+        f"{text}, {best.variant.name}{which}, at {signed(-best.advantage.mean)} to it. "
         f"Beyond the noise between seeds (95% interval of the paired difference): {told}."
     )
