@@ -38,7 +38,7 @@ fuzz: install ## libFuzzer on the readers of model folders (SECONDS=n for each; 
 bench: build ## every target on CPUs, measured: docs/results/cpu.md; hours, alone on the machine (QUICK=1: a trial)
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)
 
-lint: configure ## format, include order, ruff on Python, and clang-tidy on what changed (BASE=commit; default: the last one)
+lint: configure ## format, include order, ruff and mypy on Python, and clang-tidy on what changed (BASE=commit; default: the last one)
 	@BASE=$(BASE) scripts/lint.sh
 
 format: install ## clang-format on all C++ files, ruff on all of Python's

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Format of all C++ and Python files, order of the includes, what ruff finds in Python, and clang-tidy on what changed
-# since the commit BASE.
+# Format of all C++ and Python files, order of the includes, what ruff and mypy find in Python, and clang-tidy on what
+# changed since the commit BASE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=${BASE:-HEAD}
@@ -21,6 +21,9 @@ echo "[lint] include order"
 echo "[lint] ruff"
 .venv/bin/ruff check --quiet || failed=1
 .venv/bin/ruff format --check --quiet || failed=1
+
+echo "[lint] mypy"
+.venv/bin/mypy --no-error-summary || failed=1
 
 # A changed header is checked through the source of the same stem.
 mapfile -t changed < <(

@@ -37,7 +37,7 @@ DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2), (10, 3))
 RAW_RUNS = 6
 ROUND_STEPS = (1, 2, 2.5, 5, 10)
 SMOOTHED, SMOOTHED_DIFFERENCE = 0.02, 0.05  # parts of a run's records that one mean covers
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "hero-moe",
     "text.parse_math": False,
@@ -111,7 +111,7 @@ def svg_text(figure: Figure) -> str:
 def inline_svg(svg: str, name: str, description: str) -> str:
     """An SVG file's text as an `<svg>` element for HTML; of its ids, those in use stay, prefixed with `name`."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
-    box = re.search(r'viewBox="([^"]+)"', svg).group(1)
+    box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(#|xlink:href="#)([^)"]+)', body))
@@ -146,7 +146,7 @@ def smoothing_window(count: int, part: float) -> int:
 def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, style: LineStyle, part: float, crowd: int) -> None:
     """Draws `y` smoothed over `part` of its records, in front of the raw values if the `crowd` is small."""
     limit = int(np.clip(6000 / max(1, crowd), 150, 800))
-    marker = {"marker": "o", "markersize": 5} if np.isfinite(y).sum() < 3 else {}
+    marker: dict[str, Any] = {"marker": "o", "markersize": 5} if np.isfinite(y).sum() < 3 else {}
     if crowd <= RAW_RUNS:
         axes.plot(*thin_extremes(x, y, 2 * limit), color=style.colour, alpha=0.25, linewidth=0.6)
     axes.plot(*thin(x, smooth(y, smoothing_window(len(y), part)), limit), **style.options(), **marker)

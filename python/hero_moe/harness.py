@@ -224,7 +224,8 @@ class HeroLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         """Of continuations, each with the row of the sequence that its last token would come after."""
         ids_BS = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True)
-        rows, targets = [], []
+        rows: list[int] = []
+        targets: list[int] = []
         for row, continuation in continuations:
             end = row * ids_BS.shape[1] + len(batch[row])
             rows += range(end - len(continuation), end)
@@ -265,7 +266,8 @@ class HeroLM(TemplateLM):
         if cut:
             _log.warning("%d contexts are cut to what leaves room for the text.", cut)
         made = [""] * len(requests)
-        texts, running, room = self._model.texts(), {}, 0
+        texts, room = self._model.texts(), 0
+        running: dict[int, _Text] = {}
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
         with bar:
             while waiting or running:

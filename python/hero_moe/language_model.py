@@ -143,7 +143,12 @@ class LanguageModel:
         """
         several = _are_sequences(ids)
         first = _whole("seed", seed)
-        options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         texts = self.texts()
         numbers = [
             texts.add(prompt, **options, seed=first + number, eos=eos)
@@ -169,7 +174,12 @@ class LanguageModel:
     ) -> Iterator[int]:
         """As `generate`, one id at a time, each as soon as it is made."""
         texts = self.texts()
-        options = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         texts.add(ids, **options, seed=seed, eos=eos)
         return iter(lambda: texts.step()[0][1], None)
 

@@ -58,13 +58,16 @@ def show_map(
 
 
 def expert_figure(runs: Sequence[Run]) -> str:
-    """Expert share [layers x experts], mean of each run's last snapshots; a ring marks the largest."""
-    top = max(mapped_peak(run).share for run in runs)
-    figure, grid, panels = panel_grid(len(runs), max(run.routing.share.shape[0] for run in runs))
-    for axes, run in zip(panels, runs):
-        layers, experts = run.routing.share.shape
-        image = show_map(axes, run.routing.share, (-0.5, experts - 0.5, layers + 0.5, 0.5), top)
-        peak = mapped_peak(run)
+    """Expert share [layers x experts], mean of the last snapshots of each run that has some; a ring marks the
+    largest."""
+    mapped = [
+        (run, run.routing, peak) for run in runs if run.routing and (peak := mapped_peak(run)) is not None
+    ]
+    top = max(peak.share for _, _, peak in mapped)
+    figure, grid, panels = panel_grid(len(mapped), max(len(routing.share) for _, routing, _ in mapped))
+    for axes, (run, routing, peak) in zip(panels, mapped):
+        layers, experts = routing.share.shape
+        image = show_map(axes, routing.share, (-0.5, experts - 0.5, layers + 0.5, 0.5), top)
         axes.plot(
             peak.expert,
             peak.layer,
@@ -80,7 +83,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
             f"{title}\nlargest {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
         )
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    label_outside(grid, len(runs), "expert")
+    label_outside(grid, len(mapped), "expert")
     bar = figure.colorbar(
         image,
         ax=grid,
@@ -91,8 +94,8 @@ def expert_figure(runs: Sequence[Run]) -> str:
     )
     bar.set_label("share of all tokens")
     bar.outline.set_visible(False)
-    for level in {run.uniform_share for run in runs} - {None}:
-        if level <= top:
+    for level in {run.uniform_share for run in runs}:
+        if level is not None and level <= top:
             bar.ax.axhline(level, color="#000000", linewidth=1.2)
             bar.ax.annotate(
                 "uniform",

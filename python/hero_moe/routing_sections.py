@@ -49,7 +49,7 @@ def _load_table(shown: Comparison) -> str:
                 page.cell(plain(_end_of_layers(run, "entropy"), 2)),
             ]
         )
-    header = [
+    header: list[str | tuple[str, str]] = [
         "run",
         ("peak expert load", "of all tokens"),
         ("of uniform", "K/E"),
@@ -61,15 +61,16 @@ def _load_table(shown: Comparison) -> str:
 
 
 def _expert_caption(mapped: list[Run]) -> str:
-    taken = sorted({_snapshots_in_words(run.routing.steps) for run in mapped})
+    steps = [run.routing.steps for run in mapped if run.routing]
+    taken = sorted({_snapshots_in_words(one) for one in steps})
     text = "Share of all tokens that each expert receives, on one color scale; rings mark the largest. "
     text += (
         f"Mean of the snapshots within the last 10% of the steps, or else the last one: {'; '.join(taken)}. "
     )
-    levels = {run.uniform_share for run in mapped} - {None}
+    levels = {run.uniform_share for run in mapped if run.uniform_share is not None}
     if len(levels) == 1:
         text += f"Perfect balance would be {percent(levels.pop())} everywhere. "
-    if any(len(run.routing.steps) == 1 for run in mapped):
+    if any(len(one) == 1 for one in steps):
         text += "One snapshot is one step's batch: its largest share changes from step to step. "
     return text + "Layers count from 1, experts from 0."
 
@@ -110,7 +111,7 @@ def history_section(shown: Comparison) -> str:
         ]
         for run in runs
     ]
-    header = [
+    header: list[str | tuple[str, str]] = [
         "run",
         ("rho", "mean"),
         ("history's share", "of logit variance"),
@@ -175,7 +176,7 @@ def speed_section(shown: Comparison) -> str:
                 page.cell(f"{median['memory']:,.0f}" if math.isfinite(median["memory"]) else NONE),
             ]
         )
-    header = [
+    header: list[str | tuple[str, str]] = [
         "run",
         ("tokens per second", "median"),
         ("of baseline", "median"),

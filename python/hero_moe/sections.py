@@ -186,7 +186,12 @@ def _lowest(shown: Comparison, losses: Sequence[float]) -> float | None:
 
 
 def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) -> str:
-    header = ["run", ("final loss", "nats per token"), ("averaged", "steps"), ("with auxiliary", "terms")]
+    header: list[str | tuple[str, str]] = [
+        "run",
+        ("final loss", "nats per token"),
+        ("averaged", "steps"),
+        ("with auxiliary", "terms"),
+    ]
     header += ["last step", "tokens"]
     if len(losses) > 1:
         header[2:2] = [("difference", "run − baseline"), ("relative", "to baseline")]
@@ -292,9 +297,9 @@ def configuration_section(shown: Comparison) -> str:
         parts.append(page.paragraph(f"{count}; coloured where other than the baseline's."))
     elif len(names) > 1:
         parts.append(page.paragraph("All runs have the same configuration."))
-    whole = page.table(["key", *names], _config_rows(shown, numbers.all_keys(shown.runs)), "config")
-    count = len(numbers.all_keys(shown.runs))
-    parts.append(f"<details><summary>Complete configuration ({count} keys)</summary>{whole}</details>")
+    keys = numbers.all_keys(shown.runs)
+    whole = page.table(["key", *names], _config_rows(shown, keys), "config")
+    parts.append(f"<details><summary>Complete configuration ({len(keys)} keys)</summary>{whole}</details>")
     return page.section("Configuration", *parts)
 
 

@@ -19,11 +19,13 @@ import pytest
 from hero_moe.bench import sandbox
 from program import ran
 
-# Before anybody imports transformers: nothing is downloaded, and the code of model folders that it opens is copied
-# to a folder of these tests, not to the user's cache.
+# Before anybody imports torch or transformers: nothing is downloaded, and the code of model folders that transformers
+# opens and what torch.compile builds go to a folder of these tests, not to the user's caches. A cache that was filled
+# with other instruction sets forced has crashed a later run.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="hero-moe-modules-")
-atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+CACHES = tempfile.mkdtemp(prefix="hero-moe-caches-")
+os.environ |= {"HF_MODULES_CACHE": f"{CACHES}/modules", "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor"}
+atexit.register(shutil.rmtree, CACHES, ignore_errors=True)
 
 # Threads that wait by spinning make a busy machine many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

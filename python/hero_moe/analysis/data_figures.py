@@ -40,7 +40,9 @@ def utilisation(analysis: Analysis, data: Data) -> Drawing:
     bar = add_bar(figure, image, grid, "share of all tokens", format=percent_ticks(top), pad=0.03, shrink=1.0)
     if len({used.top_k for used in shown}) == 1:
         chosen = data.own.top_k
-        second = bar.ax.secondary_yaxis("left", functions=(lambda v: v / chosen, lambda v: v * chosen))
+        second = bar.ax.secondary_yaxis(
+            "left", functions=(lambda v: np.divide(v, chosen), lambda v: np.multiply(v, chosen))
+        )
         second.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=int(top / chosen < 0.2)))
         second.set_ylabel(f"share of assignments (K = {chosen})")
         second.spines[:].set_visible(False)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -147,10 +148,10 @@ def _number_form(top: float, percent: bool) -> str:
 
 
 def add_bar(
-    figure: Figure, image: ScalarMappable, axes: Axes | np.ndarray, label: str, **options: object
+    figure: Figure, image: ScalarMappable, axes: Axes | np.ndarray, label: str, **options: Any
 ) -> Colorbar:
     """A colour bar without a frame."""
-    bar = figure.colorbar(image, ax=axes, **{"shrink": 0.9, "pad": 0.02, "aspect": 28, **options})
+    bar = figure.colorbar(image, ax=axes, **({"shrink": 0.9, "pad": 0.02, "aspect": 28} | options))
     bar.set_label(label)
     bar.outline.set_visible(False)
     return bar

@@ -69,7 +69,7 @@ class Fields:
 
     def number(self, key: str, nullable: bool = False) -> float:
         """A finite number; NaN for null where `nullable`."""
-        value = self.values.get(key)
+        value: Any = self.values.get(key)
         if nullable and key in self.values and value is None:
             return math.nan
         if not _is_number(value):
@@ -97,7 +97,7 @@ class Fields:
 
     def texts(self, key: str, count: int | None = None) -> list[str]:
         """A list of strings, `count` of them where given."""
-        value = self.values.get(key)
+        value: Any = self.values.get(key)
         right = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not right or count not in (None, len(value)):
             raise self.fail(key, f"{'' if count is None else f'{count} '}strings")

@@ -25,6 +25,7 @@ def distances(analysis: Analysis) -> Drawing:
     centered."""
     figure, grid = new_figure(3.6, columns=2)
     raw, centered = analysis.coupling["raw"].strong, analysis.coupling["centered"].strong
+    assert raw and centered, "drawn only where some layer sees another"
     _strong_bars(grid[0, 0], raw, "Raw weights", "w")
     _strong_bars(grid[0, 1], centered, "Centered weights", "w′")
     label_outside(grid, 2, "layer distance l − p", "share of all expert pairs")

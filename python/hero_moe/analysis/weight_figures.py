@@ -89,8 +89,10 @@ def dependency(analysis: Analysis, form: Form) -> Drawing:
 
 def matrix(analysis: Analysis, form: Form) -> Drawing:
     """The block of the default pair: source experts across, target experts down, red positive, blue negative."""
-    layer, predecessor = analysis.default_pair
-    block = analysis.coupling[form].blocks[analysis.default_pair]
+    pair = analysis.default_pair
+    assert pair, "drawn only where some layer sees another"
+    layer, predecessor = pair
+    block = analysis.coupling[form].blocks[pair]
     limit = symmetric_range(block)
     figure, grid = new_figure(5.4, width=6.4)
     axes = grid[0, 0]

@@ -46,7 +46,7 @@ class Model:
 
     def open(self) -> LM:
         """Loads it, as lm_eval's model `hero` or `hf`. `hf` runs the code that the folder brings with it."""
-        device = {} if self.device is None else {"device": self.device}
+        device: dict[str, Any] = {} if self.device is None else {"device": self.device}
         if self.backend == "hero":
             from hero_moe.harness import HeroLM
 

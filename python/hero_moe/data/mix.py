@@ -34,7 +34,7 @@ class Corpus:
     dataset: str
     paths: tuple[str, ...]
     weight: float
-    reading: dict[str, str]
+    reading: dict[str, Any]
     chat_template: str = "plain"
     config: str | None = None
     split: str = "train"

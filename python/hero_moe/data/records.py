@@ -146,7 +146,8 @@ class RecordFormat:
 
 def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
     parts = [name] if name in schema.names else name.split(".")
-    names, kind = list(schema.names), None
+    names: list[str] = list(schema.names)
+    kind: Any = None
     for depth, part in enumerate(parts):
         if part not in names:
             at = f' in "{".".join(parts[:depth])}"' if depth else ""
@@ -156,9 +157,9 @@ def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if messages:
-        item = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+        item: Any = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
         struct = item is not None and pa.types.is_struct(item)
-        keys = {item.field(i).name for i in range(item.num_fields)} if struct else set()
+        keys: set[str] = {item.field(i).name for i in range(item.num_fields)} if struct else set()
         if not keys >= {"role", "content"} and not keys >= {"from", "value"} and not pa.types.is_null(kind):
             raise DataError(
                 f'{path}: column "{name}" is {kind}, expected a list of role and content, or from and value'

@@ -33,8 +33,10 @@ FORMATS = {
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 ACCEPTED = ".parquet, .arrow, .jsonl or .json, the last two also with .gz or .zst"
 # What lies beside data and is none: of data sets, of tokenizers and models.
-NO_DATA = ("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
-NO_DATA += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
+NO_DATA = (
+    *("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
+)
 # Names that stand for a split wherever they are a whole word of a path.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),

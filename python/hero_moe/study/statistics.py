@@ -102,9 +102,10 @@ class Noise:
 
 def held_out_loss(run: Run) -> float:
     """Mean loss over the evaluation's tokens; NaN without an evaluation of the last step."""
-    entries = [entry for entry in run.evaluations if entry.step == run.metrics.steps[-1] and entry.tokens]
-    tokens = sum(entry.tokens for entry in entries)
-    return sum(entry.loss * entry.tokens for entry in entries) / tokens if tokens else math.nan
+    last = run.metrics.steps[-1]
+    entries = [(entry.loss, entry.tokens) for entry in run.evaluations if entry.step == last and entry.tokens]
+    tokens = sum(count for _, count in entries)
+    return sum(loss * count for loss, count in entries) / tokens if tokens else math.nan
 
 
 def _speed(run: Run) -> float:

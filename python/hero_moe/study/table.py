@@ -184,8 +184,10 @@ def _sample_json(sample: Sample) -> dict[str, Any]:
 
 def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """All numbers; null for what one seed, or no evaluation, cannot say."""
-    keys = ("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth")
-    keys += ("peak_load", "peak_change", "tokens_per_second")
+    keys = (
+        *("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth"),
+        *("peak_load", "peak_change", "tokens_per_second"),
+    )
     return {
         "baseline": study.baseline.name,
         "steps": study.steps,
