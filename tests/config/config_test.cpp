@@ -228,7 +228,8 @@ TEST(FieldHelp, SectionsAndKeys) {
                       "      last k visible layers; 0: all [>= 0]\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("[>= 1] (also model.n_routed_experts) (also model.num_local_experts)\n"),
+  EXPECT_NE(text.find("      routed experts E of a layer [>= 1] (also model.n_routed_experts) (also\n"
+                      "      model.num_local_experts)\n"),
             std::string::npos);
 }
 
