@@ -46,9 +46,8 @@ std::vector<std::string> with_joined_keys(int argc, char** argv) {
   return {words.rbegin(), words.rend()};  // CLI11 takes them from the back
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// Returns the exit status.
+int run(int argc, char** argv) {
   CLI::App hero("Pre-train Mixture-of-Experts language models whose routers know their own history.");
   hero.require_subcommand(1);
   hero.set_version_flag(
@@ -78,6 +77,14 @@ int main(int argc, char** argv) {
     if (e.get_exit_code() == 0) return hero.exit(e);
     print_mistake(hero, e);
     return 2;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
   } catch (const hero::UserError& e) {
     std::fprintf(stderr, "hero: %s\n", e.what());
     return 2;

@@ -26,7 +26,7 @@ const Field& known(const std::vector<Field>& list, const std::string& place, con
 
 // "[0, 3]" or "0,3" as a list; anything else stays text.
 Scalar integers(const std::string& text) {
-  std::string inner = text.starts_with("[") && text.ends_with("]") ? text.substr(1, text.size() - 2) : text;
+  std::string inner = text.starts_with('[') && text.ends_with(']') ? text.substr(1, text.size() - 2) : text;
   std::erase(inner, ' ');
   std::vector<int64_t> list;
   for (size_t begin = 0; begin < inner.size();) {
