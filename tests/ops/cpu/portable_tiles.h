@@ -5,9 +5,10 @@
 // rows alone, and a load sets the others to zero.
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdlib>
+#include <cstring>
 
+#include "ops/cpu/portable_bf16.h"
 #include "ops/cpu/tile_block.h"
 
 namespace hero::test {
@@ -74,11 +75,6 @@ class PortableTiles {
     if (mine().rows[Tile] == 0) std::abort();  // the processor raises an exception
     return mine().rows[Tile];
   }
-
-  static float flushed(float x) { return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-  static float upper(uint32_t word) { return flushed(std::bit_cast<float>(word & 0xffff0000u)); }
-  static float lower(uint32_t word) { return flushed(std::bit_cast<float>(word << 16)); }
-  static float fused(float x, float y, float sum) { return flushed(std::fma(x, y, sum)); }
 };
 
 }  // namespace hero::test
