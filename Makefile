@@ -26,7 +26,7 @@ demo: program ## corpus, baseline and HERO training, comparison report in runs/d
 test: build ## C++ tests, then Python tests; minutes
 	@failed=0; $(CTEST) -LE long || failed=1; $(PYTEST) -m "not long" || failed=1; exit $$failed
 
-test-sets: build ## the tests of numbers, with each instruction set that this processor has
+test-sets: build ## all tests but the long ones, once with each instruction set that this processor has
 	@scripts/test_sets.sh
 
 test-all: build ## all tests, the long ones too, once more with each instruction set, and the fuzzers

@@ -47,5 +47,5 @@ target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
 
 # nccl.h comes with the wheel, in a package of its own beside it.
-target_sources(hero_cuda PRIVATE src/parallel/cuda/nccl.cpp)
-set_source_files_properties(src/parallel/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${HERO_TORCH_DIR}/../nvidia/nccl/include")
+target_sources(hero_cuda PRIVATE src/distributed/cuda/nccl.cpp)
+set_source_files_properties(src/distributed/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${HERO_TORCH_DIR}/../nvidia/nccl/include")

@@ -1,4 +1,4 @@
-# embed_python(FOLDER OUTPUT): writes OUTPUT, a C++ file with the text of FOLDER's modules for folder/python_files.h,
+# embed_python(FOLDER OUTPUT): writes OUTPUT, a C++ file with the text of FOLDER's modules for hf/python_files.h,
 # when CMake runs; it runs again when one of them changes. Literals are cut: compilers take none above 64 KiB.
 function(embed_python folder output)
   file(GLOB files CONFIGURE_DEPENDS "${folder}/*.py")
@@ -18,7 +18,7 @@ function(embed_python folder output)
     endwhile()
     string(APPEND entries "  {\"${name}\",${literal}},\n")
   endforeach()
-  file(CONFIGURE OUTPUT "${output}" CONTENT "#include \"folder/python_files.h\"
+  file(CONFIGURE OUTPUT "${output}" CONTENT "#include \"hf/python_files.h\"
 
 namespace hero {
 

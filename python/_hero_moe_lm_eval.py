@@ -1,4 +1,4 @@
-"""Makes `lm_eval --model hero` find hero_moe.harness.
+"""Makes `lm_eval --model hero` find hero_moe.evals.harness.
 
 lm_eval looks models up in a registry of names and has no entry points for those of other packages. So
 hero_moe_lm_eval.pth, which Python reads when it starts, calls `watch`: the name is added when a program
@@ -23,7 +23,7 @@ def register() -> None:
     from lm_eval.api.registry import model_registry
 
     if "hero" not in model_registry:
-        model_registry.register("hero", target="hero_moe.harness:HeroLM")
+        model_registry.register("hero", target="hero_moe.evals.harness:HeroLM")
 
 
 class _Finder:

@@ -1,24 +1,24 @@
-"""Keeps the way of the data: a file of src/FOLDER includes only files of its own folder or of one above it.
+"""Checks the include order: a file of src/FOLDER includes only files of its own folder or of one before it in FOLDERS.
 
-Also keeps tensors out of the folders that need none. Prints one line per offence, and exits 1 if there is one.
+Also keeps tensor headers out of the folders that need none. Prints one line per violation, and exits 1 if there is one.
 """
 
 import re
 import sys
 from pathlib import Path
 
-FOLDERS = "config parallel data ops model folder loss optim checkpoint eval train analyze cost plan bench generate inspect export study serve main".split()
-NO_TENSORS = {"config", "data"}
+FOLDERS = "io config tokenizer data distributed ops model loss optim hf checkpoint train inference analysis perf study cli".split()
+NO_TENSORS = {"io", "config", "tokenizer", "data"}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 
 
-def offences(root: Path):
+def violations(root: Path):
     """Yields "file:line: what is wrong" for every file below `root`, the folder `src`."""
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"}):
         inner = path.relative_to(root)
-        folder = inner.parts[0] if len(inner.parts) > 1 else "main"
+        folder = inner.parts[0]
         if folder not in FOLDERS:
-            yield f"{path}: folder '{folder}' has no place in the order: {' '.join(FOLDERS)}"
+            yield f"{path}: folder '{folder}' is not in the include order: {' '.join(FOLDERS)}"
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if match := INCLUDE.match(line):
@@ -42,7 +42,7 @@ def judge(root: Path, folder: str, bracket: str, target: str):
 
 
 def main():
-    found = list(offences(Path(__file__).resolve().parent.parent / "src"))
+    found = list(violations(Path(__file__).resolve().parent.parent / "src"))
     for line in found:
         print(line)
     if found:

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "checkpoint/manifest.h"
-#include "config/error.h"
-#include "folder/durable_file.h"
+#include "io/durable_file.h"
+#include "io/error.h"
 
 namespace fs = std::filesystem;
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "folder/resolve.h"
+#include "hf/resolve.h"
 
 namespace hero {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "data/sha256.h"
+#include "io/sha256.h"
 
 namespace fs = std::filesystem;
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/file_hash.h"
+#include "io/file_hash.h"
 
 namespace hero {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "folder/ranges.h"
+#include "hf/ranges.h"
 
 namespace hero {
 namespace {

@@ -10,11 +10,11 @@
 #include <numeric>
 
 #include "checkpoint/manifest.h"
-#include "config/error.h"
-#include "data/sha256.h"
-#include "folder/durable_file.h"
-#include "folder/load.h"
-#include "folder/safetensors.h"
+#include "hf/load.h"
+#include "hf/safetensors.h"
+#include "io/durable_file.h"
+#include "io/error.h"
+#include "io/sha256.h"
 
 namespace fs = std::filesystem;
 

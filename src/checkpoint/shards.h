@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_hash.h"
-#include "folder/ranges.h"
+#include "hf/ranges.h"
+#include "io/file_hash.h"
 
 namespace hero {
 

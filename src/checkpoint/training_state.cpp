@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/pieces.h"
-#include "config/error.h"
-#include "data/file_io.h"
-#include "data/tokenizer_export.h"
-#include "folder/load.h"
-#include "folder/model_config.h"
+#include "hf/load.h"
+#include "hf/model_config.h"
+#include "io/error.h"
+#include "io/file_io.h"
+#include "tokenizer/tokenizer_export.h"
 
 namespace hero {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "checkpoint/shards.h"
-#include "config/error.h"
+#include "io/error.h"
 
 namespace fs = std::filesystem;
 

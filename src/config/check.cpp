@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "config/config.h"
-#include "config/error.h"
 #include "config/fields.h"
 #include "config/toml_file.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -6,9 +6,9 @@
 #include <map>
 #include <sstream>
 
-#include "config/error.h"
 #include "config/fields.h"
 #include "config/toml_file.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "config/config.h"
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 

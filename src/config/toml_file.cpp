@@ -11,7 +11,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "config/error.h"
-#include "data/file_io.h"
-#include "data/line_reader.h"
-#include "data/utf8.h"
+#include "io/error.h"
+#include "io/file_io.h"
+#include "io/line_reader.h"
+#include "io/utf8.h"
 
 namespace hero {
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "config/error.h"
-#include "data/file_io.h"
+#include "io/error.h"
+#include "io/file_io.h"
 
 namespace hero {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "config/error.h"
 #include "data/counter_random.h"
+#include "io/error.h"
 
 namespace hero {
 

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <string_view>
 
-#include "config/error.h"
 #include "data/counter_random.h"
+#include "io/error.h"
 
 namespace hero {
 

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "config/error.h"
-#include "data/file_io.h"
+#include "io/error.h"
+#include "io/file_io.h"
 
 namespace hero {
 

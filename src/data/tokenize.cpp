@@ -8,13 +8,13 @@
 #include <thread>
 #include <vector>
 
-#include "config/error.h"
 #include "data/counter_random.h"
-#include "data/file_io.h"
 #include "data/indexed_writer.h"
-#include "data/ordered_parallel.h"
-#include "data/progress.h"
-#include "data/tokenizer.h"
+#include "io/error.h"
+#include "io/file_io.h"
+#include "io/ordered_parallel.h"
+#include "io/progress.h"
+#include "tokenizer/tokenizer.h"
 
 namespace hero {
 

@@ -8,11 +8,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "config/error.h"
 #include "data/counter_random.h"
-#include "data/ordered_parallel.h"
-#include "data/progress.h"
-#include "data/utf8.h"
+#include "io/error.h"
+#include "io/ordered_parallel.h"
+#include "io/progress.h"
+#include "io/utf8.h"
 
 namespace hero {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "parallel/group.h"
+#include "distributed/group.h"
 
 namespace hero {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "distributed/group.h"
 #include "model/parameters.h"
 #include "optim/piece.h"
-#include "parallel/group.h"
 
 namespace hero {
 

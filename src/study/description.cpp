@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "config/error.h"
+#include "io/error.h"
 #include "model/counts.h"
 
 namespace hero {

@@ -11,12 +11,12 @@
 #include <optional>
 #include <thread>
 
-#include "config/error.h"
-#include "data/file_io.h"
-#include "data/step_progress.h"
-#include "folder/resolve.h"
-#include "study/child.h"
-#include "train/stop_signal.h"
+#include "hf/resolve.h"
+#include "io/child.h"
+#include "io/error.h"
+#include "io/file_io.h"
+#include "io/step_progress.h"
+#include "io/stop_signal.h"
 
 namespace hero {
 namespace {

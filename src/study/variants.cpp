@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "config/error.h"
-#include "eval/config_option.h"
+#include "config/find.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "config/error.h"
-#include "folder/durable_file.h"
+#include "io/durable_file.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 
-#include "train/append_file.h"
+#include "io/append_file.h"
 
 namespace hero {
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <map>
 
+#include "distributed/world.h"
 #include "model/transformer.h"
 #include "ops/deferred.h"
-#include "parallel/schedule.h"
-#include "parallel/world.h"
+#include "train/schedule.h"
 
 namespace hero {
 

@@ -8,15 +8,15 @@
 #include <cerrno>
 #include <cstring>
 
-#include "checkpoint/file_hash.h"
-#include "config/error.h"
 #include "config/fields.h"
-#include "data/file_io.h"
-#include "data/tokenizer_export.h"
-#include "folder/load.h"
-#include "folder/model_config.h"
-#include "folder/resolve.h"
+#include "hf/load.h"
+#include "hf/model_config.h"
+#include "hf/resolve.h"
+#include "io/error.h"
+#include "io/file_hash.h"
+#include "io/file_io.h"
 #include "ops/cuda_library.h"
+#include "tokenizer/tokenizer_export.h"
 #include "train/version.h"
 
 namespace hero {

@@ -5,7 +5,7 @@
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
-#include "parallel/world.h"
+#include "distributed/world.h"
 #include "train/trainer.h"
 
 namespace hero {

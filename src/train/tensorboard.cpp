@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "config/error.h"
-#include "folder/durable_file.h"
+#include "io/durable_file.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

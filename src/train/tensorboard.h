@@ -7,7 +7,7 @@
 #include <memory>
 #include <string_view>
 
-#include "train/append_file.h"
+#include "io/append_file.h"
 
 namespace hero {
 

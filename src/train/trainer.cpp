@@ -8,20 +8,20 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "config/error.h"
 #include "config/warnings.h"
-#include "data/step_progress.h"
-#include "folder/load.h"
+#include "distributed/activity.h"
+#include "distributed/world.h"
+#include "hf/load.h"
+#include "io/error.h"
+#include "io/step_progress.h"
+#include "io/stop_signal.h"
 #include "model/counts.h"
 #include "model/part.h"
 #include "ops/cuda_library.h"
-#include "parallel/activity.h"
-#include "parallel/world.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/step.h"
-#include "train/stop_signal.h"
 
 namespace hero {
 namespace {

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <torch/version.h>
 
-#include "checkpoint/file_hash.h"
+#include "io/file_hash.h"
 #include "ops/ops.h"
 
 namespace hero {

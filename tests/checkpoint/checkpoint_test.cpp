@@ -3,7 +3,7 @@
 #include <random>
 
 #include "checkpoint/example_run.h"
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "checkpoint/example_run.h"
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero::test {
 

@@ -11,9 +11,9 @@
 
 #include "checkpoint/ranks.h"
 #include "checkpoint/writer.h"
-#include "folder/ranges.h"
-#include "folder/safetensors.h"
-#include "folder/temporary_folder.h"
+#include "hf/ranges.h"
+#include "hf/safetensors.h"
+#include "hf/temporary_folder.h"
 
 namespace hero::test {
 

@@ -8,9 +8,9 @@
 
 #include "checkpoint/ranks.h"
 #include "checkpoint/training_state.h"
-#include "config/error.h"
-#include "folder/load.h"
-#include "folder/temporary_folder.h"
+#include "hf/load.h"
+#include "hf/temporary_folder.h"
+#include "io/error.h"
 #include "optim/adamw.h"
 #include "oracle/small_models.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/writer.h"
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero::test {
 

@@ -9,7 +9,7 @@
 
 #include "checkpoint/example_run.h"
 #include "checkpoint/ranks.h"
-#include "folder/load.h"
+#include "hf/load.h"
 
 namespace hero {
 namespace {

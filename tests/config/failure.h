@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/files.h"
-#include "data/utf8.h"
+#include "io/utf8.h"
 
 namespace hero {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 

@@ -4,7 +4,7 @@
 
 #include "data/files.h"
 #include "data/indexed_writer.h"
-#include "data/sha256.h"
+#include "io/sha256.h"
 
 namespace hero {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "data/files.h"
 #include "data/indexed_dataset.h"
-#include "data/nasty_text.h"
-#include "data/sha256.h"
-#include "data/tokenizer.h"
 #include "data/tokenizer_training.h"
+#include "io/sha256.h"
+#include "tokenizer/nasty_text.h"
+#include "tokenizer/tokenizer.h"
 
 namespace hero {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <memory>
 
-#include "config/error.h"
-#include "folder/model_config.h"
-#include "folder/safetensors.h"
-#include "folder/weight_shapes.h"
+#include "hf/model_config.h"
+#include "hf/safetensors.h"
+#include "hf/weight_shapes.h"
+#include "io/error.h"
 
 namespace hero::fuzz {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "config/error.h"
+#include "io/error.h"
 #include "oracle/small_models.h"
 #include "oracle/training.h"
 #include "train/step.h"

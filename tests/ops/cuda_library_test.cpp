@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "config/error.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hero_moe.bench import sandbox
+from hero_moe.evals import sandbox
 from program import ran
 
 # Before anybody imports torch or transformers: nothing is downloaded, and the code of model folders that transformers

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-PROGRAM = os.environ.get("HERO_PROGRAM", str(Path(__file__).parents[2] / "build" / "hero"))
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("HERO_PROGRAM", str(ROOT / "build" / "hero"))
+CONFIGS = ROOT / "configs"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 # Small enough for a step of some ten milliseconds on one thread.

@@ -85,7 +85,7 @@ class Tally:
 def command(check: Check, case: Case) -> str:
     """The command line that repeats a case from the repository's root."""
     script = Path(check.__code__.co_filename).resolve().relative_to(ROOT)
-    return f".venv/bin/python {script} --case {shlex.quote(json.dumps(case))}"
+    return f"PYTHONPATH=tests/python .venv/bin/python {script} --case {shlex.quote(json.dumps(case))}"
 
 
 def drawn(cases: SearchStrategy[Case], count: int, first_seed: int) -> list[Case]:

@@ -10,8 +10,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "config/error.h"
-#include "folder/temporary_folder.h"
+#include "hf/temporary_folder.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "config/error.h"
-#include "folder/temporary_folder.h"
+#include "hf/temporary_folder.h"
+#include "io/error.h"
 
 namespace hero {
 namespace {
@@ -117,7 +117,7 @@ TEST(TensorBoardLog, FolderIsMadeOrARunErrorTellsWhyNot) {
   EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
 }
 
-// Leaves a file for tests/python/test_event_file.py, which reads it with TensorBoard.
+// Leaves a file for tests/python/train/test_event_file.py, which reads it with TensorBoard.
 TEST(TensorBoardLog, FileForPython) {
   const char* folder = std::getenv("HERO_EVENT_FOLDER");
   if (!folder) GTEST_SKIP() << "HERO_EVENT_FOLDER is not set";

@@ -19,10 +19,10 @@ import matplotlib
 from hero_moe.analysis.drawing import Rendered
 from hero_moe.analysis.reading import load_analysis
 from hero_moe.analysis.sections import build_report
-from hero_moe.figures import STYLE
-from hero_moe.report import write_atomically
-from hero_moe.run_files import InputError, load_run, run_names
-from hero_moe.sections import Comparison
+from hero_moe.report.figures import STYLE
+from hero_moe.report.output import write_atomically
+from hero_moe.report.run_files import InputError, load_run, run_names
+from hero_moe.report.sections import Comparison
 
 PROGRAM = "hero analyze"
 # Every name a figure can have: those of an older analysis that this one lacks are removed.

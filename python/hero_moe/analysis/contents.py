@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from hero_moe.comparison import Peak
+from hero_moe.report.comparison import Peak
 
 Place = tuple[int, int]  # layer, predecessor
 Form = Literal["raw", "centered"]  # blocks as in the paper; without the means of their rows and columns

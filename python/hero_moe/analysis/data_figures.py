@@ -10,8 +10,8 @@ from matplotlib.ticker import PercentFormatter
 
 from hero_moe.analysis.contents import Analysis, Data, Paths, Utilisation
 from hero_moe.analysis.drawing import NEUTRAL, Drawing, add_bar, expert_ticks, layer_ticks, level_line
-from hero_moe.figures import COLOURS, GREY, new_figure, percent_ticks
-from hero_moe.routing_figures import short_name, show_map
+from hero_moe.report.figures import COLOURS, GREY, new_figure, percent_ticks
+from hero_moe.report.routing_figures import short_name, show_map
 
 SHOWN_TOKENS = 6
 TOKEN_FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Emoji"]

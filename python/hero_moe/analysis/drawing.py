@@ -22,9 +22,9 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
-from hero_moe import page
 from hero_moe.analysis.contents import Form, Model
-from hero_moe.figures import GREY, STYLE, inline_svg, svg_text
+from hero_moe.report import page
+from hero_moe.report.figures import GREY, STYLE, inline_svg, svg_text
 
 PRINT_DPI = 200
 PAGE_PIXELS = 108  # of the page's width, for one inch of a figure

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from hero_moe import page
 from hero_moe.analysis.contents import FORMS, Analysis, Data, Place
 from hero_moe.analysis.data_figures import token_names
 from hero_moe.analysis.drawing import stage_spans
 from hero_moe.analysis.weight_figures import symmetric_range
+from hero_moe.report import page
 
 MOST_BLOCKS = 11_000_000  # base64 characters of all blocks on a page, with their means
 MOST_TOKENS = 1024

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hero_moe.run_files import InputError
+from hero_moe.report.run_files import InputError
 
 
 def found(value: Any) -> str:

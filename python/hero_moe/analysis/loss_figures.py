@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hero_moe.analysis.drawing import Drawing
-from hero_moe.figures import LineStyle, draw_advantages, draw_losses, new_figure
-from hero_moe.sections import Comparison, named_baseline
+from hero_moe.report.figures import LineStyle, draw_advantages, draw_losses, new_figure
+from hero_moe.report.sections import Comparison, named_baseline
 
 
 def _legend(figure: Figure, names: Sequence[str], styles: Sequence[LineStyle]) -> None:

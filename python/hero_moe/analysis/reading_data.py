@@ -6,8 +6,8 @@ import numpy as np
 
 from hero_moe.analysis.contents import FORMS, Data, Form, Model, Paths, Place, Removal, Utilisation
 from hero_moe.analysis.fields import Fields
-from hero_moe.comparison import Peak
-from hero_moe.run_files import InputError
+from hero_moe.report.comparison import Peak
+from hero_moe.report.run_files import InputError
 
 
 def read_data(top: Fields, model: Model, pairs: set[Place]) -> Data:

@@ -17,8 +17,8 @@ from hero_moe.analysis.drawing import (
     layer_ticks,
 )
 from hero_moe.analysis.weight_figures import hidden_pairs_note, strongest
-from hero_moe.figures import new_figure, percent_ticks
-from hero_moe.sections import signed
+from hero_moe.report.figures import new_figure, percent_ticks
+from hero_moe.report.sections import signed
 
 
 def dependency_against_change(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hero_moe import page
 from hero_moe.analysis import explorer
 from hero_moe.analysis.contents import FORMS, Analysis
 from hero_moe.analysis.data_figures import agreement, history_share, routing_paths, utilisation
@@ -13,7 +12,8 @@ from hero_moe.analysis.drawing import Drawing, Rendered, render
 from hero_moe.analysis.loss_figures import loss_drawings
 from hero_moe.analysis.removal_figures import removal, removal_loss
 from hero_moe.analysis.weight_figures import weight_drawings
-from hero_moe.sections import Comparison, loss_section, plain, short_count
+from hero_moe.report import page
+from hero_moe.report.sections import Comparison, loss_section, plain, short_count
 
 NO_DATA = (
     "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens "

@@ -16,8 +16,8 @@ from hero_moe.analysis.drawing import (
     layer_ticks,
     level_line,
 )
-from hero_moe.figures import new_figure
-from hero_moe.routing_figures import label_outside
+from hero_moe.report.figures import new_figure
+from hero_moe.report.routing_figures import label_outside
 
 
 def distances(analysis: Analysis) -> Drawing:

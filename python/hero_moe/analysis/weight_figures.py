@@ -13,8 +13,8 @@ import numpy as np
 from hero_moe.analysis.contents import FORMS, Analysis, Form, Place
 from hero_moe.analysis.drawing import Drawing, add_bar, draw_pair_table, expert_ticks, figure_name, pair_name
 from hero_moe.analysis.strong_figures import bias, distances
-from hero_moe.figures import new_figure
-from hero_moe.routing_figures import label_outside
+from hero_moe.report.figures import new_figure
+from hero_moe.report.routing_figures import label_outside
 
 CLIPPED = 99.8  # percentile of |w| that bounds the colours
 

@@ -18,7 +18,7 @@ import tokenizers
 from hero_moe.data.tokenizer_file import TokenizerFile
 
 SPACE_SYMBOL = "\u2581"  # SentencePiece's own sign for the space
-LONGEST_WORD = 1 << 16  # bytes; src/data/tokenizer.cpp cuts longer words
+LONGEST_WORD = 1 << 16  # bytes; src/tokenizer/tokenizer.cpp cuts longer words
 PROBE = "  a  b\t\n\n \ufb01\u00a0\r\n\x01\U0001f986 "
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from hero_moe import page
-from hero_moe.figures import SMOOTHED, SMOOTHED_DIFFERENCE, STYLE, to_svg
-from hero_moe.report import write_atomically
-from hero_moe.run_files import InputError
+from hero_moe.report import page
+from hero_moe.report.figures import SMOOTHED, SMOOTHED_DIFFERENCE, STYLE, to_svg
+from hero_moe.report.output import write_atomically
+from hero_moe.report.run_files import InputError
 from hero_moe.study import drawing, table
 from hero_moe.study.reading import Study, load_study
 from hero_moe.study.statistics import Result, results

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hero_moe.figures import (
+from hero_moe.report.figures import (
     BASELINE_COLOUR,
     COLOURS,
     DASHES,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hero_moe.run_files import InputError, Run, load_run
+from hero_moe.report.run_files import InputError, Run, load_run
 
 COSTS = (
     "parameters",

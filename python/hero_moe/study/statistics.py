@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from hero_moe.comparison import end_mean, final_loss, peak_load, smooth
-from hero_moe.figures import SMOOTHED_DIFFERENCE, smoothing_window
-from hero_moe.run_files import Run
+from hero_moe.report.comparison import end_mean, final_loss, peak_load, smooth
+from hero_moe.report.figures import SMOOTHED_DIFFERENCE, smoothing_window
+from hero_moe.report.run_files import Run
 from hero_moe.study.reading import Study, Variant
 
 CONFIDENCE = 0.95

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hero_moe.sections import NONE, percent, plain, signed
+from hero_moe.report.sections import NONE, percent, plain, signed
 from hero_moe.study.reading import Study
 from hero_moe.study.statistics import Noise, Result, Sample
 

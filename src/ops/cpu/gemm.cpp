@@ -8,7 +8,7 @@
 #include <exception>
 #include <string>
 
-#include "config/error.h"
+#include "io/error.h"
 #include "ops/cpu/gemm_block.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"

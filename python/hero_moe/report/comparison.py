@@ -1,0 +1,144 @@
+"""The numbers of a comparison: final losses, differences to the baseline, smoothing and thinning of curves.
+
+The loss compared is the language-model loss, without auxiliary terms: variants add different ones. All averages
+over "the end" of a run take the last tenth of its steps, rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hero_moe.report.run_files import Run, last_tenth
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Loss of a run minus the baseline's on the steps that both have; `end` is its mean over their last tenth,
+    and `relative` that divided by the baseline's mean loss there."""
+
+    steps: np.ndarray
+    values: np.ndarray
+    end: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The busiest expert of a map of shares: layers count from 1, experts from 0, `share` is a part of all tokens."""
+
+    layer: int
+    expert: int
+    share: float
+
+
+def end_mean(values: np.ndarray) -> float:
+    """Mean of the last tenth of `values` [N]; NaN where one of those is NaN or there are none."""
+    return float(np.mean(values[-last_tenth(len(values)) :])) if len(values) else float("nan")
+
+
+def final_loss(run: Run) -> float:
+    """Language-model loss in nats per token, averaged over the last tenth of the run's steps."""
+    return end_mean(run.metrics.scalars["lm_loss"])
+
+
+def pick_baseline(runs: list[Run]) -> Run:
+    """The first run with `router.kind = "baseline"`, or else the first one."""
+    return next((run for run in runs if run.config.get("router.kind") == "baseline"), runs[0])
+
+
+def difference(run: Run, baseline: Run) -> Difference | None:
+    """Step-by-step loss difference, or None where the runs share no step."""
+    steps, mine, theirs = np.intersect1d(
+        run.metrics.steps, baseline.metrics.steps, assume_unique=True, return_indices=True
+    )
+    if not len(steps):
+        return None
+    reference = baseline.metrics.scalars["lm_loss"][theirs]
+    values = run.metrics.scalars["lm_loss"][mine] - reference
+    end = end_mean(values)
+    return Difference(steps=steps, values=values, end=end, relative=end / (end_mean(reference) or np.nan))
+
+
+def peak_load(run: Run) -> float:
+    """Share of all tokens that the busiest expert of any layer receives in a step, averaged over the last tenth of
+    the run's steps; NaN where one of them lacks it."""
+    return end_mean(run.metrics.scalars["max_expert_share"])
+
+
+def mapped_peak(run: Run) -> Peak | None:
+    """The busiest expert of the run's mean routing snapshot, or None without a snapshot."""
+    if run.routing is None or not np.isfinite(run.routing.share).any():
+        return None
+    layer, expert = np.unravel_index(np.nanargmax(run.routing.share), run.routing.share.shape)
+    return Peak(layer=int(layer) + 1, expert=int(expert), share=float(run.routing.share[layer, expert]))
+
+
+def layer_mean(values_NL: np.ndarray) -> np.ndarray:
+    """Mean over the layers that have a value, per record; NaN where none has."""
+    present = np.isfinite(values_NL)
+    total = np.where(present, values_NL, 0.0).sum(axis=1)
+    return np.divide(
+        total, present.sum(axis=1), out=np.full(len(values_NL), np.nan), where=present.any(axis=1)
+    )
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Centered moving mean over `window` records; skips NaN.
+
+    At the end the window is cut off. At the start it grows from one record, always centered, so that the steep
+    fall of a training loss is followed and not averaged away.
+    """
+    half = window // 2
+    if half == 0:
+        return values
+    present = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(present, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(present)])
+    index = np.arange(len(values))
+    reach = np.minimum(index, half)
+    low, high = index - reach, np.minimum(index + reach + 1, len(values))
+    count = counts[high] - counts[low]
+    return np.divide(sums[high] - sums[low], count, out=np.full(len(values), np.nan), where=count > 0)
+
+
+def thin(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps at most `limit` evenly spaced points, the first and the last among them."""
+    if len(x) <= limit:
+        return x, y
+    keep = np.linspace(0, len(x) - 1, limit).round().astype(int)
+    return x[keep], y[keep]
+
+
+def thin_extremes(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps at most `limit` points: lowest and highest of equal stretches, so that no spike is lost."""
+    if len(x) <= limit:
+        return x, y
+    kept: list[int] = []
+    for stretch in np.array_split(np.arange(len(x)), limit // 2):
+        finite = stretch[np.isfinite(y[stretch])]
+        stretch = finite if len(finite) else stretch[:1]
+        kept += sorted({int(stretch[np.argmin(y[stretch])]), int(stretch[np.argmax(y[stretch])])})
+    return x[kept], y[kept]
+
+
+def bucket_means(values_NL: np.ndarray, limit: int) -> np.ndarray:
+    """Means [min(N, limit), L] of equal stretches of records, skipping NaN."""
+    stretches = np.array_split(values_NL, min(len(values_NL), limit))
+    return np.stack([layer_mean(stretch.T) for stretch in stretches])
+
+
+def differing_keys(runs: list[Run]) -> list[str]:
+    """Configuration keys, in file order, whose values are not the same in all runs (a missing key is a value)."""
+    missing = object()
+    return [
+        key
+        for key in all_keys(runs)
+        if any(run.config.get(key, missing) != runs[0].config.get(key, missing) for run in runs)
+    ]
+
+
+def all_keys(runs: list[Run]) -> list[str]:
+    """Every configuration key of any run, in file order."""
+    return list(dict.fromkeys(key for run in runs for key in run.config))

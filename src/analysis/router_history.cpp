@@ -1,0 +1,46 @@
+#include "analysis/router_history.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "hf/load.h"
+#include "io/error.h"
+
+namespace hero {
+
+RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& config)
+    : layout_(moe_layers(config.model), config.model.num_experts, config.router),
+      scale_(config.router.scale) {
+  if (config.router.kind != "hero") {
+    throw UserError(folder.string() + ": router.kind = \"" + config.router.kind +
+                    "\", expected a HERO model: there is no routing history to look at");
+  }
+  const ShardedReader reader(folder, "model");
+  const int64_t d = config.model.hidden_size, e = layout_.experts();
+  const auto numbers = moe_numbers(config.model);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == 0) continue;
+    const auto seen = static_cast<int64_t>(layout_.visible(numbers[i]).size());
+    const std::string name = "model.layers." + std::to_string(i) + ".mlp.gate.weight";
+    const auto& found = find_tensor(reader, folder.string(), name, {e, d + seen * e});
+    if (seen == 0) {
+      blocks_.emplace_back();
+      continue;
+    }
+    const auto whole = read_elements(found, {0, e * (d + seen * e)}).view({e, -1});
+    blocks_.push_back(whole.slice(1, d).contiguous());
+    if (!blocks_.back().isfinite().all().item<bool>())
+      throw UserError(folder.string() + ": tensor " + name + ": found a number that is not finite");
+  }
+}
+
+at::Tensor RouterHistory::block(int64_t l, int64_t p) const {
+  const auto& seen = layout_.visible(l);
+  const auto place = std::ranges::find(seen, p);
+  TORCH_INTERNAL_ASSERT(place != seen.end());
+  const int64_t e = layout_.experts(), first = (place - seen.begin()) * e;
+  return blocks_[l - 1].slice(1, first, first + e).to(at::kDouble);
+}
+
+}  // namespace hero

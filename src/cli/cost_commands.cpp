@@ -1,0 +1,245 @@
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/config_option.h"
+#include "io/error.h"
+#include "model/counts.h"
+#include "perf/memory.h"
+#include "perf/process_memory.h"
+#include "perf/step_time.h"
+#include "perf/traffic.h"
+
+namespace hero {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct CostOptions {
+  std::vector<std::string> configs;
+  Layout layout;
+  double teraflops = 0, gigabytes = 0;  // a second; 0: not given
+  bool measure = false;
+  bool as_json = false;
+};
+
+// A quantity of both variants; the difference is HERO minus baseline.
+struct Row {
+  std::string name;
+  double baseline = 0, hero = 0;
+};
+
+struct Table {
+  std::string name, unit;  // "MiB", "ms", or empty: thousands, millions and so on
+  std::vector<Row> rows;
+  std::string total = "total";  // name of the last row; empty: none
+};
+
+Row& row_of(Table& table, const std::string& name) {
+  for (Row& row : table.rows) {
+    if (row.name == name) return row;
+  }
+  return table.rows.emplace_back(Row{.name = name});
+}
+
+using Column = double Row::*;
+
+void add_parts(Table& table, const std::vector<Part>& parts, Column column, double Part::* quantity,
+               double times = 1) {
+  for (const Part& part : parts) row_of(table, part.name).*column += part.*quantity * times;
+}
+
+void add_bytes(Table& table, const std::vector<MemoryPart>& parts, Column column) {
+  for (const MemoryPart& part : parts) row_of(table, part.name).*column += part.bytes;
+}
+
+void add_times(Table& table, const std::vector<TimePart>& parts, Column column) {
+  for (const TimePart& part : parts) row_of(table, part.name).*column += part.seconds;
+}
+
+void finish(Table& table) {
+  std::erase_if(table.rows, [](const Row& row) { return row.baseline == 0 && row.hero == 0; });
+  if (table.total.empty()) return;
+  Row sum{.name = table.total};
+  for (const Row& row : table.rows) {
+    sum.baseline += row.baseline;
+    sum.hero += row.hero;
+  }
+  table.rows.push_back(sum);
+}
+
+Table router_rows(const std::vector<Part>& baseline, const std::vector<Part>& hero, double tokens) {
+  Table table{.name = "router operations of a step", .unit = "", .rows = {}, .total = ""};
+  const auto sum = [&](const std::vector<Part>& parts, auto operations) {
+    double n = 0;
+    for (const Part& part : parts) {
+      if (part.name == kRouterPart || part.name == kHistoryPart) n += operations(part);
+    }
+    return n * tokens;
+  };
+  const auto exact = [](const Part& part) { return part.forward + part.backward; };
+  const auto papers = [](const Part& part) { return part.paper; };
+  table.rows = {{"paper's count", sum(baseline, papers), sum(hero, papers)},
+                {"exact", sum(baseline, exact), sum(hero, exact)}};
+  return table;
+}
+
+bool alone(const Layout& l) { return l.data * l.pipeline * l.expert * l.in_flight == 1; }
+
+// Memory and time of a run on this machine alone have a table each where there is something to say.
+std::vector<Table> tables(const Config& config, const Layout& layout, const std::optional<Rates>& rates) {
+  Config variants[2] = {config, config};
+  variants[0].router.kind = "baseline";
+  variants[1].router.kind = "hero";
+  const Column columns[2] = {&Row::baseline, &Row::hero};
+  const double tokens = static_cast<double>(config.train.global_batch * config.train.sequence) /
+                        static_cast<double>(layout.data);
+
+  Table parameters{.name = "parameters", .unit = "", .rows = {}},
+      active{.name = "active parameters", .unit = "", .rows = {}},
+      paper{.name = "operations of a step, paper's count", .unit = "", .rows = {}},
+      exact{.name = "operations of a step, exact", .unit = "", .rows = {}},
+      memory{.name = "memory of a device", .unit = "MiB", .rows = {}, .total = "peak"},
+      traffic{.name = "bytes a device sends in a step", .unit = "MiB", .rows = {}},
+      process{.name = "resident memory of hero train on CPUs", .unit = "MiB", .rows = {}, .total = "peak"},
+      time{.name = "predicted time of a step", .unit = "ms", .rows = {}};
+  std::vector<Part> parts[2];
+  for (int v = 0; v < 2; ++v) {
+    parts[v] = model_parts(variants[v]);
+    add_parts(parameters, parts[v], columns[v], &Part::parameters);
+    add_parts(active, parts[v], columns[v], &Part::active);
+    add_parts(paper, parts[v], columns[v], &Part::paper, tokens);
+    add_parts(exact, parts[v], columns[v], &Part::forward, tokens);
+    add_parts(exact, parts[v], columns[v], &Part::backward, tokens);
+    add_bytes(memory, device_memory(variants[v], layout), columns[v]);
+    add_bytes(traffic, device_traffic(variants[v], layout), columns[v]);
+    if (alone(layout)) add_bytes(process, process_memory(variants[v]), columns[v]);
+    if (rates) add_times(time, step_time(variants[v], *rates), columns[v]);
+  }
+  std::vector<Table> all = {parameters, active,  router_rows(parts[0], parts[1], tokens),
+                            paper,      exact,   memory,
+                            process,    traffic, time};
+  for (Table& table : all) finish(table);
+  std::erase_if(all, [](const Table& table) { return table.rows.size() <= (table.total.empty() ? 0u : 1u); });
+  return all;
+}
+
+// The unit that leaves the last row, the greatest, one to three digits before the point.
+std::pair<double, std::string> scale_of(const Table& table) {
+  if (table.unit == "MiB") return {1 << 20, "MiB"};
+  if (table.unit == "ms") return {1e-3, "ms"};
+  const double most = table.rows.back().hero;
+  for (const auto& [scale, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}}) {
+    if (most >= scale) return {scale, letter};
+  }
+  return {1e3, "k"};
+}
+
+void print(const std::vector<Table>& all) {
+  for (const Table& table : all) {
+    const auto [scale, unit] = scale_of(table);
+    std::printf("\n%-40s %14s %14s %14s\n", (table.name + " [" + unit + "]").c_str(), "baseline", "HERO",
+                "difference");
+    for (const Row& row : table.rows) {
+      const double difference = row.hero - row.baseline;
+      std::printf("%-40s %14.3f %14.3f %+14.3f", row.name.c_str(), row.baseline / scale, row.hero / scale,
+                  difference / scale);
+      if (row.baseline > 0 && difference != 0) std::printf("  %+.2f%%", 100 * difference / row.baseline);
+      std::printf("\n");
+    }
+  }
+}
+
+void print_json(const std::vector<Table>& all) {
+  json out = json::object();
+  for (const Table& table : all) {
+    for (const Row& row : table.rows)
+      out[table.name][row.name] = {{"baseline", row.baseline}, {"hero", row.hero}};
+  }
+  std::printf("%s\n", out.dump(1).c_str());
+}
+
+void check_layout(const Config& config, const Layout& layout) {
+  const auto refuse = [](const char* name, int64_t found, const std::string& expected) {
+    throw UserError(std::string(name) + ": found " + std::to_string(found) + ", expected " + expected);
+  };
+  if (config.train.global_batch % (layout.data * config.train.micro_batch) != 0) {
+    refuse("--data-ranks", layout.data,
+           "a number that train.global_batch / train.micro_batch = " +
+               std::to_string(config.train.global_batch / config.train.micro_batch) + " can be divided by");
+  }
+  const int64_t layers = moe_layers(config.model);
+  if (layout.pipeline > std::max<int64_t>(layers, 1))
+    refuse("--pipeline-stages", layout.pipeline,
+           "at most the model's " + std::to_string(layers) + " MoE layers");
+  if (config.model.num_experts % layout.expert != 0) {
+    refuse("--expert-ranks", layout.expert,
+           "a number that model.num_experts = " + std::to_string(config.model.num_experts) +
+               " can be divided by");
+  }
+}
+
+std::optional<Rates> rates_of(const CostOptions& options, const Config& config) {
+  Rates rates{options.teraflops * 1e12, options.gigabytes * 1e9};
+  if (!options.measure) {
+    if (rates.operations > 0) return rates;
+    if (rates.bytes > 0) throw UserError("--bandwidth: found no --rate beside it, expected both");
+    return std::nullopt;
+  }
+  const Rates measured = measure_rates(config);
+  if (rates.operations == 0) rates.operations = measured.operations;
+  if (rates.bytes == 0) rates.bytes = measured.bytes;
+  return rates;
+}
+
+void run_cost(const CostOptions& options, const std::vector<std::string>& flags) {
+  const Config config = load_config(options.configs, flags);
+  check(config);
+  check_layout(config, options.layout);
+  check_vocabulary(config);
+  const auto rates = rates_of(options, config);
+  const auto all = tables(config, options.layout, rates);
+  if (options.as_json) return print_json(all);
+  const Layout& l = options.layout;
+  std::printf(
+      "%ld tokens a step and data rank; data %ld x pipeline %ld x expert %ld; %ld x %ld tokens in flight\n",
+      config.train.global_batch * config.train.sequence / l.data, l.data, l.pipeline, l.expert, l.in_flight,
+      config.train.micro_batch * config.train.sequence);
+  if (rates) {
+    std::printf("%.3f TFLOP/s of %s products", rates->operations / 1e12, config.train.dtype.c_str());
+    std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; time in memory left out\n", rates->bytes / 1e9);
+  }
+  print(all);
+}
+
+}  // namespace
+
+void add_cost_command(CLI::App& hero) {
+  auto options = std::make_shared<CostOptions>();
+  auto* command = hero.add_subcommand(
+      "cost", "Parameters, operations, memory and traffic of a configuration, with and without history");
+  add_config_option(*command, options->configs);
+  const auto ranks = [&](const char* name, int64_t* value, const char* help) {
+    command->add_option(name, *value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  };
+  ranks("--data-ranks", &options->layout.data, "ranks that split the batch and the optimizer's state");
+  ranks("--pipeline-stages", &options->layout.pipeline, "stages that split the layers");
+  ranks("--expert-ranks", &options->layout.expert, "ranks that split every layer's experts");
+  ranks("--in-flight", &options->layout.in_flight,
+        "micro-batches whose activations a device holds at a time");
+  const auto rate = [&](const char* name, double* value, const char* help) {
+    command->add_option(name, *value, help)->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  };
+  rate("--rate", &options->teraflops,
+       "TFLOP/s of matrix products in the run's type: predicts the time of a step; 0: not given");
+  rate("--bandwidth", &options->gigabytes,
+       "GB/s of memory, reading and writing, for non-matmul work; 0: not given");
+  command->add_flag("--measure", options->measure, "measure on this machine those of the two not given");
+  command->add_flag("--json", options->as_json, "all numbers as JSON: operations, weights, bytes, seconds");
+  command->allow_extras();
+  command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
+  command->callback([options, command] { run_cost(*options, command->remaining()); });
+}
+
+}  // namespace hero

@@ -1,0 +1,90 @@
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/device_option.h"
+#include "hf/load.h"
+#include "hf/resolve.h"
+#include "io/error.h"
+#include "io/file_io.h"
+#include "io/step_progress.h"
+#include "ops/cuda_library.h"
+#include "train/evaluate.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+struct EvalOptions {
+  std::string dir, device = "auto";
+  std::vector<std::string> data;
+  int64_t batch = 8;
+  int64_t sequence = 0;  // tokens; 0: as the model's configuration says
+};
+
+int64_t chosen_sequence(const EvalOptions& options, const Config& config) {
+  const int64_t longest = config.model.max_position_embeddings;
+  if (options.sequence > longest) {
+    throw UserError("--sequence: found " + std::to_string(options.sequence) + ", expected at most " +
+                    std::to_string(longest) + ", the model's max_position_embeddings");
+  }
+  return options.sequence ? options.sequence : config.train.sequence;
+}
+
+void run_eval(const EvalOptions& options) {
+  const auto device = choose_device(options.device, "--device");
+  const auto folder = resolve_model_dir(options.dir);
+  const auto model = load_model(folder, /*dtype=*/"", device);
+  const auto& config = model->config();
+  const int64_t sequence = chosen_sequence(options, config);
+  json results = json::array();
+  std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
+  for (const auto& prefix : options.data) {
+    const SequentialReader reader(prefix, sequence, config.model.vocab_size);
+    StepProgress progress("window", reader.windows(),
+                          {.rate_unit = "tok", .rate_per_item = static_cast<double>(sequence)});
+    auto result =
+        evaluate(*model, reader, sequence, options.batch, [&](int64_t windows) { progress.update(windows); });
+    progress.finish();
+    result.name = fs::path(reader.prefix()).filename().string();
+    std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss,
+                result.perplexity);
+    std::fflush(stdout);
+    results.push_back({{"name", result.name},
+                       {"tokens", result.tokens},
+                       {"loss", result.loss},
+                       {"perplexity", result.perplexity}});
+  }
+  // A run folder keeps the result of its latest checkpoint, where the report finds it.
+  if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
+    const json result = {{"step", *checkpoint_step(folder.filename().string())}, {"datasets", results}};
+    write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
+  }
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& hero) {
+  auto options = std::make_shared<EvalOptions>();
+  auto* command = hero.add_subcommand("eval", "Loss and perplexity of a model on token files");
+  command
+      ->add_option("dir", options->dir,
+                   "run folder (its latest checkpoint; the result goes to its eval.json), checkpoint or "
+                   "model folder")
+      ->required();
+  command->add_option("--data", options->data, "prefixes of .bin and .idx files")->required();
+  command->add_option("--batch", options->batch, "sequences computed at a time")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command
+      ->add_option("--sequence", options->sequence,
+                   "tokens of a window; 0: as in training, and at most 512 where that is not known")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  add_device_option(*command, options->device);
+  command->callback([options] { run_eval(*options); });
+}
+
+}  // namespace hero

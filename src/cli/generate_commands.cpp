@@ -1,0 +1,116 @@
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/device_option.h"
+#include "hf/load.h"
+#include "hf/resolve.h"
+#include "inference/sampler.h"
+#include "io/error.h"
+#include "io/utf8.h"
+#include "ops/cuda_library.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hero {
+namespace {
+
+struct GenerateOptions {
+  std::string dir, prompt, tokenizer, device = "auto";
+  Sampling sampling;
+  bool no_cache = false;
+};
+
+// Bytes of a character may come from several tokens: print whole characters only, the rest at the end.
+class Printer {
+ public:
+  explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(int64_t id) {
+    ids_.push_back(static_cast<int32_t>(id));
+    const auto text = tokenizer_.decode(ids_);
+    if (!text.ends_with("\xEF\xBF\xBD")) flush(text);
+  }
+  void finish() { flush(tokenizer_.decode(ids_)); }
+
+ private:
+  void flush(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    ids_.clear();
+  }
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+};
+
+void run_generate(GenerateOptions options) {
+  if (const size_t bad = find_invalid_utf8(options.prompt); bad != std::string::npos) {
+    throw UserError("--prompt: byte " + std::to_string(bad) + ": invalid UTF-8, expected UTF-8 text");
+  }
+  const auto device = choose_device(options.device, "--device");
+  const auto folder = resolve_model_dir(options.dir);
+  const auto model = load_model(folder, /*dtype=*/"", device);
+  const std::string pieces = options.tokenizer.empty() ? folder.string() : options.tokenizer;
+  const Tokenizer tokenizer(pieces);
+  if (tokenizer.vocab_size() > model->config().model.vocab_size) {
+    throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) +
+                    " tokens, expected at most the model's " +
+                    std::to_string(model->config().model.vocab_size));
+  }
+  options.sampling.eos = {tokenizer.eos_id()};
+  options.sampling.cache = !options.no_cache;
+  std::vector<int64_t> prompt;
+  for (const int32_t id : tokenizer.encode(options.prompt)) prompt.push_back(id);
+  if (prompt.empty()) prompt.push_back(tokenizer.eos_id());
+  const int64_t longest = model->config().model.max_position_embeddings;
+  if (static_cast<int64_t>(prompt.size()) >= longest) {
+    throw UserError(
+        "--prompt: " + std::to_string(prompt.size()) +
+        " tokens, expected fewer than model.max_position_embeddings = " + std::to_string(longest));
+  }
+  std::fputs(options.prompt.c_str(), stdout);
+  Printer printer(tokenizer);
+  const auto ids = generate(*model, prompt, options.sampling, [&](int64_t id) {
+    if (id < tokenizer.vocab_size()) printer.add(id);
+  });
+  printer.finish();
+  std::fputs("\n", stdout);
+  const auto made = std::ssize(ids);
+  if (made < options.sampling.max_tokens && std::ssize(prompt) + made >= longest) {
+    std::fflush(stdout);
+    std::fprintf(
+        stderr,
+        "stopped after %td of %ld tokens: prompt and text reached model.max_position_embeddings = %ld\n",
+        made, options.sampling.max_tokens, longest);
+  }
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& hero) {
+  auto options = std::make_shared<GenerateOptions>();
+  auto* command = hero.add_subcommand("generate", "Continue a text");
+  auto& s = options->sampling;
+  command->add_option("dir", options->dir, "run folder (its latest checkpoint) or checkpoint")->required();
+  command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")
+      ->required();
+  command->add_option("--max-tokens", s.max_tokens, "maximum number of new tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--temperature", s.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", s.seed, "sampling seed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "tokenizer file or folder, where the model folder holds none");
+  command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
+  add_device_option(*command, options->device);
+  command->callback([options] { run_generate(*options); });
+}
+
+}  // namespace hero

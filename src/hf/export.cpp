@@ -1,0 +1,82 @@
+#include "hf/export.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "hf/load.h"
+#include "hf/model_config.h"
+#include "io/durable_file.h"
+#include "io/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+// transformers' own class builds shared experts of no width where there are none, and asks for their weights.
+void add_empty_shared_experts(const Config& config,
+                              std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  const ModelConfig& model = config.model;
+  if (model.model_type != "deepseek_v3" || model.n_shared_experts > 0) return;
+  if (!modelling_code(config).empty()) return;
+  for (int64_t i = model.first_k_dense_replace; i < model.num_hidden_layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.shared_experts.";
+    tensors.emplace_back(prefix + "gate_proj.weight", at::empty({0, model.hidden_size}));
+    tensors.emplace_back(prefix + "up_proj.weight", at::empty({0, model.hidden_size}));
+    tensors.emplace_back(prefix + "down_proj.weight", at::empty({model.hidden_size, 0}));
+  }
+}
+
+}  // namespace
+
+void export_model(const Transformer& model, const fs::path& folder, const ExportOptions& options) {
+  std::error_code error;
+  if (fs::exists(folder, error) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error))) {
+    throw UserError(folder.string() + ": found " +
+                    (fs::is_directory(folder, error) ? "files in it" : "a file") +
+                    ", expected a new or empty folder");
+  }
+  const ModelConfig& m = model.config().model;
+  if (m.norm_topk_prob && m.norm_topk_eps != ModelConfig().norm_topk_eps) {
+    std::ostringstream text;
+    text << "model.norm_topk_eps: found " << m.norm_topk_eps << ", expected " << ModelConfig().norm_topk_eps
+         << " to export: config.json has no key for it";
+    throw UserError(text.str());
+  }
+  auto tensors = model.parameters().disk_tensors();
+  const auto& buffers = model.parameters().buffers();
+  const auto type = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  for (auto& [name, tensor] : tensors)
+    tensor = tensor.to(buffers.count(name) ? at::kFloat : type).contiguous();
+  add_empty_shared_experts(model.config(), tensors);
+  std::vector<TensorView> views;
+  for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
+
+  auto texts = options.texts;
+  texts["config.json"] =
+      model_config_json(model.config(), options.eos, options.dtype == "bf16" ? "bfloat16" : "float32");
+  const std::string eos = options.eos >= 0 ? std::to_string(options.eos) : "null";
+  texts["generation_config.json"] = "{\n  \"eos_token_id\": " + eos + "\n}\n";
+  texts.merge(modelling_code(model.config()));
+
+  // "a/b/" has no file name of its own.
+  const fs::path place = folder.has_filename() ? folder : folder.parent_path();
+  const fs::path unfinished = place.string() + ".tmp-" + std::to_string(getpid());
+  const std::string failed = "cannot export to " + folder.string() + ": ";
+  try {
+    fs::remove_all(unfinished);
+    fs::create_directories(unfinished);
+    write_sharded(unfinished, "model", views, options.max_shard_bytes);
+    for (const auto& [name, text] : texts) write_durable(unfinished / name, text);
+    sync_folder(unfinished);
+    if (fs::exists(place)) fs::remove(place);
+    fs::rename(unfinished, place);
+  } catch (const std::exception& reason) {
+    fs::remove_all(unfinished, error);
+    throw RunError(failed + reason.what());
+  }
+}
+
+}  // namespace hero

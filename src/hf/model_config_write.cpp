@@ -1,0 +1,123 @@
+#include <nlohmann/json.hpp>
+
+#include "hf/model_config.h"
+#include "hf/python_files.h"
+
+namespace hero {
+
+using json = nlohmann::ordered_json;
+
+namespace {
+
+// The class that runs this model in transformers: its own, or one of the modelling code that the folder
+// carries.
+struct Code {
+  std::string file;  // none: transformers' own classes
+  std::string family;
+};
+
+Code code_of(const Config& config) {
+  const bool deepseek = config.model.model_type == "deepseek_v3";
+  const bool own = config.router.kind == "hero" || (deepseek && config.model.scoring_func == "softmax");
+  if (!own) return {"", deepseek ? "DeepseekV3" : "Qwen3Moe"};
+  return deepseek ? Code{"modeling_hero_deepseek_v3", "HeroDeepseekV3"}
+                  : Code{"modeling_hero_qwen3_moe", "HeroQwen3Moe"};
+}
+
+json rope_json(const ModelConfig& m) {
+  const RopeScaling& y = m.rope_scaling;
+  json j = {{"rope_type", y.type}, {"rope_theta", m.rope_theta}};
+  if (y.type == "default") return j;
+  j.update({{"factor", y.factor},
+            {"original_max_position_embeddings", y.original_max_position_embeddings},
+            {"beta_fast", y.beta_fast},
+            {"beta_slow", y.beta_slow},
+            {"truncate", y.truncate}});
+  if (y.mscale > 0) j["mscale"] = y.mscale;
+  if (y.mscale_all_dim > 0) j["mscale_all_dim"] = y.mscale_all_dim;
+  if (y.attention_factor > 0) j["attention_factor"] = y.attention_factor;
+  return j;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> modelling_code(const Config& config) {
+  const std::string file = code_of(config).file;
+  if (file.empty()) return {};
+  std::map<std::string, std::string> files;
+  for (const auto& [name, text] : python_files()) {
+    if (name == file + ".py" || name == "hero_router.py") files[std::string(name)] = text;
+  }
+  return files;
+}
+
+std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype) {
+  const auto& m = config.model;
+  const bool deepseek = m.model_type == "deepseek_v3";
+  const Code code = code_of(config);
+  const auto token = eos >= 0 ? json(eos) : json(nullptr);
+  json j = {{"architectures", {code.family + "ForCausalLM"}},
+            {"model_type", m.model_type},
+            {"vocab_size", m.vocab_size},
+            {"hidden_size", m.hidden_size},
+            {"intermediate_size", m.intermediate_size},
+            {"moe_intermediate_size", m.moe_intermediate_size},
+            {"num_hidden_layers", m.num_hidden_layers},
+            {"num_attention_heads", m.num_attention_heads},
+            {"num_key_value_heads", deepseek ? m.num_attention_heads : m.num_key_value_heads},
+            {"num_experts_per_tok", m.num_experts_per_tok},
+            {"norm_topk_prob", m.norm_topk_prob},
+            {"hidden_act", "silu"},
+            {"max_position_embeddings", m.max_position_embeddings},
+            {"initializer_range", m.initializer_range},
+            {"rms_norm_eps", m.rms_norm_eps},
+            {"rope_theta", m.rope_theta},
+            {"attention_bias", false},
+            {"attention_dropout", 0.0},
+            {"tie_word_embeddings", m.tie_word_embeddings},
+            {"bos_token_id", nullptr},
+            {"eos_token_id", token},
+            {"use_cache", true},
+            {"torch_dtype", dtype}};
+  if (m.rope_scaling.type != "default") j["rope_parameters"] = rope_json(m);
+  if (!code.file.empty()) {
+    const std::string classes = code.file + "." + code.family;
+    j["auto_map"] = {{"AutoModel", classes + "Model"}, {"AutoModelForCausalLM", classes + "ForCausalLM"}};
+  }
+  if (deepseek) {
+    j.update({{"n_routed_experts", m.num_experts},
+              {"n_shared_experts", m.n_shared_experts},
+              {"first_k_dense_replace", m.first_k_dense_replace},
+              {"q_lora_rank", m.q_lora_rank ? json(m.q_lora_rank) : json(nullptr)},
+              {"kv_lora_rank", m.kv_lora_rank},
+              {"qk_nope_head_dim", m.qk_nope_head_dim},
+              {"qk_rope_head_dim", m.qk_rope_head_dim},
+              {"v_head_dim", m.v_head_dim},
+              {"rope_interleave", m.rope_interleave},
+              {"scoring_func", m.scoring_func},
+              {"n_group", m.n_group},
+              {"topk_group", m.topk_group},
+              {"routed_scaling_factor", m.routed_scaling_factor}});
+  } else {
+    j.update({{"num_experts", m.num_experts},
+              {"head_dim", m.head_dim},
+              {"decoder_sparse_step", m.decoder_sparse_step},
+              {"mlp_only_layers", m.mlp_only_layers}});
+    // The only balance loss that transformers has: of all layers together.
+    if (config.router.balance == "pooled") {
+      j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});
+    }
+  }
+  if (config.router.kind == "hero") {
+    const auto& r = config.router;
+    j["hero_router"] = {{"window", r.window ? json(r.window) : json(nullptr)},
+                        {"scale", r.scale},
+                        {"eps", r.eps},
+                        {"detach", r.detach},
+                        {"history", r.history},
+                        {"stages", stage_of_layers(moe_layers(m), r)}};
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace hero

@@ -1,0 +1,105 @@
+#include "hf/ranges.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <optional>
+
+#include "config/toml_file.h"
+#include "hf/load.h"
+#include "io/error.h"
+
+namespace hero {
+namespace {
+
+struct NamedRange {
+  std::string name;
+  Range range;
+};
+
+// What slice_name wrote.
+std::optional<NamedRange> parse_slice_name(const std::string& text) {
+  const size_t open = text.rfind('[');
+  if (open == std::string::npos) return std::nullopt;
+  NamedRange found{text.substr(0, open), {0, 0}};
+  const char* last = text.data() + text.size();
+  const auto comma = std::from_chars(text.data() + open + 1, last, found.range.begin).ptr;
+  if (comma != last) std::from_chars(comma + 1, last, found.range.end);
+  return slice_name(found.name, found.range) == text ? std::optional(found) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::ranges::sort(ranges);
+  std::vector<Range> result;
+  for (const Range& range : ranges) {
+    if (!result.empty() && result.back().end == range.begin) {
+      result.back().end = range.end;
+    } else {
+      result.push_back(range);
+    }
+  }
+  return result;
+}
+
+std::string range_text(const std::vector<Range>& ranges) {
+  std::string text;
+  for (const auto& [begin, end] : ranges) {
+    text += (text.empty() ? "[" : " [") + std::to_string(begin) + ", " + std::to_string(end) + ")";
+  }
+  return text.empty() ? "none" : one_line(text, 200);
+}
+
+std::string slice_name(const std::string& name, Range range) {
+  return name + "[" + std::to_string(range.begin) + "," + std::to_string(range.end) + ")";
+}
+
+RangeReader::RangeReader(const std::filesystem::path& folder, const std::string& kind)
+    : where_(folder.string()), reader_(folder, kind) {
+  for (const auto& name : reader_.names()) {
+    if (const auto slice = parse_slice_name(name))
+      slices_[slice->name].push_back({slice->range, reader_.find(name)});
+  }
+  for (auto& [name, slices] : slices_) std::ranges::sort(slices, {}, &Slice::range);
+}
+
+void RangeReader::read(const std::string& name, const std::vector<int64_t>& shape, int64_t begin,
+                       const at::Tensor& target) const {
+  TORCH_INTERNAL_ASSERT(target.is_contiguous());
+  const Range wanted{begin, begin + target.numel()};
+  const auto found = slices_.find(name);
+  const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  std::vector<Range> ranges;
+  if (found == slices_.end()) {
+    target.copy_(read_elements(find_tensor(reader_, where_, name, shape), wanted).view(target.sizes()));
+    return;
+  }
+  if (reader_.find(name)) ranges.push_back({0, size});
+  for (const auto& slice : found->second) ranges.push_back(slice.range);
+  const auto present = joined(ranges);
+  bool covered = false, overlap = false;
+  int64_t last = 0;
+  for (const Range& range : present) {
+    overlap |= range.begin < last || range.end > size;
+    covered |= range.begin <= wanted.begin && range.end >= wanted.end;
+    last = range.end;
+  }
+  if (!covered || overlap) {
+    throw UserError(where_ + ": tensor " + name + ": found the elements " + range_text(present) +
+                    ", expected " + range_text({wanted}) + " among slices of [0, " + std::to_string(size) +
+                    ") that do not overlap");
+  }
+  const auto flat = target.view({-1});
+  for (const auto& [range, values] : found->second) {
+    const Range common{std::max(range.begin, wanted.begin), std::min(range.end, wanted.end)};
+    if (common.begin >= common.end) continue;
+    const auto& fitting = find_tensor(reader_, where_, values->name, {range.end - range.begin});
+    flat.slice(0, common.begin - begin, common.end - begin)
+        .copy_(read_elements(fitting, {common.begin - range.begin, common.end - range.begin}));
+  }
+}
+
+}  // namespace hero

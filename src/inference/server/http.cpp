@@ -1,0 +1,397 @@
+#include "inference/server/http.h"
+
+#include <httplib.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <span>
+
+#include "inference/server/constant_time.h"
+#include "io/error.h"
+
+namespace hero {
+namespace {
+
+using namespace std::chrono_literals;
+using Deadline = std::chrono::steady_clock::time_point;
+
+constexpr int kBacklog = 256;           // cpp-httplib itself listens with 5
+constexpr size_t kDiscarded = 8 << 20;  // bytes of a refused body that are still read, so that the client
+constexpr auto kDiscardTime = 1000ms;   // sees the answer before the connection ends
+
+enum Phase { kServing, kDraining, kAborting };
+
+Deadline in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+
+HttpReply refusal(const ApiError& error) {
+  HttpReply reply{.status = error.status, .body = error_json(error)};
+  if (error.status == 401) reply.headers.emplace("WWW-Authenticate", "Bearer");
+  if (error.status == 503) reply.headers.emplace("Retry-After", "1");
+  return reply;
+}
+
+// A socket as cpp-httplib's stream. It counts bytes, and no wait is longer than its deadline.
+class Connection : public httplib::Stream, public HttpClient {
+ public:
+  Connection(int socket, const HttpLimits& limits, const std::atomic<int>& phase)
+      : socket_(socket), limits_(limits), phase_(phase) {}
+  ~Connection() override {
+    ::shutdown(socket_, SHUT_WR);
+    if (unread) discard();
+    ::close(socket_);
+  }
+
+  // Whether another request has begun.
+  bool wait_for_request() {
+    if (begin_ < end_) return true;
+    const auto deadline = in(limits_.idle);
+    while (phase_ == kServing && std::chrono::steady_clock::now() < deadline) {
+      if (poll_for(POLLIN, 50ms)) return fill();
+    }
+    return false;
+  }
+  void begin_request() {
+    budget_ = limits_.max_head;
+    deadline_ = in(limits_.read);
+    rejection.reset();
+    head_read = false;
+    line_.clear();
+  }
+  // Chunks have heads of their own.
+  void begin_body() {
+    budget_ = limits_.max_head + 8 * limits_.max_body;
+    head_read = true;
+  }
+
+  bool is_readable() const override { return begin_ < end_ || poll_for(POLLIN, 0ms); }
+  bool is_writable() const override { return poll_for(POLLOUT, 0ms) && !gone(); }
+  bool gone() const override { return phase_ == kAborting || poll_for(POLLRDHUP, 0ms); }
+
+  ssize_t read(char* out, size_t size) override {
+    if (budget_ == 0) return -1;
+    while (begin_ == end_) {
+      if (phase_ == kAborting || std::chrono::steady_clock::now() >= deadline_) return -1;
+      if (poll_for(POLLIN, 50ms) && !fill()) return 0;
+    }
+    const size_t count = std::min({size, end_ - begin_, budget_});
+    std::copy_n(buffer_ + begin_, count, out);
+    if (!head_read) drop_range({out, count});
+    begin_ += count;
+    budget_ -= count;
+    return static_cast<ssize_t>(count);
+  }
+
+  ssize_t write(const char* data, size_t size) override {
+    const auto deadline = in(limits_.write);
+    size_t sent = 0;
+    while (sent < size) {
+      if (phase_ == kAborting || std::chrono::steady_clock::now() >= deadline) return -1;
+      if (!poll_for(POLLOUT, 50ms)) continue;
+      const ssize_t count = ::send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0) sent += static_cast<size_t>(count);
+      if (count < 0 && errno != EAGAIN && errno != EINTR) return -1;
+    }
+    return static_cast<ssize_t>(size);
+  }
+
+  void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = -1; }
+  void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = -1; }
+  socket_t socket() const override { return socket_; }
+
+  bool over_budget() const { return budget_ == 0; }
+
+  std::optional<HttpReply> rejection;  // of the request, decided by its head
+  bool head_read = false;
+  bool unread = false;  // the client may still be sending; nothing more can be read as a request
+
+ private:
+  bool poll_for(short events, std::chrono::milliseconds time) const {
+    pollfd entry{socket_, events, 0};
+    return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
+  }
+  // cpp-httplib would match a Range by a regular expression, which takes megabytes of stack for a long one.
+  // Without its colon the line is no header any more.
+  void drop_range(std::span<char> bytes) {
+    for (char& c : bytes) {
+      if (c == '\n') {
+        line_.clear();
+      } else if (c == ':' && line_ == "range") {
+        c = ' ';
+      } else if (line_.size() < 6) {
+        line_ += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      }
+    }
+  }
+  bool fill() {
+    const ssize_t count = ::recv(socket_, buffer_, sizeof buffer_, 0);
+    begin_ = 0;
+    end_ = count > 0 ? static_cast<size_t>(count) : 0;
+    return count > 0;
+  }
+  void discard() {
+    size_t count = 0;
+    const auto deadline = in(kDiscardTime);
+    while (count < kDiscarded && phase_ != kAborting && std::chrono::steady_clock::now() < deadline) {
+      if (!poll_for(POLLIN, 50ms)) continue;
+      if (!fill()) return;
+      count += end_;
+    }
+  }
+
+  const int socket_;
+  const HttpLimits& limits_;
+  const std::atomic<int>& phase_;
+  size_t budget_ = 0;  // bytes that may still be read of this request
+  Deadline deadline_;
+  std::string line_;  // the first letters of a line of the head, in lower case
+  size_t begin_ = 0, end_ = 0;
+  char buffer_[16 << 10];
+};
+
+thread_local Connection* current = nullptr;  // what this thread serves
+
+bool is_json_type(std::string type) {
+  type = type.substr(0, type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.pop_back();
+  return std::ranges::equal(type, std::string_view("application/json"),
+                            [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
+}
+
+void put(HttpReply reply, httplib::Response& response) {
+  response.status = reply.status;
+  for (const auto& [name, value] : reply.headers) response.set_header(name, value);
+  if (!reply.stream) return response.set_content(reply.body, reply.type);
+  response.set_chunked_content_provider(reply.type, [stream = std::move(reply.stream)](
+                                                        size_t, httplib::DataSink& sink) {
+    const bool whole = stream([&](std::string_view piece) { return sink.write(piece.data(), piece.size()); });
+    if (whole) sink.done();
+    return whole;
+  });
+}
+
+}  // namespace
+
+class HttpServer::Impl : public httplib::Server {
+ public:
+  Impl(const HttpLimits& limits, std::string key, Observer observer)
+      : limits_(limits), key_(std::move(key)), observer_(std::move(observer)) {
+    new_task_queue = [this] { return new httplib::ThreadPool(limits_.threads); };
+    set_tcp_nodelay(true);
+    // SO_REUSEPORT, cpp-httplib's own choice, would let two servers share a port by mistake.
+    set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    set_pre_routing_handler([](const httplib::Request&, httplib::Response& response) {
+      if (!current->rejection) return HandlerResponse::Unhandled;
+      put(*current->rejection, response);
+      return HandlerResponse::Handled;
+    });
+    set_error_handler([](const httplib::Request&, httplib::Response& response) {
+      if (response.body.empty()) {
+        put(refusal({response.status, "found a request that is no HTTP of this server's"}), response);
+      }
+    });
+    set_exception_handler(
+        [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
+          put(refusal({500, "the server failed"}), response);
+        });
+    set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+      const bool known = endpoints_.contains(request.path);
+      observer_(known ? request.path : "other", response.status);
+    });
+  }
+
+  void add(const std::string& method, const std::string& path, const HttpServer::Handler& handler,
+           bool open) {
+    endpoints_[path] = {method, open};
+    if (method == "GET") {
+      Get(path, [handler](const httplib::Request&, httplib::Response& response) {
+        put(answer(handler, ""), response);
+      });
+      return;
+    }
+    Post(path, [this, handler](const httplib::Request&, httplib::Response& response,
+                               const httplib::ContentReader& reader) {
+      std::string body;
+      bool too_long = false;
+      const bool whole = reader([&](const char* data, size_t size) {
+        too_long = body.size() + size > limits_.max_body;
+        if (!too_long) body.append(data, size);
+        return !too_long;
+      });
+      if (whole) return put(answer(handler, body), response);
+      current->unread = true;
+      put(refusal(too_long || current->over_budget() ? body_too_long()
+                                                     : ApiError(400, "body: found its end too early")),
+          response);
+    });
+  }
+
+  int open(const std::string& host, int port) {
+    if (port == 0) {
+      port = bind_to_any_port(host);
+    } else if (!bind_to_port(host, port)) {
+      port = -1;
+    }
+    if (port > 0 && ::listen(svr_sock_, kBacklog) == 0) return port;
+    throw UserError("--host " + host + " --port: cannot listen there; expected an address of this machine " +
+                    "and a free port");
+  }
+
+  void shut() { ::shutdown(svr_sock_, SHUT_RDWR); }
+
+  std::atomic<int> phase = kServing;
+
+ private:
+  struct Endpoint {
+    std::string method;
+    bool open;
+  };
+
+  ApiError body_too_long() const {
+    return {413,
+            "body: found more than " + std::to_string(limits_.max_body) + " bytes, expected at most that"};
+  }
+
+  static HttpReply answer(const HttpServer::Handler& handler, const std::string& body) {
+    try {
+      return handler(body, *current);
+    } catch (const ApiError& e) {
+      return refusal(e);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "hero: serve: %s\n", e.what());
+      return refusal({500, "the server failed"});
+    }
+  }
+
+  // Everything that a request's head decides, before its body is read.
+  void check_head(const httplib::Request& request) const {
+    const auto found = endpoints_.find(request.path);
+    const bool open = found != endpoints_.end() && found->second.open;
+    if (!key_.empty() && !open) {
+      const std::string given = request.get_header_value("Authorization");
+      if (!given.starts_with("Bearer ") || !equal_in_constant_time(given.substr(7), key_)) {
+        throw ApiError(401, "Authorization: found no valid key, expected \"Bearer KEY\"", "",
+                       "invalid_api_key");
+      }
+    }
+    if (found == endpoints_.end()) {
+      throw ApiError(404, "found no such path, expected /v1/completions or another endpoint of this server",
+                     "", "unknown_url");
+    }
+    const std::string& method = found->second.method;
+    const bool head = request.method == "HEAD" && method == "GET";
+    if (request.method != method && !head) {
+      throw ApiError(405, "found " + request.method + ", expected " + method, "", "method_not_allowed");
+    }
+    if (phase != kServing) throw ApiError(503, "the server is stopping", "", "stopping");
+    check_body(request, method == "POST");
+  }
+
+  void check_body(const httplib::Request& request, bool expected) const {
+    const std::string length = request.get_header_value("Content-Length");
+    const bool chunked = request.has_header("Transfer-Encoding");
+    if (request.get_header_value_count("Content-Length") + chunked > 1 || length.size() > 18 ||
+        length.find_first_not_of("0123456789") != length.npos) {
+      throw ApiError(400, "Content-Length: found several or no number, expected one");
+    }
+    if (!expected) {
+      if (chunked || length.find_first_not_of('0') != length.npos) {
+        throw ApiError(400, "body: found one, expected none with GET");
+      }
+      return;
+    }
+    if (!chunked && length.empty()) throw ApiError(411, "Content-Length: found none, expected the body's");
+    if (chunked && request.get_header_value("Transfer-Encoding") != "chunked") {
+      throw ApiError(400, "Transfer-Encoding: found another one, expected chunked");
+    }
+    if (!length.empty() && std::stoull(length) > limits_.max_body) throw body_too_long();
+    const std::string encoding = request.get_header_value("Content-Encoding");
+    if (!is_json_type(request.get_header_value("Content-Type")) ||
+        (!encoding.empty() && encoding != "identity")) {
+      throw ApiError(415, "Content-Type: found another one or an encoding, expected plain application/json");
+    }
+  }
+
+  void prepare(httplib::Request& request, Connection& connection) const {
+    connection.begin_body();
+    request.headers.erase("Accept-Encoding");  // nothing is compressed
+    try {
+      check_head(request);
+    } catch (const ApiError& e) {
+      connection.rejection = refusal(e);
+      connection.unread = true;
+      request.headers.erase("Connection");
+      request.headers.emplace("Connection", "close");
+    }
+  }
+
+  bool process_and_close_socket(socket_t socket) override {
+    Connection connection(socket, limits_, phase);
+    current = &connection;
+    try {
+      while (!connection.unread && connection.wait_for_request()) {
+        connection.begin_request();
+        bool closed = false;
+        const bool good = process_request(connection, false, closed,
+                                          [&](httplib::Request& request) { prepare(request, connection); });
+        if (!connection.head_read && connection.over_budget()) {
+          connection.unread = true;
+          if (!good) refuse_head(connection);  // else cpp-httplib has
+        }
+        if (!good || closed || !connection.head_read) break;
+      }
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "hero: serve: a connection failed: %s\n", e.what());
+    }
+    current = nullptr;
+    return true;
+  }
+
+  void refuse_head(Connection& connection) const {
+    const std::string body =
+        error_json({431, "found more than " + std::to_string(limits_.max_head) + " bytes of headers"});
+    connection.write_format(
+        "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
+        "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+        body.size(), body.c_str());
+    observer_("other", 431);
+  }
+
+  const HttpLimits limits_;
+  const std::string key_;
+  const Observer observer_;
+  std::map<std::string, Endpoint> endpoints_;
+};
+
+HttpServer::HttpServer(const HttpLimits& limits, std::string api_key, Observer observer)
+    : impl_(std::make_unique<Impl>(limits, std::move(api_key), std::move(observer))) {}
+
+HttpServer::~HttpServer() = default;
+
+void HttpServer::get(const std::string& path, const Handler& handler, bool open) {
+  impl_->add("GET", path, handler, open);
+}
+
+void HttpServer::post(const std::string& path, const Handler& handler) {
+  impl_->add("POST", path, handler, /*open=*/false);
+}
+
+int HttpServer::bind(const std::string& host, int port) { return impl_->open(host, port); }
+
+void HttpServer::serve() {
+  impl_->listen_after_bind();
+  if (impl_->phase == kServing) throw RunError("serve: accepting connections failed");
+}
+
+void HttpServer::drain() {
+  impl_->phase = kDraining;
+  impl_->shut();
+}
+
+void HttpServer::abort() { impl_->phase = kAborting; }
+
+}  // namespace hero

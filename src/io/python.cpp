@@ -1,0 +1,30 @@
+#include "io/python.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "io/error.h"
+
+namespace hero {
+
+void become_python(const std::string& module, const std::vector<std::string>& arguments) {
+  const char* chosen = std::getenv("HERO_PYTHON");
+  const std::string python = chosen && *chosen ? chosen : HERO_PYTHON_DEFAULT;
+  const char* path = std::getenv("PYTHONPATH");
+  const std::string search =
+      std::string(HERO_PYTHON_PACKAGE_DIR) + (path && *path ? ":" + std::string(path) : "");
+  setenv("PYTHONPATH", search.c_str(), 1);
+  std::vector<std::string> words = {python, "-m", module};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  throw RunError(python + ": cannot be started: " + std::strerror(errno) +
+                 "; HERO_PYTHON names the Python that draws");
+}
+
+}  // namespace hero

@@ -1,0 +1,111 @@
+#include "io/step_progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+
+namespace hero {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+
+int terminal_columns() {
+  if (!isatty(STDERR_FILENO)) return 0;
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string rate_text(double rate) {
+  if (rate >= 100) return with_thousands(std::llround(rate));
+  char text[32];
+  std::snprintf(text, sizeof text, rate >= 10 ? "%.1f" : "%.2f", rate);
+  return text;
+}
+
+}  // namespace
+
+std::string with_thousands(int64_t number) {
+  std::string text = std::to_string(number);
+  const int first = number < 0 ? 1 : 0;
+  for (int at = static_cast<int>(text.size()) - 3; at > first; at -= 3)
+    text.insert(static_cast<size_t>(at), 1, ',');
+  return text;
+}
+
+std::string clock_time(double seconds) {
+  const long long whole = std::llround(seconds);
+  char text[48];
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
+  }
+  return text;
+}
+
+StepProgress::StepProgress(std::string label, int64_t total, ProgressOptions options)
+    : label_(std::move(label)), total_(total), options_(std::move(options)) {
+  if (!options_.out) options_.out = &std::cerr;
+  if (!options_.now) options_.now = steady_seconds;
+  if (options_.columns < 0) options_.columns = terminal_columns();
+  if (options_.rate_unit.empty()) options_.rate_unit = label_;
+  last_shown_ = options_.now();
+  samples_.push_back({last_shown_, options_.start});
+}
+
+// Work that fails leaves the cursor on a line of its own for the message.
+StepProgress::~StepProgress() {
+  if (open_line_) *options_.out << "\n" << std::flush;
+}
+
+void StepProgress::update(int64_t done, const std::string& note) {
+  const double time = options_.now();
+  samples_.push_back({time, done});
+  while (samples_.size() > 2 && time - samples_[1].time >= options_.window_seconds) samples_.pop_front();
+  note_ = note;
+  pending_ = true;
+  if (time - last_shown_ >= (options_.columns > 0 ? kRedrawSeconds : options_.line_seconds)) show();
+}
+
+void StepProgress::finish() {
+  if (pending_) show();
+  if (open_line_) *options_.out << "\n" << std::flush;
+  open_line_ = false;
+}
+
+std::string StepProgress::line() const {
+  const Sample &first = samples_.front(), &last = samples_.back();
+  std::string text = label_ + " " + std::to_string(last.done);
+  if (total_ > 0) text += "/" + std::to_string(total_);
+  if (!note_.empty()) text += "  " + note_;
+  if (last.time > first.time && last.done > first.done) {
+    const double rate = static_cast<double>(last.done - first.done) / (last.time - first.time);
+    text += "  " + rate_text(rate * options_.rate_per_item) + " " + options_.rate_unit + "/s";
+    if (total_ > last.done) text += "  left " + clock_time(static_cast<double>(total_ - last.done) / rate);
+  }
+  return text;
+}
+
+void StepProgress::show() {
+  std::string text = line();
+  if (options_.columns > 0) {
+    text = "\r" + text.substr(0, static_cast<size_t>(options_.columns - 1)) + "\x1b[K";
+    open_line_ = true;
+  } else {
+    text += '\n';
+  }
+  *options_.out << text << std::flush;
+  last_shown_ = samples_.back().time;
+  pending_ = false;
+}
+
+}  // namespace hero

@@ -1,0 +1,244 @@
+#include "perf/memory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "io/error.h"
+#include "model/counts.h"
+
+namespace hero {
+namespace {
+
+constexpr double kIndex = 8;          // bytes of an id, a row or a token number
+constexpr double kCrossingIndex = 2;  // of an expert's number between stages
+
+double number(int64_t n) { return static_cast<double>(n); }
+
+// Fused attention reads its operands where they lie; the library's wants equal heads and widths.
+bool fused_attention(const Config& config, int64_t qk, int64_t v) {
+  return config.train.dtype == "bf16" && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;
+}
+
+// Per token, from the normed input to the input of the output projection.
+double grouped_attention(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
+  const double h = number(m.num_attention_heads), g = number(m.num_key_value_heads), p = number(m.head_dim);
+  const double projection = (h + 2 * g) * p, rstds = h + g;
+  if (fused_attention(config, m.head_dim, m.head_dim))  // the values are a view of the projection
+    return (projection + 2 * h * p + g * p) * w.operand + (rstds + h) * w.wide;
+  const double repeated = h == g ? 0 : h * p;  // values
+  return (projection + 3 * h * p + repeated) * w.operand + (rstds + h) * w.wide;
+}
+
+double latent_attention(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
+  const double h = number(m.num_attention_heads), nope = number(m.qk_nope_head_dim), v = number(m.v_head_dim),
+               qk = nope + number(m.qk_rope_head_dim), q_rank = number(m.q_lora_rank),
+               kv_rank = number(m.kv_lora_rank), head = std::max(qk, v);
+  const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + number(m.qk_rope_head_dim);
+  const double latents = kv_rank + q_rank;        // normed
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's log-sums
+  if (fused_attention(config, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim))
+    return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.wide;
+  const double values = v < qk ? h * head : h * (nope + v);
+  const double joined = v == qk ? 0 : h * v;  // padded heads are joined by a copy
+  return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.wide;
+}
+
+double feed_forward(double width, const Widths& w) { return 3 * width * w.operand; }
+
+// Router, choice and losses of one MoE layer.
+double routing(const Config& config, const Widths& w) {
+  const ModelConfig& m = config.model;
+  const RouterConfig& r = config.router;
+  const double e = number(m.num_experts), k = number(m.num_experts_per_tok);
+  const bool sigmoid = m.scoring_func == "sigmoid";
+  double bytes = (2 * e + 5) * w.wide;  // logits, probabilities, statistics
+  if (w.router != w.operand) bytes += number(m.hidden_size) * w.router;
+  if (sigmoid) bytes += e * w.wide;
+  if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.wide;
+  bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.wide;
+  if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.wide);
+  if (r.z_loss > 0) bytes += w.wide;
+  if (r.coupling_loss > 0) bytes += k * kIndex + 2 * w.wide;
+  return bytes;
+}
+
+double experts(const ModelConfig& m, const Widths& w) {
+  const double rows = number(m.num_experts_per_tok);
+  const double row =
+      (2 * number(m.hidden_size) + 2 * number(m.moe_intermediate_size)) * w.operand + 2 * kIndex;
+  return rows * row + feed_forward(number(m.n_shared_experts * m.moe_intermediate_size), w);
+}
+
+}  // namespace
+
+Widths::Widths(const Config& config)
+    : operand(config.train.dtype == "bf16"   ? 2
+              : config.train.dtype == "fp64" ? 8
+                                             : 4),
+      wide(config.train.dtype == "fp64" ? 8 : 4),
+      router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
+
+double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double d = number(m.hidden_size);
+  double bytes = 4 * d * w.operand + 2 * w.wide;  // input, normed, middle, normed; two norms
+  bytes += m.model_type == "deepseek_v3" ? latent_attention(config, w) : grouped_attention(config, w);
+  if (moe_numbers(m)[i] > 0) {
+    bytes += routing(config, w) + experts(m, w);
+  } else {
+    bytes += feed_forward(number(m.intermediate_size), w);
+  }
+  return tokens * bytes;
+}
+
+double routing_bytes(const Config& config, double tokens) { return tokens * routing(config, Widths(config)); }
+
+double head_activation_bytes(const Config& config, double tokens) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double d = number(m.hidden_size);
+  return tokens * (3 * d * w.operand + w.wide) + number(m.vocab_size) * d * w.wide;
+}
+
+std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {
+  const int64_t chunks = layout.pipeline * layout.chunks;
+  return chunks == 1 ? std::vector<int64_t>{0, config.model.num_hidden_layers} : chunk_bounds(config, chunks);
+}
+
+std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout) {
+  const auto bounds = layout_bounds(config, layout);
+  std::vector<int64_t> stages;
+  for (size_t chunk = 0; chunk + 1 < bounds.size(); ++chunk)
+    stages.resize(bounds[chunk + 1], static_cast<int64_t>(chunk) % layout.pipeline);
+  return stages;
+}
+
+double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
+  const int64_t layers = moe_layers(config.model);
+  if (config.router.kind != "hero" || layers == 0) return 0;
+  const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
+                                                          : stage_of_layers(layers, config.router);
+  const auto numbers = moe_numbers(config.model);
+  const auto bounds = layout_bounds(config, layout);
+  double slots = 0;
+  for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline) {
+    for (int64_t group = 0; group <= group_of.back(); ++group) {
+      int64_t members = 0, here = 0, reached = 0;
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (numbers[i] == 0 || group_of[numbers[i] - 1] != group) continue;
+        const auto layer = static_cast<int64_t>(i);
+        ++members;
+        here += layer >= bounds[chunk] && layer < bounds[chunk + 1];
+        reached += layer < bounds[chunk + 1];
+      }
+      if (here > 0) slots += number(std::min(reached, members - 1));
+    }
+  }
+  const Widths w(config);
+  return tokens * slots * (number(config.model.num_experts) * w.router + w.wide);
+}
+
+double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
+                              int64_t chunk) {
+  const int64_t layers = moe_layers(config.model);
+  if (config.router.kind != "hero" || layers == 0) return 0;
+  const auto numbers = moe_numbers(config.model);
+  const auto stage_of = stage_of_layers(layers, config.router);
+  int64_t before = 0;  // MoE layers
+  for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
+  std::set<int64_t> seen;
+  for (int64_t l = before + 1; l <= layers; ++l) {
+    for (const int64_t j : visible_layers(l, stage_of, config.router)) {
+      if (j <= before) seen.insert(j);
+    }
+  }
+  const Widths w(config);
+  const double top = number(config.parallel.history_top);
+  const double entries =
+      top > 0 ? top * (w.router + kCrossingIndex) + w.router : number(config.model.num_experts) * w.router;
+  return tokens * number(static_cast<int64_t>(seen.size())) * (entries + w.wide);
+}
+
+std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout) {
+  const ModelConfig& m = config.model;
+  const auto visible = visible_counts(config), stage_of = pipeline_stages(config, layout);
+  std::vector<StageWeights> sums(layout.pipeline);
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    StageWeights& sum = sums[stage_of[i]];
+    for (const Part& part : layer_parts(config, i, visible[i])) {
+      if (part.name == "experts") {
+        sum.experts += part.parameters / number(layout.expert);
+      } else {
+        sum.common += part.parameters;
+      }
+    }
+  }
+  const double table = number(m.vocab_size * m.hidden_size);
+  sums.front().common += table;
+  sums.back().common += number(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  return sums;
+}
+
+int64_t expert_replicas(const Layout& layout) { return std::max<int64_t>(layout.data / layout.expert, 1); }
+
+std::vector<MemoryPart> stage_memory(const Config& config, const Layout& layout, int64_t stage,
+                                     double in_flight) {
+  const ModelConfig& m = config.model;
+  const Widths w(config);
+  const double tokens = number(config.train.micro_batch * config.train.sequence);
+  const double micro_batches =
+      number(config.train.global_batch) / number(config.train.micro_batch * layout.data);
+  const auto stage_of = pipeline_stages(config, layout), numbers = moe_numbers(m);
+  double layers = 0, largest = 0;
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    if (stage_of[i] != stage) continue;
+    const double layer = layer_activation_bytes(config, i, tokens);
+    const double kept =
+        tokens * number(m.hidden_size) * w.operand + (numbers[i] > 0 ? routing_bytes(config, tokens) : 0);
+    layers += config.train.recompute ? kept : layer;
+    largest = std::max(largest, config.train.recompute ? layer : 0.0);
+  }
+  const StageWeights weights = stage_weights(config, layout)[stage];
+  const double parameters = weights.sum(), sharded = weights.common / number(layout.data) +
+                                                     weights.experts / number(expert_replicas(layout));
+  // The output projection's gradient exists twice while the loss is differentiated.
+  const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
+                                                         number(m.vocab_size * m.hidden_size) * w.wide
+                                                   : 0;
+  const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
+  // A lone micro-batch's gradients take the place of its activations as these go.
+  const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
+  return {{"weights", parameters * w.operand},
+          {"master weights", w.operand == w.wide && layout.data == 1 ? 0 : sharded * w.wide},
+          {"gradients", gradients},
+          {"optimizer moments", 2 * sharded * w.wide},
+          {"activations", activations},
+          {"gradients in place of activations", -shared},
+          {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};
+}
+
+std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
+  std::vector<MemoryPart> most;
+  for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
+    auto parts = stage_memory(config, layout, stage, number(layout.in_flight));
+    if (total(parts) > total(most)) most = std::move(parts);
+  }
+  return most;
+}
+
+void check_vocabulary(const Config& config) {
+  if (config.model.vocab_size > 0) return;
+  throw UserError(
+      "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
+}
+
+double total(const std::vector<MemoryPart>& parts) {
+  double sum = 0;
+  for (const MemoryPart& part : parts) sum += part.bytes;
+  return sum;
+}
+
+}  // namespace hero

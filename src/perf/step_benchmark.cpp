@@ -1,0 +1,148 @@
+#include "perf/step_benchmark.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "io/error.h"
+#include "ops/cuda_library.h"
+#include "optim/adamw.h"
+#include "perf/observer.h"
+#include "train/process.h"
+#include "train/run_log.h"
+#include "train/step.h"
+
+namespace hero {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+at::Tensor random_samples(const Config& config, int64_t count, at::Device device) {
+  const auto& t = config.train;
+  const auto options = at::TensorOptions(at::kLong).pinned_memory(device.is_cuda());
+  return at::randint(config.model.vocab_size, {count, t.micro_batch, t.sequence + 1}, options);
+}
+
+// The forward pass of a micro-batch, as a step runs it where gradients are on.
+double forward_ms(const Transformer& model, const Position& position) {
+  const auto& config = model.config();
+  const auto device = model.device();
+  const auto tokens = random_samples(config, 1, device)[0].slice(1, 1).contiguous().to(device);
+  wait_for(device);
+  const auto begin = Clock::now();
+  const auto output = model.forward(tokens, position, config.train.recompute);
+  wait_for(device);
+  return milliseconds_since(begin);
+}
+
+// What `hero train` does in a step, less its logs, on random tokens.
+class Training {
+ public:
+  Training(const Config& config, at::Device device)
+      : config_(config),
+        model_(config, device),
+        optimizer_(model_.parameters(), config.optim),
+        balance_(BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), device)),
+        step_(model_, optimizer_, balance_) {}
+
+  void measure(StepCosts& costs) {
+    const double step = step_ms();
+    costs.step_ms.push_back(step);
+    costs.forward_ms.push_back(forward_ms(model_, position(0)));
+  }
+
+  double step_ms() {
+    const auto& t = config_.train;
+    const int64_t count = t.global_batch / t.micro_batch;
+    const auto samples = random_samples(config_, count, model_.device());
+    const auto begin = Clock::now();
+    ++steps_;
+    step_.begin();
+    for (int64_t i = 0; i < count; ++i) step_.micro_batch(samples[i], position(i));
+    step_.update(steps_, learning_rate(config_.optim, steps_, t.steps));
+    if (const double loss = step_.read().loss; !std::isfinite(loss))
+      throw RunError("step " + std::to_string(steps_) + ": the loss is " + std::to_string(loss));
+    return milliseconds_since(begin);
+  }
+
+ private:
+  Position position(int64_t micro_batch) const {
+    const auto& t = config_.train;
+    return {true, static_cast<uint64_t>(t.seed), steps_, micro_batch * t.micro_batch * t.sequence};
+  }
+
+  Config config_;
+  Transformer model_;
+  AdamW optimizer_;
+  BalanceState balance_;
+  TrainStep step_;
+  int64_t steps_ = 0;
+};
+
+// Forward passes alone: weights in the run's type, and nothing is kept for a backward pass.
+class Forward {
+ public:
+  Forward(const Config& config, at::Device device) : model_(config, device) {}
+
+  void measure(StepCosts& costs) { costs.forward_ms.push_back(step_ms()); }
+
+  double step_ms() {
+    const at::NoGradGuard no_grad;
+    return forward_ms(model_, {.training = true});
+  }
+
+ private:
+  Transformer model_;
+};
+
+constexpr double kMiB = 1 << 20;
+
+template <typename Work>
+StepCosts measure(const Config& config, at::Device device, const StepOptions& options,
+                  const std::function<void()>& on_step) {
+  std::optional<Work> work;
+  int64_t held = 0;
+  {
+    const TensorLedger ledger;
+    work.emplace(config, device);
+    held = ledger.live();
+  }
+  StepCosts costs, unused;
+  for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
+    work->measure(i < options.warmup ? unused : costs);
+    on_step();
+  }
+  costs.peak_memory_mib = peak_memory_mib(device);
+  for (int64_t i = 0; i < observed_steps(options.steps); ++i) {
+    const TensorLedger ledger;
+    const RouterClock clock(device);
+    work->step_ms();
+    if (clock.calls() > 0) costs.router_ms.push_back(clock.seconds() * 1e3);
+    costs.tensor_peak_mib = std::max(costs.tensor_peak_mib, static_cast<double>(held + ledger.peak()) / kMiB);
+    on_step();
+  }
+  if (!device.is_cpu()) costs.tensor_peak_mib = costs.peak_memory_mib;  // its tensors' it is
+  costs.product_rate = gemm_rate(train_dtype(config), device);
+  return costs;
+}
+
+}  // namespace
+
+int64_t observed_steps(int64_t steps) { return (steps + 1) / 2; }
+
+StepCosts measure_steps(const Config& config, const StepOptions& options,
+                        const std::function<void()>& on_step) {
+  const auto device = choose_device(config.train.device, "train.device");
+  if (device.is_cuda()) use_deterministic_algorithms();
+  prepare_process(config);
+  at::manual_seed(static_cast<uint64_t>(config.train.seed));
+  return options.forward ? measure<Forward>(config, device, options, on_step)
+                         : measure<Training>(config, device, options, on_step);
+}
+
+}  // namespace hero

@@ -1,0 +1,118 @@
+#include "tokenizer/pre_tokenizer.h"
+
+#include <algorithm>
+
+namespace hero {
+
+namespace {
+
+struct Piece {
+  std::size_t begin, end;
+  bool match;
+};
+
+using Behavior = PreTokenizer::Behavior;
+
+// A match joins the piece that was seen just before it, unless that is a match too.
+std::vector<Piece> merge_with_last(const std::vector<Piece>& pieces) {
+  std::vector<Piece> merged;
+  bool behind_match = false;
+  for (const auto& piece : pieces) {
+    if (piece.match && !behind_match && !merged.empty()) {
+      merged.back().begin = std::min(merged.back().begin, piece.begin);
+      merged.back().end = std::max(merged.back().end, piece.end);
+    } else {
+      merged.push_back(piece);
+    }
+    behind_match = piece.match;
+  }
+  return merged;
+}
+
+std::vector<Piece> merge_runs(const std::vector<Piece>& pieces) {
+  std::vector<Piece> merged;
+  for (const auto& piece : pieces) {
+    if (!merged.empty() && merged.back().match == piece.match) {
+      merged.back().end = piece.end;
+    } else {
+      merged.push_back(piece);
+    }
+  }
+  return merged;
+}
+
+std::vector<Piece> behave(std::vector<Piece> pieces, Behavior behavior) {
+  switch (behavior) {
+    case Behavior::isolated:
+      break;
+    case Behavior::removed:
+      std::erase_if(pieces, [](const Piece& piece) { return piece.match; });
+      break;
+    case Behavior::contiguous:
+      return merge_runs(pieces);
+    case Behavior::merged_with_previous:
+      return merge_with_last(pieces);
+    case Behavior::merged_with_next:
+      std::reverse(pieces.begin(), pieces.end());
+      pieces = merge_with_last(pieces);
+      std::reverse(pieces.begin(), pieces.end());
+      break;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void PreTokenizer::add_split(Pattern pattern, Behavior behavior, bool invert) {
+  steps_.emplace_back(Split{std::move(pattern), behavior, invert});
+  keeps_text_ = keeps_text_ && behavior != Behavior::removed;
+}
+
+void PreTokenizer::add_prefix_space() {
+  steps_.emplace_back(PrefixSpace{});
+  keeps_text_ = false;
+}
+
+void PreTokenizer::split(std::string_view text, Scratch& scratch) const {
+  auto& [words, pieces, matches, made] = scratch;
+  made.clear();
+  words.clear();
+  if (!text.empty()) words.push_back(text);
+  const auto keep = [&words](std::string_view word) {
+    if (!word.empty()) words.push_back(word);
+  };
+  for (const auto& step : steps_) {
+    std::swap(words, pieces);
+    words.clear();
+    for (const std::string_view piece : pieces) {
+      const auto* const split = std::get_if<Split>(&step);
+      if (!split) {
+        words.push_back(piece.front() == ' ' ? piece : made.emplace_back(" " + std::string(piece)));
+        continue;
+      }
+      matches.clear();
+      std::visit([&](const auto& pattern) { pattern.find(piece, matches); }, split->pattern);
+      std::size_t behind = 0;
+      if (split->behavior == Behavior::isolated) {  // the usual one, whatever is a match
+        for (const auto& [begin, end] : matches) {
+          keep(piece.substr(behind, begin - behind));
+          keep(piece.substr(begin, end - begin));
+          behind = end;
+        }
+        keep(piece.substr(behind));
+        continue;
+      }
+      std::vector<Piece> cut;
+      for (const auto& [begin, end] : matches) {
+        if (behind != begin) cut.push_back({behind, begin, split->invert});
+        cut.push_back({begin, end, !split->invert});
+        behind = end;
+      }
+      if (behind != piece.size()) cut.push_back({behind, piece.size(), split->invert});
+      for (const auto& part : behave(std::move(cut), split->behavior))
+        keep(piece.substr(part.begin, part.end - part.begin));
+    }
+  }
+}
+
+}  // namespace hero

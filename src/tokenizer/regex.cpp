@@ -1,0 +1,107 @@
+#include "tokenizer/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <limits>
+#include <new>
+#include <optional>
+
+#include "io/error.h"
+#include "tokenizer/oniguruma.h"
+
+namespace hero {
+
+namespace {
+
+constexpr std::size_t kCompiledStack = 1 << 20;  // bytes; the interpreter takes over, with memory of the heap
+
+std::string message_of(int code) {
+  PCRE2_UCHAR text[256] = {};
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+// What a thread needs to match: no pattern of ours asks for more than the position of the whole match.
+class Matcher {
+ public:
+  Matcher()
+      : data_(pcre2_match_data_create(1, nullptr)),
+        context_(pcre2_match_context_create(nullptr)),
+        stack_(pcre2_jit_stack_create(32 << 10, kCompiledStack, nullptr)) {
+    if (!data_ || !context_ || !stack_) throw std::bad_alloc();
+    pcre2_jit_stack_assign(context_, nullptr, stack_);
+    pcre2_set_match_limit(context_, std::numeric_limits<uint32_t>::max());
+  }
+  ~Matcher() {
+    pcre2_jit_stack_free(stack_);
+    pcre2_match_context_free(context_);
+    pcre2_match_data_free(data_);
+  }
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  std::optional<std::pair<std::size_t, std::size_t>> find(const pcre2_code* code, std::string_view text,
+                                                          std::size_t from) {
+    const auto run = [&](uint32_t options) {
+      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                         PCRE2_NO_UTF_CHECK | options, data_, context_);
+    };
+    int found = run(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);
+    if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
+    if (found < 0) throw RunError("tokenizer: splitting failed: " + message_of(found));
+    const auto* const at = pcre2_get_ovector_pointer(data_);
+    return std::pair<std::size_t, std::size_t>(at[0], at[1]);
+  }
+
+ private:
+  pcre2_match_data* data_;
+  pcre2_match_context* context_;
+  pcre2_jit_stack* stack_;
+};
+
+std::size_t character_length(std::string_view text, std::size_t at) {
+  std::size_t end = at + 1;
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+  return end - at;
+}
+
+}  // namespace
+
+void Regex::Free::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+
+Regex::Regex(std::string_view pattern, const std::string& name) {
+  const std::string translated = pcre2_pattern(pattern, name);
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
+      pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                            PCRE2_UTF | PCRE2_UCP, &error, &at, context.get()));
+  if (!code_) {
+    throw UserError(name + ": found \"" + std::string(pattern) + "\", expected a regular expression (" +
+                    message_of(error) + " in \"" + translated.substr(0, at) + "\")");
+  }
+  // Where PCRE2 was built without a compiler it interprets, which finds the same.
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+}
+
+void Regex::find(std::string_view text, std::vector<std::pair<std::size_t, std::size_t>>& matches) const {
+  thread_local Matcher matcher;
+  std::optional<std::size_t> behind;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto match = matcher.find(code_.get(), text, at);
+    if (!match) return;
+    if (match->first == match->second && behind == match->second) {
+      at += at < text.size() ? character_length(text, at) : 1;
+      continue;
+    }
+    matches.push_back(*match);
+    at = match->second;
+    behind = at;
+  }
+}
+
+}  // namespace hero

@@ -1,0 +1,145 @@
+#include "tokenizer/tokenizer.h"
+
+#include <filesystem>
+
+#include "io/error.h"
+#include "io/file_io.h"
+#include "io/sha256.h"
+#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/end_token.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
+
+namespace hero {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kJsonName = "tokenizer.json";
+constexpr const char* kCompanions[] = {"tokenizer_config.json", "chat_template.jinja"};
+
+// A SentencePiece model begins with the byte of its first field.
+bool is_json(std::string_view bytes) {
+  const auto begin = bytes.find_first_not_of(" \t\r\n");
+  return begin != bytes.npos && bytes[begin] == '{';
+}
+
+// The tokenizer file of a folder, or "".
+std::string file_within(const fs::path& folder) {
+  for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
+    if (fs::is_regular_file(folder / name)) return (folder / name).string();
+  }
+  return "";
+}
+
+std::string file_of(const std::string& path) {
+  if (!fs::is_directory(path)) return path;
+  const std::string file = file_within(path);
+  if (file.empty())
+    throw UserError(path +
+                    ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
+  return file;
+}
+
+// By their names, from beside PREFIXtokenizer.json.
+std::map<std::string, std::string> companions_of(const std::string& path) {
+  std::map<std::string, std::string> companions;
+  if (!path.ends_with(kJsonName)) return companions;
+  const std::string prefix = path.substr(0, path.size() - kJsonName.size());
+  for (const char* const name : kCompanions) {
+    if (fs::is_regular_file(prefix + name)) companions[name] = read_file(prefix + name);
+  }
+  return companions;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(const std::string& path) {
+  const std::string file = file_of(path);
+  model_ = read_file(file);
+  if (is_json(model_)) companions_ = companions_of(file);
+  open(file, file);
+}
+
+Tokenizer::Tokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+  open("", name);
+}
+
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+void Tokenizer::open(const std::string& path, const std::string& name) {
+  if (is_json(model_)) {
+    auto bpe = std::make_unique<const BpeTokenizer>(model_, name);
+    eos_id_ = end_token(*bpe, companions_, path);
+    backend_ = std::move(bpe);
+  } else {
+    backend_ = std::make_unique<const SentencePieceTokenizer>(model_, name);
+    eos_id_ = backend_->eos_id();
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Cache cache;
+  encode(text, ids, cache);
+  return ids;
+}
+
+void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, Cache& cache) const {
+  backend_->encode(text, ids, cache);
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  for (const int32_t id : ids) check_id(id);
+  return backend_->decode(ids);
+}
+
+int64_t Tokenizer::vocab_size() const { return backend_->vocab_size(); }
+
+std::string Tokenizer::piece(int32_t id) const {
+  check_id(id);
+  return backend_->piece(id);
+}
+
+std::string Tokenizer::bytes(int32_t id) const {
+  check_id(id);
+  return backend_->bytes(id);
+}
+
+int32_t Tokenizer::bos_id() const { return backend_->bos_id(); }
+
+bool Tokenizer::lossless() const { return backend_->lossless(); }
+
+void Tokenizer::check_id(int32_t id) const {
+  if (id >= 0 && id < vocab_size()) return;
+  throw UserError("token id " + std::to_string(id) +
+                  " is outside the tokenizer's vocabulary, expected 0 to " +
+                  std::to_string(vocab_size() - 1));
+}
+
+std::string Tokenizer::hash() const { return sha256(model_); }
+
+const char* Tokenizer::file_name(std::string_view model) {
+  return is_json(model) ? kJsonName.data() : "tokenizer.model";
+}
+
+bool Tokenizer::in_folder(const std::string& path) { return !file_within(path).empty(); }
+
+std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
+  const bool json = tokenizer.file_name() == kJsonName;
+  for (const char* const name : kCompanions) {
+    const std::string path = out + "." + name;
+    const auto companion = tokenizer.companions().find(name);
+    if (companion != tokenizer.companions().end()) {
+      write_file(path, companion->second);
+    } else if (json) {
+      fs::remove(path);  // another tokenizer's
+    }
+  }
+  const std::string path = out + (json ? ".tokenizer.json" : ".model");
+  write_file(path, tokenizer.model());
+  return path;
+}
+
+}  // namespace hero

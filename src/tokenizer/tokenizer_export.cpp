@@ -1,0 +1,145 @@
+#include "tokenizer/tokenizer_export.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "io/utf8.h"
+#include "tokenizer/sentencepiece_model.h"
+
+namespace hero {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+using Type = SentencePieceModel::Type;
+
+constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
+
+// With the space itself for U+2581: a text's own U+2581 then has no piece and falls back to bytes.
+std::string with_spaces(std::string text) {
+  for (std::size_t at = 0; (at = text.find(kSpaceSymbol, at)) != text.npos; ++at)
+    text.replace(at, kSpaceSymbol.size(), 1, ' ');
+  return text;
+}
+
+// Where `piece` may be cut in two pieces, in the order in which the pairs should join. Two of them can
+// overlap in a text, x y z with piece = xy = yz: then SentencePiece joins the left pair, so its cut comes
+// first.
+std::vector<std::size_t> cuts(const std::string& piece,
+                              const std::unordered_map<std::string, float>& normal) {
+  std::vector<std::size_t> found;
+  for (std::size_t at = piece.size() - 1; at > 0; --at) {
+    if (utf8_floor(piece, at) == at && normal.contains(piece.substr(0, at)) &&
+        normal.contains(piece.substr(at)))
+      found.push_back(at);
+  }
+  const auto border = [&](std::size_t length) {
+    return piece.compare(0, length, piece, piece.size() - length) == 0;
+  };
+  for (auto& cut : found) {
+    const std::size_t mirrored = piece.size() - cut;
+    if (mirrored >= cut || !border(cut) || border(mirrored)) continue;
+    if (const auto other = std::find(found.begin(), found.end(), mirrored); other != found.end())
+      std::swap(cut, *other);
+  }
+  return found;
+}
+
+// By falling score, SentencePiece's order of joining.
+json merges_of(const SentencePieceModel& model) {
+  std::unordered_map<std::string, float> normal;
+  for (const auto& piece : model.pieces) {
+    if (piece.type == Type::normal) normal.emplace(with_spaces(piece.text), piece.score);
+  }
+  std::vector<std::pair<float, std::string>> order;
+  for (const auto& piece : model.pieces) {
+    if (piece.type == Type::normal) order.emplace_back(piece.score, with_spaces(piece.text));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  json merges = json::array();
+  for (const auto& [score, piece] : order) {
+    for (const std::size_t cut : cuts(piece, normal))
+      merges.push_back({piece.substr(0, cut), piece.substr(cut)});
+  }
+  return merges;
+}
+
+std::string json_of(const SentencePieceModel& model) {
+  json vocab = json::object(), added = json::array(), unknown;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const auto& piece = model.pieces[id];
+    const bool special = piece.type == Type::unknown || piece.type == Type::control;
+    const std::string text = special || piece.type == Type::byte ? piece.text : with_spaces(piece.text);
+    vocab[text] = id;
+    if (piece.type == Type::unknown) unknown = text;
+    if (special || piece.type == Type::user_defined) {
+      added.push_back({{"id", id},
+                       {"content", text},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", special}});
+    }
+  }
+  const json file = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"}, {"decoders", json::array({{{"type", "ByteFallback"}}, {{"type", "Fuse"}}})}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", unknown},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", true},
+        {"ignore_merges", false},
+        {"vocab", vocab},
+        {"merges", merges_of(model)}}}};
+  return file.dump(1) + "\n";
+}
+
+ordered_json new_config(const Tokenizer& tokenizer) {
+  ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                         {"clean_up_tokenization_spaces", false}};
+  if (tokenizer.eos_id() >= 0) config["eos_token"] = tokenizer.piece(tokenizer.eos_id());
+  return config;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, int64_t model_max_length) {
+  auto files = tokenizer.companions();
+  files[tokenizer.file_name()] = tokenizer.model();
+  ordered_json config;
+  if (const auto own = files.find("tokenizer_config.json"); own != files.end()) {
+    config = ordered_json::parse(own->second);
+  } else {
+    config = new_config(tokenizer);
+  }
+  if (tokenizer.file_name() == std::string("tokenizer.model")) {
+    const auto model = read_sentencepiece_model(tokenizer.model());
+    const bool unused = std::any_of(model.pieces.begin(), model.pieces.end(),
+                                    [](const auto& piece) { return piece.type == Type::unused; });
+    if (!tokenizer.lossless() || unused || model.kind != SentencePieceModel::Kind::bpe) return files;
+    files["tokenizer.json"] = json_of(model);
+    config["split_special_tokens"] = true;
+  }
+  if (model_max_length > 0) config["model_max_length"] = model_max_length;
+  files["tokenizer_config.json"] = config.dump(2) + "\n";
+  return files;
+}
+
+}  // namespace hero

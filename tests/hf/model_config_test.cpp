@@ -1,0 +1,220 @@
+// config.json both ways: what a configuration says of its model comes back equal.
+#include "hf/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+Config back(const Config& config) {
+  return parse_model_config(model_config_json(config, /*eos=*/2), "config.json");
+}
+
+// What differs in the model or in the structure of its routers; a baseline's have none.
+std::vector<std::string> structural(const Config& a, const Config& b) {
+  static const char* const kKeys[] = {
+      "model.",      "router.kind:",    "router.window:",      "router.scale:", "router.stages:",
+      "router.eps:", "router.history:", "router.stage_sizes:", "router.detach:"};
+  std::vector<std::string> out;
+  for (const std::string& difference : differences(a, b)) {
+    const bool matters = a.router.kind == "hero" || !difference.starts_with("router.") ||
+                         difference.starts_with("router.kind:");
+    if (matters && std::ranges::any_of(kKeys, [&](const char* key) { return difference.starts_with(key); }))
+      out.push_back(difference);
+  }
+  return out;
+}
+
+// Overlays are read over every base, as they are meant.
+TEST(ModelConfig, EveryConfigurationOfTheRepositoryComesBack) {
+  std::vector<std::string> bases, overlays;
+  for (const auto& file : fs::directory_iterator(HERO_SOURCE_DIR "/configs")) {
+    if (file.path().extension() != ".toml") continue;
+    const Config config = load_config({file.path().string()}, {});
+    const bool overlay = config.model.max_position_embeddings == Config().model.max_position_embeddings &&
+                         config.model.num_experts == Config().model.num_experts;
+    (overlay ? overlays : bases).push_back(file.path().string());
+  }
+  ASSERT_EQ(bases.size(), 7u);
+  ASSERT_EQ(overlays.size(), 9u);
+  overlays.push_back("");
+  for (const std::string& base : bases) {
+    for (const std::string& overlay : overlays) {
+      auto config = load_config(overlay.empty() ? std::vector{base} : std::vector{base, overlay}, {});
+      if (config.model.vocab_size == 0) config.model.vocab_size = 512;
+      EXPECT_EQ(structural(config, back(config)), std::vector<std::string>()) << base << " " << overlay;
+      EXPECT_EQ(model_config_json(back(config), 2), model_config_json(config, 2)) << base << " " << overlay;
+    }
+  }
+}
+
+void qwen3(Config& c) {
+  c.model.vocab_size = 512;
+  c.router.kind = "hero";
+}
+
+void deepseek(Config& c) {
+  qwen3(c);
+  c.model.model_type = "deepseek_v3";
+  c.model.num_key_value_heads = c.model.num_attention_heads;
+  c.model.q_lora_rank = 24;
+  c.model.n_shared_experts = 1;
+  c.model.first_k_dense_replace = 2;
+  c.model.scoring_func = "sigmoid";
+  c.model.routed_scaling_factor = 2.5;
+}
+
+void yarn(Config& c) {
+  c.model.rope_scaling = {.type = "yarn",
+                          .factor = 4.7,
+                          .original_max_position_embeddings = 1000,
+                          .beta_fast = 31.5,
+                          .beta_slow = 1.25,
+                          .mscale = 0.7,
+                          .mscale_all_dim = 1.1,
+                          .attention_factor = 1.3,
+                          .truncate = false};
+}
+
+struct Variant {
+  const char* name;
+  std::vector<std::function<void(Config&)>> changes;
+};
+
+std::vector<Variant> variants() {
+  return {
+      {"qwen3", {qwen3}},
+      {"deepseek", {deepseek}},
+      {"baseline", {qwen3, [](auto& c) { c.router.kind = "baseline"; }}},
+      {"window", {qwen3, [](auto& c) { c.router.window = 3; }}},
+      {"two stages", {qwen3, [](auto& c) { c.router.stages = 2; }}},
+      {"three stages", {qwen3, [](auto& c) { c.router.stages = 3; }}},
+      {"stages of given sizes",
+       {deepseek,
+        [](auto& c) {
+          c.router.stages = 3;
+          c.router.stage_sizes = {1, 3, 2};
+        }}},
+      {"global", {deepseek, [](auto& c) { c.router.history = "global"; }}},
+      {"no scale", {qwen3, [](auto& c) { c.router.scale = false; }}},
+      {"eps", {qwen3, [](auto& c) { c.router.eps = 1.0 / 3; }}},
+      {"gradient through the history", {qwen3, [](auto& c) { c.router.detach = false; }}},
+      {"yarn", {qwen3, yarn}},
+      {"yarn of latent attention", {deepseek, yarn}},
+      {"yarn of few numbers",
+       {deepseek,
+        [](auto& c) {
+          c.model.rope_scaling.type = "yarn";
+          c.model.rope_scaling.factor = 2;
+        }}},
+      {"tied", {qwen3, [](auto& c) { c.model.tie_word_embeddings = true; }}},
+      {"softmax", {deepseek, [](auto& c) { c.model.scoring_func = "softmax"; }}},
+      {"softmax without history",
+       {deepseek,
+        [](auto& c) {
+          c.model.scoring_func = "softmax";
+          c.router.kind = "baseline";
+        }}},
+      {"groups",
+       {deepseek,
+        [](auto& c) {
+          c.model.n_group = 8;
+          c.model.topk_group = 3;
+        }}},
+      {"dense layers by step and by number",
+       {qwen3,
+        [](auto& c) {
+          c.model.decoder_sparse_step = 2;
+          c.model.mlp_only_layers = {3, 0};
+        }}},
+      {"no query rank, no shared expert, halves",
+       {deepseek,
+        [](auto& c) {
+          c.model.q_lora_rank = 0;
+          c.model.n_shared_experts = 0;
+          c.model.rope_interleave = false;
+          c.model.norm_topk_prob = false;
+        }}},
+      {"numbers of many digits",
+       {qwen3,
+        [](auto& c) {
+          c.model.rope_theta = 12345.678901234567;
+          c.model.rms_norm_eps = 1.0 / 3e6;
+          c.model.initializer_range = 0.1 + 0.2;
+          c.model.max_position_embeddings = 2147483647;
+          c.model.norm_topk_prob = false;
+        }}},
+  };
+}
+
+TEST(ModelConfig, VariantsComeBack) {
+  for (const auto& [name, changes] : variants()) {
+    Config config;
+    for (const auto& change : changes) change(config);
+    ASSERT_NO_THROW(check(config)) << name;
+    EXPECT_EQ(structural(config, back(config)), std::vector<std::string>()) << name;
+    EXPECT_EQ(model_config_json(back(config), 2), model_config_json(config, 2)) << name;
+  }
+}
+
+TEST(ModelConfig, StagesOfEqualSizesNeedNoList) {
+  Config config;
+  qwen3(config);
+  config.router.stages = 3;
+  config.router.stage_sizes = {3, 3, 2};
+  EXPECT_EQ(structural(config, back(config)),
+            std::vector<std::string>{"router.stage_sizes: [3, 3, 2] -> []"});
+  EXPECT_EQ(stage_of_layers(8, back(config).router), stage_of_layers(8, config.router));
+}
+
+TEST(ModelConfig, KeysOfTheOtherFamilyAreLeftOut) {
+  Config config;
+  deepseek(config);
+  config.model.num_key_value_heads = 4;
+  config.model.head_dim = 17;
+  EXPECT_EQ(structural(config, back(config)),
+            (std::vector<std::string>{"model.num_key_value_heads: 4 -> 8", "model.head_dim: 17 -> 32"}));
+}
+
+TEST(ModelConfig, RunsTakeTypeLengthAndBalanceFromTheFolder) {
+  Config config;
+  qwen3(config);
+  config.model.max_position_embeddings = 100;
+  EXPECT_EQ(parse_model_config(model_config_json(config, -1, "bfloat16"), "f").train.dtype, "bf16");
+  EXPECT_EQ(back(config).train.dtype, "fp32");
+  EXPECT_EQ(back(config).train.sequence, 100);
+  EXPECT_EQ(back(config).router.balance, "none");
+  config.router.balance = "pooled";
+  config.router.balance_loss = 0.05;
+  EXPECT_EQ(back(config).router.balance, "pooled");
+  EXPECT_EQ(back(config).router.balance_loss, 0.05);
+}
+
+TEST(ModelConfig, KeysAreHuggingFaces) {
+  Config config;
+  deepseek(config);
+  config.router.window = 2;
+  const auto j = nlohmann::json::parse(model_config_json(config, 7));
+  EXPECT_EQ(j["architectures"][0], "HeroDeepseekV3ForCausalLM");
+  EXPECT_EQ(j["n_routed_experts"], 32);
+  EXPECT_FALSE(j.contains("num_experts"));
+  EXPECT_EQ(j["num_key_value_heads"], 8);
+  EXPECT_EQ(j["eos_token_id"], 7);
+  EXPECT_EQ(j["hero_router"], nlohmann::json::parse(R"({"window": 2, "scale": true, "eps": 1e-06,
+      "detach": true, "history": "stage", "stages": [0, 0, 0, 0, 0, 0]})"));
+  config.router.kind = "baseline";
+  const auto baseline = nlohmann::json::parse(model_config_json(config, -1));
+  EXPECT_EQ(baseline["architectures"][0], "DeepseekV3ForCausalLM");
+  EXPECT_TRUE(baseline["eos_token_id"].is_null());
+  EXPECT_FALSE(baseline.contains("hero_router") || baseline.contains("auto_map"));
+}
+
+}  // namespace
+}  // namespace hero

@@ -1,0 +1,71 @@
+// The column "export" of docs/options.md against the config.json that is written.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "config/fields.h"
+#include "hf/model_config.h"
+
+namespace hero {
+namespace {
+
+// Each option's cell in the column "export": option, training, inference, export, resume, ranks.
+std::map<std::string, std::string> export_column() {
+  std::map<std::string, std::string> column;
+  std::ifstream file(std::string(HERO_SOURCE_DIR) + "/docs/options.md");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| `")) continue;
+    std::vector<std::string> cells;
+    for (size_t begin = 1, end = 0; (end = line.find('|', begin)) != std::string::npos; begin = end + 1)
+      cells.push_back(line.substr(begin + 1, end - begin - 2));
+    if (cells.size() == 6) column[cells[0].substr(1, cells[0].size() - 2)] = cells[3];
+  }
+  return column;
+}
+
+Scalar another(const Field& field) {
+  const Scalar value = read(field);
+  if (const auto* on = std::get_if<bool>(&value)) return !*on;
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    const auto at = std::ranges::find(field.choices, *text) - field.choices.begin();
+    return field.choices[(at + 1) % field.choices.size()];
+  }
+  if (const auto* number = std::get_if<double>(&value)) return *number == 0 ? 0.5 : *number / 2;
+  if (const auto* count = std::get_if<int64_t>(&value)) return *count + 1;
+  return field.key == "router.stage_sizes" ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1};
+}
+
+Config base(const std::string& model_type) {
+  Config c;
+  c.model.model_type = model_type;
+  c.model.num_hidden_layers = 6;
+  c.model.rope_scaling = {
+      .type = "yarn", .factor = 2, .mscale = 0.5, .mscale_all_dim = 0.5, .attention_factor = 0.5};
+  c.router.kind = "hero";
+  c.router.balance = "pooled";
+  return c;
+}
+
+TEST(OptionsTable, ExportColumn) {
+  const auto column = export_column();
+  Config listed;
+  for (const Field& named : fields(listed)) {
+    ASSERT_TRUE(column.contains(named.key)) << named.key << " has no row in docs/options.md";
+    bool carried = false;
+    for (const char* type : {"qwen3_moe", "deepseek_v3"}) {
+      const Config before = base(type);
+      Config after = before;
+      const auto list = fields(after);
+      const Field& field = *find_field(list, named.key);
+      ASSERT_TRUE(assign(field, another(field))) << named.key;
+      carried |= model_config_json(after, -1) != model_config_json(before, -1);
+    }
+    EXPECT_EQ(column.at(named.key).starts_with("carried"), carried)
+        << named.key << ": " << column.at(named.key);
+  }
+  EXPECT_EQ(column.size(), fields(listed).size());
+}
+
+}  // namespace
+}  // namespace hero

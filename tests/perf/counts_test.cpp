@@ -1,0 +1,165 @@
+// Parameters and operations by part: against the model itself, by hand, and against the paper's cost table.
+#include "model/counts.h"
+
+#include <gtest/gtest.h>
+
+#include "model/transformer.h"
+#include "oracle/small_models.h"
+#include "perf/memory.h"
+#include "perf/traffic.h"
+
+namespace hero {
+namespace {
+
+double sum(const std::vector<Part>& parts, double Part::* quantity) {
+  double n = 0;
+  for (const Part& part : parts) n += part.*quantity;
+  return n;
+}
+
+Part part(const Config& config, const std::string& name) {
+  for (const Part& p : model_parts(config)) {
+    if (p.name == name) return p;
+  }
+  ADD_FAILURE() << "no part " << name;
+  return {};
+}
+
+Config paper(const std::string& kind) {
+  return load_config({HERO_SOURCE_DIR "/configs/paper-8b.toml"}, {"--router.kind=" + kind});
+}
+
+std::vector<Config> variants() {
+  std::vector<Config> all = {small::qwen(), small::deepseek()};
+  auto& c = all.emplace_back(small::deepseek());
+  c.model.q_lora_rank = 9;
+  c.model.n_shared_experts = 2;
+  c.router.stages = 2;
+  auto& d = all.emplace_back(small::qwen());
+  d.model.decoder_sparse_step = 2;
+  d.model.tie_word_embeddings = true;
+  d.router.window = 1;
+  auto& e = all.emplace_back(small::qwen());
+  e.router.kind = "baseline";
+  return all;
+}
+
+TEST(Counts, ParametersAreThoseOfTheModel) {
+  for (const Config& config : variants()) {
+    const Transformer model(config);
+    EXPECT_EQ(sum(model_parts(config), &Part::parameters), static_cast<double>(model.parameters().count()));
+  }
+}
+
+TEST(Counts, OperationsOfASmallModelByHand) {
+  Config c = small::qwen();  // D 24, 4 layers, 4 and 2 heads of 6, E 8, K 3, F 10, V 37
+  c.train.sequence = 9;
+  EXPECT_EQ(part(c, "attention").forward, 4 * 2 * (24 * 6 * (4 + 2 + 2) + 4 * 6 * 24));
+  EXPECT_EQ(part(c, "attention scores").forward, 4 * 4 * 2 * 2 * 6 * (9 + 1) / 2);
+  EXPECT_EQ(part(c, "attention scores").backward, 2 * part(c, "attention scores").forward);
+  EXPECT_EQ(part(c, kRouterPart).backward, 4 * 4 * 24 * 8);
+  EXPECT_EQ(part(c, kHistoryPart).forward, 2 * (0 + 1 + 2 + 3) * 8 * 8);
+  EXPECT_EQ(part(c, kHistoryPart).backward, part(c, kHistoryPart).forward);
+  EXPECT_EQ(part(c, "experts").active, 4 * 3 * 3 * 24 * 10);
+  EXPECT_EQ(part(c, "output").paper, 6 * 24 * 37);
+  EXPECT_EQ(part(c, "embedding").active, 0);
+  c.router.detach = false;
+  EXPECT_EQ(part(c, kHistoryPart).backward, 2 * part(c, kHistoryPart).forward);
+}
+
+// Table "Time, memory and FLOPs comparison": router 1.55 T and 2.90 T (+87.50%), all 211.83 T and 213.18 T,
+// for 65,536 tokens.
+TEST(Counts, PaperCostTable) {
+  constexpr double tokens = 65536;
+  const auto router = [&](const std::string& kind) {
+    return tokens * (part(paper(kind), kRouterPart).paper + part(paper(kind), kHistoryPart).paper);
+  };
+  EXPECT_NEAR(router("baseline"), 1.55e12, 0.005e12);
+  EXPECT_NEAR(router("hero"), 2.90e12, 0.005e12);
+  EXPECT_DOUBLE_EQ(router("hero") / router("baseline"), 1.875);
+  EXPECT_NEAR(tokens * sum(model_parts(paper("baseline")), &Part::paper), 211.83e12, 0.005 * 211.83e12);
+  EXPECT_NEAR(tokens * sum(model_parts(paper("hero")), &Part::paper), 213.18e12, 0.005 * 213.18e12);
+  EXPECT_NEAR(sum(model_parts(paper("baseline")), &Part::active), 538e6, 0.5e6);
+}
+
+// Its memory, +24.2 MiB a device: with 64 data ranks and two stages, and one micro-batch of 4,096 tokens.
+TEST(Counts, PaperMemoryDifference) {
+  const Layout layout{.data = 64, .pipeline = 2};
+  const double difference =
+      total(device_memory(paper("hero"), layout)) - total(device_memory(paper("baseline"), layout));
+  EXPECT_NEAR(difference, 24.2 * (1 << 20), 0.01 * 24.2 * (1 << 20));
+}
+
+TEST(Traffic, OfTwoStages) {
+  Config c = paper("hero");
+  const auto sent = [&](const Layout& layout, const std::string& name) {
+    for (const MemoryPart& part : device_traffic(c, layout)) {
+      if (part.name == name) return part.bytes;
+    }
+    ADD_FAILURE() << "no kind " << name;
+    return 0.0;
+  };
+  const Layout layout{.data = 64, .pipeline = 2};
+  EXPECT_EQ(sent(layout, "activations between stages"), 2.0 * 65536 * 1024 * 2);
+  EXPECT_EQ(sent(layout, "history between stages"), 0);
+  EXPECT_EQ(sent(layout, "rows between expert ranks"), 0);
+  EXPECT_EQ(sent({}, "gradients over data ranks"), 0);
+  c.router.history = "global";  // 15 layers' probabilities in bf16, with their sums of squares
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * (128 * 2 + 4));
+  c.router.window = 3;
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (128 * 2 + 4));
+  c.parallel.history_top = 8;  // with their numbers and the mass of the rest
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (8 * 4 + 2 + 4));
+  c.router.history = "stage";
+  EXPECT_EQ(sent(layout, "history between stages"), 0);
+  EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
+  EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
+            6.0 * 65536 * 1024 * 2);
+  // All 128 experts of 1,024 x 640 x 3 weights are on one data rank or another: nothing of theirs is reduced.
+  const double experts = 30.0 * 128 * 1024 * 640 * 3 * 4 * 63 / 64;
+  EXPECT_DOUBLE_EQ(sent({.data = 64}, "gradients over data ranks") - experts,
+                   sent({.data = 64, .expert = 64}, "gradients over data ranks"));
+  EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 4 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
+}
+
+TEST(Memory, StagesAreThoseOfTheTrainer) {
+  Config c = small::deepseek();  // one dense layer, four MoE layers
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2, .chunks = 2}), (std::vector<int64_t>{0, 0, 1, 0, 1}));
+  c.parallel.chunk_sizes = {1, 4};
+  EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 1, 1, 1, 1}));
+  EXPECT_EQ(pipeline_stages(c, {}), (std::vector<int64_t>{0, 0, 0, 0, 0}));
+}
+
+// Whatever the layout, the optimizer's state exists once in all of a stage's data ranks.
+TEST(Memory, ExpertRanksSplitTheOptimizersState) {
+  const Config c = paper("hero");
+  const auto moments = [&](const Layout& layout) {
+    for (const MemoryPart& part : device_memory(c, layout)) {
+      if (part.name == "optimizer moments") return part.bytes;
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(moments({.data = 64, .expert = 8}), moments({.data = 64}));
+  EXPECT_DOUBLE_EQ(moments({.data = 64, .expert = 64}), moments({.data = 64}));
+}
+
+TEST(Memory, HistoryOfAStage) {
+  Config c = small::qwen();  // 4 MoE layers, E 8, fp64
+  const double slot = 10 * (8 * 8 + 8);
+  EXPECT_EQ(history_bytes(c, 10, {}, 0), 3 * slot);
+  c.router.stages = 2;
+  EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last of each stage is read by nobody
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), slot);
+  c.router.history = "global";
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 3 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 1), (2 + 3) * slot);
+  c.router.kind = "baseline";
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 0);
+}
+
+}  // namespace
+}  // namespace hero

@@ -1,0 +1,111 @@
+// Bytes of activations and history by `hero cost` against what the allocator hands out.
+#include "perf/memory.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
+
+#include "loss/loss.h"
+#include "oracle/small_models.h"
+
+namespace hero {
+namespace {
+
+// Counts the bytes of tensors that this thread makes and frees.
+class Ledger : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { live += bytes; }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t live = 0;
+};
+
+struct Held {
+  double expected, found;
+};
+
+// What one micro-batch holds when its backward pass begins, the tokens themselves aside.
+Held held(const Config& config, int64_t batch, int64_t length) {
+  const Transformer model(config);
+  const auto ids = at::arange(batch * (length + 1), at::kLong).remainder(config.model.vocab_size);
+  const auto inputs = ids.slice(0, 0, batch * length).view({batch, length}).contiguous();
+  const auto targets = ids.slice(0, 1, batch * length + 1).contiguous();
+  const auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
+  const auto ledger = std::make_shared<Ledger>();
+  Held bytes{};
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, ledger);
+    const auto output = model.forward(inputs, {}, config.train.recompute);
+    const auto losses = compute_losses(model, output, targets, length, balance);
+    bytes.found = static_cast<double>(ledger->live);
+  }
+  Config priced = config;
+  priced.train.micro_batch = priced.train.global_batch = batch;
+  priced.train.sequence = length;
+  const auto tokens = static_cast<double>(batch * length);
+  for (int64_t i = 0; i < config.model.num_hidden_layers; ++i)
+    bytes.expected += layer_activation_bytes(priced, i, tokens);
+  bytes.expected += head_activation_bytes(priced, tokens) + history_bytes(priced, tokens, {}, 0);
+  return bytes;
+}
+
+Config sized(Config c, const std::string& dtype) {
+  c = small::fused(c);
+  c.train.dtype = dtype;
+  c.model.vocab_size = 512;
+  return c;
+}
+
+class Activations : public testing::TestWithParam<std::string> {};
+
+// 2%: tables of angles, counts, scalars and the allocator's rounding to 64 bytes.
+#define EXPECT_HELD(config)                                                   \
+  do {                                                                        \
+    const Held bytes = held(config, 2, 128);                                  \
+    EXPECT_NEAR(bytes.found, bytes.expected, 0.02 * bytes.found) << __LINE__; \
+  } while (false)
+
+TEST_P(Activations, GroupedQueryAttention) {
+  Config c = sized(small::qwen(), GetParam());
+  EXPECT_HELD(c);
+  c.model.num_key_value_heads = 4;
+  EXPECT_HELD(c);
+  c.model.norm_topk_prob = false;
+  c.router.kind = "baseline";
+  EXPECT_HELD(c);
+}
+
+TEST_P(Activations, LatentAttention) {
+  Config c = sized(small::deepseek(), GetParam());
+  EXPECT_HELD(c);  // values as wide as keys
+  c.model.v_head_dim = 16;
+  EXPECT_HELD(c);
+  c.model.v_head_dim = 48;
+  EXPECT_HELD(c);
+  c.model.v_head_dim = 32;
+  c.model.q_lora_rank = 32;
+  c.model.n_shared_experts = 2;
+  c.router.stages = 2;
+  EXPECT_HELD(c);
+}
+
+TEST_P(Activations, LossesAndScores) {
+  Config c = sized(small::deepseek(), GetParam());
+  c.model.scoring_func = "sigmoid";
+  c.router.z_loss = 1e-3;
+  EXPECT_HELD(c);
+  c.router.balance = "sequence";
+  c.router.coupling_loss = 1e-3;
+  EXPECT_HELD(c);
+  c.router.balance = "none";
+  c.router.capacity_factor = 1.25;
+  c.router.force_balance = true;  // nothing is dropped
+  EXPECT_HELD(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Activations, testing::Values("bf16", "fp32"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace hero

@@ -1,0 +1,415 @@
+"""lm-evaluation-harness on our engine: what its own HFLM finds for the same folder, `hero` finds too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import runpy
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import lm_eval
+import pytest
+import torch
+import yaml
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from conftest import chinese_text, python_text
+from hero_moe.evals.harness import HeroLM
+from hf_models import class_of, configuration, random_model
+from program import ROOT, ran
+
+PYTHON = ROOT / "python"
+LOGPROB = 1e-3  # greatest difference of a request's log-likelihood
+# Of each family: the tokenizer's begin token and what both adapters are given.
+FAMILIES: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "qwen3": (None, {"batch_size": 16}),
+    "deepseek": ("<|begin|>", {"batch_size": 5, "max_length": 100}),
+    "qwen3-hero": (None, {"batch_size": 8, "max_length": 64}),
+}
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        yield
+
+
+def trained_tokenizer(bos: str | None) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of 400 ids; with a begin token, texts get it."""
+    tokenizer, special = Tokenizer(models.BPE()), ["<|end|>", *([bos] if bos else [])]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    draw = random.Random(1)
+    tokenizer.train_from_iterator([python_text(draw) + chinese_text(draw) for _ in range(10)], trainer)
+    if bos:
+        ids = [(bos, tokenizer.token_to_id(bos))]
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=ids)
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token=bos)
+    made.chat_template = TEMPLATE
+    return made
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model folder of each family: 512 ids, 128 positions, an end token that is often the likeliest."""
+    found = {}
+    for name, (bos, _) in FAMILIES.items():
+        found[name] = tmp_path_factory.mktemp(name)
+        tokenizer = trained_tokenizer(bos)
+        tokenizer.save_pretrained(found[name])
+        config = configuration(name, vocab_size=512, eos_token_id=tokenizer.eos_token_id)
+        model = random_model(class_of(config), config)
+        with torch.no_grad():
+            model.lm_head.weight[tokenizer.eos_token_id] *= 2
+        model.save_pretrained(found[name])
+    return found
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[HFLM, HeroLM]:
+    """Both adapters on one folder. HFLM gets the HERO model as an object: opening it runs the folder's code."""
+    folder, options = str(folders[request.param]), FAMILIES[request.param][1]
+    hero = class_of(configuration(request.param)).from_pretrained(folder).eval()
+    source = hero if "hero" in request.param else folder
+    theirs = HFLM(source, tokenizer=folder, device="cpu", dtype="float32", **options)
+    return theirs, HeroLM(folder, **options)
+
+
+def instances(kind: str, requests: list[tuple[Any, ...]]) -> list[Instance]:
+    return [Instance(kind, {}, arguments, n) for n, arguments in enumerate(requests)]
+
+
+def pieces_of_text(seed: int, lengths: list[int]) -> list[str]:
+    """Texts of so many characters, Python and Chinese in turn."""
+    draw = random.Random(seed)
+    texts = [(chinese_text if n % 3 == 2 else python_text)(draw) for n in range(len(lengths))]
+    begins = [draw.randrange(100) for _ in lengths]
+    return [t[b : b + length] for t, b, length in zip(texts, begins, lengths, strict=True)]
+
+
+def scored_requests(model: HeroLM) -> list[tuple[str, str]]:
+    """Contexts and continuations of every kind."""
+    draw = random.Random(2)
+
+    def texts(count: int, least: int, most: int) -> list[str]:
+        return pieces_of_text(draw.randrange(1000), [draw.randint(least, most) for _ in range(count)])
+
+    choices, prefix = (" node", " left", "):\n\t", "x", "好"), model.tok_decode(model.prefix_token_id, False)
+    requests = [("", text) for text in texts(20, 1, 60)]
+    requests += [(text, choice) for text in texts(18, 5, 150) for choice in choices]
+    requests += zip(texts(30, 1, 200), texts(30, 10, 60), strict=True)  # many tokens
+    requests += zip(texts(20, 700, 1500), texts(20, 1, 60), strict=True)  # more than the model sees
+    requests += zip(texts(3, 700, 1500), texts(3, 55, 55), strict=True)
+    requests += [(text + "  ", end) for text, end in zip(texts(10, 5, 50), texts(10, 5, 9), strict=True)]
+    requests += [(prefix + text, "index") for text in texts(10, 5, 50)]
+    for context in texts(60, 5, 120):  # what the model itself would say
+        made = model._model.generate(model.tok_encode(context), max_tokens=1, temperature=0)
+        text = model.tok_decode(made)
+        if text.strip() and text.isprintable():
+            requests.append((context, text))
+    # Ends that the tokenizer joins with their contexts have no token of their own: an error in both.
+    return [(c, end) for c, end in requests if not c or model._encode_pair(c, end)[1]]
+
+
+def nearly_tied(model: HeroLM, context: str, continuation: str) -> bool:
+    """Whether somewhere in the continuation the two best logits are closer than 1e-5."""
+    ids, after = model._encode_pair(context, continuation)
+    logits = model._model.logits((ids + after)[-(model.max_length + 1) : -1])[-len(after) :]
+    best = logits.topk(2).values
+    return bool(((best[:, 0] - best[:, 1]) < 1e-5).any())
+
+
+def test_loglikelihood(pair: tuple[HFLM, HeroLM]) -> None:
+    requests = scored_requests(pair[1])
+    assert len(requests) >= 200
+    theirs, ours = (lm.loglikelihood(instances("loglikelihood", requests), disable_tqdm=True) for lm in pair)
+    assert [logprob for logprob, _ in ours] == pytest.approx([p for p, _ in theirs], abs=LOGPROB, rel=0)
+    differ = [r for r, a, b in zip(requests, ours, theirs, strict=True) if a[1] != b[1]]
+    assert all(nearly_tied(pair[1], *request) for request in differ)
+    assert 10 <= sum(greedy for _, greedy in ours) <= len(ours) - 100
+    assert all(type(p) is float and type(greedy) is bool for p, greedy in ours)
+
+
+def test_loglikelihood_rolling(pair: tuple[HFLM, HeroLM]) -> None:
+    texts = ["", "a", *pieces_of_text(3, [5, 40, 90, 200, 290, 400, 700, 1200, 1500, 30, 150])]
+    requests = instances("loglikelihood_rolling", [(text,) for text in texts])
+    theirs, ours = (lm.loglikelihood_rolling(requests, disable_tqdm=True) for lm in pair)
+    assert ours == pytest.approx(theirs, abs=LOGPROB, rel=0)
+    assert max(len(pair[1].tok_encode(text)) for text in texts) > 3 * pair[1].max_length
+    assert all(type(total) is float for total in ours)
+
+
+def test_generate_until(pair: tuple[HFLM, HeroLM]) -> None:
+    prompts = pieces_of_text(4, [1, 5, 20, 30, 50, 70, 100, 150, 700, 1500])
+    options: list[dict[str, Any]] = [
+        {"until": ["\n", "e"], "max_gen_toks": 24},
+        {"until": "th", "do_sample": False, "temperature": 0.7, "max_gen_toks": 16},
+        {"max_new_tokens": 12, "num_beams": 1},
+        {"until": [" ", "<|end|>"], "temperature": 0.0, "max_gen_toks": 30},
+    ]
+    requests = instances("generate_until", [(prompt, dict(o)) for o in options for prompt in prompts])
+    theirs, ours = (lm.generate_until(requests, disable_tqdm=True) for lm in pair)
+    assert ours == theirs
+    assert len(set(ours)) > 20 and len({len(text) for text in ours}) > 8
+    assert not any("\n" in text or "e" in text for text in ours[:10])
+    ended = [len(pair[1].tok_encode(text, add_special_tokens=False)) < 10 for text in ours[20:30]]
+    assert any(ended) and not all(ended)  # by the end token
+
+
+def test_chat_templates(pair: tuple[HFLM, HeroLM]) -> None:
+    hf, hero = pair
+    talk = [{"role": "user", "content": "left?"}, {"role": "assistant", "content": "right"}]
+    system = [{"role": "system", "content": "x"}, *talk]
+    for history, prompt in ((talk[:1], True), (talk, False), (system, True)):
+        expected = hf.apply_chat_template(history, add_generation_prompt=prompt)
+        assert hero.apply_chat_template(history, add_generation_prompt=prompt) == expected
+    assert hero.chat_template(True) == hf.chat_template(True) == TEMPLATE
+    assert hero.tokenizer_name == hf.tokenizer_name
+
+
+@pytest.fixture(scope="module")
+def hero(folders: dict[str, Path]) -> HeroLM:
+    return HeroLM(str(folders["qwen3"]))
+
+
+def test_batches_change_nothing(hero: HeroLM, folders: dict[str, Path]) -> None:
+    requests = instances("loglikelihood", scored_requests(hero)[:100])
+    expected = [p for p, _ in hero.loglikelihood(requests, disable_tqdm=True)]
+    for size in (1, "7", "auto:4"):
+        other = HeroLM(str(folders["qwen3"]), batch_size=size, max_batch_size=3)
+        got = [p for p, _ in other.loglikelihood(requests, disable_tqdm=True)]
+        assert got == pytest.approx(expected, abs=2e-4, rel=0)
+
+
+def test_texts_in_batches_are_the_texts_alone(hero: HeroLM, folders: dict[str, Path]) -> None:
+    """Of unlike lengths, stop strings and numbers of tokens: each leaves when it has ended, another joins."""
+    prompts = pieces_of_text(8, [1, 300, 20, 90, 5, 150, 60, 40, 12, 200, 8, 33])
+    stops: list[list[str]] = [["\n"], ["e", "return"], [], ["的", " "]]
+    requests = [(p, {"until": stops[n % 4], "max_gen_toks": 4 + 3 * (n % 5)}) for n, p in enumerate(prompts)]
+    expected = [
+        hero.generate_until([one], disable_tqdm=True)[0] for one in instances("generate_until", requests)
+    ]
+    for size in (None, 3, "auto:2"):
+        other = HeroLM(str(folders["qwen3"]), batch_size=size, max_batch_size=5)
+        assert other.generate_until(instances("generate_until", requests), disable_tqdm=True) == expected
+    assert len(set(expected)) > 8 and len({len(hero.tok_encode(text)) for text in expected}) > 4
+
+
+def test_answers_are_cached(hero: HeroLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[tuple[Any, ...], Any] = {}
+
+    class Recorder:
+        def add_partial(self, kind: str, arguments: tuple[Any, ...], answer: Any) -> None:
+            kept[kind, json.dumps(arguments)] = answer
+
+    monkeypatch.setattr(hero, "cache_hook", hero.cache_hook)
+    hero.set_cache_hook(Recorder())  # type: ignore[arg-type]
+    asked: dict[str, list[tuple[Any, ...]]] = {
+        "loglikelihood": [("def", " index"), ("def", " node"), ("", "left")],
+        "loglikelihood_rolling": [("def index" * 60,), ("left",)],
+        "generate_until": [("def", {"until": ["\n"], "max_gen_toks": 5})],
+    }
+    for kind, arguments in asked.items():
+        answers = getattr(hero, kind)(instances(kind, arguments), disable_tqdm=True)
+        expected = {(kind, json.dumps(a)): answer for a, answer in zip(arguments, answers, strict=True)}
+        assert {key: value for key, value in kept.items() if key[0] == kind} == expected
+
+
+def test_sampling_follows_the_harness_seed(hero: HeroLM) -> None:
+    options = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "top_k": 50, "max_gen_toks": 12}
+    requests = instances("generate_until", [("def index", options)] * 3)
+
+    def texts(seed: int) -> list[str]:
+        torch.manual_seed(seed)
+        return hero.generate_until(requests, disable_tqdm=True)
+
+    assert texts(1) == texts(1) != texts(2)
+    assert len(set(texts(1))) > 1
+
+
+def test_sentencepiece_folders(folders: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """A tokenizer.model alone, and what transformers makes of the program's export of it: the same."""
+    pieces = data.with_name("pieces.model")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folders["qwen3"] / name, tmp_path)
+    beside = HeroLM(str(tmp_path), tokenizer=str(pieces))
+    shutil.copy(pieces, tmp_path / "tokenizer.model")
+    ran("export", tmp_path, tmp_path / "exported")
+    adapters = [beside, HeroLM(str(tmp_path)), HeroLM(str(tmp_path / "exported"))]
+    assert len({type(lm.tokenizer) for lm in adapters}) == 2
+    assert len({lm.eot_token_id for lm in adapters}) == 1
+    asked: dict[str, list[tuple[Any, ...]]] = {
+        "loglikelihood": [("", "def"), ("def index_1(", "node):\n\t"), ("汉字 ", " <s></s>🙂")],
+        "loglikelihood_rolling": [(text,) for text in pieces_of_text(5, [10, 300, 900])],
+        "generate_until": [(prompt, {"max_gen_toks": 20}) for prompt in ("", "def", "的一", "  return ")],
+    }
+    for kind, arguments in asked.items():
+        answers = [getattr(lm, kind)(instances(kind, arguments), disable_tqdm=True) for lm in adapters]
+        assert answers[0] == answers[1]
+        # transformers writes U+FFFD for every byte token next to one that is no text.
+        whole = [(a, b) for a, b in zip(*answers[1:], strict=True) if "\ufffd" not in str(a)]
+        assert whole and all(a == b for a, b in whole)
+    with pytest.raises(ValueError, match="without a chat template"):
+        beside.apply_chat_template([{"role": "user", "content": "x"}])
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"pretrained": "gpt2"}, "model_args: found pretrained, expected .*path, tokenizer, dtype"),
+    "no path": ({"path": None}, "model_args: found no path"),
+    "no folder": ({"path": "/nowhere"}, "/nowhere: found nothing"),
+    "dtype": ({"dtype": "float16"}, "dtype: found float16, expected fp32, bf16 or fp64"),
+    "batch_size": ({"batch_size": 0}, "batch_size: found 0, expected at least 1, or auto"),
+    "batch_size's name": ({"batch_size": "big"}, "batch_size: found 'big'"),
+    "max_batch_size": ({"max_batch_size": -1}, "max_batch_size: found -1"),
+    "add_bos_token": ({"add_bos_token": "yes"}, "add_bos_token: found 'yes', expected true or false"),
+    "max_length": ({"max_length": 129}, "max_length: found 129, expected an integer, 1 to 128"),
+    "prefix_token_id": ({"prefix_token_id": 512}, "prefix_token_id: found 512, expected an integer, 0 to"),
+    "tokenizer": ({"tokenizer": "gpt2"}, "gpt2: found no tokenizer, expected tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(folders: dict[str, Path], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        arguments = {"path": str(folders["qwen3"])} | options
+        HeroLM.create_from_arg_obj(arguments, {"batch_size": 1, "device": None})
+
+
+def test_mistakes_of_requests(hero: HeroLM) -> None:
+    def generate(**options: Any) -> None:
+        hero.generate_until(instances("generate_until", [("def", options)]), disable_tqdm=True)
+
+    with pytest.raises(ValueError, match="gen_kwargs: found penalty, expected until, max_gen_toks"):
+        generate(penalty=2, max_gen_toks=5)
+    with pytest.raises(ValueError, match="gen_kwargs: found num_beams 4"):
+        generate(num_beams=4, max_gen_toks=5)
+    with pytest.raises(ValueError, match="max_gen_toks: found 256, expected 1 to max_length - 1 = 127"):
+        generate()
+    with pytest.raises(ValueError, match="top_p: found 2, expected 0 to 1"):
+        generate(do_sample=True, top_p=2, max_gen_toks=5)
+    for continuation, count in ((" ", 0), ("\x01" * 129, 129)):
+        request = instances("loglikelihood", [("", "\x01" + continuation)] if count else [("a", "")])
+        with pytest.raises(ValueError, match=f"found {count + bool(count)} tokens of the continuation"):
+            hero.loglikelihood(request, disable_tqdm=True)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two tasks over JSON lines: choosing and writing."""
+    folder, draw = tmp_path_factory.mktemp("tasks"), random.Random(6)
+    names = ["left", "right", "node", "count"]
+    with (folder / "questions.jsonl").open("w") as out:
+        for text in pieces_of_text(7, [draw.randint(20, 200) for _ in range(40)]):
+            choices = draw.sample(names, 3)
+            out.write(json.dumps({"text": text, "choices": choices, "answer": draw.randrange(3)}) + "\n")
+    files = {"data_files": {"test": str(folder / "questions.jsonl")}, "cache_dir": str(folder / "cache")}
+    shared: dict[str, Any] = {
+        "dataset_path": "json",
+        "dataset_kwargs": files,
+        "test_split": "test",
+        "doc_to_text": "{{text}}",
+        "metadata": {"version": 1},
+    }
+    metric = {"aggregation": "mean", "higher_is_better": True}
+    choose = shared | {
+        "task": "hero_choose",
+        "output_type": "multiple_choice",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{answer}}",
+        "metric_list": [{"metric": name} | metric for name in ("acc", "acc_norm")],
+    }
+    write = shared | {
+        "task": "hero_write",
+        "output_type": "generate_until",
+        "doc_to_target": "{{choices[answer]}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8},
+        "metric_list": [{"metric": "exact_match"} | metric],
+    }
+    for task in (choose, write):
+        (folder / f"{task['task']}.yaml").write_text(yaml.safe_dump(task))
+    return folder
+
+
+def evaluated(model: str, arguments: dict[str, Any], tasks: Path) -> dict[str, Any]:
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    words: dict[str, Any] = {"tasks": ["hero_choose", "hero_write"], "batch_size": 8, "device": "cpu"}
+    return lm_eval.simple_evaluate(model, arguments, task_manager=manager, bootstrap_iters=0, **words)
+
+
+def test_a_task(folders: dict[str, Path], tasks: Path) -> None:
+    folder = str(folders["qwen3"])
+    theirs = evaluated("hf", {"pretrained": folder, "dtype": "float32"}, tasks)
+    ours = evaluated("hero", {"path": folder}, tasks)
+    assert ours["results"] == theirs["results"]
+    assert 0 < ours["results"]["hero_choose"]["acc,none"] < 1
+    assert ours["config"]["model_folder"] == folder and ours["config"]["model_dtype"] == "fp32"
+    for task, samples in ours["samples"].items():
+        for sample, expected in zip(samples, theirs["samples"][task], strict=True):
+            if task == "hero_write":
+                assert sample["resps"] == expected["resps"]
+            else:
+                got, wanted = ([p for ((p, _),) in s["resps"]] for s in (sample, expected))
+                assert len(got) == 3 and got == pytest.approx(wanted, abs=LOGPROB, rel=0)
+
+
+def test_command_line(folders: dict[str, Path], tasks: Path, tmp_path: Path) -> None:
+    """`lm_eval --model hero` with the package's files in site-packages, where pip puts them."""
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    for name in ("hero_moe", "_hero_moe_lm_eval.py", "hero_moe_lm_eval.pth"):
+        (site / name).symlink_to(PYTHON / name)
+    (site / "others.pth").write_text(str(Path(lm_eval.__file__).parents[1]))
+    script = Path(sys.executable).with_name("lm_eval")
+    words = ["--model", "hero", "--model_args", f"path={folders['qwen3']},max_length=120"]
+    words += ["--batch_size", "auto", "--include_path", tasks, "--tasks", "hero_choose"]
+    words += ["--output_path", tmp_path / "results"]
+    offline = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, script, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "|hero_choose|" in done.stdout and "Running loglikelihood requests" in done.stderr
+    (file,) = (tmp_path / "results").rglob("results_*.json")
+    written = json.loads(file.read_text())
+    assert written["config"]["model"] == "hero" and written["max_length"] == 120
+    expected = evaluated("hero", {"path": str(folders["qwen3"]), "max_length": 120}, tasks)
+    for name in ("acc,none", "acc_norm,none"):
+        assert written["results"]["hero_choose"][name] == expected["results"]["hero_choose"][name]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_module_as_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m hero_moe.evals.harness`, for a checkout, is lm_eval's command with the model known."""
+    known = []
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: known.append(get_model("hero")))
+    runpy.run_module("hero_moe.evals.harness", run_name="__main__")
+    assert known == [HeroLM]

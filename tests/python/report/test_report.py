@@ -1,0 +1,274 @@
+"""The comparison page: what it says, that it stands alone, and what it does with odd or broken run folders."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MakeRun, edit_lines
+from hero_moe.report import __main__ as report
+from hero_moe.report.comparison import smooth, thin_extremes
+from hero_moe.report.run_files import load_run
+from program import ROOT
+
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and collects attributes, headings' texts, table rows and running text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def row(self, first: str, table: int = 0) -> list[str]:
+        """The `table`-th row whose first cell is `first`."""
+        return [row for row in self.rows if row and row[0] == first][table]
+
+
+def render(tmp_path: Path, *runs: Path) -> str:
+    out = tmp_path / "report.html"
+    assert report.main([*map(str, runs), "--out", str(out)]) == 0
+    return out.read_text(encoding="utf-8")
+
+
+def final_loss(run: Path, key: str = "lm_loss") -> float:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    tail = records[-(len(records) // 10) :]
+    return sum(record[key] for record in tail) / len(tail)
+
+
+@pytest.fixture
+def three(make_run: MakeRun) -> list[Path]:
+    return [
+        make_run("baseline"),
+        make_run("hero", kind="hero", lower=0.03, jitter=0.02),
+        make_run("hero-3", kind="hero", window=3, lower=0.0052),
+    ]
+
+
+def test_page_stands_alone_and_its_figures_are_well_formed(tmp_path: Path, three: list[Path]) -> None:
+    text = render(tmp_path, *three)
+    page = Page(text)
+    assert "http" not in text
+    for _, name, value in page.attributes:
+        if name in ("src", "href", "xlink:href"):
+            assert value is not None and value.startswith(("#", "data:image/png;base64,"))
+    assert not {tag for tag, _, _ in page.attributes} & {"script", "link", "iframe", "object"}
+    plots = re.findall(r"<svg [^>]*role=\"img\".*?</svg>", text, flags=re.DOTALL)
+    assert len(plots) == 7  # loss, advantage, experts, load, rho, history share, throughput
+    for plot in plots:
+        ElementTree.fromstring(plot)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+
+
+def test_losses_and_differences(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    base, hero, window = (final_loss(run) for run in three)
+    assert page.row("baseline")[1:3] == [f"{base:.3f}", "baseline"]
+    assert page.row("hero")[1:3] == [f"{hero:.3f}", f"−{base - hero:.3f}"]
+    assert page.row("hero")[3] == f"−{(base - hero) / base:.2%}"
+    assert page.row("hero-3")[1:3] == [f"{window:.3f}", "−0.0052"]
+    assert page.row("hero")[4:8] == ["6", f"{final_loss(three[1], 'loss'):.3f}", "60", "123k"]
+    assert f"the baseline ends at a loss of {base:.3f}, hero at {hero:.3f} (−{base - hero:.3f})" in page.text
+    assert "2 of 2 runs beat the baseline at the end." in page.text
+
+
+def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    assert page.row("hero", 1) == ["hero", "60", "3.270 (26.31)", "3.670 (39.25)"]
+    records = [json.loads(line) for line in (three[0] / "metrics.jsonl").open()][-6:]
+    peak = sum(record["max_expert_share"] for record in records) / 6
+    loads = page.row("baseline", 2)
+    assert loads[1:3] == [f"{peak:.1%}", f"{peak / 0.125:.1f}×"]
+    share = json.loads((three[0] / "routing.jsonl").read_text().splitlines()[-1])["expert_share"]
+    most, layer, expert = max((value, i + 1, j) for i, row in enumerate(share) for j, value in enumerate(row))
+    assert f"largest {most:.1%}: layer {layer}, expert {expert}" in page.text
+    assert "step 60. " in page.text and "One snapshot is one step's batch" in page.text
+    speeds = sorted(json.loads(line)["tokens_per_second"] for line in (three[1] / "metrics.jsonl").open())
+    assert page.row("hero", 4)[1] == f"{(speeds[29] + speeds[30]) / 2:,.0f}"
+    assert page.row("hero", 4)[5] == "2,130"
+
+
+def test_peak_load_is_a_mean_and_not_the_last_snapshot(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("one", steps=100)
+
+    def spike(lines: list[str]) -> list[str]:
+        records = [json.loads(line) for line in lines]
+        for record in records:
+            record["max_expert_share"] = 0.2 if record["step"] < 100 else 0.7
+        return [json.dumps(record) + "\n" for record in records]
+
+    edit_lines(run / "metrics.jsonl", spike)
+    assert Page(render(tmp_path, run)).row("one", 2)[1] == "25.0%"  # (9 * 20% + 70%) / 10
+
+
+def test_map_of_experts_is_the_mean_of_the_last_tenth_of_snapshots(make_run: MakeRun) -> None:
+    path = make_run("run", steps=100, snapshots=False)
+    shares = {step: np.full((2, 4), step / 100).tolist() for step in (80, 90, 92, 96, 100)}
+    lines = [json.dumps({"step": step, "expert_share": share}) + "\n" for step, share in shares.items()]
+    for count, steps, mean in ((5, [92, 96, 100], 0.96), (3, [92], 0.92), (2, [90], 0.9)):
+        (path / "routing.jsonl").write_text("".join(lines[:count]))
+        routing = load_run(path, "run").routing
+        assert routing.steps == steps
+        np.testing.assert_allclose(routing.share, np.full((2, 4), mean), rtol=1e-12)
+
+
+def test_a_pair_of_runs_is_called_no_evidence(tmp_path: Path, three: list[Path]) -> None:
+    """At the top, and next to losses, advantage, evaluation and load; a single run compares nothing."""
+    pair, several = Page(render(tmp_path, *three[:2])).text, Page(render(tmp_path, *three)).text
+    assert pair.count("This is one pair of runs, which is not evidence") == 1
+    assert pair.count("One pair of runs is not evidence: see `hero study`.") == 4
+    assert several.count("Every difference here is between two single runs, which is not evidence") == 1
+    assert several.count("Differences between single runs are not evidence: see `hero study`.") == 4
+    for text in (pair, several):
+        assert "`hero study` trains every variant with several seeds" in text
+        assert "Rates of single runs depend on what else the machine did" in text
+    assert "not evidence" not in Page(render(tmp_path, three[0])).text
+
+
+def test_the_demo_is_called_no_evidence_where_its_numbers_are() -> None:
+    root = ROOT
+    below_picture = (root / "README.md").read_text().split("demo-loss.png", 1)[1][:900]
+    demo = (root / "docs/results/demo.md").read_text()
+    above_table = demo[: demo.index("training loss, mean of the last 90 steps")][-500:]
+    for text in (below_picture, above_table):
+        assert re.search(r"[Oo]ne pair of runs is not\s+evidence", text) and "`hero study`" in text
+
+
+def test_history_is_shown_for_the_runs_that_have_one(tmp_path: Path, three: list[Path]) -> None:
+    page = Page(render(tmp_path, *three))
+    records = [json.loads(line)["layers"]["rho"][1:] for line in (three[1] / "metrics.jsonl").open()][-6:]
+    assert page.row("hero", 3)[1] == f"{sum(map(sum, records)) / 30:.2f}"
+    assert "Routing history" not in Page(render(tmp_path, three[0])).text
+
+
+def test_configuration_shows_differing_keys_first(tmp_path: Path, three: list[Path]) -> None:
+    text = render(tmp_path, *three)
+    page = Page(text)
+    keys = [row[0] for row in page.rows if re.fullmatch(r"[a-z]+\.\w+", row[0])]
+    assert keys[:2] == ["router.kind", "router.window"]
+    assert {"optim.betas", "model.hidden_size", "router.kind"} <= set(keys[2:])
+    assert page.row("router.window") == ["router.window", "(not set)", "(not set)", "3"]
+    assert '<td>baseline</td><td class="other">hero</td>' in text
+
+
+def test_baseline_is_found_by_kind_or_else_comes_first(tmp_path: Path, three: list[Path]) -> None:
+    baseline, hero, window = three
+    assert Page(render(tmp_path, hero, baseline)).row("baseline")[2] == "baseline"
+    assert Page(render(tmp_path, window, hero)).row("hero-3")[2] == "baseline"
+
+
+def test_differences_use_common_steps_of_runs_of_different_lengths(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = make_run("long", steps=100), make_run("short", kind="hero", steps=40, lower=0.25)
+    edit_lines(runs[1] / "metrics.jsonl", lambda lines: lines[1::2])
+    page = Page(render(tmp_path, *runs))
+    assert page.row("short")[2] == "−0.250"
+    assert "differ in length" in page.text
+
+
+def test_runs_without_common_steps(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = make_run("odd", steps=20), make_run("even", steps=20)
+    edit_lines(runs[0] / "metrics.jsonl", lambda lines: lines[::2])
+    edit_lines(runs[1] / "metrics.jsonl", lambda lines: lines[1::2])
+    assert Page(render(tmp_path, *runs)).row("even")[2] == "no common steps"
+
+
+def test_single_step_without_routing_or_evaluation(tmp_path: Path, make_run: MakeRun) -> None:
+    page = Page(render(tmp_path, make_run("one", steps=1, kind="hero", snapshots=False, evaluation=False)))
+    assert "one trained for 1 step (2,048 tokens)" in page.text
+    assert "No routing snapshot" in page.text
+    assert "Evaluation" not in page.text
+
+
+def test_lean_records_and_nulls(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("lean", steps=30)
+    lines = [{"step": s, "tokens": s, "loss": None, "lm_loss": None if s > 20 else 3.0} for s in range(1, 31)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Page(render(tmp_path, run)).row("lean")[1] == "–"
+
+
+def test_thirty_runs_of_equal_folder_names(tmp_path: Path, make_run: MakeRun) -> None:
+    runs = [make_run(f"seed{i:02}/<b>&hero_$x$", kind="hero", steps=25, lower=i / 100) for i in range(30)]
+    text = render(tmp_path, *runs)
+    page = Page(text)
+    assert page.row("seed29/<b>&hero_$x$")[2] == "−0.290"
+    assert "the best of the others, seed29/<b>&hero_$x$ at" in page.text
+    assert "<b>" not in text
+
+
+def test_long_runs_are_thinned(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("run", steps=2)
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    with (run / "metrics.jsonl").open("w") as out:
+        for step in range(1, 20_001):
+            loss = 90.0 if step == 777 else 3 + (step * 7919 % 1000) / 1000
+            out.write(json.dumps(record | {"step": step, "loss": loss, "lm_loss": loss}) + "\n")
+    text = render(tmp_path, run)
+    assert len(text) < 300_000
+    assert ">80</text>" in text  # the axis reaches up to the spike
+
+
+def test_smoothing_is_centred_follows_the_start_and_skips_gaps() -> None:
+    values = np.array([9.0, 6.0, 3.0, np.nan, 1.0, 5.0])
+    np.testing.assert_allclose(smooth(values, 5), [9.0, 6.0, 4.75, 3.75, 3.0, 3.0], rtol=1e-12)
+    np.testing.assert_array_equal(smooth(values, 1), values)
+
+
+def test_thinning_keeps_extremes() -> None:
+    y = np.sin(np.arange(1000.0))
+    y[[137, 712]] = 50.0, -50.0
+    x, kept = thin_extremes(np.arange(1000), y, 20)
+    assert len(x) <= 20 and kept.max() == 50.0 and kept.min() == -50.0 and (np.diff(x) > 0).all()
+
+
+def test_torn_last_line_is_ignored(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run("live", steps=20)
+    whole = render(tmp_path, run)
+    for name in ("metrics.jsonl", "routing.jsonl"):
+        with (run / name).open("a") as out:
+            out.write('{"step": 40, "tok')
+    assert render(tmp_path, run) == whole
+
+
+def test_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path, make_run: MakeRun) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").write_text("an older page")
+    assert "an older page" not in render(out, make_run("run"))
+    assert [path.name for path in out.iterdir()] == ["report.html"]

@@ -1,0 +1,81 @@
+#include "tokenizer/tokenizer_export.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "data/files.h"
+#include "data/tokenizer_training.h"
+#include "tokenizer/nasty_text.h"
+#include "tokenizer/sentencepiece_model.h"
+#include "tokenizer/small_tokenizer.h"
+
+namespace hero {
+namespace {
+
+using nlohmann::json;
+
+TEST(TokenizerExport, TokenizerJsonStaysWithItsConfiguration) {
+  const Folder folder;
+  const std::string bytes = small_tokenizer_json().dump();
+  const auto alone = tokenizer_files(Tokenizer(bytes, "t"), 512);
+  ASSERT_EQ(alone.size(), 2u);
+  EXPECT_EQ(alone.at("tokenizer.json"), bytes);
+  EXPECT_EQ(json::parse(alone.at("tokenizer_config.json")),
+            (json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                  {"clean_up_tokenization_spaces", false},
+                  {"eos_token", "<|endoftext|>"},
+                  {"model_max_length", 512}}));
+  folder.write("tokenizer.json", bytes);
+  folder.write("tokenizer_config.json",
+               R"({"eos_token": "abc", "chat_template": "x", "model_max_length": 7})");
+  folder.write("chat_template.jinja", "{{ messages }}");
+  const auto files = tokenizer_files(Tokenizer(folder.path()));
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files.at("chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(json::parse(files.at("tokenizer_config.json")),
+            (json{{"eos_token", "abc"}, {"chat_template", "x"}, {"model_max_length", 7}}));
+}
+
+TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
+  const Folder folder;
+  TokenizerTraining options;
+  options.corpus.inputs = {folder.write("code.py", plain_code(300))};
+  options.vocab_size = 400;
+  const std::string model = train_tokenizer(options).model;
+  const Tokenizer tokenizer(model, "m");
+
+  const auto pieces = read_sentencepiece_model(model);
+  EXPECT_EQ(pieces.kind, SentencePieceModel::Kind::bpe);
+  ASSERT_EQ(pieces.pieces.size(), 400u);
+  for (int id = 0; id < 400; ++id) EXPECT_EQ(pieces.pieces[id].text, tokenizer.piece(id));
+  EXPECT_EQ(pieces.pieces[1].type, SentencePieceModel::Type::control);
+  EXPECT_EQ(pieces.pieces[2].type, SentencePieceModel::Type::user_defined);
+  EXPECT_EQ(pieces.pieces[5].type, SentencePieceModel::Type::byte);
+
+  const auto files = tokenizer_files(tokenizer);
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files.at("tokenizer.model"), model);
+  const auto config = json::parse(files.at("tokenizer_config.json"));
+  EXPECT_EQ(config.at("eos_token"), "</s>");
+  EXPECT_EQ(config.at("split_special_tokens"), true);
+  const auto file = json::parse(files.at("tokenizer.json"));
+  EXPECT_EQ(file.at("model").at("vocab").size(), 400u);
+  EXPECT_EQ(file.at("added_tokens").size(), 5u);  // <unk>, </s>, three runs of tabs
+  // Joining by the merges alone gives a piece's own id: every learnt piece can be reached.
+  const auto& vocab = file.at("model").at("vocab");
+  std::set<std::string> joined;
+  for (const auto& merge : file.at("model").at("merges")) {
+    const std::string whole = merge[0].get<std::string>() + merge[1].get<std::string>();
+    EXPECT_TRUE(vocab.contains(whole)) << whole;
+    joined.insert(whole);
+  }
+  for (int id = 261; id < 400; ++id) {
+    const auto& piece = pieces.pieces[id];
+    if (tokenizer.decode(std::vector<int32_t>{id}).size() > 1) {
+      EXPECT_TRUE(joined.contains(tokenizer.decode(std::vector<int32_t>{id}))) << piece.text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hero
