@@ -1,4 +1,4 @@
-# The commands of every day; `make` lists them.
+# Development commands; `make` lists them.
 JOBS ?= $(shell nproc)
 BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j $(JOBS)
@@ -8,40 +8,40 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durat
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: ## Debian packages and .venv; does nothing the second time
+install: ## install Debian packages and .venv; skips what is already installed
 	@scripts/install.sh
 
 configure: install
 	@$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING >/dev/null
 
-build: configure ## build/hero, build/libhero.so and the tests (JOBS=n; default: all cores)
+build: configure ## build hero, libhero.so and the tests in build/ (JOBS=n; default: all cores)
 	@$(BIN)/ninja -C build -j $(JOBS)
 
 program: configure
 	@$(BIN)/ninja -C build -j $(JOBS) hero
 
-demo: program ## corpus, baseline and HERO training, comparison report in runs/demo (DATA="path ..." for your own text)
+demo: program ## train and compare a baseline and a HERO model in runs/demo (DATA="path ..." for your own text)
 	@scripts/demo.sh $(DATA)
 
-test: build ## C++ tests, then Python tests; minutes
+test: build ## run C++ and Python tests except the long ones; takes minutes
 	@failed=0; $(CTEST) -LE long || failed=1; $(PYTEST) -m "not long" || failed=1; exit $$failed
 
-test-sets: build ## all tests but the long ones, once with each instruction set that this processor has
+test-sets: build ## run the same tests once per instruction set of this CPU
 	@scripts/test_sets.sh
 
-test-all: build ## all tests, the long ones too, once more with each instruction set, and the fuzzers
+test-all: build ## run all tests including the long ones, test-sets and the fuzzers
 	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/test_sets.sh || failed=1; scripts/fuzz.sh || failed=1; exit $$failed
 
-fuzz: install ## libFuzzer on the readers of model folders (SECONDS=n for each; default: 30)
+fuzz: install ## fuzz the parsers of model folders (SECONDS=n per target; default: 30)
 	@scripts/fuzz.sh $(SECONDS)
 
-bench: build ## every target on CPUs, measured: docs/results/cpu.md; hours, alone on the machine (QUICK=1: a trial)
+bench: build ## run all CPU benchmarks, write docs/results/cpu.md; hours on an idle machine (QUICK=1: short run)
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)
 
-lint: configure ## format, include order, ruff and mypy on Python, and clang-tidy on what changed (BASE=commit; default: the last one)
+lint: configure ## check formatting and includes, run ruff, mypy, clang-tidy on changed files (BASE=commit; default: HEAD)
 	@BASE=$(BASE) scripts/lint.sh
 
-format: install ## clang-format on all C++ files, ruff on all of Python's
+format: install ## format C++ with clang-format and Python with ruff
 	@git ls-files -z -c -o --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 	@$(BIN)/ruff check --fix --quiet && $(BIN)/ruff format --quiet
 

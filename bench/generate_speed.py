@@ -1,7 +1,7 @@
-"""Tokens generated a second with a cache: our engine from Python against transformers, on the same folders.
+"""Generation throughput with KV cache: our engine from Python against transformers, on the same folders.
 
-Writes docs/results/generate-speed.md. Greedy; a baseline and a HERO model, one text at a time and 16 together.
-Both sides may choose fp32 or bf16, transformers also its cache; compared are the best of each.
+Writes docs/results/generate-speed.md. Greedy decoding; a baseline and a HERO model, batch sizes 1 and 16.
+Compares the best setting of each engine: fp32 or bf16, and for transformers the cache implementation.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rounds import (
     ROOT,
     Target,
     best_of,
-    in_turn,
     own_command,
     parser,
+    ratios_per_round,
+    round_robin,
     spread,
     table,
-    types_of_transformers,
-    within_rounds,
+    transformers_dtypes,
     write_page,
 )
 from train_speed import write_tokens
@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 
 def export(work: Path, config: str, kind: str) -> Path:
-    """A model folder of this configuration, after a single step."""
+    """A model folder of this configuration after a single step."""
     run, folder = work / f"run-{kind}", work / kind
     prefix = write_tokens(work, 8192)
     command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}"]
@@ -46,7 +46,7 @@ def export(work: Path, config: str, kind: str) -> Path:
 
 
 def generate_ours(model: Any, prompts: list[list[int]], new: int) -> list[list[int]]:
-    """New ids for every prompt, all prompts together where there are several."""
+    """New ids for every prompt; several prompts as a batch."""
     options: dict[str, Any] = {"max_tokens": new, "temperature": 0.0, "eos": ()}
     if len(prompts) == 1:
         return [model.generate(prompts[0], **options)]
@@ -63,16 +63,16 @@ def generate_theirs(model: Any, cache: str, prompts: Any, new: int) -> list[list
 
 
 def timed(work: Callable[[], list[list[int]]], new: int) -> float:
-    """Tokens a second of one call."""
+    """Tokens per second of one call."""
     begin = time.perf_counter()
     texts = work()
     seconds = time.perf_counter() - begin
     if any(len(text) != new for text in texts):
-        raise RuntimeError(f"texts of {[len(text) for text in texts]} ids, expected {new} each")
+        raise RuntimeError(f"generated {[len(text) for text in texts]} ids, expected {new} each")
     return len(texts) * new / seconds
 
 
-def contestants(
+def candidates(
     folder: Path, prompts: list[list[int]], new: int, quick: bool
 ) -> dict[str, Callable[[], float]]:
     import torch
@@ -80,26 +80,26 @@ def contestants(
 
     import hero_moe
 
-    made: dict[str, Callable[[], float]] = {}
+    found: dict[str, Callable[[], float]] = {}
     for dtype in ("bf16",) if quick else ("fp32", "bf16"):
         model = hero_moe.load(folder, dtype=dtype, device="cpu")
-        made[f"hero_moe.load, {dtype}"] = partial(timed, partial(generate_ours, model, prompts, new), new)
+        found[f"hero_moe.load, {dtype}"] = partial(timed, partial(generate_ours, model, prompts, new), new)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    for dtype in ("fp32",) if quick else types_of_transformers()[0]:
+    for dtype in ("fp32",) if quick else transformers_dtypes()[0]:
         for cache in ("dynamic",) if quick else ("dynamic", "static"):
             theirs = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=types[dtype], trust_remote_code=True
             )
             run = partial(generate_theirs, theirs.eval(), cache, torch.tensor(prompts), new)
-            made[f"transformers, {dtype}, {cache} cache"] = partial(timed, run, new)
-    return made
+            found[f"transformers, {dtype}, {cache} cache"] = partial(timed, run, new)
+    return found
 
 
 def main() -> None:
     args_parser = parser(__doc__, "generate-speed.md")
     args_parser.add_argument("--config", default="small-qwen3")
-    args_parser.add_argument("--prompt", type=int, default=32, help="ids of a prompt")
-    args_parser.add_argument("--new", type=int, default=128, help="ids to make")
+    args_parser.add_argument("--prompt", type=int, default=32, help="length of a prompt in ids")
+    args_parser.add_argument("--new", type=int, default=128, help="ids to generate")
     args_parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     args = args_parser.parse_args()
     if args.quick:
@@ -116,14 +116,14 @@ def main() -> None:
                 prompts = torch.randint(
                     8192, (batch, args.prompt), generator=torch.manual_seed(batch)
                 ).tolist()
-                made = contestants(folder, prompts, args.new, args.quick)
-                for contestant in made.values():  # kernels are generated, pages found
-                    contestant()
-                rates = in_turn(made, args.rounds, "tokens/s")
+                runs = candidates(folder, prompts, args.new, args.quick)
+                for candidate in runs.values():  # warm-up
+                    candidate()
+                rates = round_robin(runs, args.rounds, "tokens/s")
                 ours, theirs = best_of(rates, "hero_moe"), best_of(rates, "transformers")
-                ratio = within_rounds(rates[ours], rates[theirs])
+                ratio = ratios_per_round(rates[ours], rates[theirs])
                 rows = [
-                    [name, spread(values, 0), spread(within_rounds(values, rates[theirs]))]
+                    [name, spread(values, 0), spread(ratios_per_round(values, rates[theirs]))]
                     for name, values in rates.items()
                 ]
                 lines += [
@@ -132,10 +132,10 @@ def main() -> None:
                     *table(["", "tokens/s, median (range over rounds)", f"ratio to {theirs}"], rows),
                     "",
                 ]
-                what = f"generation, batch {batch}, {kind}, over transformers' best"
+                what = f"generation, batch {batch}, {kind}, vs. best of transformers"
                 targets.append(Target(what, 5.0, ratio, own_command()))
     head = f"`configs/{args.config}.toml`, greedy, prompts of {args.prompt} ids, {args.new} new ids each."
-    missing = types_of_transformers()[1]
+    missing = transformers_dtypes()[1]
     write_page(args, "Generation speed", [head, *([missing] if missing else []), "", *lines], targets)
 
 

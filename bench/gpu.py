@@ -1,8 +1,8 @@
-"""What the paper's model costs on a GPU, baseline and HERO side by side, and training there beside transformers.
+"""Cost of the paper's model on a GPU, baseline and HERO, and training speed against transformers.
 
-Writes docs/results/gpu.md: the routers alone, training steps of as many layers as fit with learned routing and with
-balance forced, forward passes of the whole model, and training of a part of it against transformers, each in turn.
-`--device cpu --quick` tries all of it where there is no GPU.
+Writes docs/results/gpu.md: the routers alone, training steps of as many layers as fit with learned and with
+forced balanced routing, forward passes of the whole model, and training of a part of it against transformers,
+round-robin. `--device cpu --quick` runs everything without a GPU.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from rounds import (
     Target,
     best_of,
     hero_json,
-    in_turn,
     json_lines,
     note,
     own_command,
     parser,
+    ratios_per_round,
+    round_robin,
     spread,
     table,
-    within_rounds,
     write_page,
 )
-from train_speed import SETTINGS, worth_repeating
+from train_speed import SETTINGS, competitive_settings
 
-# `--quick`: the paper's depth of history in a model of no size.
+# `--quick`: the paper's history depth in a tiny model.
 SMALL = [
     "--model.hidden_size=64", "--model.num_attention_heads=2", "--model.num_key_value_heads=2",
     "--model.q_lora_rank=32", "--model.kv_lora_rank=32", "--model.n_routed_experts=16",
     "--model.moe_intermediate_size=32", "--model.vocab_size=256", "--train.sequence=128",
 ]  # fmt: skip
 PAPER = {"forward_ms": "forward pass", "step_ms": "step", "peak_memory_mib": "peak memory"}
-MOST = {"forward_ms": 1.5, "step_ms": 0.64, "peak_memory_mib": 0.44}  # percent, HERO over baseline
+MAX_OVERHEAD = {"forward_ms": 1.5, "step_ms": 0.64, "peak_memory_mib": 0.44}  # percent, HERO over baseline
 
 
 def cost_table(args: argparse.Namespace, layers: int, *more: Any) -> dict[str, Any]:
@@ -50,10 +50,14 @@ def cost_table(args: argparse.Namespace, layers: int, *more: Any) -> dict[str, A
     return hero_json("bench", "cost-table", *words)
 
 
-def both_sides(found: dict[str, Any]) -> list[str]:
-    """A table with a row for each measured column: baseline, HERO, HERO over baseline."""
+def comparison_table(found: dict[str, Any]) -> list[str]:
+    """A table with a row per measured quantity: baseline, HERO, HERO vs. baseline."""
     shown = []
-    for key, name in [*PAPER.items(), ("router_step_ms", "routers"), ("product_share", "share of the rate")]:
+    for key, name in [
+        *PAPER.items(),
+        ("router_step_ms", "routers"),
+        ("product_share", "share of GEMM throughput"),
+    ]:
         if not (column := found["columns"][key]):
             continue
         unit, scale = {"peak_memory_mib": (" MiB", 1.0), "product_share": ("%", 100.0)}.get(key, (" ms", 1.0))
@@ -68,7 +72,7 @@ def overheads(found: dict[str, Any], what: str, keys: Sequence[str]) -> list[Tar
     return [
         Target(
             f"{PAPER[key]}, HERO over baseline, {what}",
-            MOST[key],
+            MAX_OVERHEAD[key],
             found["columns"][key]["difference"]["percent_rounds"],
             own_command(),
             at_least=False,
@@ -83,9 +87,9 @@ def routers(args: argparse.Namespace) -> tuple[list[str], list[Target]]:
     words += ["--layers", 4, "--tokens", 256, "--calls", 1] if args.quick else ["--calls", 20]
     [found] = json_lines(ROOT / "build/bench_router_step", *words)
     seconds = found["seconds"]
-    over = within_rounds(seconds["hero"], seconds["baseline"])
+    over = ratios_per_round(seconds["hero"], seconds["baseline"])
     lines = [
-        "## The routers alone",
+        "## Routers only",
         "",
         *router_times(found),
         "",
@@ -100,24 +104,22 @@ def training(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Tar
     targets: list[Target] = []
     for what, more in (("learned routing", []), ("forced balance", ["--router.force_balance=true"])):
         found = cost_table(args, layers, *more)
-        lines += [f"## Training, {layers} layers, {what}", "", *both_sides(found), ""]
+        lines += [f"## Training, {layers} layers, {what}", "", *comparison_table(found), ""]
         if what == "learned routing":
             targets = overheads(found, f"{layers} layers in training", list(PAPER))
             share = [100 * value for value in found["columns"]["product_share"]["hero"]["rounds"]]
-            targets.append(
-                Target(f"share of the matrix products' rate, {what}", 40, share, own_command(), unit="%")
-            )
+            targets.append(Target(f"share of GEMM throughput, {what}", 40, share, own_command(), unit="%"))
     return lines, targets
 
 
 def forward(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
     found = cost_table(args, layers, "--forward")
-    lines = [f"## Forward passes, {layers} layers", "", *both_sides(found), ""]
-    return lines, overheads(found, f"{layers} layers, forward passes alone", ["forward_ms"])
+    lines = [f"## Forward passes, {layers} layers", "", *comparison_table(found), ""]
+    return lines, overheads(found, f"{layers} layers, forward passes only", ["forward_ms"])
 
 
-def beside_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
-    """Of a baseline, which transformers has, and of HERO beside it."""
+def against_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
+    """Training speed of a baseline, which transformers supports, and of HERO."""
     sequence, steps = (32, 1) if args.quick else (4096, args.steps)
     config = ROOT / "configs/small-qwen3.toml" if args.quick else CONFIG
 
@@ -130,17 +132,17 @@ def beside_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str
 
     hero_train = {f"hero train, {kind}": (lambda kind=kind: ours(kind)) for kind in ("baseline", "hero")}
     own = ["--device", args.device, "--layers", str(layers), "--batch", "1", "--sequence", str(sequence)]
-    theirs, skipped = worth_repeating(config.stem, SETTINGS[2:3] if args.quick else SETTINGS, steps, own)
+    theirs, skipped = competitive_settings(config.stem, SETTINGS[2:3] if args.quick else SETTINGS, steps, own)
     if not theirs:
-        return ["## Beside transformers", "", *(f"{line}\n" for line in skipped)], []
-    measured = in_turn(hero_train | theirs, args.rounds, "tokens/s")
+        return ["## Comparison with transformers", "", *(f"{line}\n" for line in skipped)], []
+    measured = round_robin(hero_train | theirs, args.rounds, "tokens/s")
     best = best_of(measured, "transformers")
-    ratios = {name: within_rounds(values, measured[best]) for name, values in measured.items()}
+    ratios = {name: ratios_per_round(values, measured[best]) for name, values in measured.items()}
     shown = [[name, spread(values, 0), spread(ratios[name])] for name, values in measured.items()]
     lines = [
-        "## Beside transformers",
+        "## Comparison with transformers",
         "",
-        f"Training, {layers} layers, {sequence:,} tokens a step; ratios within rounds to {best}.",
+        f"Training, {layers} layers, {sequence:,} tokens per step; ratios per round to {best}.",
         "",
         *table(["", "tokens/s", "ratio"], shown),
         "",
@@ -153,12 +155,14 @@ def beside_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str
 def main() -> None:
     args_parser = parser(__doc__, "gpu.md", rounds=3)
     args_parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args_parser.add_argument("--steps", type=int, default=8, help="timed steps of a process")
-    args_parser.add_argument("--micro-batches", type=int, default=2, help="of a step; 4,096 tokens each")
-    args_parser.add_argument("--layers", type=int, default=0, help="to train; 0: as many as fit")
+    args_parser.add_argument("--steps", type=int, default=8, help="timed steps per process")
+    args_parser.add_argument(
+        "--micro-batches", type=int, default=2, help="micro-batches per step, 4,096 tokens each"
+    )
+    args_parser.add_argument("--layers", type=int, default=0, help="layers to train; 0: as many as fit")
     args = args_parser.parse_args()
     if args.device == "cuda" and not gpu():
-        raise SystemExit("--device: found cuda, expected cpu where there is no GPU")
+        raise SystemExit("--device: found cuda, expected cpu without a GPU")
     layers, all_layers = args.layers, LAYERS
     if args.quick:
         args.rounds, args.steps, layers, all_layers = 1, 1, 4, 6
@@ -172,14 +176,14 @@ def main() -> None:
         routers(args),
         training(args, layers),
         forward(args, all_layers),
-        beside_transformers(args, max(2, layers // 2)),
+        against_transformers(args, max(2, layers // 2)),
     ):
         lines += part[0]
         targets += part[1]
     head = ["what", "target", "measured", "", ""]
     shown = [[*row[:3], row[4], row[5]] for row in (target.row() for target in targets)]
     device = gpu() if args.device == "cuda" else "the processor"
-    about = [f"`configs/paper-8b.toml` in bf16 on {device}; medians, with the range over rounds.", ""]
+    about = [f"`configs/paper-8b.toml` in bf16 on {device}; median (range over rounds).", ""]
     write_page(args, "The paper's model on a GPU", [*about, *table(head, shown), "", *lines], targets)
 
 

@@ -1,8 +1,7 @@
-"""Training speed of Hugging Face transformers on a model of our shapes, as a process of its own.
+"""Training speed of Hugging Face transformers on a model of our shapes, in a separate process.
 
-Prints one JSON line: tokens per second of every timed step. The model, the batch, AdamW with fused updates and
-gradient clipping are those of `hero train`, and the balance loss where transformers has one (Qwen3-MoE); what
-differs is the implementation.
+Prints one JSON line: tokens per second of every timed step. Model, batch, fused AdamW and gradient clipping
+are the same as in `hero train`, as is the balance loss if transformers has one (Qwen3-MoE).
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ import tomllib
 import torch
 import transformers
 
-# What our configurations leave at our defaults and DeepSeek's class has otherwise.
+# Our defaults that differ from those of the DeepSeek class.
 DEEPSEEK = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
 DEEPSEEK |= {"num_mtp_layers": 0}
 
 
 def build(config: dict, experts: str) -> torch.nn.Module:
-    """A randomly initialised model from a configuration's [model] section."""
+    """A randomly initialized model from a configuration's [model] section."""
     model = dict(config["model"])
     common = {"use_cache": False, "attn_implementation": "sdpa"}
     if model.pop("model_type") == "deepseek_v3":
-        model.pop("scoring_func", None)  # the class knows the sigmoid alone
+        model.pop("scoring_func", None)  # the class supports only sigmoid
         hf = transformers.DeepseekV3Config(**DEEPSEEK | model, **common)
-        made = transformers.DeepseekV3ForCausalLM
+        model_class = transformers.DeepseekV3ForCausalLM
     else:
         loss = {"output_router_logits": True, "router_aux_loss_coef": 1e-3}
         hf = transformers.Qwen3MoeConfig(**model, decoder_sparse_step=1, **loss, **common)
-        made = transformers.Qwen3MoeForCausalLM
+        model_class = transformers.Qwen3MoeForCausalLM
     hf._experts_implementation = experts
-    return made(hf)
+    return model_class(hf)
 
 
 def wait_for(device: str) -> None:
@@ -50,10 +49,10 @@ def main() -> None:
     parser.add_argument("--experts", choices=["eager", "grouped_mm", "batched_mm"], default="grouped_mm")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--layers", type=int, help="of the model, the first so many; all")
+    parser.add_argument("--layers", type=int, help="number of layers (default: all)")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=8, help="timed steps, after two that are not")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps, after two warm-up steps")
     args = parser.parse_args()
 
     transformers.logging.set_verbosity_error()

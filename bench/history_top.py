@@ -1,11 +1,10 @@
-"""What it costs to send only the largest entries of the history across a pipeline boundary.
+"""Loss from sending only the largest entries of the history across a pipeline boundary.
 
-Two pipeline ranks train one model of global history on the text given, with all entries crossing the boundary and
-with the k largest and the rest as one mass; and the model of two stages that keep their histories, for comparison.
-One seed, the same batches. The page gives the loss over the last tenth of the steps and the loss on held-out text (by
-one process, which sees all of the history), and the bytes. Beside them stands what cutting does to the model that was
-trained with all entries: its loss on held-out batches, all entries against the k largest, with the standard error of
-the differences over the batches.
+Two pipeline ranks train one model with global history on the given text, sending either all entries or the k
+largest plus the remaining mass; for comparison, also a model with stage-local history. Same seed and batches.
+The page shows the loss over the last tenth of the steps, the loss on held-out text (one process, full
+history), and the bytes sent. It also shows the effect of truncation on the model trained with all entries:
+the difference of its loss on held-out batches, with the standard error over batches.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ranks import train_together
+from ranks import train_ranks
 from rounds import PROGRAM, ROOT, metrics, note, parser, table, write_page
 
 MODEL = {
@@ -33,8 +32,8 @@ MODEL = {
     "train.threads": 1,
     "checkpoint.every": 0,
 }
-# A rate at which no weight moves: what remains of training is its loss.
-STILL = {"optim.lr": 1e-12, "optim.min_lr": 0.0, "optim.warmup_steps": 0}
+# A learning rate that changes no weight: training only computes the loss.
+FROZEN = {"optim.lr": 1e-12, "optim.min_lr": 0.0, "optim.warmup_steps": 0}
 FULL = "all entries"
 
 
@@ -52,7 +51,7 @@ def against(values: Sequence[float], full: Sequence[float]) -> str:
 def main() -> None:
     arguments = parser(__doc__, "history-top.md", rounds=1)
     arguments.add_argument("--data", required=True, help="PREFIX of token files")
-    arguments.add_argument("--held-out", required=True, help="PREFIX of token files that nobody trains on")
+    arguments.add_argument("--held-out", required=True, help="PREFIX of held-out token files")
     arguments.add_argument("--config", default="demo")
     arguments.add_argument("--steps", type=int, default=300)
     arguments.add_argument("--tops", type=int, nargs="+", default=[8, 4, 2, 1])
@@ -67,7 +66,7 @@ def main() -> None:
         losses, afterwards = {}, {}
         for name, settings in (forms | {"no history: two stages": {"router.history": "stage"}}).items():
             run = trained if name == FULL else Path(folder) / name.replace(" ", "-").replace(":", "")
-            train_together(2, config, Path(args.data), run, MODEL | schedule | settings)
+            train_ranks(2, config, Path(args.data), run, MODEL | schedule | settings)
             subprocess.run(
                 [PROGRAM, "eval", run, "--data", args.held_out], check=True, stdout=subprocess.DEVNULL
             )
@@ -76,17 +75,17 @@ def main() -> None:
             losses[name] = statistics.mean(line["lm_loss"] for line in lines[-(steps // 10) :])
             sent = lines[-1]["ranks"]
             if name in forms:
-                still = Path(f"{run}-still")
-                held = MODEL | STILL | {"train.steps": min(steps, 40)} | settings
-                train_together(2, config, Path(args.held_out), still, held, "--init-from", trained)
-                afterwards[name] = [line["lm_loss"] for line in metrics(still)]
+                frozen = Path(f"{run}-frozen")
+                held = MODEL | FROZEN | {"train.steps": min(steps, 40)} | settings
+                train_ranks(2, config, Path(args.held_out), frozen, held, "--init-from", trained)
+                afterwards[name] = [line["lm_loss"] for line in metrics(frozen)]
             cut = against(afterwards[name], afterwards[FULL]) if name in forms and name != FULL else ""
-            note(f"{name}: {losses[name]:.4f}, held out {held_out:.4f}, cut after training {cut}")
+            note(f"{name}: {losses[name]:.4f}, held out {held_out:.4f}, truncated after training {cut}")
             rows.append([name, f"{losses[name]:.4f}", f"{losses[name] - losses[FULL]:+.4f}", f"{held_out:.4f}", cut,
                          f"{sent['history_mib']:.3f}", f"{sent['activations_mib']:.3f}"])  # fmt: skip
-    head = ["crosses the boundary", "loss, last tenth", "against all entries", "held-out loss",
-            "trained with all, then cut", "history a step, MiB", "activations a step, MiB"]  # fmt: skip
-    write_page(args, "A history cut at the boundary", [f"`{args.config}`, {steps} steps of 2,048 tokens.", "",
+    head = ["sent", "loss, last tenth", "vs. all entries", "held-out loss",
+            "trained with all, then truncated", "history per step, MiB", "activations per step, MiB"]  # fmt: skip
+    write_page(args, "Truncated history at the pipeline boundary", [f"`{args.config}`, {steps} steps of 2,048 tokens.", "",
                                                        *table(head, rows)])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A MoE layer alone and the paper's routers alone: build/bench_moe_layer and build/bench_router_step.
+"""Speed of a single MoE layer and of the paper's routers: build/bench_moe_layer and build/bench_router_step.
 
 Writes docs/results/layer-speed.md.
 """
@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from paper import router_times
-from rounds import ROOT, Target, json_lines, own_command, parser, spread, table, within_rounds, write_page
+from rounds import ROOT, Target, json_lines, own_command, parser, ratios_per_round, spread, table, write_page
 
 
 def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
@@ -32,8 +32,8 @@ def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def router_operations(layers: int, tokens: int, hidden: int = 1024, experts: int = 128) -> int:
-    """Of all routers' forward and backward passes, two stages: 6 for a weight of the hidden state and a token, 4 for
-    one of the history, which takes no gradient."""
+    """FLOPs of the forward and backward passes of all routers in two stages: per token, 6 per hidden state
+    weight and 4 per history weight, because the history has no gradient."""
     stage = layers // 2
     history = 2 * experts * experts * (stage * (stage - 1) // 2)
     return tokens * (6 * layers * hidden * experts + 4 * history)
@@ -49,11 +49,11 @@ def main() -> None:
     [routers] = json_lines(ROOT / "build/bench_router_step", *rounds, *few, *small, "--device", "cpu")
     seconds = routers["seconds"]
     joined = min(("concatenating_bf16", "concatenating_fp32"), key=lambda name: median(seconds[name]))
-    over = within_rounds(seconds["hero"], seconds["baseline"])
-    faster = within_rounds(seconds[joined], seconds["hero"])
+    over = ratios_per_round(seconds["hero"], seconds["baseline"])
+    faster = ratios_per_round(seconds[joined], seconds["hero"])
     rate = median(rate for s in shapes for rate in s["gemm_rate"])
     at_full_rate = router_operations(routers["layers"], routers["tokens"]) / rate
-    # The slowest shape of all has to reach the target.
+    # The slowest shape must meet the target.
     slowest = min(shapes, key=lambda s: median(s["balanced"]["share"]))
     skewed = min(shapes, key=lambda s: median(s["skewed_over_balanced"]))
 
@@ -63,7 +63,7 @@ def main() -> None:
     command = own_command()
     targets = [
         Target(
-            f"MoE layer, share of the matrix products' rate, slowest shape ({shape(slowest)})",
+            f"MoE layer, share of GEMM throughput, slowest shape ({shape(slowest)})",
             60,
             [100 * share for share in slowest["balanced"]["share"]],
             command,
@@ -71,7 +71,7 @@ def main() -> None:
             places=0,
         ),
         Target(
-            f"MoE layer, rate with one expert taking half over balanced, slowest shape ({shape(skewed)})",
+            f"MoE layer, throughput skewed vs. balanced, slowest shape ({shape(skewed)})",
             0.8,
             skewed["skewed_over_balanced"],
             command,
@@ -87,20 +87,21 @@ def main() -> None:
     ]
     write_page(
         args,
-        "A MoE layer alone, the routers alone",
+        "MoE layer and routers",
         [
-            "Router to combine, forward and backward, bf16, 4 experts a token; GFLOP/s, and the share of the rate "
-            "of matrix products of 2,048 x 2,048 measured beside it (the better of `at::mm` and our blocks). Skewed: "
-            "one expert takes half of the tokens. Median (range over rounds).",
+            "Router to combine, forward and backward, bf16, 4 experts per token; GFLOP/s, and the share of the "
+            "throughput of a 2,048 x 2,048 GEMM measured alongside (the better of `at::mm` and our GEMM). "
+            "Skewed: one "
+            "expert receives half of the tokens. Median (range over rounds).",
             "",
             *table(
-                "tokens|D x F|E|balanced|share|skewed|skewed over balanced|matrix products".split("|"),
+                "tokens|D x F|E|balanced|share|skewed|skewed / balanced|GEMM".split("|"),
                 layer_rows(shapes),
             ),
             "",
             *router_times(routers),
             "",
-            f"HERO over baseline: {spread(over)}; the faster of the concatenating ones over HERO: "
+            f"HERO over baseline: {spread(over)}; the faster concatenating version vs. HERO: "
             f"{spread(faster)}.",
         ],
         targets,

@@ -1,9 +1,9 @@
-"""Peak memory of training, HERO minus baseline, in the paper's shapes, against its prediction.
+"""Peak training memory, HERO minus baseline, in the paper's shapes, against the prediction.
 
-Writes docs/results/memory.md. Two models: the paper's first layers, as many as fit in this machine's memory, and
-all of its layers with narrow experts, which leaves routers and history as they are. Every measurement is a process
-of its own (`hero bench cost-table`). Predicted are the history's weights with master copy, gradient and moments, and
-the history itself.
+Writes docs/results/memory.md. Two models: as many of the paper's layers as fit in memory, and all layers with
+narrow experts, which does not change routers and history. Every measurement runs in a separate process (`hero
+bench cost-table`). The prediction covers the history weights with master copy, gradient and moments, and the
+history.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from paper import CONFIG, ON_CPU, layers_that_fit
 from rounds import Target, hero_json, note, own_command, parser, spread, table, write_page
 
 MIB = 1 << 20
-# Two micro-batches: gradients and activations are there together, so the peak holds all that is predicted.
-# Nothing is saved, so nothing is copied for it.
+# Two micro-batches: gradients and activations exist at the same time, so the peak includes everything
+# predicted. No checkpoints: no copies for saving.
 BATCH = ["--train.device=cpu", "--train.micro_batch=1", "--train.global_batch=2", "--checkpoint.every=0"]
 
 
 def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, float]:
-    """MiB of a bf16 run, by what it is for."""
+    """MiB of a bf16 run by purpose."""
     sizes = [layers // stages + (s < layers % stages) for s in range(stages)]
     weights = sum(experts * experts * size * (size - 1) // 2 for size in sizes)
     slots = sum(size - 1 for size in sizes)
@@ -35,13 +35,13 @@ def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, 
 
 
 def available_mib() -> float:
-    """MemAvailable of /proc/meminfo."""
+    """MemAvailable from /proc/meminfo."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable"))
 
 
 def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
-    """MiB of baseline and HERO, each round's, by what is counted."""
+    """MiB of baseline and HERO per round, by kind of memory."""
     found: dict[str, Any] = hero_json(
         "bench", "cost-table", "--config", CONFIG, "--layers", layers, *words,
         "--rounds", rounds, "--steps", 1, "--warmup", 1, "--json",
@@ -49,14 +49,14 @@ def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[
     columns = found["columns"]
     return {
         name: (columns[key]["baseline"]["rounds"], columns[key]["hero"]["rounds"])
-        for name, key in (("bytes of tensors", "tensor_peak_mib"), ("resident memory", "peak_memory_mib"))
+        for name, key in (("tensor memory", "tensor_peak_mib"), ("resident memory", "peak_memory_mib"))
     }
 
 
 def main() -> None:
     args_parser = parser(__doc__, "memory.md", rounds=2)
     args_parser.add_argument("--sequence", type=int, default=1024)
-    less = "less than the paper's leaves room for layers"
+    less = "smaller than the paper's, to fit more layers"
     args_parser.add_argument("--vocab-size", type=int, default=8192, help=less)
     args = args_parser.parse_args()
     if args.quick:
@@ -80,10 +80,10 @@ def main() -> None:
             sides = [spread(side, 2) for side in (baseline, hero)]
             counted = [spread(extra), f"{expected:.2f}", f"{statistics.median(off):+.2f}"]
             rows.append([f"{name}, {layers}", what, *sides, *counted])
-            if what == "bytes of tensors":
+            if what == "tensor memory":
                 targets.append(
                     Target(
-                        f"peak memory, HERO minus baseline, off its prediction: {name}, {layers}",
+                        f"peak memory, HERO minus baseline, prediction error: {name}, {layers}",
                         1.0,
                         [abs(value) for value in off],
                         own_command(),
@@ -95,16 +95,16 @@ def main() -> None:
         args,
         "Peak memory, HERO minus baseline",
         [
-            f"`configs/paper-8b.toml` in two stages, bf16, {args.vocab_size:,} tokens of vocabulary, two "
+            f"`configs/paper-8b.toml` in two stages, bf16, vocabulary of {args.vocab_size:,} tokens, two "
             f"micro-batches of {args.sequence:,} tokens; MiB, median (range over {args.rounds} rounds).",
             "",
-            *table("model, layers|counted|baseline|HERO|HERO minus baseline|predicted|off".split("|"), rows),
+            *table("model, layers|memory|baseline|HERO|HERO minus baseline|predicted|error".split("|"), rows),
             "",
-            "Predicted: 18 bytes for each of the history's weights (bf16 leaf 2, fp32 master 4, fp32 gradient 4, "
-            "moments 8) and 2 for each number of the history that is kept for later layers.",
+            "Predicted: 18 bytes per history weight (bf16 leaf 2, fp32 master 4, fp32 gradient 4, moments 8) and 2 "
+            "bytes per history element stored for later layers.",
             "",
-            "The bytes of tensors are counted one by one. Resident memory counts pages, those of the operators' own "
-            "temporaries and of holes in the heap among them.",
+            "Tensor memory counts every tensor. Resident memory counts pages, including temporaries of operators and "
+            "heap fragmentation.",
         ],
         targets,
     )

@@ -1,7 +1,7 @@
-// bench_moe_layer [--rounds N] [--calls N] [--quick] [--device cpu|cuda]: a MoE layer alone in bf16, router
-// to combine, forward and backward, with every expert's load equal and with one expert that takes half of the
-// tokens. A line of JSON per shape: operations a second, and that as a share of the rate of matrix products
-// measured in the same run.
+// bench_moe_layer [--rounds N] [--calls N] [--quick] [--device cpu|cuda]: a single bf16 MoE layer, router to
+// combine, forward and backward, with balanced load and with one expert that receives half of the tokens.
+// Prints a line of JSON per shape: throughput in FLOP/s, and its share of the GEMM throughput measured in the
+// same run.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -21,14 +21,15 @@ struct Shape {
   int64_t k = 4;
 };
 
-// The weights' gradients are fp32, as in training.
+// Weight gradients are fp32, as in training.
 at::Tensor leaf(at::IntArrayRef shape, double scale, at::Device device) {
   auto w = (at::randn(shape, at::TensorOptions(device)) * scale).to(at::kBFloat16).set_requires_grad(true);
   torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
   return w;
 }
 
-// Assignments in turn; skewed: the first choice of every other token is expert 0, nobody else's is.
+// Round-robin assignments; skewed: the first choice of every other token is expert 0, which no other
+// assignment uses.
 at::Tensor assignments(const Shape& s, bool skewed) {
   const int64_t others = skewed ? s.experts - 1 : s.experts;
   auto ids =
@@ -58,8 +59,8 @@ class Layer {
     for (const at::Tensor& t : {x_, router_, gate_up_, down_}) t.mutable_grad() = at::Tensor();
   }
 
-  /// Of forward and backward pass.
-  double operations() const {
+  /// FLOPs of the forward and backward pass.
+  double flops() const {
     const auto rows = static_cast<double>(shape_.tokens * shape_.k);
     const auto number = [](int64_t n) { return static_cast<double>(n); };
     return 6 * (rows * 3 * number(shape_.width * shape_.inner) +
@@ -75,19 +76,19 @@ void measure(const Shape& s, at::Device device, int64_t rounds, int64_t calls) {
   const Layer layer(s, device);
   const auto even = assignments(s, false).to(device), skewed = assignments(s, true).to(device);
   std::vector<double> gemm;
-  std::vector<Contestant> both = {{"balanced", [&] { layer.step(even); }},
-                                  {"one expert takes half", [&] { layer.step(skewed); }}};
+  std::vector<Variant> both = {{"balanced", [&] { layer.step(even); }},
+                               {"one expert takes half", [&] { layer.step(skewed); }}};
   for (int64_t round = 0; round < rounds; ++round) {
-    gemm.push_back(gemm_rate(at::kBFloat16, device));
+    gemm.push_back(gemm_flops_per_second(at::kBFloat16, device));
     run_rounds(both, 1, calls, device);
   }
-  std::vector<double> rates[2], shares[2], ratios;
+  std::vector<double> throughputs[2], shares[2], ratios;
   for (size_t i = 0; i < gemm.size(); ++i) {
     for (int side = 0; side < 2; ++side) {
-      rates[side].push_back(layer.operations() / both[side].seconds[i]);
-      shares[side].push_back(rates[side].back() / gemm[i]);
+      throughputs[side].push_back(layer.flops() / both[side].seconds[i]);
+      shares[side].push_back(throughputs[side].back() / gemm[i]);
     }
-    ratios.push_back(rates[1].back() / rates[0].back());
+    ratios.push_back(throughputs[1].back() / throughputs[0].back());
   }
   print_line({{"tokens", s.tokens},
               {"hidden_size", s.width},
@@ -95,8 +96,8 @@ void measure(const Shape& s, at::Device device, int64_t rounds, int64_t calls) {
               {"experts", s.experts},
               {"k", s.k},
               {"gemm_rate", gemm},
-              {"balanced", {{"rate", rates[0]}, {"share", shares[0]}}},
-              {"skewed", {{"rate", rates[1]}, {"share", shares[1]}}},
+              {"balanced", {{"rate", throughputs[0]}, {"share", shares[0]}}},
+              {"skewed", {{"rate", throughputs[1]}, {"share", shares[1]}}},
               {"skewed_over_balanced", ratios}});
 }
 
@@ -104,12 +105,11 @@ void measure(const Shape& s, at::Device device, int64_t rounds, int64_t calls) {
 }  // namespace hero::bench
 
 int main(int argc, char** argv) try {
-  CLI::App app("A MoE layer alone: balanced, and with one expert that takes half of the tokens");
+  CLI::App app("A single MoE layer: balanced load, and one expert with half of the tokens");
   int64_t rounds = 5, calls = 5;
   bool quick = false;
-  app.add_option("--rounds", rounds, "times that both are measured, in turn")->check(CLI::Range(1, 1000));
-  app.add_option("--calls", calls, "forward and backward passes of a measurement")
-      ->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "interleaved measurements of both variants")->check(CLI::Range(1, 1000));
+  app.add_option("--calls", calls, "forward and backward passes per measurement")->check(CLI::Range(1, 1000));
   app.add_flag("--quick", quick, "one small shape");
   std::string wanted = "cpu";
   app.add_option("--device", wanted, "cpu or cuda");

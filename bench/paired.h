@@ -1,5 +1,5 @@
 #pragma once
-// Contestants in turn (A B C A B C ...), so that a machine whose speed drifts is fair to all.
+// Interleaved measurements (A B C A B C ...), so that drifting machine speed affects all variants equally.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -11,30 +11,30 @@
 
 namespace hero::bench {
 
-struct Contestant {
+struct Variant {
   std::string name;
   std::function<void()> work;
-  std::vector<double> seconds = {};  ///< a call's, from every round
+  std::vector<double> seconds = {};  ///< per call, one element per round
 };
 
-/// Each round calls every contestant once uncounted (pages, generated kernels) and `calls` times on `device`.
-inline void run_rounds(std::vector<Contestant>& all, int64_t rounds, int64_t calls, c10::Device device) {
+/// Each round runs every variant once as warm-up, then times `calls` calls on `device`.
+inline void run_rounds(std::vector<Variant>& all, int64_t rounds, int64_t calls, c10::Device device) {
   for (int64_t round = 1; round <= rounds; ++round) {
-    for (Contestant& contestant : all) {
-      contestant.work();
-      wait_for(device);
+    for (Variant& variant : all) {
+      variant.work();
+      synchronize(device);
       const auto begin = std::chrono::steady_clock::now();
-      for (int64_t i = 0; i < calls; ++i) contestant.work();
-      wait_for(device);
+      for (int64_t i = 0; i < calls; ++i) variant.work();
+      synchronize(device);
       const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-      contestant.seconds.push_back(spent.count() / static_cast<double>(calls));
-      std::fprintf(stderr, "round %ld/%ld: %s: %.2f ms\n", round, rounds, contestant.name.c_str(),
-                   1e3 * contestant.seconds.back());
+      variant.seconds.push_back(spent.count() / static_cast<double>(calls));
+      std::fprintf(stderr, "round %ld/%ld: %s: %.2f ms\n", round, rounds, variant.name.c_str(),
+                   1e3 * variant.seconds.back());
     }
   }
 }
 
-/// A line of JSON on stdout, which the Python pages read.
+/// Prints a line of JSON to stdout, for the Python benchmark scripts.
 inline void print_line(const nlohmann::ordered_json& line) {
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);

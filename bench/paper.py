@@ -1,4 +1,4 @@
-"""The paper's model where benchmarks measure it."""
+"""The paper's model in benchmarks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ON_GPU = "memory of a device"
 
 
 def layers_that_fit(words: Sequence[Any], available: float, table: str) -> int:
-    """The most layers, an even number, whose peak in that table of `hero cost` leaves a twentieth of the bytes
-    available; at least 2."""
+    """The largest even number of layers whose peak in `table` of `hero cost` is at most 95% of the available
+    bytes; at least 2."""
     layers = 2
     while layers < LAYERS:
         longer = ["--config", CONFIG, *words, f"--model.num_hidden_layers={layers + 2}"]
@@ -27,15 +27,16 @@ def layers_that_fit(words: Sequence[Any], available: float, table: str) -> int:
 
 
 def router_times(found: dict[str, Any]) -> list[str]:
-    """What build/bench_router_step printed, for a page."""
+    """A page section from the output of build/bench_router_step."""
     rows = [
         [name.replace("_", ", "), spread([1e3 * value for value in values], 1)]
         for name, values in found["seconds"].items()
     ]
     return [
         f"Routers of the paper's model, {found['layers']} layers of 128 experts in two stages, hidden size 1,024, "
-        f"{found['tokens']:,} tokens: forward and backward of all. Concatenating: history and hidden state joined "
-        "before one linear layer, in PyTorch's own operators.",
+        f"{found['tokens']:,} tokens: forward and backward of all routers. Concatenating: one linear layer "
+        "on the "
+        "concatenated history and hidden state, with PyTorch's own operators.",
         "",
         *table(["", "ms"], rows),
     ]

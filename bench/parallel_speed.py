@@ -1,8 +1,8 @@
-"""Two processes against one, layout by layout: tokens per second, waiting, and what crosses the stages.
+"""Two processes against one by layout: tokens per second, waiting time, and data sent between stages.
 
-Processes of one thread each on this machine, over Gloo on loopback; the same model, batch and data. Waiting is
-what a rank spends in receives and collectives; beside it stands the bubble that its schedule has where all
-passes take equal times and messages none, and the speed that `hero plan` predicts of the schedule.
+Processes with one thread each on this machine, over Gloo on loopback; same model, batch and data. Waiting is
+the time of a rank in receives and collectives. For comparison: the ideal bubble of the schedule (equal pass
+times, no communication cost) and the speed that `hero plan` predicts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ranks import train_together
-from rounds import ROOT, hero_json, in_turn, metrics, note, parser, spread, table, within_rounds, write_page
+from ranks import train_ranks
+from rounds import (
+    ROOT,
+    hero_json,
+    metrics,
+    note,
+    parser,
+    ratios_per_round,
+    round_robin,
+    spread,
+    table,
+    write_page,
+)
 from train_speed import write_tokens
 
 MICRO_BATCHES = 8
@@ -40,7 +51,7 @@ class Layout:
     ranks: int
     settings: dict[str, Any]
     bubble: float | None = None
-    last: dict[str, Any] = field(default_factory=dict)  # of the last round: medians over its steps
+    last: dict[str, Any] = field(default_factory=dict)  # medians over the steps of the last round
 
 
 LAYOUTS = {
@@ -63,20 +74,20 @@ LAYOUTS = {
 
 
 def train(layout: Layout, config: str, data: Path, steps: int) -> float:
-    """Tokens per second: the median of all steps but the first two."""
+    """Median tokens per second, without the first two steps."""
     with tempfile.TemporaryDirectory() as work:
         settings = (
             MODEL | {"train.steps": steps, "optim.warmup_steps": 1, "train.threads": 1} | layout.settings
         )
         run = Path(work) / "run"
-        train_together(layout.ranks, ROOT / f"configs/{config}.toml", data, run, settings)
+        train_ranks(layout.ranks, ROOT / f"configs/{config}.toml", data, run, settings)
         lines = metrics(run)
     layout.last = of_steps(lines)
     return statistics.median(line["tokens_per_second"] for line in lines[2:])
 
 
 def predicted_seconds(layout: Layout, config: str) -> float:
-    """Of a step, by `hero plan`, for devices of which only their equality matters to a ratio."""
+    """Seconds per step predicted by `hero plan`; the device speed cancels in ratios."""
     settings = MODEL | {key: value for key, value in layout.settings.items() if key != "train.threads"}
     words = ["--config", ROOT / f"configs/{config}.toml", "--own-layout", "--gpus", layout.ranks]
     words += ["--gpus-per-node", 2, "--teraflops", 0.13, "--memory-gib", 1000]
@@ -87,7 +98,7 @@ def predicted_seconds(layout: Layout, config: str) -> float:
 
 
 def of_steps(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A step's line says how long its forerunner kept the ranks busy."""
+    """Medians over steps. A step's metrics contain the busy time of the previous step."""
     if "ranks" not in lines[0]:
         return {}
     ranks = [line["ranks"] for line in lines[2:]]
@@ -107,7 +118,7 @@ def main() -> None:
         args.rounds, args.steps = 1, 4
     with tempfile.TemporaryDirectory() as work:
         data = write_tokens(Path(work), 8192)
-        rates = in_turn(
+        rates = round_robin(
             {
                 name: (lambda layout=layout: train(layout, args.config, data, args.steps))
                 for name, layout in LAYOUTS.items()
@@ -119,18 +130,20 @@ def main() -> None:
     rows = []
     alone = predicted_seconds(LAYOUTS["one process"], args.config)
     for name, layout in LAYOUTS.items():
-        ratio = spread(within_rounds(rates[name], rates["one process"]))
+        ratio = spread(ratios_per_round(rates[name], rates["one process"]))
         last = layout.last
         seen = [f"{last[key]:.2f}" if last else "" for key in TRAFFIC]
         waited = f"{100 * last['waited']:.0f}%" if last else ""
         ideal = f"{100 * layout.bubble:.1f}%" if layout.bubble else ""
         plan = f"{alone / predicted_seconds(layout, args.config):.2f}" if layout.bubble else ""
         rows.append([name, spread(rates[name], 0), ratio, plan, waited, ideal, *seen])
-    head = ["layout", "tokens/s, median (range over rounds)", "one process = 1", "by `hero plan`", "waiting", "ideal bubble",
-            "activations and gradients sent, MiB", "history, MiB", "time of the history, ms"]  # fmt: skip
+    head = ["layout", "tokens/s, median (range over rounds)", "vs. one process", "predicted by `hero plan`", "waiting", "ideal bubble",
+            "activations and gradients sent, MiB", "history, MiB", "history time, ms"]  # fmt: skip
     lines = [
-        f"`{args.config}`, {MICRO_BATCHES} micro-batches of 512 tokens a step. Waiting, bytes and times are medians "
-        "over the last round's steps; waiting is the mean of both ranks, also for the collectives at a step's end.",
+        f"`{args.config}`, {MICRO_BATCHES} micro-batches of 512 tokens per step. Waiting, bytes and times are medians "
+        "over the steps of the last round; waiting is the mean of both ranks and includes the collectives at "
+        "the end "
+        "of a step.",
         "",
         *table(head, rows),
     ]

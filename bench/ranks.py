@@ -1,4 +1,4 @@
-"""A training run of several processes on this machine."""
+"""Training with several processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rounds import PROGRAM
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """A currently free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-def train_together(
+def train_ranks(
     ranks: int, config: Path, data: Path, run: Path, settings: Mapping[str, Any], *more: Any
 ) -> None:
-    """`hero train`, with `more` options, by so many processes over Gloo on loopback, to its end. SystemExit where
-    one fails."""
+    """Runs `hero train`, with `more` options, with `ranks` processes over Gloo on loopback. SystemExit if one
+    fails."""
     words = [PROGRAM, "train", "--config", config, "--data", data, "--run", run]
     words += [f"--{key}={value}" for key, value in settings.items()]
     words += more

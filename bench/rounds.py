@@ -1,4 +1,4 @@
-"""What the benchmarks share: contestants in turn, medians with their spread, tables, targets, pages."""
+"""Shared benchmark code: round-robin measurement, medians with range, tables, targets, pages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PROGRAM = ROOT / "build/hero"
 
 @dataclass
 class Target:
-    """A figure that the project wants to reach. `values`: one a round. `ceiling`: what they would be if all of ours
-    ran at the rate of matrix products measured on the same machine; empty where nobody reckoned it."""
+    """A performance target. `values`: one per round. `ceiling`: the values if our code ran at the GEMM
+    throughput measured on the same machine; empty if unknown."""
 
     what: str
     bound: float
@@ -42,12 +42,12 @@ class Target:
         return self.median >= self.bound if self.at_least else self.median <= self.bound
 
     @property
-    def within_reach(self) -> bool:
+    def reachable(self) -> bool:
         return self.met or not self.ceiling or statistics.median(self.ceiling) >= self.bound
 
     def row(self) -> list[str]:
         sign = ">=" if self.at_least else "<="
-        missed = "**missed**" if self.within_reach else "**missed**, out of this machine's reach"
+        missed = "**missed**" if self.reachable else "**missed**, not reachable on this machine"
         return [
             self.what,
             f"{sign} {self.bound:g}{self.unit}",
@@ -59,36 +59,36 @@ class Target:
 
 
 def spread(values: Sequence[float], places: int = 2, unit: str = "") -> str:
-    """Such as "2.68 (2.37 to 2.84)"."""
+    """Median and range, for example "2.68 (2.37 to 2.84)"."""
     low, high, middle = min(values), max(values), statistics.median(values)
     shown = [f"{value:,.{places}f}" for value in (middle, low, high)]
     return shown[0] + unit + (f" ({shown[1]} to {shown[2]})" if len(values) > 1 else "")
 
 
-def in_turn(
-    contestants: Mapping[str, Callable[[], float]], rounds: int, unit: str, places: int = 0
+def round_robin(
+    candidates: Mapping[str, Callable[[], float]], rounds: int, unit: str, places: int = 0
 ) -> dict[str, list[float]]:
-    """A B C, C B A, A B C ...: what every contestant returns, one value a round; nobody always goes first. Says how
-    long the rest will take."""
-    values: dict[str, list[float]] = {name: [] for name in contestants}
+    """Runs the candidates as A B C, C B A, A B C ... and returns one value per candidate and round. Prints
+    the remaining time."""
+    values: dict[str, list[float]] = {name: [] for name in candidates}
     begin, done = time.monotonic(), 0
     for number in range(rounds):
-        for name in list(contestants)[:: -1 if number % 2 else 1]:
-            values[name].append(contestants[name]())
+        for name in list(candidates)[:: -1 if number % 2 else 1]:
+            values[name].append(candidates[name]())
             done += 1
-            left = (time.monotonic() - begin) / done * (rounds * len(contestants) - done)
+            left = (time.monotonic() - begin) / done * (rounds * len(candidates) - done)
             rate = f"{values[name][-1]:,.{places}f} {unit}"
-            note(f"round {number + 1}/{rounds}: {name}: {rate}, left {left:.0f} s")
+            note(f"round {number + 1}/{rounds}: {name}: {rate}, {left:.0f} s left")
     return values
 
 
-def within_rounds(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """values / others, round by round."""
+def ratios_per_round(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """values / others per round."""
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
 def best_of(values: Mapping[str, Sequence[float]], prefix: str = "") -> str:
-    """The contestant of the highest median among those whose names begin so."""
+    """The candidate with the highest median among those whose names start with `prefix`."""
     return max((n for n in values if n.startswith(prefix)), key=lambda n: statistics.median(values[n]))
 
 
@@ -101,45 +101,45 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def types_of_transformers() -> tuple[list[str], str]:
-    """The types in which transformers is measured on this processor, and why one is missing; empty where none is."""
+def transformers_dtypes() -> tuple[list[str], str]:
+    """The dtypes in which transformers is measured on this CPU, and the reason if one is missing."""
     if library_multiplies_bf16():
         return ["fp32", "bf16"], ""
-    return ["fp32"], (
-        "Of transformers only fp32 is measured: without AVX-512 PyTorch multiplies bf16 number by number."
-    )
+    return ["fp32"], ("transformers is measured only in fp32: without AVX-512 PyTorch has no fast bf16 GEMM.")
 
 
 def hero_json(*words: Any) -> Any:
-    """What the program prints, as JSON. CalledProcessError where it fails; its message is on stderr."""
+    """The program's JSON output. CalledProcessError on failure, with its message on stderr."""
     command = [str(word) for word in (PROGRAM, *words)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def json_lines(*words: Any) -> list[Any]:
-    """What another program prints, a JSON value a line."""
+    """The output of another program, one JSON value per line."""
     command = [str(word) for word in words]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """What `hero train` has noted of a run, step by step."""
+    """The metrics of a run by step."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def parser(description: str | None, page: str, rounds: int = 5) -> argparse.ArgumentParser:
-    """With the options of every benchmark."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--rounds", type=int, default=rounds, help="times that all are measured, in turn")
-    made.add_argument("--quick", action="store_true", help="one round of little work, to see that it runs")
-    made.add_argument("--out", type=Path, default=ROOT / "docs/results" / page, help="the page to write")
-    made.add_argument("--targets", type=Path, help="file for what `bench/run.py` collects")
-    return made
+    """An argument parser with the options of every benchmark."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("--rounds", type=int, default=rounds, help="rounds of round-robin measurement")
+    result.add_argument(
+        "--quick", action="store_true", help="one round with little work, to check that it runs"
+    )
+    result.add_argument("--out", type=Path, default=ROOT / "docs/results" / page, help="the page to write")
+    result.add_argument("--targets", type=Path, help="file with the targets for `bench/run.py`")
+    return result
 
 
 def own_command() -> str:
-    """The command line of this script, from the checkout's root."""
+    """The command line of this script, relative to the checkout root."""
     script = Path(sys.argv[0]).resolve()
     words = list(sys.argv[1:])
     for option in ("--targets", "--out"):
@@ -152,7 +152,7 @@ def own_command() -> str:
 def write_page(
     args: argparse.Namespace, title: str, lines: Sequence[str], targets: Sequence[Target] = ()
 ) -> None:
-    """The page: its command and machine, then `lines`; and the targets' file if one was asked for."""
+    """Writes the page (command, machine, `lines`), and the targets file if requested."""
     head = [f"# {title}", "", f"`{own_command()}` on {machine()}.", ""]
     text = "\n".join([*head, *lines, ""])
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 // bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--device cpu|cuda]: forward and
 // backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
-// 1024) for one micro-batch of 4,096 tokens, in bf16: without history, with it by hero::route, and with it by
-// concatenation in PyTorch's own operators, as the paper writes it. One line of JSON.
+// 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, and with
+// history concatenated by PyTorch operators, as the paper's equations state. Prints one line of JSON.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -26,7 +26,7 @@ RouterConfig router_config(const std::string& kind) {
   return config;
 }
 
-// What all routers of a micro-batch read, and the gradients that come back to their probabilities.
+// Inputs of all routers for a micro-batch, and the gradients of their probabilities.
 struct Batch {
   std::vector<at::Tensor> x, dprobs;
 
@@ -57,9 +57,10 @@ class Routers {
     }
   }
 
-  /// Our operator; with or without history as the kind says.
+  /// Our fused operator, with or without history.
   void fused() const {
-    const RoutingHistory history(layout_, inputs_[0].size(0), dtype_, /*live=*/false, inputs_[0].device());
+    const RoutingHistory history(layout_, inputs_[0].size(0), dtype_, /*differentiable=*/false,
+                                 inputs_[0].device());
     std::vector<at::Tensor> probs;
     for (int64_t l = 1; l <= layout_.layers(); ++l)
       probs.push_back(
@@ -67,7 +68,7 @@ class Routers {
     backward(probs);
   }
 
-  /// u = [x | rho * H], Z = u W^T, Q = softmax(Z); H is joined anew for every layer.
+  /// u = [x | rho * H], Z = u W^T, Q = softmax(Z); concatenates H for every layer.
   void concatenating() const {
     std::vector<at::Tensor> probs, detached;
     for (int64_t l = 1; l <= layout_.layers(); ++l) {
@@ -110,10 +111,10 @@ int main(int argc, char** argv) try {
   using namespace hero::bench;
   CLI::App app("All routers of the paper's model, forward and backward");
   int64_t rounds = 5, calls = 3, layers = 30, tokens = 4096;
-  app.add_option("--rounds", rounds, "times that all are measured, in turn")->check(CLI::Range(1, 1000));
-  app.add_option("--calls", calls, "steps of a measurement")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "interleaved measurements of all variants")->check(CLI::Range(1, 1000));
+  app.add_option("--calls", calls, "steps per measurement")->check(CLI::Range(1, 1000));
   app.add_option("--layers", layers, "MoE layers, in two stages")->check(CLI::Range(2, 1000));
-  app.add_option("--tokens", tokens, "of the micro-batch")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--tokens", tokens, "tokens per micro-batch")->check(CLI::Range(1, 1 << 20));
   std::string wanted = "cpu";
   app.add_option("--device", wanted, "cpu or cuda");
   CLI11_PARSE(app, argc, argv);
@@ -123,13 +124,13 @@ int main(int argc, char** argv) try {
   const Batch batch(layers, tokens, device);
   const Routers baseline("baseline", batch, at::kBFloat16, true), hero("hero", batch, at::kBFloat16, true),
       joined("hero", batch, at::kBFloat16, false), joined_wide("hero", batch, at::kFloat, false);
-  std::vector<Contestant> all = {{"baseline", [&] { baseline.fused(); }},
-                                 {"hero", [&] { hero.fused(); }},
-                                 {"concatenating_bf16", [&] { joined.concatenating(); }},
-                                 {"concatenating_fp32", [&] { joined_wide.concatenating(); }}};
+  std::vector<Variant> all = {{"baseline", [&] { baseline.fused(); }},
+                              {"hero", [&] { hero.fused(); }},
+                              {"concatenating_bf16", [&] { joined.concatenating(); }},
+                              {"concatenating_fp32", [&] { joined_wide.concatenating(); }}};
   run_rounds(all, rounds, calls, device);
   nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}};
-  for (const auto& contestant : all) line["seconds"][contestant.name] = contestant.seconds;
+  for (const auto& variant : all) line["seconds"][variant.name] = variant.seconds;
   print_line(line);
   return 0;
 } catch (const std::exception& e) {

@@ -1,9 +1,9 @@
-"""Every benchmark, one after another, and docs/results/cpu.md: what is aimed at on CPUs and what was measured.
-Where there is a GPU, bench/gpu.py too.
+"""Runs every benchmark and writes docs/results/cpu.md: targets on CPUs and measurements. With a GPU, also
+runs bench/gpu.py.
 
-With `--only` the others' targets stay as they were measured on this machine; cpu.json beside the page keeps them.
-`--quick` does little of each, to see that all run; its figures mean nothing. A benchmark that fails is named in the
-page.
+With `--only`, the targets of the other benchmarks keep their values measured on this machine, stored in
+cpu.json next to the page. `--quick` does little work, to check that all benchmarks run; its results are
+meaningless. The page lists failed benchmarks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from machine import gpu, has_bf16, machine
 from rounds import ROOT, Target, note, own_command, table
 
 HERE = Path(__file__).resolve().parent
-# Title, page in docs/results, script with its words.
+# Title, page in docs/results, script with its arguments.
 BENCHMARKS = [
     ("Training, small-qwen3", "train-speed-small-qwen3.md", ["train_speed.py", "--config", "small-qwen3"]),
     (
@@ -39,7 +39,7 @@ BENCHMARKS = [
 
 
 def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -> str:
-    """Runs a benchmark; what went wrong, or nothing."""
+    """Runs a benchmark; returns the error, or an empty string."""
     more = ["--quick", "--out", str(page)] if args.quick else ["--out", str(page)]
     more += ["--image", str(page.with_suffix(".png"))] if args.quick and words[0] == "scaling.py" else []
     more += ["--rounds", str(args.rounds)] if args.rounds else []
@@ -54,7 +54,8 @@ def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -
 
 
 def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
-    """Timings of every operator, fused and plain, as google-benchmark prints them. What went wrong, or nothing."""
+    """Writes google-benchmark timings of every operator, fused and reference; returns the error, or an empty
+    string."""
     seconds = 0.001 if args.quick else 0.05
     command = [ROOT / "build/bench_ops", f"--device={device}", f"--benchmark_min_time={seconds}"]
     with (folder / f"operators-{device}.txt").open("w") as file:
@@ -63,12 +64,12 @@ def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
 
 
 def measured_before(kept: Path) -> dict[str, list[Target]]:
-    """By benchmark, what earlier calls measured on this machine; nothing where the file is another machine's."""
+    """Earlier measurements on this machine by benchmark; empty if the file is from a different machine."""
     if not kept.exists():
         return {}
     before = json.loads(kept.read_text())
     if before["machine"] != machine():
-        note(f"{kept}: measured on {before['machine']}, not kept")
+        note(f"{kept}: measured on {before['machine']}, ignored")
         return {}
     return {title: [Target(**target) for target in targets] for title, targets in before["targets"].items()}
 
@@ -87,40 +88,42 @@ def page(
     missed, met = [t for t in targets if not t.met], [t for t in targets if t.met]
     lines = ["# Targets on CPUs", "", f"`{own_command()}` on {machine()}."]
     if args.quick:
-        lines += ["", "**A trial (`--quick`): too little work for any figure here to mean something.**"]
+        lines += ["", "**Trial run (`--quick`): results are meaningless.**"]
     if not has_bf16():
         lines += [
             "",
-            "The targets are meant for two cores that multiply bf16 (avx512_bf16 or AMX). **This processor does not**: "
-            "bf16 operands are widened in registers and multiplied in fp32, about as fast as fp32 itself, while the "
-            "fp32 that transformers falls back on loses nothing.",
+            "The targets are for two cores with bf16 instructions (avx512_bf16 or AMX). **This CPU has none**: bf16 "
+            "operands are converted to fp32 in registers, about as fast as fp32 itself, while transformers "
+            "falls back "
+            "to fp32 without loss.",
         ]
     counts = f"{len(met)} of {len(targets)} met" + (
-        f", {len(missed)} missed: they come first" if missed else ""
+        f", {len(missed)} missed (listed first)" if missed else ""
     )
     lines += [
         "",
         counts
-        + ". Medians, with the range over rounds; ratios within rounds. At full rate: what the figure would be "
-        "if all of ours ran at the rate of matrix products measured on this machine; a target above it is out of reach "
-        "here."
-        + (f" Where the time of a step goes: [{profile.name}]({profile.name})." if profile.exists() else ""),
+        + ". Median (range over rounds); ratios per round. At GEMM throughput: the value if our code ran at the GEMM "
+        "throughput measured on this machine; a target above it is not reachable here."
+        + (f" Profile of a step: [{profile.name}]({profile.name})." if profile.exists() else ""),
     ]
-    head = ["what", "target", "measured", "at full rate", "", "command"]
+    head = ["metric", "target", "measured", "at GEMM throughput", "", "command"]
     lines += ["", *table(head, [target.row() for target in missed + met])]
     if failures:
-        lines += ["", "Did not run:", "", *(f"- {title}: {reason}" for title, reason in failures.items())]
-    lines += ["", "Each with its whole table: " + "; ".join(links) + ".", ""]
+        lines += ["", "Failed:", "", *(f"- {title}: {reason}" for title, reason in failures.items())]
+    lines += ["", "Full results: " + "; ".join(links) + ".", ""]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="little of each; pages go to --folder")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of every benchmark; 0: its own default")
-    parser.add_argument("--only", nargs="+", help="scripts to run, such as memory.py")
     parser.add_argument(
-        "--folder", type=Path, help="where the pages go; docs/results, with --quick build/bench-quick"
+        "--quick", action="store_true", help="little work per benchmark; pages go to --folder"
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of every benchmark; 0: its own default")
+    parser.add_argument("--only", nargs="+", help="scripts to run, for example memory.py")
+    parser.add_argument(
+        "--folder", type=Path, help="output folder (default: docs/results; with --quick build/bench-quick)"
     )
     args = parser.parse_args()
     folder = args.folder or ROOT / ("build/bench-quick" if args.quick else "docs/results")

@@ -1,7 +1,7 @@
-"""Time per token against tokens a step, sequence length, experts, layers and visible history, baseline and HERO.
+"""Time per token by tokens per step, sequence length, experts, layers and visible history, baseline and HERO.
 
-Writes docs/results/scaling.md and docs/images/scaling.png. Small widths, so that all of it takes minutes; every
-point is `hero bench cost-table` (processes in turn).
+Writes docs/results/scaling.md and docs/images/scaling.png. Small widths, so that everything takes minutes;
+every point is measured by `hero bench cost-table` (alternating processes).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ MODEL = {
     "train.device": "cpu",
     "optim.warmup_steps": 1,
 }
-# Colours that the colour-blind tell apart (Okabe and Ito), marks that differ without colour.
+# Color-blind safe colors (Okabe and Ito) and different markers.
 STYLES = {"baseline": ("#0072B2", "o"), "hero": ("#D55E00", "s")}
 NAMES = {"baseline": "baseline", "hero": "HERO"}
 
 
 @dataclass
 class Sweep:
-    """A line of measurements: `settings` makes the configuration of each value."""
+    """A series of measurements; `settings` returns the configuration of each value."""
 
     title: str
     values: Sequence[int]
     quick: Sequence[int]
 
     def settings(self, value: int) -> dict[str, Any]:
-        if self.title == "tokens a step":
+        if self.title == "tokens per step":
             return {"train.micro_batch": value // 256, "train.global_batch": value // 256}
-        if self.title == "sequence length":  # the same tokens a step
+        if self.title == "sequence length":  # equal tokens per step
             batch = 4096 // value
             return {"train.sequence": value, "train.micro_batch": batch, "train.global_batch": batch}
         if self.title == "experts":
@@ -59,7 +59,7 @@ class Sweep:
 
 
 SWEEPS = [
-    Sweep("tokens a step", (256, 512, 1024, 2048, 4096, 8192), (256, 512)),
+    Sweep("tokens per step", (256, 512, 1024, 2048, 4096, 8192), (256, 512)),
     Sweep("sequence length", (128, 256, 512, 1024, 2048, 4096), (256, 512)),
     Sweep("experts", (8, 16, 32, 64, 128, 256, 512), (8, 16)),
     Sweep("layers", (4, 8, 15, 30, 60), (4, 8)),
@@ -68,7 +68,7 @@ SWEEPS = [
 
 
 def measure(sweep: Sweep, value: int, rounds: int, steps: int) -> dict[str, Any]:
-    """Microseconds per token of both sides: whole step, routers."""
+    """Microseconds per token of both models: whole step, routers."""
     settings = MODEL | sweep.settings(value)
     words = [f"--{key}={number}" for key, number in settings.items()]
     words += ["--rounds", rounds, "--steps", steps, "--warmup", 1, "--json"]
@@ -91,13 +91,13 @@ def draw(path: Path, points: dict[str, list[dict[str, Any]]]) -> None:
     for column, (title, line) in enumerate(points.items()):
         for row, name in enumerate(("step", "router")):
             axis = axes[row][column]
-            for side, (colour, mark) in STYLES.items():
+            for side, (color, mark) in STYLES.items():
                 values = [point["value"] for point in line]
                 middle = [median(point[f"{side} {name}"]) for point in line]
                 low = [m - min(point[f"{side} {name}"]) for m, point in zip(middle, line, strict=True)]
                 high = [max(point[f"{side} {name}"]) - m for m, point in zip(middle, line, strict=True)]
                 dashes = "-" if side == "baseline" else "--"
-                axis.errorbar(values, middle, yerr=(low, high), color=colour, marker=mark, markersize=5, capsize=2,
+                axis.errorbar(values, middle, yerr=(low, high), color=color, marker=mark, markersize=5, capsize=2,
                               linestyle=dashes, label=NAMES[side])  # fmt: skip
             axis.set_xscale("log", base=2)
             axis.set_xticks([point["value"] for point in line])
@@ -131,17 +131,19 @@ def main() -> None:
             note(f"{sweep.title} {value}: done")
     draw(args.image, points)
     lines = [
-        f"![Time per token against five sizes]({Path('..') / args.image.relative_to(ROOT / 'docs')})"
+        f"![Time per token by five sizes]({Path('..') / args.image.relative_to(ROOT / 'docs')})"
         if args.image.is_relative_to(ROOT / "docs")
-        else f"![Time per token against five sizes]({args.image})",
+        else f"![Time per token by five sizes]({args.image})",
         "",
-        "*Above the whole optimizer step, below forward and backward of all routers (logits, softmax, history); "
+        "*Top: whole optimizer step; bottom: forward and backward of all routers (logits, softmax, history); "
         f"microseconds per token, median and range of {args.rounds} rounds.*",
         "",
-        "Unless it is what varies: 8 layers of 32 experts (hidden size 128, 4 experts of 64 a token), 4 x 256 "
-        "tokens a step (4,096 where the sequence varies), bf16, a history of all preceding layers; layers and visible history with experts of 32, "
-        "the latter with 25 layers of 64 experts. 8 experts are no multiple of 16: that router runs in its plain "
-        "form.",
+        "Fixed parameters: 8 layers of 32 experts (hidden size 128, 4 experts of 64 per token), 4 x 256 tokens per "
+        "step (4,096 for the sequence length sweep), bf16, a history of all preceding layers; layers and "
+        "visible "
+        "history with experts of 32, the latter with 25 layers of 64 experts. 8 experts are not a multiple "
+        "of 16: that "
+        "router uses the reference implementation.",
     ]
     for title, line in points.items():
         rows = [
@@ -151,7 +153,7 @@ def main() -> None:
         ]
         head = [title, "step, baseline", "step, HERO", "routers, baseline", "routers, HERO"]
         lines += ["", *table(head, rows)]
-    write_page(args, "How time grows", lines)
+    write_page(args, "Scaling", lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""MB of text a second: `hero data tokenize`, files to token files, against transformers' fast tokenizer on texts in memory.
+"""Tokenization speed in MB/s: `hero data tokenize`, file to file, against transformers' fast tokenizer in
+memory.
 
 Both use the same tokenizer.json (byte-level BPE with Qwen's splitting, trained here) and all cores. Writes
 docs/results/tokenize-speed.md.
@@ -14,14 +15,24 @@ import tempfile
 import time
 from pathlib import Path
 
-from rounds import PROGRAM, Target, in_turn, own_command, parser, spread, table, within_rounds, write_page
+from rounds import (
+    PROGRAM,
+    Target,
+    own_command,
+    parser,
+    ratios_per_round,
+    round_robin,
+    spread,
+    table,
+    write_page,
+)
 
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 END = "<|endoftext|>"
-BATCH = 256  # texts of one call
+BATCH = 256  # texts per call
 
 
 def texts_of(inputs: list[Path]) -> list[str]:
@@ -67,7 +78,7 @@ def run_hero(folder: Path, lines: Path) -> float:
 
 
 def run_transformers(folder: Path, texts: list[str]) -> float:
-    """Seconds of the tokenizer's calls alone."""
+    """Seconds of the tokenizer calls only."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -96,26 +107,26 @@ def main() -> None:
         lines = Path(work) / "texts.jsonl"
         with lines.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-        contestants = {
+        candidates = {
             ours: lambda: megabytes / run_hero(folder, lines),
             theirs: lambda: megabytes / run_transformers(folder, texts),
         }
-        rates = in_turn(contestants, args.rounds, "MB/s", places=2)
-    ratios = within_rounds(rates[ours], rates[theirs])
+        rates = round_robin(candidates, args.rounds, "MB/s", places=2)
+    ratios = ratios_per_round(rates[ours], rates[theirs])
     write_page(
         args,
-        "Tokenizing speed",
+        "Tokenization speed",
         [
             f"{len(texts):,} texts, {megabytes:.1f} MB, {args.vocab_size:,} tokens, byte-level BPE with Qwen's splitting. "
-            "The program's time is that of the whole command, reading and writing included.",
+            "The program's time is that of the whole command, including reading and writing.",
             "",
             *table(
                 ["", "MB/s, median (range over rounds)"], [[name, spread(v)] for name, v in rates.items()]
             ),
             "",
-            f"Ratio within rounds: {spread(ratios)}.",
+            f"Ratio per round: {spread(ratios)}.",
         ],
-        [Target("tokenizing, MB/s over transformers' fast tokenizer", 1.0, ratios, own_command())],
+        [Target("tokenization, MB/s vs. transformers' fast tokenizer", 1.0, ratios, own_command())],
     )
 
 

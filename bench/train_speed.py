@@ -1,4 +1,4 @@
-"""Training tokens per second of `hero train`, baseline and HERO, against transformers, in one run and in turn.
+"""Training throughput of `hero train`, baseline and HERO, against transformers, measured round-robin.
 
 Writes docs/results/train-speed-CONFIG.md.
 """
@@ -23,22 +23,22 @@ from rounds import (
     Target,
     best_of,
     hero_json,
-    in_turn,
     json_lines,
     metrics,
     note,
     own_command,
     parser,
+    ratios_per_round,
+    round_robin,
     spread,
     table,
-    types_of_transformers,
-    within_rounds,
+    transformers_dtypes,
     write_page,
 )
 
-TOKENS_A_STEP = 4 * 512
+TOKENS_PER_STEP = 4 * 512
 BASELINE, HERO = "hero train, baseline", "hero train, HERO"
-# Of transformers: type, implementation of the experts, compiled or not.
+# transformers settings: dtype, experts implementation, torch.compile.
 SETTINGS = [
     ("bf16", "grouped_mm", False),
     ("bf16", "eager", False),
@@ -46,13 +46,13 @@ SETTINGS = [
     ("bf16", "grouped_mm", True),
     ("fp32", "grouped_mm", True),
 ]
-PAIRS = 24  # of steps, one of the baseline and one of HERO, in a round
-KEPT = 0.7  # settings of transformers below this part of the fastest are measured once
-HEAT_SECONDS = 600  # of a setting's first run, which may compile; what takes longer counts as failed
+PAIRS = 24  # pairs of a baseline step and a HERO step per round
+MIN_RELATIVE_SPEED = 0.7  # slower transformers settings, relative to the fastest, are measured once
+TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
 
 
 def write_tokens(folder: Path, vocabulary: int) -> Path:
-    """Random tokens as Megatron files, enough for every round; speed does not depend on what they say."""
+    """Random tokens as Megatron files, enough for every round; speed does not depend on the content."""
     import numpy as np
 
     tokens = np.random.default_rng(0).integers(0, vocabulary, 400_000, dtype=np.uint16)
@@ -68,8 +68,8 @@ def write_tokens(folder: Path, vocabulary: int) -> Path:
 
 @dataclass
 class Runs:
-    """`hero train`, again and again in one folder. Of HERO also the shares of the matrix products' rate it reported,
-    and the time of a step that `hero cost` predicts over the time it took, in percent."""
+    """Repeated `hero train` runs in one folder. For HERO also records the reported MFU, and the step time
+    predicted by `hero cost` relative to the measured time, in percent."""
 
     folder: Path
     prefix: Path
@@ -86,7 +86,7 @@ class Runs:
         command += [f"--train.steps={steps}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
         return [str(word) for word in command]
 
-    def rate(self, overlay: str) -> float:
+    def throughput(self, overlay: str) -> float:
         """Median tokens per second after the first two steps."""
         run = self.folder / "run"
         subprocess.run(self.command(overlay, run, self.steps + 2), check=True, stderr=subprocess.DEVNULL)
@@ -97,24 +97,24 @@ class Runs:
             cost = hero_json("cost", "--config", ROOT / f"configs/{self.config}.toml", "--measure",
                              "--train.device=cpu", "--json")  # fmt: skip
             seconds = cost["predicted time of a step"]["total"]["hero"]
-            self.predicted.append(100 * seconds / (TOKENS_A_STEP / rate))
+            self.predicted.append(100 * seconds / (TOKENS_PER_STEP / rate))
         return rate
 
 
 @dataclass
-class Stepper:
-    """`hero train`, halted but for the steps it is asked for."""
+class PausedTraining:
+    """A `hero train` process that is suspended except during requested steps."""
 
     process: subprocess.Popen[bytes]
     run: Path
 
     def lines(self) -> int:
-        """Of its metrics: one a step."""
+        """Number of completed steps in its metrics."""
         path = self.run / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def step(self) -> float:
-        """Seconds of its next step."""
+        """Runs the next step and returns its seconds."""
         done = self.lines()
         begin = time.perf_counter()
         self.process.send_signal(signal.SIGCONT)
@@ -127,19 +127,19 @@ class Stepper:
         return seconds
 
 
-def by_turns(runs: Runs, pairs: int) -> float:
-    """HERO's step time over the baseline's, in percent: the median over pairs of steps, one right after the other, as
-    both train side by side and one of them is halted at any time. What else the machine does hits both alike."""
-    steppers = []
+def interleaved_overhead(runs: Runs, pairs: int) -> float:
+    """HERO's step time relative to the baseline's, in percent: the median over pairs of consecutive steps of
+    two processes, one of which is always suspended. Other load on the machine affects both equally."""
+    trainings = []
     try:
         for overlay in ("baseline", "hero"):
             run = runs.folder / overlay
-            # Two to warm up, and one that it never makes: it ends halted.
+            # Two warm-up steps, and one that never runs: the process ends suspended.
             process = subprocess.Popen(runs.command(overlay, run, pairs + 3), stderr=subprocess.DEVNULL)
-            steppers.append(Stepper(process, run))
+            trainings.append(PausedTraining(process, run))
             for _ in range(2):
-                steppers[-1].step()
-        baseline, hero = steppers
+                trainings[-1].step()
+        baseline, hero = trainings
         percent = []
         for number in range(pairs):
             first, second = (baseline, hero) if number % 2 == 0 else (hero, baseline)
@@ -147,9 +147,9 @@ def by_turns(runs: Runs, pairs: int) -> float:
             percent.append(100 * (seconds[id(hero)] / seconds[id(baseline)] - 1))
         return statistics.median(percent)
     finally:
-        for stepper in steppers:
-            stepper.process.kill()
-            stepper.process.wait()
+        for training in trainings:
+            training.process.kill()
+            training.process.wait()
 
 
 def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
@@ -159,49 +159,49 @@ def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[st
     return [str(word) for word in words]
 
 
-def hf_rate(words: list[str]) -> float:
+def hf_throughput(words: list[str]) -> float:
     """Median tokens per second of bench/hf_train.py."""
     return statistics.median(json_lines(*words)[-1]["tokens_per_second"])
 
 
-def heat(words: list[str]) -> float | str:
-    """Median tokens per second of bench/hf_train.py, or why it does not run."""
+def trial_run(words: list[str]) -> float | str:
+    """Median tokens per second of bench/hf_train.py, or the reason why it does not run."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=HEAT_SECONDS, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TRIAL_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        return f"not done after {HEAT_SECONDS} s"
+        return f"timed out after {TRIAL_TIMEOUT} s"
     if done.returncode == 0:
         return statistics.median(json.loads(done.stdout)["tokens_per_second"])
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1][:200] if lines else f"exit status {done.returncode}"
 
 
-def worth_repeating(
+def competitive_settings(
     config: str, settings: Sequence[tuple[str, str, bool]], steps: int, more: Sequence[str] = ()
 ) -> tuple[dict[str, Callable[[], float]], list[str]]:
-    """Contestants: the settings of transformers that come near the fastest of them in a run of their own. Beside
-    them a line for each of the others."""
+    """The transformers settings that are close to the fastest in a trial run, and a line for each of the
+    others."""
     rates: dict[str, tuple[list[str], float]] = {}
     skipped = []
     for setting in settings:
         dtype, experts, compiled = setting
         name = f"transformers, {dtype}, {experts}" + (", torch.compile" if compiled else "")
         words = [*hf_words(config, setting, steps), *more]
-        found = heat(words)
+        found = trial_run(words)
         if isinstance(found, str):
             skipped.append(f"{name} did not run: {found}")
             note(skipped[-1])
         else:
             rates[name] = (words, found)
-            note(f"heat: {name}: {found:,.0f} tokens/s")
+            note(f"trial run: {name}: {found:,.0f} tokens/s")
     fastest = max((rate for _, rate in rates.values()), default=0)
-    contestants = {}
+    candidates = {}
     for name, (words, rate) in rates.items():
-        if rate < KEPT * fastest:
-            skipped.append(f"{name}: {rate:,.0f} tokens/s in a heat, not repeated.")
+        if rate < MIN_RELATIVE_SPEED * fastest:
+            skipped.append(f"{name}: {rate:,.0f} tokens/s in a trial run, not repeated.")
         else:
-            contestants[name] = lambda words=words: hf_rate(words)
-    return contestants, skipped
+            candidates[name] = lambda words=words: hf_throughput(words)
+    return candidates, skipped
 
 
 def main() -> None:
@@ -215,60 +215,61 @@ def main() -> None:
         args.rounds, args.steps = 1, 2
     few = max(2, args.steps // 3)
     pairs = 2 if args.quick else PAIRS
-    types, reason = types_of_transformers()
+    types, reason = transformers_dtypes()
     settings = [setting for setting in SETTINGS if setting[0] in types]
     skipped = [reason] if reason else []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), write_tokens(Path(folder), 8192), args.config, args.steps)
         chosen = SETTINGS[2:3] if args.quick else settings
-        theirs, others = worth_repeating(args.config, chosen, few)
+        theirs, others = competitive_settings(args.config, chosen, few)
         skipped += others
-        ours = {BASELINE: lambda: runs.rate("baseline"), HERO: lambda: runs.rate("hero")}
-        rates = in_turn(ours | theirs, args.rounds, "tokens/s")
-        overhead = in_turn(
-            {"HERO's steps beside the baseline's": lambda: by_turns(runs, pairs)}, args.rounds, "%", 1
+        ours = {BASELINE: lambda: runs.throughput("baseline"), HERO: lambda: runs.throughput("hero")}
+        rates = round_robin(ours | theirs, args.rounds, "tokens/s")
+        overhead = round_robin(
+            {"HERO step time vs. baseline": lambda: interleaved_overhead(runs, pairs)}, args.rounds, "%", 1
         )
 
     best = best_of(rates, "transformers")
     rows = [
-        [name, spread(values, 0), spread(within_rounds(values, rates[best]))]
+        [name, spread(values, 0), spread(ratios_per_round(values, rates[best]))]
         for name, values in rates.items()
     ]
     (percent,) = overhead.values()
-    shown = f"{args.config}, bf16, 4 x 512 tokens a step"
+    shown = f"{args.config}, bf16, 4 x 512 tokens per step"
     targets = [
         Target(
-            f"training, {kind} over transformers' best setting, {shown}",
+            f"training, {kind} vs. best setting of transformers, {shown}",
             4.5,
-            within_rounds(rates[name], rates[best]),
+            ratios_per_round(rates[name], rates[best]),
             own_command(),
             ceiling=[
                 100 * ratio / share
-                for ratio, share in zip(within_rounds(rates[name], rates[best]), runs.mfu, strict=True)
+                for ratio, share in zip(ratios_per_round(rates[name], rates[best]), runs.mfu, strict=True)
             ],
         )
         for kind, name in (("baseline", BASELINE), ("HERO", HERO))
     ]
     targets += [
-        Target(f"share of the matrix products' rate that training sustains, {shown}", 40, runs.mfu, own_command(),
+        Target(f"MFU of training, {shown}", 40, runs.mfu, own_command(),
                unit="%", places=0),
         Target(f"step time, HERO over baseline, {shown}", 2, percent, own_command(), at_least=False, unit="%",
                places=1),
     ]  # fmt: skip
     write_page(
         args,
-        f"Training speed, `{args.config}`, {TOKENS_A_STEP} tokens a step",
+        f"Training speed, `{args.config}`, {TOKENS_PER_STEP} tokens per step",
         [
-            f"Ratios within rounds to {best}, the fastest of its settings here.",
+            f"Ratios per round to {best}, its fastest setting here.",
             "",
             *table(["", "tokens/s, median (range over rounds)", "ratio, median (range)"], rows),
             "",
             *(f"{line}\n" for line in skipped),
-            f"HERO changes the baseline's step time by {spread(percent, 1, '%')}: each round the median of "
-            f"{pairs} pairs of steps, one right after the other, both runs side by side and one of them halted "
-            f"at any time. HERO's share of the rate of matrix "
-            f"products that `hero train` measures as it begins (`mfu`): {spread(runs.mfu, 0, '%')}. The time of a step "
-            f"that `hero cost --measure` predicts for it, over what it took: {spread(runs.predicted, 0, '%')}.",
+            f"HERO changes the baseline's step time by {spread(percent, 1, '%')}: per round the median of {pairs} pairs "
+            "of consecutive steps of two processes, one of which is always suspended. HERO's `mfu`, "
+            "relative to the "
+            f"GEMM throughput that `hero train` measures at the start: {spread(runs.mfu, 0, '%')}. Step time "
+            "predicted "
+            f"by `hero cost --measure` relative to the measured time: {spread(runs.predicted, 0, '%')}.",
         ],
         targets,
     )

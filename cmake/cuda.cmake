@@ -1,5 +1,5 @@
-# libhero_cuda.so: our CUDA kernels, beside libhero.so and loaded only where there is a device. HERO_CUDA=AUTO builds it
-# where an nvcc of the release is found that the torch wheel was built with.
+# libhero_cuda.so: our CUDA kernels, in the folder of libhero.so and loaded only if there is a device. HERO_CUDA=AUTO
+# builds it if an nvcc of the CUDA release of the torch wheel is found.
 set(HERO_CUDA AUTO CACHE STRING "CUDA kernels: AUTO, ON or OFF")
 set_property(CACHE HERO_CUDA PROPERTY STRINGS AUTO ON OFF)
 file(STRINGS "${HERO_TORCH_DIR}/version.py" torch_cuda REGEX "^cuda")
@@ -20,7 +20,7 @@ if(NOT HERO_CUDA STREQUAL "OFF" AND torch_cuda)
   endif()
 endif()
 if(HERO_CUDA STREQUAL "ON" AND NOT hero_cuda_found)
-  message(FATAL_ERROR "HERO_CUDA: found no nvcc with its toolkit, expected CUDA ${torch_cuda} as in the torch wheel")
+  message(FATAL_ERROR "HERO_CUDA: found no CUDA toolkit with nvcc, expected CUDA ${torch_cuda} as in the torch wheel")
 endif()
 if(NOT hero_cuda_found)
   return()
@@ -31,7 +31,7 @@ hero_import_torch_library(c10_cuda)
 add_library(
   hero_cuda SHARED
   src/ops/cuda/cached_attention.cu
-  src/ops/cuda/choose.cu
+  src/ops/cuda/top_experts.cu
   src/ops/cuda/dispatch.cu
   src/ops/cuda/experts.cu
   src/ops/cuda/linear.cu
@@ -46,6 +46,6 @@ target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
 
-# nccl.h comes with the wheel, in a package of its own beside it.
+# nccl.h is in a separate package that is installed with the wheel.
 target_sources(hero_cuda PRIVATE src/distributed/cuda/nccl.cpp)
 set_source_files_properties(src/distributed/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${HERO_TORCH_DIR}/../nvidia/nccl/include")

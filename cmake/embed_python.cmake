@@ -1,5 +1,6 @@
-# embed_python(FOLDER OUTPUT): writes OUTPUT, a C++ file with the text of FOLDER's modules for hf/python_files.h,
-# when CMake runs; it runs again when one of them changes. Literals are cut: compilers take none above 64 KiB.
+# embed_python(FOLDER OUTPUT): generates OUTPUT, a C++ file that embeds the Python modules of FOLDER for
+# hf/python_files.h, at configure time; CMake reruns when a module changes. String literals are split, because compilers
+# limit them to 64 KiB.
 function(embed_python folder output)
   file(GLOB files CONFIGURE_DEPENDS "${folder}/*.py")
   list(FILTER files EXCLUDE REGEX "/__init__\\.py$")

@@ -1,9 +1,8 @@
-# hero::torch: headers and libraries of the LibTorch wheel, as an imported target of our own.
-# find_package(Torch) would ask for a CUDA toolkit, which the wheel's CPU part does not need.
-# The wheel brings its own libgomp.so.1; linking that one instead of the compiler's keeps a process to one OpenMP
-# runtime, whose thread pool LibTorch and our loops share.
+# hero::torch: imported target for the headers and libraries of the torch wheel. find_package(Torch) would require a
+# CUDA toolkit, which the CPU libraries do not need. The wheel includes its own libgomp.so.1; linking it instead of the
+# compiler's keeps one OpenMP runtime per process, whose thread pool LibTorch and our loops share.
 set(HERO_TORCH_VERSION 2.11.0)
-# The Python of a `pip install`, else the project's own, else the first on the path.
+# Python interpreter: that of `pip install`, else the project's venv, else the first in PATH.
 if(SKBUILD)
   set(hero_python "${Python_EXECUTABLE}")
 else()

@@ -1,11 +1,11 @@
-"""Routing history in a transformers model, trained by transformers' own Trainer on the lines of a text file.
+"""Trains a transformers model with routing history on text files, using transformers' own Trainer.
 
     pip install "hero-moe[transformers]" accelerate
     python examples/finetune_with_trainer.py [FILE ...] [--steps N] [--out DIR]
 
-The model is a small Qwen3-MoE with random weights over bytes, so that nothing is downloaded; put
-`AutoModelForCausalLM.from_pretrained(...)` and its tokenizer in its place. Without files, Python's own
-sources are read.
+The model is a small byte-level Qwen3-MoE with random weights, so that nothing is downloaded; replace it with
+`AutoModelForCausalLM.from_pretrained(...)` and its tokenizer. Without files, it trains on Python's own
+sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTH = 64  # bytes of one example
 
 
 def examples(files: list[Path]) -> list[dict[str, torch.Tensor]]:
-    """The files' lines, end to end, cut into pieces of LENGTH bytes."""
+    """The concatenated files, split into examples of LENGTH bytes."""
     text = b"".join(line for file in files for line in file.read_bytes().splitlines(keepends=True))
     pieces = torch.tensor(list(text[: len(text) // LENGTH * LENGTH])).view(-1, LENGTH)
     return [{"input_ids": piece, "labels": piece} for piece in pieces]
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--out", type=Path, help="folder of the trained model; default: it is not kept")
+    parser.add_argument("--out", type=Path, help="output folder of the trained model (default: not saved)")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps: found {arguments.steps}, expected at least 1")
@@ -64,7 +64,7 @@ def main() -> None:
         names = ", ".join(map(str, files))
         parser.error(f"{names}: found fewer than {LENGTH} bytes, expected at least one example")
     torch.manual_seed(0)
-    model = hero_moe.patch(small_model(), window=2)  # before the Trainer makes its optimizer
+    model = hero_moe.patch(small_model(), window=2)  # before the Trainer creates its optimizer
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             model=model,
@@ -89,7 +89,7 @@ def main() -> None:
             print(f"{name}: {tuple(weight.shape)}, |W_R| {weight[:, model.config.hidden_size :].norm():.4f}")
     if arguments.out:
         model.save_pretrained(arguments.out)
-        print(f"saved in {arguments.out}")
+        print(f"saved to {arguments.out}")
 
 
 if __name__ == "__main__":

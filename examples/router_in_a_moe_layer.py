@@ -2,7 +2,7 @@
 
     python examples/router_in_a_moe_layer.py [--steps N]
 
-Prints the loss and the share of right answers, and how much of each router's logits comes from the history.
+Prints the loss, the accuracy, and the weight norms of each router for the hidden state and the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hero_moe import HistoryRouter, RoutingHistory, sparse_route
 
 
 class MoeLayer(nn.Module):
-    """Experts chosen by a router that also reads what the layers before it chose for the same token."""
+    """Experts selected by a router that also reads the routing of earlier layers for the same token."""
 
     def __init__(self, width: int, experts: int, k: int, layer: int) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if step % 20 == 0 or step == steps:
-            right = (logits.argmax(1) == (a + b) % 16).float().mean()
-            print(f"step {step:4d}  loss {loss:.4f}  right {right:.3f}")
+            accuracy = (logits.argmax(1) == (a + b) % 16).float().mean()
+            print(f"step {step:4d}  loss {loss:.4f}  accuracy {accuracy:.3f}")
     for layer in model.layers:
         router = layer.router
         own, seen = router.weight.split([router.hidden_size, router.weight.shape[1] - router.hidden_size], 1)

@@ -1,15 +1,15 @@
-"""Makes `lm_eval --model hero` find hero_moe.evals.harness.
+"""Registers hero_moe.evals.harness as `lm_eval --model hero`.
 
-lm_eval looks models up in a registry of names and has no entry points for those of other packages. So
-hero_moe_lm_eval.pth, which Python reads when it starts, calls `watch`: the name is added when a program
-imports lm_eval.models, and before that nothing is imported.
+lm_eval has a model registry but no entry points for other packages. Therefore hero_moe_lm_eval.pth, which
+Python reads at startup, calls `watch`: the model is registered when a program imports lm_eval.models; nothing
+is imported before that.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # what typing says too; importing it would take longer than all the rest
+TYPE_CHECKING = False  # importing typing would be slower than the rest
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -19,7 +19,7 @@ WATCHED = "lm_eval.models"
 
 
 def register() -> None:
-    """Adds the model `hero` to lm_eval's registry, unless it is there."""
+    """Adds the model `hero` to lm_eval's registry if it is missing."""
     from lm_eval.api.registry import model_registry
 
     if "hero" not in model_registry:
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 class _Finder:
-    """Leaves finding to Python; the one module watched for gets a step more when it is run."""
+    """Delegates to Python's finder and registers the model after executing the watched module."""
 
     @staticmethod
     def find_spec(
@@ -46,12 +46,12 @@ class _Finder:
                 try:
                     register()
                 except ImportError:
-                    pass  # an older lm_eval, with another registry
+                    pass  # an older lm_eval with a different registry
 
             spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
         return spec
 
 
 def watch() -> None:
-    """Registers the model as soon as lm_eval.models is imported."""
+    """Registers the model when lm_eval.models is imported."""
     sys.meta_path.insert(0, _Finder)

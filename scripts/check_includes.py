@@ -1,6 +1,6 @@
-"""Checks the include order: a file of src/FOLDER includes only files of its own folder or of one before it in FOLDERS.
+"""Checks the include order: a file in src/FOLDER includes only files of its own folder or an earlier one in FOLDERS.
 
-Also keeps tensor headers out of the folders that need none. Prints one line per violation, and exits 1 if there is one.
+Also rejects tensor headers in NO_TENSORS folders. Prints one line per violation; exits with 1 if there are any.
 """
 
 import re
@@ -13,7 +13,7 @@ INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 
 
 def violations(root: Path):
-    """Yields "file:line: what is wrong" for every file below `root`, the folder `src`."""
+    """Yields "file:line: problem" for every violation below `root`, the folder `src`."""
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"}):
         inner = path.relative_to(root)
         folder = inner.parts[0]
@@ -22,22 +22,22 @@ def violations(root: Path):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if match := INCLUDE.match(line):
-                problem = judge(root, folder, *match.groups())
+                problem = check_include(root, folder, *match.groups())
                 if problem:
                     yield f"{path}:{number}: {problem}"
 
 
-def judge(root: Path, folder: str, bracket: str, target: str):
-    """Says what is wrong with one include of a file in `folder`, or returns None."""
+def check_include(root: Path, folder: str, bracket: str, target: str):
+    """Returns the problem of one include of a file in `folder`, or None."""
     if bracket == "<":
         if folder in NO_TENSORS and target.split("/")[0] in {"ATen", "c10", "torch"}:
-            return f"{folder} includes <{target}>, but works without tensors"
+            return f"{folder} includes <{target}>, but must not use tensors"
         return None
     if not (root / target).is_file():
-        return f'"{target}" is no file below {root}; paths start there'
+        return f'"{target}" not found; include paths are relative to {root}'
     other = target.split("/")[0]
     if other in FOLDERS and FOLDERS.index(other) > FOLDERS.index(folder):
-        return f'{folder} includes "{target}", but {other} comes after it'
+        return f'{folder} includes "{target}", but {other} is a later folder'
     return None
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of model folders for SECONDS each (default 30) with clang's libFuzzer, under the address and
-# undefined-behaviour sanitizers, from tests/fuzz/corpus. What a run learns stays in build/fuzz; a finding is kept in
-# build/fuzz/findings and fails the script.
+# Fuzzes the parsers of model folders for SECONDS each (default 30) with libFuzzer and the address and
+# undefined-behavior sanitizers, starting from tests/fuzz/corpus. New corpus entries are kept in build/fuzz; failing
+# inputs are saved in build/fuzz/findings and fail the script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
@@ -33,7 +33,7 @@ install_clang() {
   command -v apt-get >/dev/null || die "no clang++ with libFuzzer, and no apt-get to install it"
   local as_root=()
   if ((EUID != 0)); then
-    command -v sudo >/dev/null || die "not root and no sudo; install by hand: clang-14 libclang-rt-14-dev"
+    command -v sudo >/dev/null || die "not root and no sudo; install manually: clang-14 libclang-rt-14-dev"
     as_root=(sudo)
   fi
   say "Debian packages: clang-14 libclang-rt-14-dev"
@@ -42,7 +42,7 @@ install_clang() {
     clang-14 libclang-rt-14-dev </dev/null >"$out/apt.log" 2>&1 || { cat "$out/apt.log" >&2; die "apt-get install failed"; }
 }
 
-# One object file a source, as many at a time as there are cores.
+# Compiles one object file per source, one job per core.
 compile() {
   local source running=0
   mkdir -p "$out/objects"
@@ -55,10 +55,10 @@ compile() {
 
 wait_all() {
   local job
-  for job in $(jobs -p); do wait "$job" || die "compiling failed"; done
+  for job in $(jobs -p); do wait "$job" || die "compilation failed"; done
 }
 
-# One target: what it learnt before and the corpus as a start, one process, no input above 16 KiB.
+# Fuzzes one target, starting from earlier corpus entries and tests/fuzz/corpus, with inputs up to 16 KiB.
 fuzz() {
   local target=$1 objects=() source
   for source in "${sources[@]}" "$target"_fuzz.cpp; do objects+=("$out/objects/$(basename "$source" .cpp).o"); done
@@ -68,7 +68,7 @@ fuzz() {
   if ! "$out/$target" -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=2048 -seed=1 \
     -artifact_prefix="$out/findings/$target-" "$out/corpus/$target" "tests/fuzz/corpus/$target" >"$out/$target.log" 2>&1; then
     tail -n 40 "$out/$target.log" >&2
-    die "$target: a finding; run it again: $out/$target $out/findings/$target-..."
+    die "$target: found a failing input; reproduce with: $out/$target $out/findings/$target-..."
   fi
   tail -n 1 "$out/$target.log"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the build, the tests and the demo need on a bare Debian 12:
-# Debian packages (as root or through sudo), then the Python environment .venv from requirements.txt.
-# What is there already is left alone, so it can be run before every build.
+# Installs the dependencies of the build, the tests and the demo on Debian 12: Debian packages (as root or with sudo)
+# and the Python environment .venv from requirements.txt. Skips what is already installed, so it can run before every
+# build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,16 +17,16 @@ packages=(
   libsentencepiece-dev libpcre2-dev libicu-dev     # tokenizers
   libssl-dev                                       # libcrypto: hashes of checkpoint files
   zlib1g-dev libzstd-dev                           # compressed corpora
-  libgloo-dev                                      # headers of the wheel's collectives between CPUs
+  libgloo-dev                                      # Gloo headers for CPU collectives
   libcpp-httplib-dev                               # hero serve
-  bubblewrap                                       # sandbox of the programs that HumanEval runs
-  libgtest-dev libbenchmark-dev iproute2           # tests (ip: of two hosts), benchmarks
-  chromium chromium-driver                         # tests of the pages
+  bubblewrap                                       # sandbox for HumanEval programs
+  libgtest-dev libbenchmark-dev iproute2           # tests (ip: network namespaces), benchmarks
+  chromium chromium-driver                         # browser tests of the HTML pages
 )
 
 install_packages() {
   command -v dpkg-query >/dev/null ||
-    { say "no Debian package manager here; needed from the system: ${packages[*]}"; return 0; }
+    { say "dpkg not found; install these packages manually: ${packages[*]}"; return 0; }
   local missing=() name
   for name in "${packages[@]}"; do
     dpkg-query -W -f '${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
@@ -35,7 +35,7 @@ install_packages() {
 
   local as_root=()
   if ((EUID != 0)); then
-    command -v sudo >/dev/null || die "not root and no sudo; install by hand: ${missing[*]}"
+    command -v sudo >/dev/null || die "not root and no sudo; install manually: ${missing[*]}"
     as_root=(sudo)
   fi
   say "Debian packages: ${missing[*]}"
@@ -48,24 +48,24 @@ install_packages() {
 
 install_python() {
   local python=/usr/bin/python3 stamp wanted
-  [[ -x $python ]] || python=$(command -v python3) || die "no python3"
+  [[ -x $python ]] || python=$(command -v python3) || die "python3 not found"
   wanted=$(sha256sum requirements.txt | cut -d' ' -f1)
   stamp=.venv/requirements.sha256
   [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]] && return 0
 
   if [[ ! -x .venv/bin/pip ]]; then
-    say ".venv from $("$python" --version)"
+    say "creating .venv with $("$python" --version)"
     "$python" -m venv --clear .venv
   fi
   rm -f "$stamp"
-  say "Python packages from requirements.txt (LibTorch is several GB; this takes minutes)"
+  say "Python packages from requirements.txt (LibTorch is several GB, this takes minutes)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --use-pep517 \
     -r requirements.txt
   echo "$wanted" >"$stamp"
   changed=1
 }
 
-# .venv/bin/python finds the package in this checkout, and .venv/bin/lm_eval its model.
+# Makes the package importable in .venv/bin/python and registers its model with .venv/bin/lm_eval.
 link_package() {
   local found
   for found in .venv/lib/python3.*/site-packages; do
@@ -79,4 +79,4 @@ trap 'rm -f "$log"' EXIT
 install_packages
 install_python
 link_package
-if ((changed)); then say "done"; else say "everything is there already"; fi
+if ((changed)); then say "done"; else say "everything is already installed"; fi

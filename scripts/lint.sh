@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Format of all C++ and Python files, order of the includes, what ruff and mypy find in Python, and clang-tidy on what
-# changed since the commit BASE.
+# Checks formatting of all C++ and Python files and the include order, runs ruff and mypy on Python, and clang-tidy on
+# files changed since commit BASE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=${BASE:-HEAD}
@@ -11,7 +11,7 @@ trap 'rm -f "$log"' EXIT
 echo "[lint] clang-format"
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh')
 if ! .venv/bin/clang-format --dry-run -Werror "${sources[@]}" 2>"$log"; then
-  grep 'error:' "$log" | cut -d: -f1 | uniq -c | awk '{ print $2 ": " $1 " places; `make format` mends them" }'
+  grep 'error:' "$log" | cut -d: -f1 | uniq -c | awk '{ print $2 ": " $1 " violations; run `make format` to fix them" }'
   failed=1
 fi
 
@@ -25,14 +25,14 @@ echo "[lint] ruff"
 echo "[lint] mypy"
 .venv/bin/mypy --no-error-summary || failed=1
 
-# A changed header is checked through the source of the same stem.
+# A changed header is checked through the source file with the same stem.
 mapfile -t changed < <(
   { git diff --name-only --diff-filter=d "$base" -- '*.cpp' '*.h'
     git ls-files --others --exclude-standard '*.cpp' '*.h'
   } | sed 's/\.h$/.cpp/' | sort -u | xargs -r ls -d 2>/dev/null)
 if ((${#changed[@]})); then
   echo "[lint] clang-tidy on ${#changed[@]} files changed since $base"
-  # omp.h is the compiler's; searched last, so that clang keeps its own intrinsics.
+  # omp.h comes from g++; searched last, so that clang uses its own intrinsics.
   .venv/bin/clang-tidy --quiet -p build --extra-arg=-idirafter --extra-arg="$(g++ -print-file-name=include)" \
     "${changed[@]}" || failed=1
 fi

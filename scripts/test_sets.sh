@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs all tests (without the long ones) once with each instruction set that this processor has, in our matrix-product
-# blocks (HERO_GEMM) and in the libraries' kernels (ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA). Arguments: sets; default: all.
+# Runs all tests except the long ones once per instruction set of this CPU, in our GEMM kernels (HERO_GEMM) and in
+# PyTorch and oneDNN (ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA). Arguments: instruction sets (default: all).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "[sets] $*"; }
 has() { grep -qwm1 "$1" /proc/cpuinfo; }
 
-# set; the flag of /proc/cpuinfo that it needs; what PyTorch and oneDNN are limited to
+# set; required flag in /proc/cpuinfo; ATEN_CPU_CAPABILITY; ONEDNN_MAX_CPU_ISA
 table="amx_bf16 amx_bf16 avx512 ALL
 avx512_bf16 avx512_bf16 avx512 AVX512_CORE_BF16
 avx512 avx512f avx512 AVX512_CORE
@@ -17,11 +17,11 @@ sse2 sse2 default SSE41"
 failed=()
 while read -r set flag library onednn; do
   [[ $# -eq 0 || " $* " == *" $set "* ]] || continue
-  has "$flag" || { say "$set: not on this processor"; continue; }
+  has "$flag" || { say "$set: not supported by this CPU"; continue; }
   say "$set"
   export HERO_GEMM=$set ATEN_CPU_CAPABILITY=$library ONEDNN_MAX_CPU_ISA=$onednn
   .venv/bin/ctest --test-dir build --output-on-failure -j "$(nproc)" -LE long || failed+=("$set: C++")
-  # torch.compile's C++ does not compile without vectors.
+  # torch.compile's C++ backend requires vector instructions.
   select=(-m "not long")
   [[ $set != sse2 ]] || select+=(-k "not inductor")
   .venv/bin/python -m pytest -q --numprocesses "$(nproc)" --dist loadfile "${select[@]}" || failed+=("$set: Python")

@@ -1,8 +1,10 @@
-// bench_ops [--device=cpu|cuda] [--benchmark_filter=REGEX]: milliseconds of wall time, on a GPU with its
-// launch. Two names that differ in /fused and /plain alone are one case; compare numbers of one run only.
+// bench_ops [--device=cpu|cuda] [--benchmark_filter=REGEX]: wall time in milliseconds, including kernel
+// launches on a GPU. Names that differ only in /fused and /plain are the same case; compare only results of
+// one run.
 #include "ops/bench_ops.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -13,16 +15,16 @@
 
 namespace hero::bench {
 
-void add(const std::string& name, const std::function<void(bool plain)>& step) {
-  for (const bool plain : {false, true}) {
-    benchmark::RegisterBenchmark((name + (plain ? "/plain" : "/fused")).c_str(),
-                                 [step, plain](benchmark::State& state) {
+void add(const std::string& name, const std::function<void(bool reference)>& step) {
+  for (const bool reference : {false, true}) {
+    benchmark::RegisterBenchmark((name + (reference ? "/plain" : "/fused")).c_str(),
+                                 [step, reference](benchmark::State& state) {
                                    const at::NoGradGuard no_grad;
-                                   step(plain);  // kernels are generated when they are first called
-                                   wait_for(device());
+                                   step(reference);  // warm-up
+                                   synchronize(device());
                                    for (auto _ : state) {
-                                     step(plain);
-                                     wait_for(device());
+                                     step(reference);
+                                     synchronize(device());
                                    }
                                  })
         ->Unit(benchmark::kMillisecond)
@@ -46,7 +48,7 @@ int main(int argc, char** argv) try {
   at::manual_seed(1);
   bench::add_dense();
   bench::add_routed();
-  bench::add_blocks();
+  bench::add_gemm_kernels();
   benchmark::Initialize(&argc, words.data());
   if (benchmark::ReportUnrecognizedArguments(argc, words.data())) return 2;
   benchmark::RunSpecifiedBenchmarks();

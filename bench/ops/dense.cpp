@@ -1,6 +1,6 @@
 #include "ops/bench_ops.h"
 #include "ops/cases.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::bench {
 namespace {
@@ -14,10 +14,10 @@ std::string sizes(std::initializer_list<std::pair<char, int64_t>> named) {
 
 void add_linear(const test::LinearCase& c) {
   const auto x = random({c.tokens, c.in}), w = random({c.out, c.in}), dy = random({c.tokens, c.out});
-  add("linear/" + sizes({{'T', c.tokens}, {'I', c.in}, {'O', c.out}}), [=](bool plain) {
-    call(plain, "hero::linear_forward", ops::linear_forward_plain, x, w);
-    call(plain, "hero::linear_backward_input", ops::linear_backward_input_plain, dy, w);
-    call(plain, "hero::linear_backward_weight", ops::linear_backward_weight_plain, dy, x);
+  add("linear/" + sizes({{'T', c.tokens}, {'I', c.in}, {'O', c.out}}), [=](bool reference) {
+    call(reference, "hero::linear_forward", ops::linear_forward_reference, x, w);
+    call(reference, "hero::linear_backward_input", ops::linear_backward_input_reference, dy, w);
+    call(reference, "hero::linear_backward_weight", ops::linear_backward_weight_reference, dy, x);
   });
 }
 
@@ -27,33 +27,36 @@ void add_attention(const test::AttentionCase& c) {
              v = random({c.batch, c.keys, c.kv_heads, c.v_width}).transpose(1, 2),
              dout = random({c.batch, c.queries, c.heads, c.v_width});
   add("attention/" + sizes({{'B', c.batch}, {'H', c.heads}, {'S', c.keys}, {'P', c.qk_width}}),
-      [=](bool plain) {
+      [=](bool reference) {
         const auto [out, lse] =
-            call(plain, "hero::attention_forward", ops::attention_forward_plain, q, k, v, 0.2);
-        call(plain, "hero::attention_backward", ops::attention_backward_plain, dout, q, k, v, out, lse, 0.2);
+            call(reference, "hero::attention_forward", ops::attention_forward_reference, q, k, v, 0.2);
+        call(reference, "hero::attention_backward", ops::attention_backward_reference, dout, q, k, v, out,
+             lse, 0.2);
       });
 }
 
 void add_rms_norm(const test::RowsCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.width}), dy = random({c.tokens, c.width});
-  add("rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
-    const auto [y, rstd] = call(plain, "hero::rms_norm_forward", ops::rms_norm_forward_plain, x, w, 1e-5);
-    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, x, w, rstd, std::nullopt);
+  add("rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool reference) {
+    const auto [y, rstd] =
+        call(reference, "hero::rms_norm_forward", ops::rms_norm_forward_reference, x, w, 1e-5);
+    call(reference, "hero::rms_norm_backward", ops::rms_norm_backward_reference, dy, x, w, rstd,
+         std::nullopt);
   });
   const auto update = random({c.tokens, c.width}), dsum = random({c.tokens, c.width});
-  add("add_rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool plain) {
-    const auto [sum, y, rstd] =
-        call(plain, "hero::add_rms_norm_forward", ops::add_rms_norm_forward_plain, x, update, w, 1e-5);
-    call(plain, "hero::rms_norm_backward", ops::rms_norm_backward_plain, dy, sum, w, rstd,
+  add("add_rms_norm/" + sizes({{'T', c.tokens}, {'D', c.width}}), [=](bool reference) {
+    const auto [sum, y, rstd] = call(reference, "hero::add_rms_norm_forward",
+                                     ops::add_rms_norm_forward_reference, x, update, w, 1e-5);
+    call(reference, "hero::rms_norm_backward", ops::rms_norm_backward_reference, dy, sum, w, rstd,
          std::optional(dsum));
   });
 }
 
 void add_swiglu(const test::RowsCase& c) {
   const auto x = random({c.tokens, c.width}), dy = random({c.tokens, c.width / 2});
-  add("swiglu/" + sizes({{'T', c.tokens}, {'F', c.width / 2}}), [=](bool plain) {
-    call(plain, "hero::swiglu_forward", ops::swiglu_forward_plain, x);
-    call(plain, "hero::swiglu_backward", ops::swiglu_backward_plain, dy, x);
+  add("swiglu/" + sizes({{'T', c.tokens}, {'F', c.width / 2}}), [=](bool reference) {
+    call(reference, "hero::swiglu_forward", ops::swiglu_forward_reference, x);
+    call(reference, "hero::swiglu_backward", ops::swiglu_backward_reference, dy, x);
   });
 }
 
@@ -63,9 +66,10 @@ void add_rope(const test::RopeCase& c) {
   for (const bool interleave : {false, true}) {
     add("rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}) +
             (interleave ? "_interleaved" : ""),
-        [=](bool plain) {
-          const auto y = call(plain, "hero::rope_turn", ops::rope_plain, x, cos, sin, interleave, false);
-          call(plain, "hero::rope_turn", ops::rope_plain, y, cos, sin, interleave, true);
+        [=](bool reference) {
+          const auto y =
+              call(reference, "hero::rope_turn", ops::rope_reference, x, cos, sin, interleave, false);
+          call(reference, "hero::rope_turn", ops::rope_reference, y, cos, sin, interleave, true);
         });
   }
 }
@@ -75,10 +79,11 @@ void add_norm_rope(const test::RopeCase& c) {
              w = random({c.width}), dy = random({c.batch, c.positions, c.heads, c.width});
   const auto angle = uniform({c.positions, c.width / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
   add("norm_rope/" + sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'R', c.width}}),
-      [=](bool plain) {
-        const auto [y, rstd] =
-            call(plain, "hero::norm_rope_forward", ops::norm_rope_forward_plain, x, w, 1e-5, cos, sin);
-        call(plain, "hero::norm_rope_backward", ops::norm_rope_backward_plain, dy, x, w, rstd, cos, sin);
+      [=](bool reference) {
+        const auto [y, rstd] = call(reference, "hero::norm_rope_forward", ops::norm_rope_forward_reference, x,
+                                    w, 1e-5, cos, sin);
+        call(reference, "hero::norm_rope_backward", ops::norm_rope_backward_reference, dy, x, w, rstd, cos,
+             sin);
       });
 }
 
@@ -95,28 +100,29 @@ void add_cached_attention(const test::CachedAttentionCase& c) {
   }
   const auto q = random({rows, c.heads, c.qk_width});
   add("cached_attention/" + sizes({{'T', rows}, {'H', c.heads}, {'S', lengths[0]}, {'P', c.v_width}}),
-      [=, width = c.v_width](bool plain) {
-        call(plain, "hero::cached_attention", ops::cached_attention_plain, q, keys, values, lengths, counts,
-             width, 0.2);
+      [=, width = c.v_width](bool reference) {
+        call(reference, "hero::cached_attention", ops::cached_attention_reference, q, keys, values, lengths,
+             counts, width, 0.2);
       });
 }
 
 void add_heads_linear(const test::HeadsLinearCase& c) {
   const auto x = random({c.tokens, c.heads, c.in}), w = random({c.heads, c.out, c.in}),
              w_transposed = random({c.heads, c.in, c.out});
-  add("heads_linear/" + sizes({{'T', c.tokens}, {'H', c.heads}, {'I', c.in}, {'O', c.out}}), [=](bool plain) {
-    call(plain, "hero::heads_linear", ops::heads_linear_plain, x, w, false);
-    call(plain, "hero::heads_linear", ops::heads_linear_plain, x, w_transposed, true);
-  });
+  add("heads_linear/" + sizes({{'T', c.tokens}, {'H', c.heads}, {'I', c.in}, {'O', c.out}}),
+      [=](bool reference) {
+        call(reference, "hero::heads_linear", ops::heads_linear_reference, x, w, false);
+        call(reference, "hero::heads_linear", ops::heads_linear_reference, x, w_transposed, true);
+      });
 }
 
 void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   const auto x = random({c.tokens, c.width}), w = random({c.vocabulary, c.width}, 0.1);
   const auto targets = at::randint(c.vocabulary, {c.tokens}, at::TensorOptions(device()).dtype(at::kLong));
   add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}),
-      [=](bool plain) {
-        call(plain, "hero::linear_cross_entropy_forward", ops::linear_cross_entropy_plain, x, w, targets,
-             true);
+      [=](bool reference) {
+        call(reference, "hero::linear_cross_entropy_forward", ops::linear_cross_entropy_reference, x, w,
+             targets, true);
       });
 }
 
@@ -132,11 +138,11 @@ void add_adamw(const test::AdamWCase& c) {
     all += n;
   }
   const auto step = at::ones({}, at::TensorOptions(device()));
-  add("adamw/" + sizes({{'N', all}}), [=](bool plain) {
+  add("adamw/" + sizes({{'N', all}}), [=](bool reference) {
     const std::optional<at::Tensor> none;
-    call(plain, "hero::sum_of_squares", ops::sum_of_squares_plain, gradients);
-    call(plain, "hero::adamw_step", ops::adamw_step_plain, values, gradients, first, second, leaves, step,
-         1e-4, 0.9, 0.95, 0.1, 1e-8, none, none);
+    call(reference, "hero::sum_of_squares", ops::sum_of_squares_reference, gradients);
+    call(reference, "hero::adamw_step", ops::adamw_step_reference, values, gradients, first, second, leaves,
+         step, 1e-4, 0.9, 0.95, 0.1, 1e-8, none, none);
   });
 }
 

@@ -1,8 +1,7 @@
 """Routers that read the routing history (HERO-MoE), for PyTorch models; and the reports of `hero`.
 
-`HistoryRouter` is the router as a module, `patch` puts it into a transformers model, `load` opens a model
-folder on our own engine, `torch.ops.hero.*` are the operators. torch is imported when one of these names is
-first used.
+`HistoryRouter` is the router as a module, `patch` adds it to a transformers model, `load` opens a model
+folder with our own engine, `torch.ops.hero.*` are the operators. torch is imported on first use of a name.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from hero_moe.policy import sparse_route
     from hero_moe.router import HistoryRouter, RoutingHistory
 
-_HOMES = {
+_MODULES = {
     "HistoryRouter": "router",
     "LanguageModel": "language_model",
     "RoutingHistory": "router",
@@ -29,12 +28,12 @@ __all__ = ["HistoryRouter", "LanguageModel", "RoutingHistory", "load", "patch", 
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""Model folders as language models: logits, log-probabilities and generated ids, computed by libhero.so."""
+"""Language models from model folders: logits, log-probabilities and generation, computed by libhero.so."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def load(
     """Opens a model folder, a checkpoint or a run folder (its latest checkpoint).
 
     Args:
-        dir: Hugging Face's `qwen3_moe` and `deepseek_v3` folders, with or without `hero_router`.
+        dir: a Hugging Face `qwen3_moe` or `deepseek_v3` folder, with or without `hero_router`.
         dtype: of weights and activations: "fp32", "bf16" or "fp64", PyTorch's names for them or its types;
             None: the folder's own.
-        device: "cpu", "cuda" (the first one visible), or "auto": cuda where there are a GPU and
-            libhero_cuda.so.
+        device: "cpu", "cuda" (the first visible one), or "auto": cuda if a GPU and libhero_cuda.so are
+            available.
 
     Returns:
-        The model. Whatever its device, it takes ids from the CPU and leaves results there. On the CPU it
-        computes with as many threads as `torch.set_num_threads` says.
+        The model. On any device, it takes ids from the CPU and returns results on the CPU. CPU computation
+        uses the number of threads set by `torch.set_num_threads`.
 
     Raises:
-        ValueError: for a folder that holds no such model, naming the file and the key, for another `dtype` or
-            `device`, and for "cuda" where something is missing for it.
+        ValueError: for an invalid model folder, with the file and the key, for an invalid `dtype` or
+            `device`, and for "cuda" if it is not available.
     """
     name = _DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else _NAMES.get(str(dtype))
     if dtype is not None and name is None:
@@ -52,33 +52,32 @@ def load(
 
 
 def _device(device: str | torch.device) -> str:
-    """As the engine names it: "cuda" is the first one visible."""
+    """The engine's device name: "cuda" is the first visible device."""
     return "cuda" if str(device) == "cuda:0" else str(device)
 
 
 class LanguageModel:
-    """What `load` returns.
+    """A model opened by `load`.
 
-    `ids` are int64 in [0, vocab_size): a tensor [B, S], or lists of one length; [S] stands for a single
-    sequence, and results then lack the dimension B too. S is at most `max_positions`. Other ids are a
-    ValueError.
+    `ids` are int64 in [0, vocab_size): a tensor [B, S], or lists of equal length; [S] is a single sequence,
+    for which results have no dimension B either. S is at most `max_positions`. ValueError for other ids.
     """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self.folder = Path(engine.folder())
-        """Where config.json and the weights lie: for a run folder its latest checkpoint."""
+        """The folder with config.json and the weights: for a run folder its latest checkpoint."""
         self.config: dict[str, Any] = _read_json(self.folder / "config.json")
         """The folder's config.json."""
         self.vocab_size: int = engine.vocab_size()
         self.max_positions: int = engine.max_positions()
-        """Most ids of a sequence: `max_position_embeddings`."""
+        """Maximum length of a sequence: `max_position_embeddings`."""
         self.dtype: str = engine.dtype()
         """"fp32", "bf16" or "fp64"."""
         self.device: str = engine.device()
         """"cpu" or "cuda"."""
         self.eos_ids: tuple[int, ...] = self._read_eos()
-        """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json."""
+        """The ids that end a sequence: `eos_token_id` of generation_config.json, else of config.json."""
 
     def logits(self, ids: Ids) -> Tensor:
         """Logits of the next token at every position, [B, S, V] in fp32 (fp64 in fp64), without gradient."""
@@ -87,11 +86,11 @@ class LanguageModel:
         return logits_BSV[0] if single else logits_BSV
 
     def token_logprobs(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """How likely every id is after those before it.
+        """Log-probability of every id given the previous ids.
 
         Returns:
             log p(ids[:, s + 1] | ids[:, : s + 1]), natural, [B, S - 1] in fp32 (fp64 in fp64), and whether it
-            is the likeliest id there, bool [B, S - 1]. The logits [B, S, V] never exist together.
+            is the most likely id there, bool [B, S - 1]. The logits [B, S, V] are never materialized.
         """
         ids_BS, single = _batch(ids)
         if ids_BS.dim() != 2 or ids_BS.shape[1] < 1:
@@ -103,12 +102,12 @@ class LanguageModel:
         return (logprobs[0], greedy[0]) if single else (logprobs, greedy)
 
     def score(self, ids_BS: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """How likely chosen ids are at chosen positions; the output projection runs for these alone.
+        """Log-probabilities of chosen ids at chosen positions; the output projection runs only for these.
 
         Args:
-            ids_BS: the sequences; padding on the right changes nothing on its left.
+            ids_BS: the sequences; padding on the right does not affect positions to its left.
             rows: int64 [Q], positions in `ids_BS.flatten()`.
-            targets: int64 [Q], an id for each: the log-probability that it comes next.
+            targets: int64 [Q], the id after each, whose log-probability is returned.
 
         Returns:
             As `token_logprobs`, both [Q].
@@ -129,37 +128,36 @@ class LanguageModel:
         """Continues a sequence of at least one id, or several sequences of any lengths together.
 
         Args:
-            ids: one sequence, or a list of them. Several are continued in the same passes through the weights,
-                which is faster than one after the other.
-            max_tokens: most ids to make for a sequence; `max_positions` ends it too.
-            temperature: divides the logits; 0: always the likeliest id.
-            top_k: draw from the k likeliest ids only; 0: from all.
-            top_p: draw from the likeliest ids only whose probabilities reach p.
-            seed: of the draws; one seed always gives the same text. Sequence i draws with seed + i.
-            eos: ids that end the text; None: `eos_ids`; (): none.
+            ids: one sequence, or a list of sequences, which are generated as a batch.
+            max_tokens: maximum number of new ids per sequence; `max_positions` also limits it.
+            temperature: divides the logits; 0: greedy decoding.
+            top_k: sample from the k most likely ids only; 0: from all.
+            top_p: sample from the most likely ids with cumulative probability p.
+            seed: sampling seed; the same seed always gives the same ids. Sequence i uses seed + i.
+            eos: ids that end a sequence; None: `eos_ids`; (): none.
 
         Returns:
-            The new ids, without the one that ended the text; for several sequences a list of such lists.
+            The new ids, without the EOS id; for several sequences a list of such lists.
         """
         several = _are_sequences(ids)
-        first = _whole("seed", seed)
+        first = _check_integer("seed", seed)
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
         }
-        texts = self.texts()
+        generation = self.texts()
         numbers = [
-            texts.add(prompt, **options, seed=first + number, eos=eos)
+            generation.add(prompt, **options, seed=first + number, eos=eos)
             for number, prompt in enumerate(ids if several else [ids])
         ]
-        made: list[list[int]] = [[] for _ in numbers]
-        while step := texts.step():
+        generated: list[list[int]] = [[] for _ in numbers]
+        while step := generation.step():
             for number, new in step:
                 if new is not None:
-                    made[number].append(new)
-        return made if several else made[0]
+                    generated[number].append(new)
+        return generated if several else generated[0]
 
     def stream(
         self,
@@ -172,19 +170,19 @@ class LanguageModel:
         seed: int = 1234,
         eos: int | Sequence[int] | None = None,
     ) -> Iterator[int]:
-        """As `generate`, one id at a time, each as soon as it is made."""
-        texts = self.texts()
+        """As `generate`, but yields each id as soon as it is generated."""
+        generation = self.texts()
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
         }
-        texts.add(ids, **options, seed=seed, eos=eos)
-        return iter(lambda: texts.step()[0][1], None)
+        generation.add(ids, **options, seed=seed, eos=eos)
+        return iter(lambda: generation.step()[0][1], None)
 
     def texts(self) -> Texts:
-        """None yet; texts join and leave while the others go on."""
+        """An empty generation batch; sequences can be added and dropped at any time."""
         return Texts(self._engine.generation(), self._ends)
 
     def _ends(self, eos: int | Sequence[int] | None) -> list[int]:
@@ -198,7 +196,7 @@ class LanguageModel:
 
 
 class Texts:
-    """Texts in the making, of one model, continued together: what `LanguageModel.texts` returns."""
+    """The active sequences of one model, generated as a batch; created by `LanguageModel.texts`."""
 
     def __init__(self, engine: Any, ends: Callable[[int | Sequence[int] | None], list[int]]) -> None:
         self._engine, self._ends = engine, ends
@@ -214,26 +212,26 @@ class Texts:
         seed: int = 1234,
         eos: int | Sequence[int] | None = None,
     ) -> int:
-        """Begins to continue a sequence, as `LanguageModel.generate` would; returns its number, from 0."""
+        """Adds a sequence, with arguments as in `LanguageModel.generate`; returns its number, from 0."""
         sampling = (
-            _whole("max_tokens", max_tokens),
+            _check_integer("max_tokens", max_tokens),
             float(temperature),
-            _whole("top_k", top_k),
+            _check_integer("top_k", top_k),
             float(top_p),
         )
-        return self._engine.add(_prompt(ids), *sampling, _whole("seed", seed), self._ends(eos))
+        return self._engine.add(_prompt(ids), *sampling, _check_integer("seed", seed), self._ends(eos))
 
     def step(self) -> list[tuple[int, int | None]]:
-        """The number and the next id of every text; None ends it. Empty where all have ended."""
+        """The number and the next id of every active sequence; None ends it. Empty if all have ended."""
         return self._engine.step()
 
     def drop(self, number: int) -> None:
-        """Ends a text early."""
-        self._engine.drop(_whole("number", number))
+        """Ends a sequence early."""
+        self._engine.drop(_check_integer("number", number))
 
 
 def _are_sequences(ids: Any) -> bool:
-    """Whether these are several sequences and not the ids of one."""
+    """Whether `ids` are several sequences rather than one."""
     if isinstance(ids, Tensor):
         return ids.dim() == 2
     return len(ids) > 0 and not hasattr(ids[0], "__index__")
@@ -246,7 +244,7 @@ def _prompt(ids: Tensor | Sequence[int]) -> list[int]:
     return prompt.tolist()
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_integer(name: str, value: Any) -> int:
     with suppress(TypeError):
         if 0 <= index(value) < 1 << 63:
             return index(value)
@@ -254,8 +252,8 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    """An id or several."""
-    return tuple(_whole(name, id) for id in (value if isinstance(value, Iterable) else (value,)))
+    """One or several ids as a tuple."""
+    return tuple(_check_integer(name, id) for id in (value if isinstance(value, Iterable) else (value,)))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -273,7 +271,7 @@ def _tensor(ids: Ids) -> Tensor:
     try:
         tensor = torch.as_tensor(ids)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"ids: expected integers in lists of one length: {error}") from None
+        raise ValueError(f"ids: expected integers in lists of equal length: {error}") from None
     kinds = tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool
     if tensor.numel() and any(kinds):
         raise ValueError(f"ids: found {tensor.dtype}, expected integers")
@@ -281,6 +279,6 @@ def _tensor(ids: Ids) -> Tensor:
 
 
 def _batch(ids: Ids) -> tuple[Tensor, bool]:
-    """[B, S], and whether the ids came as [S]."""
+    """The ids as [B, S], and whether they were [S]."""
     tensor = _tensor(ids)
     return (tensor[None], True) if tensor.dim() == 1 else (tensor, False)

@@ -1,9 +1,8 @@
 """Loads libhero.so, whose operators are `torch.ops.hero.*`.
 
-The library is the file named by the environment variable HERO_LIBRARY, else the one installed beside this
-module, else `build/libhero.so` of the checkout that this module belongs to. Where there is a CUDA device,
-libhero_cuda.so from the same folder is loaded too, if it was built; without it the operators' plain forms run
-there.
+The library is the file in the environment variable HERO_LIBRARY, else the one installed next to this module,
+else `build/libhero.so` of this checkout. With a CUDA device, libhero_cuda.so from the same folder is loaded
+too, if it was built; without it the device runs the reference implementations of the operators.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 
 
 def library_path() -> Path:
-    """Where libhero.so is. ImportError if it is nowhere."""
+    """The path of libhero.so. ImportError if it is not found."""
     named = os.environ.get("HERO_LIBRARY")
     if named:
         if not Path(named).is_file():
@@ -31,13 +30,13 @@ def library_path() -> Path:
 
 
 def _plan_shapes(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, ...]:
-    """Shapes of hero::plan_assignments: how many rows are kept depends on the data."""
+    """Fake kernel of hero::plan_assignments; the number of kept rows depends on the data."""
     rows = torch.library.get_ctx().new_dynamic_size(min=0)
     return ids.new_empty(experts), ids.new_empty(experts + 1), ids.new_empty(rows), torch.empty_like(ids)
 
 
 def load_library() -> None:
-    """Makes `torch.ops.hero.*` available; a second call does nothing. ImportError if that cannot be."""
+    """Makes `torch.ops.hero.*` available, once. ImportError on failure."""
     if hasattr(torch.ops.hero, "route"):
         return
     path = library_path()
@@ -46,7 +45,9 @@ def load_library() -> None:
         try:
             torch.ops.load_library(library)
         except OSError as error:
-            raise ImportError(f"{library}: not loadable with torch {torch.__version__}: {error}") from error
+            raise ImportError(
+                f"{library}: cannot be loaded with torch {torch.__version__}: {error}"
+            ) from error
     torch.library.register_fake("hero::plan_assignments")(_plan_shapes)
 
 

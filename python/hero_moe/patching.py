@@ -1,8 +1,8 @@
-"""Puts routing history into the MoE models of transformers: `patch`.
+"""Adds routing history to the MoE models of transformers: `patch`.
 
-A forward pass of the model makes one RoutingHistory and hands it down as a keyword argument, layer by layer.
-Gradient checkpointing keeps a layer's arguments, so a replayed layer finds the history of its own pass, in
-whatever thread.
+A forward pass creates one RoutingHistory and passes it to every layer as a keyword argument. Gradient
+checkpointing saves a layer's arguments, so a recomputed layer gets the history of its own pass, in any
+thread.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from hero_moe.router import (
 )
 
 _ARGUMENT = "routing_history"
-_handed = threading.local()  # .current: from a layer's attention to the router behind it
+_pending = threading.local()  # .current: from a layer's attention to the router behind it
 
 
 class _Pass:
-    """One forward pass. No mapping: what moves a layer's arguments to its device must leave it as it is."""
+    """One forward pass. Not a mapping, so that hooks that move arguments to a device do not copy it."""
 
     def __init__(self) -> None:
         self.history = RoutingHistory()
@@ -45,9 +45,9 @@ class _Pass:
 
 
 class _HistoryGate(nn.Module):
-    """Mixed into a router class of transformers: the same router, its logits with the history's part added.
+    """Mixin for a transformers router class: adds the history logits to the router's own logits.
 
-    The hidden state's part is computed as the model always did, so a router whose W_R is zero changes no bit.
+    The hidden state logits are computed as in the original model, so a router with W_R = 0 is bit-identical.
     """
 
     hidden_dim: int
@@ -93,8 +93,8 @@ class _HistoryGate(nn.Module):
         added_TE: Tensor | None,
         history: RoutingHistory,
     ) -> None:
-        """Stores the softmax of fp32 logits, rounded once, to the operands' type, as the trainer does. The
-        model may have rounded its own logits to bf16; then the hidden state's part is computed again."""
+        """Stores the softmax of fp32 logits, rounded once to the operand type, as the trainer does. If the
+        model rounds its logits to bf16, the hidden state logits are recomputed."""
         dtype = operand_type(x_TD)
         if logits_TE.dtype != accumulation_type(dtype):
             logits_TE = wide_product(x_TD, weight_O)
@@ -112,10 +112,10 @@ class _HistoryGate(nn.Module):
         return history_logits_through(x_TD, weight_R, seen, self.depth_factor, self.eps, self.scale)
 
     def _take_history(self) -> RoutingHistory:
-        current: _Pass | None = getattr(_handed, "current", None)
-        _handed.current = None
+        current: _Pass | None = getattr(_pending, "current", None)
+        _pending.current = None
         if current is None:
-            raise RuntimeError("this router reads the routing history; call the whole model")
+            raise RuntimeError("this router needs the routing history; call the whole model instead")
         if not self.detach and current.with_gradient != torch.is_grad_enabled():
             raise RuntimeError(
                 "detach=False: reentrant gradient checkpointing would lose the history's gradient; "
@@ -149,7 +149,7 @@ class HistoryMixtralRouter(_HistoryGate, MixtralTopKRouter):
 
 
 class HistoryDeepseekV3Router(_HistoryGate, DeepseekV3TopkRouter):
-    """DeepSeek-V3's router with routing history: group-limited choice by sigmoid scores."""
+    """DeepSeek-V3's router with routing history: group-limited top-k of sigmoid scores."""
 
     def hidden_logits(self, x_TD: Tensor, weight_O: Tensor) -> Tensor:
         return functional.linear(x_TD.float(), weight_O.float())
@@ -177,12 +177,12 @@ _GATES: dict[type[nn.Module], type[_HistoryGate]] = {
 _SUPPORTED = "Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model of transformers"
 
 
-def _begin_pass(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _start_forward(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return args, {**kwargs, _ARGUMENT: _Pass()}
 
 
-def _hand_over(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    _handed.current = kwargs.pop(_ARGUMENT, None)
+def _pass_history(attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    _pending.current = kwargs.pop(_ARGUMENT, None)
     return args, kwargs
 
 
@@ -197,28 +197,28 @@ def patch(
     history: str = "stage",
     detach: bool = True,
 ) -> nn.Module:
-    """Gives the routers of a loaded Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model routing history, in place.
+    """Adds routing history to the routers of a Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model, in place.
 
-    Patch before the optimizer is made: every router's weight is a new parameter, [E, D] grown to [E, D+M*E].
-    All else works as before: caches and `generate`, `output_router_logits` and its balance loss, gradient
-    checkpointing, `save_pretrained`. The settings stand in `model.config.hero_router`, and so in a
-    saved config.json.
+    Patch before creating the optimizer: every router's weight becomes a new parameter, [E, D] extended to
+    [E, D+M*E]. Everything else works as before: caches and `generate`, `output_router_logits` and its balance
+    loss, gradient checkpointing, `save_pretrained`. `model.config.hero_router`, and thus a saved config.json,
+    contains the settings.
 
     Args:
         model: a bare model or one with a head, as transformers 5 loads it.
         window: a router reads at most this many preceding layers; None: all on its stage.
-        stages: into how many pipeline stages the MoE layers are split, the first ones larger where they do
-            not divide; or the stage of every MoE layer, ascending from 0.
-        init: "zero" starts as the model was, bit for bit; "uniform" draws the history's weights from
-            U(-b, b), b = 1/sqrt(D + (l-1) E).
+        stages: number of pipeline stages of the MoE layers, the first stages larger if they do not divide
+            evenly; or the stage of every MoE layer, ascending from 0.
+        init: "zero" keeps the model bit-identical; "uniform" samples the history weights from U(-b, b),
+            b = 1/sqrt(D + (l-1) E).
         scale, eps, detach: as in HistoryRouter.
-        history: "stage", or "global" for all preceding layers whatever the stages.
+        history: "stage", or "global" for all preceding layers regardless of stages.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: for other models, for one that is patched already, and for options that do not fit.
+        ValueError: for unsupported or already patched models, and for invalid options.
     """
     if init not in ("zero", "uniform"):
         raise ValueError(f"init: found {init!r}, expected 'zero' or 'uniform'")
@@ -230,7 +230,7 @@ def patch(
         raise ValueError(f"patch: found {type(model).__name__}, expected a {_SUPPORTED}")
     gates = [module for layer in layers for module in layer.modules() if type(module) in _GATES]
     if any(isinstance(module, _HistoryGate) for module in layers.modules()):
-        raise ValueError(f"patch: this {type(model).__name__} is patched already")
+        raise ValueError(f"patch: this {type(model).__name__} is already patched")
     if not gates:
         raise ValueError(f"patch: found no known router in {type(model).__name__}, expected a {_SUPPORTED}")
     for gate in gates:
@@ -245,9 +245,9 @@ def patch(
     for l, (gate, visible) in enumerate(zip(gates, chosen), start=1):
         gate.__class__ = _GATES[type(gate)]
         gate.adopt(l, visible, init, options)
-    base.register_forward_pre_hook(_begin_pass, with_kwargs=True)
+    base.register_forward_pre_hook(_start_forward, with_kwargs=True)
     for layer in layers:
-        layer.self_attn.register_forward_pre_hook(_hand_over, with_kwargs=True)
+        layer.self_attn.register_forward_pre_hook(_pass_history, with_kwargs=True)
     model.config.hero_router = {"window": window, **options, "history": history, "stages": stage_of}
     return model
 

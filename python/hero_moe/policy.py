@@ -1,4 +1,4 @@
-"""The sparse policy: which experts a token takes, and with what weights. History changes logits only."""
+"""The sparse policy: the experts of a token and their weights. History affects only the logits."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def sparse_route(
     """Chooses k of E experts for each token.
 
     Args:
-        logits_TE: router logits. Scores are made in fp32, or fp64 from fp64.
+        logits_TE: router logits. Scores are computed in fp32, or fp64 from fp64.
         score: "softmax" over the experts, or "sigmoid" of each.
-        bias: [E], added to the scores for the selection alone (arXiv 2408.15664).
+        bias: [E], added to the scores for the selection only (arXiv 2408.15664).
         groups: with more than one, E is split into groups of E/groups experts, and only the `top_groups`
             groups with the greatest sum of their two best scores are eligible (DeepSeek-V3, arXiv
             2412.19437).
         normalize: divide a token's weights by their sum plus `eps`.
-        scaling: factor of the weights after that.
+        scaling: factor of the weights after normalization.
         ordered: best expert first; otherwise in any order.
 
     Returns:
         weights_TK, differentiable, and ids_TK int64.
 
     Raises:
-        ValueError: for a `score`, `k` or grouping that does not fit.
+        ValueError: for an invalid `score`, `k` or grouping.
     """
     experts = logits_TE.shape[-1]
     if score not in ("softmax", "sigmoid"):

@@ -1,4 +1,4 @@
-"""A router that reads the routing history (HERO-MoE, "Stage-Local Historical Routing"), and that history."""
+"""The routing history and a router that reads it (HERO-MoE, "Stage-Local Historical Routing")."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import hero_moe.library  # noqa: F401  torch.ops.hero
 
 
 def accumulation_type(dtype: torch.dtype) -> torch.dtype:
-    """In which logits, softmax and sums are kept: fp64 for fp64, else fp32."""
+    """The type of logits, softmax and sums: fp64 for fp64, else fp32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class RoutingHistory(Mapping[int, Tensor]):
-    """What the MoE layers of one pass decided: layer number (from 1) -> probabilities [T, E], detached.
+    """Routing of the MoE layers in one forward pass: layer number (from 1) -> probabilities [T, E], detached.
 
-    Make a new one for every forward pass. A token's history lives within its own pass, so decoding with a
-    cache needs nothing more.
+    Create a new one for every forward pass. A token's history does not extend beyond its own pass, so
+    decoding with a cache needs nothing else.
     """
 
     def __init__(self) -> None:
@@ -41,22 +41,22 @@ class RoutingHistory(Mapping[int, Tensor]):
         return len(self._probs)
 
     def store(self, layer: int, probs_TE: Tensor, sumsq_T: Tensor | None = None) -> None:
-        """Keeps probabilities as they are, with their sums of squares per token (made here where absent)."""
+        """Stores probabilities unchanged, with their sums of squares per token (computed here if None)."""
         if sumsq_T is None:
             sumsq_T = probs_TE.detach().to(accumulation_type(probs_TE.dtype)).square().sum(-1)
         self._probs[layer] = probs_TE
         self._sumsq[layer] = sumsq_T
 
     def visible(self, layers: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-        """Probabilities and sums of squares of these layers. KeyError, naming it, where one is missing."""
+        """Probabilities and sums of squares of these layers. KeyError if one is missing."""
         for layer in layers:
             if layer not in self._probs:
-                raise KeyError(f"the history lacks layer {layer}; it holds {sorted(self._probs)}")
+                raise KeyError(f"the history has no layer {layer}, found layers {sorted(self._probs)}")
         return [self._probs[layer] for layer in layers], [self._sumsq[layer] for layer in layers]
 
 
 def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tuple[int, ...]:
-    """The layers that router `layer` reads: the last `window` of `visible`. ValueError if they cannot be."""
+    """The layers that router `layer` reads: the last `window` of `visible`. ValueError if invalid."""
     if layer < 1:
         raise ValueError(f"layer: found {layer}, expected a number from 1")
     if any(later <= earlier for earlier, later in zip((0, *visible), (*visible, layer))):
@@ -67,7 +67,7 @@ def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tup
 
 
 def init_bound(hidden_size: int, num_experts: int, layer: int) -> float:
-    """b of the initial U(-b, b): the layer's depth sets it, however many layers it sees."""
+    """b of the initial U(-b, b); depends on the layer's depth, not on the number of visible layers."""
     return 1.0 / math.sqrt(hidden_size + (layer - 1) * num_experts)
 
 
@@ -82,12 +82,12 @@ def round_through(probs: Tensor, dtype: torch.dtype) -> Tensor:
     """`probs` rounded to `dtype`, in its own type; the gradient passes unchanged (straight-through)."""
     if probs.dtype == dtype:
         return probs
-    # Exact: a number and the number it is rounded to have an exact difference, and so has the sum.
+    # Exact: the difference to the rounded value is representable, and so is the sum.
     return probs + (probs.to(dtype).to(probs.dtype) - probs).detach()
 
 
 def wide_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x weight^T of operands in `operand_type`, in fp32 (fp64 from fp64), under autocast too."""
+    """x weight^T of operands in `operand_type`, in fp32 (fp64 from fp64), also under autocast."""
     dtype = operand_type(x)
     wide = accumulation_type(dtype)
     with torch.autocast(x.device.type, enabled=False):
@@ -97,7 +97,7 @@ def wide_product(x: Tensor, weight: Tensor) -> Tensor:
 def history_logits_through(
     x_TD: Tensor, weight_R: Tensor, history: Sequence[Tensor], depth_factor: float, eps: float, scale: bool
 ) -> Tensor:
-    """(rho * H) W_R^T [T, E] with gradients into the history and through rho, in fp32 (fp64 from fp64)."""
+    """(rho * H) W_R^T [T, E] with gradients to the history and through rho, in fp32 (fp64 from fp64)."""
     dtype = operand_type(x_TD)
     wide = accumulation_type(dtype)
     h = torch.cat(tuple(history), dim=1).to(wide)
@@ -113,7 +113,7 @@ class HistoryRouter(nn.Module):
 
     H is the concatenated softmax of the visible layers' logits, detached, oldest first; rho = RMS(x) /
     (RMS(H) + eps) * sqrt((layer - 1) / M), per token and without gradient, keeps it at the scale of the
-    hidden state. With nothing visible it is an ordinary router. In bf16, and under autocast, logits and
+    hidden state. With no visible layer it is an ordinary router. In bf16, and under autocast, logits and
     softmax are fp32.
 
     Args:
@@ -123,8 +123,8 @@ class HistoryRouter(nn.Module):
         visible: numbers of the preceding MoE layers on this layer's pipeline stage, ascending.
         window: read only the last `window` of them; None: all.
         scale: False sets rho = 1.
-        eps: in rho's denominator.
-        detach: False lets gradient through the history and through rho, which is not the paper's model.
+        eps: added to RMS(H) in rho.
+        detach: False propagates gradients through the history and rho, unlike the paper's model.
 
     Attributes:
         weight: [E, D+M*E], W_O then one block per visible layer; initially U(-b, b) with
@@ -165,7 +165,7 @@ class HistoryRouter(nn.Module):
     def forward(self, x_TD: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
         """Returns logits_TE and probs_TE = softmax(logits), both differentiable, fp32 (fp64 from fp64).
 
-        Reads the visible layers of `history` (KeyError where one is missing) and stores its own probabilities
+        Reads the visible layers of `history` (KeyError if one is missing) and stores its own probabilities
         there under `layer`, rounded to the type of x (autocast's under autocast).
         """
         seen, sumsq = history.visible(self.visible)

@@ -1,4 +1,4 @@
-"""Tokenizers of model folders: transformers' where its files are, else SentencePiece's tokenizer.model."""
+"""Tokenizers of model folders: transformers' files if present, else a SentencePiece tokenizer.model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def open_tokenizer(path: Path, **options: Any) -> Any:
     """Opens a folder's tokenizer, or a SentencePiece file.
 
     Args:
-        path: a folder with transformers' tokenizer files or a tokenizer.model, or such a file of any name.
+        path: a folder with transformers' tokenizer files or a tokenizer.model, or a SentencePiece file.
         options: for `AutoTokenizer.from_pretrained`.
 
     Returns:
         A tokenizer of transformers, or a `SentencePieceTokenizer`.
 
     Raises:
-        ValueError: where there is none, or one that cannot be opened, naming the folder or file.
+        ValueError: if it is missing or cannot be opened, with the folder or file.
     """
     folder = path.is_dir()
     own = not folder or not any((path / name).is_file() for name in _FILES)
@@ -39,9 +39,9 @@ def open_tokenizer(path: Path, **options: Any) -> Any:
 
 
 class SentencePieceTokenizer:
-    """A tokenizer.model with the part of transformers' interface that HeroLM needs.
+    """A tokenizer.model with the part of transformers' tokenizer interface that HeroLM needs.
 
-    Its control pieces, such as the end of a document, are never read from a text.
+    Text never encodes to control pieces, such as the end of a document.
     """
 
     chat_template = None
@@ -59,12 +59,12 @@ class SentencePieceTokenizer:
         return len(self._pieces)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The ids of a text; `add_special_tokens` puts the begin token, if there is one, before them."""
+        """The ids of a text; `add_special_tokens` prepends the BOS token, if there is one."""
         bos = [self.bos_token_id] if add_special_tokens and self.bos_token_id is not None else []
         return bos + self._pieces.encode(text)
 
     def decode(self, ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of the ids; those outside the vocabulary have none."""
+        """The text of the ids; skips ids outside the vocabulary."""
         ids = [ids] if isinstance(ids, int) else ids
         text = ""
         for control, run in groupby((i for i in ids if i < len(self)), self._pieces.is_control):

@@ -1,6 +1,7 @@
 #include "analysis/activations.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <limits>
@@ -12,11 +13,11 @@ std::vector<Activation> activations(const Transformer& model, const std::vector<
   std::vector<at::Tensor> states;
   const auto ids = at::tensor(tokens, at::TensorOptions(at::kLong)).unsqueeze(0).to(model.device());
   const auto output = model.forward(ids, {}, /*recompute=*/false, &states);
-  const auto numbers = moe_numbers(model.config().model);
+  const auto numbers = moe_layer_numbers(model.config().model);
   std::vector<Activation> out;
-  const auto add = [&](std::string place, const at::Tensor& values) {
+  const auto add = [&](std::string name, const at::Tensor& values) {
     const auto type = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    out.push_back({std::move(place), values.to(type).flatten(0, -2)});
+    out.push_back({std::move(name), values.to(type).flatten(0, -2)});
   };
   add("embedding", states[0]);
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -30,10 +31,10 @@ std::vector<Activation> activations(const Transformer& model, const std::vector<
 }
 
 double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  constexpr double kApart = std::numeric_limits<double>::infinity();
-  if (a.sizes() != b.sizes()) return kApart;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (a.sizes() != b.sizes()) return kInfinity;
   const double difference = (a - b).abs().max().item<double>(), size = a.abs().max().item<double>();
-  if (std::isnan(difference)) return kApart;
+  if (std::isnan(difference)) return kInfinity;
   return difference == 0 ? 0.0 : difference / std::max(size, std::numeric_limits<double>::min());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Where two models part: their activations on the same tokens, place by place through the network.
+// Activations of a model, for finding where two models differ on the same tokens.
 #include <string>
 #include <vector>
 
@@ -7,17 +7,16 @@
 
 namespace hero {
 
-/// One comparable place: "embedding", "layer 3 router" (its logits), "layer 3", "final norm", "logits".
+/// An activation at "embedding", "layer 3 router" (its logits), "layer 3", "final norm" or "logits".
 struct Activation {
-  std::string place;
-  at::Tensor values;  ///< fp32 or fp64, one row a token
+  std::string name;
+  at::Tensor values;  ///< fp32 or fp64, one row per token
 };
 
-/// The places of one forward pass over `tokens`, in the order in which they are computed. Layers count from
-/// 0, as on disk.
+/// Activations of a forward pass over `tokens`, in order of computation. Layers count from 0, as on disk.
 std::vector<Activation> activations(const Transformer& model, const std::vector<int64_t>& tokens);
 
-/// Greatest |a - b| over the greatest |a|; infinite where the shapes differ or one holds NaN.
+/// max |a - b| / max |a|; infinite if the shapes differ or the difference is NaN.
 double relative_difference(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace hero

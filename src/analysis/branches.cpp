@@ -1,6 +1,7 @@
 #include "analysis/branches.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -9,7 +10,7 @@
 namespace hero {
 namespace {
 
-constexpr int64_t kTokensAtOnce = 4096;
+constexpr int64_t kChunkTokens = 4096;
 
 const Moe& moe_of(const Transformer& model, int64_t l) {
   const auto& layers = model.layers();
@@ -19,7 +20,7 @@ const Moe& moe_of(const Transformer& model, int64_t l) {
   return *place->moe();
 }
 
-double equal_likeliest(const at::Tensor& a, const at::Tensor& b) {
+double count_equal_top1(const at::Tensor& a, const at::Tensor& b) {
   return static_cast<double>(a.argmax(1).eq(b.argmax(1)).sum().item<int64_t>());
 }
 
@@ -29,7 +30,7 @@ double variance_over_experts(const at::Tensor& z) {
 
 }  // namespace
 
-std::vector<Routing> rows_of(const std::vector<Routing>& routings, const at::Tensor& tokens) {
+std::vector<Routing> select_tokens(const std::vector<Routing>& routings, const at::Tensor& tokens) {
   std::vector<Routing> out = routings;
   for (auto& r : out) {
     for (auto* values : {&r.logits, &r.probs, &r.stats, &r.ids, &r.weights})
@@ -39,15 +40,15 @@ std::vector<Routing> rows_of(const std::vector<Routing>& routings, const at::Ten
 }
 
 Branches branches(const Transformer& model, const std::vector<Routing>& routings, int64_t l) {
-  const auto& own = routings[l - 1];
+  const auto& routing = routings[l - 1];
   const int64_t e = model.layout().experts();
   Branches out;
-  out.total = out.hidden = own.logits.to(at::kDouble);
+  out.total = out.hidden = routing.logits.to(at::kDouble);
   const auto& seen = model.layout().visible(l);
   if (seen.empty()) return out;
-  const bool stored = model.config().router.detach;  // then rounded to the history's type
+  const bool stored = model.config().router.detach;  // rounded to the history's dtype
   const auto weight = moe_of(model, l).router().weight().slice(1, model.config().model.hidden_size);
-  const auto rho = own.stats.slice(1, 2, 3).to(at::kDouble);
+  const auto rho = routing.stats.slice(1, 2, 3).to(at::kDouble);
   out.history = at::zeros_like(out.total);
   for (size_t m = 0; m < seen.size(); ++m) {
     const auto first = static_cast<int64_t>(m) * e;
@@ -62,19 +63,19 @@ Branches branches(const Transformer& model, const std::vector<Routing>& routings
   return out;
 }
 
-at::Tensor chosen_experts(const Transformer& model, int64_t l, const at::Tensor& logits_TE) {
+at::Tensor selected_experts(const Transformer& model, int64_t l, const at::Tensor& logits_TE) {
   const auto& config = model.config();
   return sparse_route(logits_TE, logits_TE.softmax(1), moe_of(model, l).bias(), config.model, config.router,
                       l, /*capacity_factor=*/0)
       .ids;
 }
 
-double shared_part(const at::Tensor& ids, const at::Tensor& others) {
+double overlap(const at::Tensor& ids, const at::Tensor& others) {
   const auto both = ids.unsqueeze(2).eq(others.unsqueeze(1)).sum().item<int64_t>();
   return static_cast<double>(both) / static_cast<double>(ids.size(1));
 }
 
-double divergence(const at::Tensor& z, const at::Tensor& other) {
+double kl_divergence(const at::Tensor& z, const at::Tensor& other) {
   const auto log_q = z.to(at::kDouble).log_softmax(1), log_p = other.to(at::kDouble).log_softmax(1);
   return (log_q.exp() * (log_q - log_p)).sum().item<double>();
 }
@@ -90,9 +91,9 @@ void HistorySums::add(const std::vector<Routing>& routings) {
   at::NoGradGuard no_grad;
   const int64_t tokens = routings[0].logits.size(0);
   tokens_ += tokens;
-  for (int64_t first = 0; first < tokens; first += kTokensAtOnce) {
-    const auto places = at::arange(first, std::min(first + kTokensAtOnce, tokens), routings[0].ids.options());
-    const auto some = tokens > kTokensAtOnce ? rows_of(routings, places) : routings;
+  for (int64_t first = 0; first < tokens; first += kChunkTokens) {
+    const auto places = at::arange(first, std::min(first + kChunkTokens, tokens), routings[0].ids.options());
+    const auto some = tokens > kChunkTokens ? select_tokens(routings, places) : routings;
     for (int64_t l = 1; l <= model_->layout().layers(); ++l) {
       if (!model_->layout().visible(l).empty()) add_layer(some, l);
     }
@@ -102,31 +103,31 @@ void HistorySums::add(const std::vector<Routing>& routings) {
 void HistorySums::add_layer(const std::vector<Routing>& routings, int64_t l) {
   const auto parts = branches(*model_, routings, l);
   const auto& ids = routings[l - 1].ids;
-  // Scores in the type in which the model makes its own: they round, and tie, alike.
+  // Scores in the model's own dtype, so that rounding and ties are the same.
   const auto chosen = [&](const at::Tensor& z) {
-    return chosen_experts(*model_, l, z.to(routings[l - 1].logits.scalar_type()));
+    return selected_experts(*model_, l, z.to(routings[l - 1].logits.scalar_type()));
   };
   auto& sums = sums_[l - 1];
   sums.var_hidden += variance_over_experts(parts.hidden);
   sums.var_history += variance_over_experts(parts.history);
-  sums.agreement += shared_part(ids, chosen(parts.hidden));
-  sums.agreement_1 += equal_likeliest(parts.total, parts.hidden);
-  sums.alone += shared_part(ids, std::get<1>(parts.history.topk(ids.size(1), 1)));
-  sums.alone_1 += equal_likeliest(parts.total, parts.history);
-  sums.kl += divergence(parts.total, parts.history);
+  sums.agreement += overlap(ids, chosen(parts.hidden));
+  sums.agreement_1 += count_equal_top1(parts.total, parts.hidden);
+  sums.history_only += overlap(ids, std::get<1>(parts.history.topk(ids.size(1), 1)));
+  sums.history_only_1 += count_equal_top1(parts.total, parts.history);
+  sums.kl += kl_divergence(parts.total, parts.history);
   add_removal(raw_, parts.predecessors, parts.total, routings[l - 1]);
   add_removal(centered_, parts.centered, parts.total, routings[l - 1]);
 }
 
 void HistorySums::add_removal(Removal& removal, const std::vector<at::Tensor>& contributions,
-                              const at::Tensor& total, const Routing& own) {
-  const auto& seen = model_->layout().visible(own.layer);
-  const auto tokens = static_cast<double>(own.ids.size(0));
+                              const at::Tensor& total, const Routing& routing) {
+  const auto& seen = model_->layout().visible(routing.layer);
+  const auto tokens = static_cast<double>(routing.ids.size(0));
   for (size_t m = 0; m < seen.size(); ++m) {
     const auto without = total - contributions[m];
-    const auto ids = chosen_experts(*model_, own.layer, without.to(own.logits.scalar_type()));
-    removal.change_LL[own.layer - 1][seen[m] - 1] += tokens - shared_part(own.ids, ids);
-    removal.kl_LL[own.layer - 1][seen[m] - 1] += divergence(total, without);
+    const auto ids = selected_experts(*model_, routing.layer, without.to(routing.logits.scalar_type()));
+    removal.change_LL[routing.layer - 1][seen[m] - 1] += tokens - overlap(routing.ids, ids);
+    removal.kl_LL[routing.layer - 1][seen[m] - 1] += kl_divergence(total, without);
   }
 }
 
@@ -142,9 +143,9 @@ HistoryUse HistorySums::use(int64_t l) const {
   return {.variance_share = s.var_history / (s.var_hidden + s.var_history),
           .agreement = s.agreement / n,
           .agreement_1 = s.agreement_1 / n,
-          .alone = s.alone / n,
-          .alone_1 = s.alone_1 / n,
-          .alone_kl = s.kl / n};
+          .history_only = s.history_only / n,
+          .history_only_1 = s.history_only_1 / n,
+          .history_only_kl = s.kl / n};
 }
 
 std::optional<double> initial_variance_share(const Config& config, const HistoryLayout& layout, int64_t l) {

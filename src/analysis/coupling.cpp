@@ -37,7 +37,7 @@ double percentile(std::vector<double>& values, double percent) {
   std::nth_element(values.begin(), middle, values.end());
   const double a = *middle;
   const double b = middle + 1 == values.end() ? a : *std::min_element(middle + 1, values.end());
-  // From the nearer end, as numpy does.
+  // Interpolates from the nearer end, like numpy.
   return part < 0.5 ? a + (b - a) * part : b - (b - a) * (1 - part);
 }
 
@@ -53,7 +53,7 @@ namespace {
 
 using BlockOf = std::function<at::Tensor(const LayerPair&)>;
 
-// Of these blocks [E, E] fp64, at least one.
+// Blocks are [E, E] fp64; at least one pair.
 StrongCoupling strong_coupling(const std::vector<LayerPair>& pairs, const BlockOf& block_of) {
   std::vector<double> magnitudes;
   for (const auto& pair : pairs) {

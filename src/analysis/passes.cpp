@@ -1,6 +1,7 @@
 #include "analysis/passes.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,24 +14,24 @@
 namespace hero {
 namespace {
 
-constexpr int64_t kPathTokens = 256;
+constexpr int64_t kMaxPathTokens = 256;
 
-// Sums of cross-entropy and of assignments.
+// Accumulates cross-entropy and expert assignments.
 class Sums {
  public:
   explicit Sums(const Transformer& model) : model_(&model) {
     const auto& layout = model.layout();
     assigned_ = at::zeros({layout.layers(), layout.experts()}, at::kDouble);
   }
-  void add(const std::vector<Routing>& real, double loss) {
-    tokens_ += real[0].ids.size(0);
+  void add(const std::vector<Routing>& valid, double loss) {
+    tokens_ += valid[0].ids.size(0);
     loss_ += loss;
-    for (const auto& r : real)
+    for (const auto& r : valid)
       assigned_[r.layer - 1] += count_assignments(r.ids, model_->layout().experts()).cpu();
   }
-  Utilisation means() const {
+  Utilization means() const {
     const auto n = static_cast<double>(tokens_);
-    if (!std::isfinite(loss_)) throw RunError("the model's loss on the data is not a finite number");
+    if (!std::isfinite(loss_)) throw RunError("the model's loss on the data is not finite");
     return {.tokens = tokens_, .loss = loss_ / n, .shares_LE = assigned_ / n};
   }
 
@@ -41,18 +42,19 @@ class Sums {
   at::Tensor assigned_;
 };
 
-double summed_loss(const Transformer& model, const at::Tensor& hidden_TD, const Passages::Batch& batch) {
+double summed_loss(const Transformer& model, const at::Tensor& hidden_TD, const TokenWindows::Batch& batch) {
   return ops::linear_cross_entropy(hidden_TD, model.head(), batch.targets_T).item<double>();
 }
 
-Passages::Batch read_to(at::Device device, const Passages& passages, int64_t first, int64_t count) {
-  const auto batch = passages.read(first, count);
-  return {batch.inputs_BS.to(device), batch.targets_T.to(device), batch.real_T.to(device)};
+TokenWindows::Batch read_batch(at::Device device, const TokenWindows& token_windows, int64_t first,
+                               int64_t count) {
+  const auto batch = token_windows.read(first, count);
+  return {batch.inputs_BS.to(device), batch.targets_T.to(device), batch.valid_T.to(device)};
 }
 
-// The rest of a forward pass, from decoder layer `first` on, whose input is x [B, S, D]; `history` holds what
-// the layers before it wrote. Returns the hidden states as Transformer::forward.
-at::Tensor go_on(const Transformer& model, size_t first, at::Tensor x, RoutingHistory& history) {
+// Resumes a forward pass at decoder layer `first` with its input x [B, S, D] and the `history` of the layers
+// before it. Returns hidden states like Transformer::forward.
+at::Tensor forward_from(const Transformer& model, size_t first, at::Tensor x, RoutingHistory& history) {
   const auto& config = model.config();
   const auto positions = at::arange(x.size(1), at::TensorOptions(model.device()).dtype(at::kLong));
   const auto frequencies = rotary_frequencies(config.model, train_dtype(config)).to(model.device());
@@ -63,19 +65,19 @@ at::Tensor go_on(const Transformer& model, size_t first, at::Tensor x, RoutingHi
   return ops::rms_norm(x, norm, config.model.rms_norm_eps).view({-1, config.model.hidden_size});
 }
 
-// The decoder layer, from 0, that holds MoE layer l.
+// Index of the decoder layer with MoE layer l, from 0.
 size_t decoder_layer(const Config& config, int64_t l) {
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   return static_cast<size_t>(std::ranges::find(numbers, l) - numbers.begin());
 }
 
-TokenPaths first_paths(const std::vector<Routing>& real, const Passages::Batch& batch) {
+TokenPaths first_paths(const std::vector<Routing>& valid, const TokenWindows::Batch& batch) {
   TokenPaths paths;
-  const int64_t tokens = std::min({kPathTokens, batch.inputs_BS.size(1),
+  const int64_t tokens = std::min({kMaxPathTokens, batch.inputs_BS.size(1),
                                    batch.targets_T.view_as(batch.inputs_BS)[0].ge(0).sum().item<int64_t>()});
   const auto ids = batch.inputs_BS[0].slice(0, 0, tokens).cpu().contiguous();
   paths.ids.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + tokens);
-  for (const auto& r : real) {
+  for (const auto& r : valid) {
     const auto [weights, order] =
         r.weights.slice(0, 0, tokens).cpu().sort(/*stable=*/true, 1, /*descending=*/true);
     paths.weights.push_back(weights);
@@ -100,7 +102,7 @@ std::vector<double> ranks(const std::vector<double>& values) {
 
 }  // namespace
 
-WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p, Contribution removed) {
+PredecessorAblation::PredecessorAblation(const Transformer& model, int64_t p, Contribution removed) {
   at::NoGradGuard no_grad;
   const auto& layout = model.layout();
   const int64_t d = model.config().model.hidden_size, e = layout.experts();
@@ -113,7 +115,7 @@ WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p, Cont
     const int64_t first = d + (place - seen.begin()) * e;
     const auto block = router.weight().detach().slice(1, first, first + e);
     saved_.push_back({block, block.clone()});
-    // Rows of equal weights add a constant to each expert's logit, times rho: what centering leaves.
+    // Constant rows add rho times a constant to each expert's logit: what centering removes.
     if (removed == Contribution::kCentered)
       block.copy_(block.to(at::kDouble).mean(1, /*keepdim=*/true).expand_as(block));
     else
@@ -121,7 +123,7 @@ WithoutPredecessor::WithoutPredecessor(const Transformer& model, int64_t p, Cont
   }
 }
 
-WithoutPredecessor::~WithoutPredecessor() {
+PredecessorAblation::~PredecessorAblation() {
   at::NoGradGuard no_grad;
   for (const auto& [block, values] : saved_) block.copy_(values);
 }
@@ -143,35 +145,35 @@ int64_t history_passes(const HistoryLayout& layout) {
   return 1 + 2 * static_cast<int64_t>(predecessors(layout).size());
 }
 
-HistoryEffects history_effects(const Transformer& model, const Passages& passages, int64_t batch,
-                               const Passed& passed) {
+HistoryEffects history_effects(const Transformer& model, const TokenWindows& token_windows, int64_t batch,
+                               const ProgressCallback& on_progress) {
   at::NoGradGuard no_grad;
   Sums sums(model);
   HistorySums history(model);
   TokenPaths paths;
-  std::vector<LossWithout> losses;
+  std::vector<AblationLoss> losses;
   for (const int64_t p : predecessors(model.layout())) losses.push_back({.predecessor = p});
   int64_t windows = 0;
-  for (int64_t first = 0; first < passages.windows(); first += batch) {
-    const int64_t count = std::min(batch, passages.windows() - first);
-    const auto data = read_to(model.device(), passages, first, count);
-    const auto memory = model.new_history(model.part().chunks.front(), data.inputs_BS.numel());
+  for (int64_t first = 0; first < token_windows.windows(); first += batch) {
+    const int64_t count = std::min(batch, token_windows.windows() - first);
+    const auto data = read_batch(model.device(), token_windows, first, count);
+    const auto memory = model.new_history(model.shard().chunks.front(), data.inputs_BS.numel());
     std::vector<at::Tensor> states;
     {
       const auto output = model.run_chunk(0, data.inputs_BS, memory, {}, /*recompute=*/false, {}, &states);
-      const auto real = rows_of(output.routings, data.real_T);
-      sums.add(real, summed_loss(model, output.hidden_TD, data));
-      history.add(real);
-      if (first == 0) paths = first_paths(real, data);
-      passed(windows += count);
+      const auto valid = select_tokens(output.routings, data.valid_T);
+      sums.add(valid, summed_loss(model, output.hidden_TD, data));
+      history.add(valid);
+      if (first == 0) paths = first_paths(valid, data);
+      on_progress(windows += count);
     }
-    // Layers up to p compute what they computed. The last p first: then the history before it is untouched.
+    // Layers up to p are unchanged. Descending p, so that the history before p is still intact.
     for (auto& without : losses | std::views::reverse) {
       const size_t next = decoder_layer(model.config(), without.predecessor + 1);
       const auto loss = [&](Contribution removed) {
-        const WithoutPredecessor changed(model, without.predecessor, removed);
-        const double sum = summed_loss(model, go_on(model, next, states[next], *memory), data);
-        passed(windows += count);
+        const PredecessorAblation changed(model, without.predecessor, removed);
+        const double sum = summed_loss(model, forward_from(model, next, states[next], *memory), data);
+        on_progress(windows += count);
         return sum;
       };
       without.loss += loss(Contribution::kRaw);
@@ -179,7 +181,7 @@ HistoryEffects history_effects(const Transformer& model, const Passages& passage
     }
   }
   HistoryEffects out{sums.means(), std::move(history), std::move(paths), std::move(losses)};
-  const auto tokens = static_cast<double>(out.utilisation.tokens);
+  const auto tokens = static_cast<double>(out.utilization.tokens);
   for (auto& without : out.losses) {
     without.loss /= tokens;
     without.centered_loss /= tokens;
@@ -187,16 +189,16 @@ HistoryEffects history_effects(const Transformer& model, const Passages& passage
   return out;
 }
 
-Utilisation utilisation(const Transformer& model, const Passages& passages, int64_t batch,
-                        const Passed& passed) {
+Utilization utilization(const Transformer& model, const TokenWindows& token_windows, int64_t batch,
+                        const ProgressCallback& on_progress) {
   at::NoGradGuard no_grad;
   Sums sums(model);
-  for (int64_t first = 0; first < passages.windows(); first += batch) {
-    const int64_t count = std::min(batch, passages.windows() - first);
-    const auto data = read_to(model.device(), passages, first, count);
+  for (int64_t first = 0; first < token_windows.windows(); first += batch) {
+    const int64_t count = std::min(batch, token_windows.windows() - first);
+    const auto data = read_batch(model.device(), token_windows, first, count);
     const auto output = model.forward(data.inputs_BS);
-    sums.add(rows_of(output.routings, data.real_T), summed_loss(model, output.hidden_TD, data));
-    passed(first + count);
+    sums.add(select_tokens(output.routings, data.valid_T), summed_loss(model, output.hidden_TD, data));
+    on_progress(first + count);
   }
   return sums.means();
 }

@@ -1,19 +1,19 @@
 #pragma once
-// Forward passes of a model over the passages: loss, where tokens go, and what a missing predecessor costs.
+// Forward passes of a model: loss, expert utilization, and the loss without a predecessor's history.
 #include "analysis/branches.h"
 #include "analysis/coupling.h"
-#include "analysis/passages.h"
+#include "analysis/token_windows.h"
 
 namespace hero {
 
-/// Takes W_R^(l,p), or its centered part, out of every later layer that sees p, as long as it lives; rho
-/// stays as it was, because the history itself does. Then the weights are what they were.
-class WithoutPredecessor {
+/// RAII: zeroes W_R^(l,p), or removes its centered part, in every layer that sees p. rho is unchanged,
+/// because the history is. The destructor restores the weights.
+class PredecessorAblation {
  public:
-  WithoutPredecessor(const Transformer& model, int64_t p, Contribution removed);
-  ~WithoutPredecessor();
-  WithoutPredecessor(const WithoutPredecessor&) = delete;
-  WithoutPredecessor& operator=(const WithoutPredecessor&) = delete;
+  PredecessorAblation(const Transformer& model, int64_t p, Contribution removed);
+  ~PredecessorAblation();
+  PredecessorAblation(const PredecessorAblation&) = delete;
+  PredecessorAblation& operator=(const PredecessorAblation&) = delete;
 
  private:
   struct Saved {
@@ -22,11 +22,11 @@ class WithoutPredecessor {
   std::vector<Saved> saved_;
 };
 
-/// Where the tokens of a model went.
-struct Utilisation {
+/// Loss and expert utilization of a model.
+struct Utilization {
   int64_t tokens = 0;
   double loss = 0;       ///< nats per predicted token
-  at::Tensor shares_LE;  ///< fp64: part of all tokens that each expert receives, before capacity; uniform K/E
+  at::Tensor shares_LE;  ///< fp64: share of all tokens per expert, before capacity; uniform: K/E
 };
 
 struct Peak {
@@ -35,45 +35,44 @@ struct Peak {
 };
 Peak peak(const at::Tensor& shares_LE);
 
-/// The first tokens of the first passage, and which experts they went to.
+/// The first tokens of the first window, and the experts that they are routed to.
 struct TokenPaths {
   std::vector<int64_t> ids;
-  std::vector<at::Tensor> experts, weights;  ///< of every layer [T, K], by falling weight
+  std::vector<at::Tensor> experts, weights;  ///< per layer [T, K], by descending weight
 };
 
-struct LossWithout {
+struct AblationLoss {
   int64_t predecessor = 0;
   double loss = 0;           ///< without all of p's contribution
-  double centered_loss = 0;  ///< without that of the centered blocks
+  double centered_loss = 0;  ///< without the contribution of the centered blocks
 };
 
-/// What the passes over a HERO model found.
+/// Results of the forward passes of a HERO model.
 struct HistoryEffects {
-  Utilisation utilisation;
+  Utilization utilization;
   HistorySums sums;
   TokenPaths paths;
-  std::vector<LossWithout> losses;  ///< for every layer that a later one sees
+  std::vector<AblationLoss> losses;  ///< for every layer in predecessors()
 };
 
-/// Layers that a later one sees, ascending.
+/// Layers that are visible to a later layer, ascending.
 std::vector<int64_t> predecessors(const HistoryLayout& layout);
 
-/// A whole pass, and two without each of predecessors().
+/// Number of passes: one with the full history, and two without each of predecessors().
 int64_t history_passes(const HistoryLayout& layout);
 
-/// Called with the windows that a pass has gone over, counting every pass.
-using Passed = std::function<void(int64_t windows)>;
+/// Called with the number of windows processed, summed over passes.
+using ProgressCallback = std::function<void(int64_t windows)>;
 
-/// `batch` windows at a time, history_passes() passes; those without p begin behind p.
-HistoryEffects history_effects(const Transformer& model, const Passages& passages, int64_t batch,
-                               const Passed& passed);
+/// history_passes() passes in batches of `batch` windows; passes without p start after layer p.
+HistoryEffects history_effects(const Transformer& model, const TokenWindows& token_windows, int64_t batch,
+                               const ProgressCallback& on_progress);
 
 /// One pass.
-Utilisation utilisation(const Transformer& model, const Passages& passages, int64_t batch,
-                        const Passed& passed);
+Utilization utilization(const Transformer& model, const TokenWindows& token_windows, int64_t batch,
+                        const ProgressCallback& on_progress);
 
-/// Spearman's rank correlation, equal values sharing their mean rank; none for fewer than 3 values, or where
-/// one side is all equal.
+/// Spearman rank correlation with mean ranks for ties; nullopt for fewer than 3 values or constant input.
 std::optional<double> rank_correlation(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace hero

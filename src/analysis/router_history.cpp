@@ -14,11 +14,11 @@ RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& 
       scale_(config.router.scale) {
   if (config.router.kind != "hero") {
     throw UserError(folder.string() + ": router.kind = \"" + config.router.kind +
-                    "\", expected a HERO model: there is no routing history to look at");
+                    "\", expected a HERO model with a routing history");
   }
   const ShardedReader reader(folder, "model");
   const int64_t d = config.model.hidden_size, e = layout_.experts();
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] == 0) continue;
     const auto seen = static_cast<int64_t>(layout_.visible(numbers[i]).size());
@@ -31,7 +31,7 @@ RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& 
     const auto whole = read_elements(found, {0, e * (d + seen * e)}).view({e, -1});
     blocks_.push_back(whole.slice(1, d).contiguous());
     if (!blocks_.back().isfinite().all().item<bool>())
-      throw UserError(folder.string() + ": tensor " + name + ": found a number that is not finite");
+      throw UserError(folder.string() + ": tensor " + name + ": found a non-finite value");
   }
 }
 

@@ -23,10 +23,10 @@ fs::path with_suffix(const fs::path& folder, std::string_view suffix) {
 }
 
 void remove_checkpoint(const fs::path& folder) {
-  const fs::path doomed = with_suffix(folder, kDeleted);
-  fs::remove_all(doomed);
-  fs::rename(folder, doomed);
-  fs::remove_all(doomed);
+  const fs::path deleted = with_suffix(folder, kDeleted);
+  fs::remove_all(deleted);
+  fs::rename(folder, deleted);
+  fs::remove_all(deleted);
 }
 
 }  // namespace
@@ -55,13 +55,13 @@ void publish_checkpoint(const fs::path& folder) {
   if (errno != EINVAL && errno != ENOSYS) {
     throw RunError("cannot rename " + unfinished.string() + ": " + std::strerror(errno));
   }
-  // A file system without these flags (NFS): two renames, and clean_leftovers undoes the first if the second
-  // is lost.
+  // The file system lacks these flags (NFS): two renames. clean_leftovers reverts the first if the second did
+  // not happen.
   if (fs::exists(folder)) fs::rename(folder, with_suffix(folder, kReplaced));
   fs::rename(unfinished, folder);
 }
 
-void settle_checkpoint(const fs::path& folder, int keep) {
+void finalize_checkpoint(const fs::path& folder, int keep) {
   sync_folder(folder.parent_path());
   fs::remove_all(unfinished_folder(folder));
   fs::remove_all(with_suffix(folder, kReplaced));
@@ -78,8 +78,8 @@ void clean_leftovers(const fs::path& run) {
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", missing)) {
     const std::string suffix = entry.path().extension().string();
-    const bool ours = suffix == kUnfinished || suffix == kReplaced || suffix == kDeleted;
-    if (ours && checkpoint_step(entry.path().stem().string())) leftovers.push_back(entry.path());
+    const bool is_leftover = suffix == kUnfinished || suffix == kReplaced || suffix == kDeleted;
+    if (is_leftover && checkpoint_step(entry.path().stem().string())) leftovers.push_back(entry.path());
   }
   try {
     for (const fs::path& leftover : leftovers) {
@@ -96,8 +96,8 @@ void clean_leftovers(const fs::path& run) {
 }
 
 void verify_checkpoint(const fs::path& checkpoint) {
-  const auto damage = find_damage(checkpoint);
-  if (!damage) return;
+  const auto corruption = find_corruption(checkpoint);
+  if (!corruption) return;
   std::string advice;
   const fs::path folder = fs::weakly_canonical(checkpoint), parent = folder.parent_path();
   const auto step = checkpoint_step(folder.filename().string());
@@ -105,10 +105,10 @@ void verify_checkpoint(const fs::path& checkpoint) {
     std::vector<fs::path> others = list_checkpoints(parent.parent_path());
     std::erase_if(
         others, [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) >= *step; });
-    while (!others.empty() && find_damage(others.back())) others.pop_back();
+    while (!others.empty() && find_corruption(others.back())) others.pop_back();
     if (!others.empty()) advice = "; the newest intact checkpoint before it is " + others.back().string();
   }
-  throw UserError(*damage + advice);
+  throw UserError(*corruption + advice);
 }
 
 }  // namespace hero

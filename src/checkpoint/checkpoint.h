@@ -1,7 +1,7 @@
-// Checkpoints: RUN/checkpoints/step-%08d/ holds config.json, model*.safetensors, optimizer*.safetensors,
+// Checkpoints: RUN/checkpoints/step-%08d/ contains config.json, model*.safetensors, optimizer*.safetensors,
 // state.json, config.toml, tokenizer files and manifest.json. A folder of that name is complete: it is
-// written and synced beside its place (step-%08d.tmp) and renamed last; one that goes is renamed (.del)
-// before its files are deleted. A process killed at any moment leaves every finished checkpoint whole.
+// written and synced as step-%08d.tmp, then renamed; before deletion it is renamed to .del. Killing the
+// process at any moment leaves every finished checkpoint intact.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,7 +16,7 @@
 
 namespace hero {
 
-/// Elements of a model's tensor from `begin` on; other ranks hold the others.
+/// A slice of a model tensor, starting at element `begin`; other ranks save the rest.
 struct ModelSlice {
   std::string name;
   std::vector<int64_t> shape;  ///< of the whole tensor
@@ -24,36 +24,35 @@ struct ModelSlice {
   at::Tensor values;  ///< 1-D
 };
 
-/// What one rank has to save. Tensors are contiguous, on any device, of a type of the files.
+/// What one rank saves. Tensors must be contiguous and of a safetensors dtype; any device.
 struct CheckpointContents {
   std::vector<std::pair<std::string, at::Tensor>> model, optimizer;
   std::vector<ModelSlice> model_slices;
   std::map<std::string, std::string>
       texts;  // file name -> contents: config.json, state.json, config.toml ...
-  std::vector<std::filesystem::path> copies;  // files copied in under their own names
+  std::vector<std::filesystem::path> copies;  // files to copy into the folder, same names
 };
 
-/// RUN/checkpoints/step-%08d, and beside it the place where it is written.
+/// RUN/checkpoints/step-%08d, and the temporary folder in which it is written.
 std::filesystem::path checkpoint_folder(const std::filesystem::path& run, int64_t step);
 std::filesystem::path unfinished_folder(const std::filesystem::path& folder);
 
-/// Makes the unfinished folder of a checkpoint, empty whatever was left there.
+/// Creates an empty unfinished folder for a checkpoint, deleting leftovers.
 void start_checkpoint(const std::filesystem::path& folder);
 
-/// Puts the unfinished folder, complete and synced, in its place. A folder of that name is replaced by one
-/// atomic exchange, and lies under a leftover's name afterwards.
+/// Renames the unfinished folder, complete and synced, to its final name. An existing folder is replaced by
+/// an atomic exchange and remains under a leftover's name.
 void publish_checkpoint(const std::filesystem::path& folder);
 
-/// Makes a published checkpoint's name durable, then removes what it replaced and the oldest of the
-/// checkpoints up to it beyond `keep` (keep <= 0: all stay). Checkpoints of later steps stay.
-void settle_checkpoint(const std::filesystem::path& folder, int keep);
+/// Syncs the name of a published checkpoint, then removes the folder it replaced and all but the newest
+/// `keep` checkpoints up to its step (keep <= 0: removes none). Keeps checkpoints of later steps.
+void finalize_checkpoint(const std::filesystem::path& folder, int keep);
 
-/// Removes what killed processes left unfinished. Call it before a run goes on, never beside a running one.
+/// Removes what killed processes left unfinished. Call it before a run resumes, never while it is running.
 void clean_leftovers(const std::filesystem::path& run);
 
 /// Checks every file's size and hash against manifest.json. UserError naming the first missing, truncated or
-/// altered file, with found and expected, and the newest intact checkpoint before this one, if any, to resume
-/// from.
+/// altered file, found and expected values, and the newest intact earlier checkpoint, if any.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
 
 }  // namespace hero

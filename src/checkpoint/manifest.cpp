@@ -15,7 +15,7 @@ std::string canonical(const nlohmann::json& files) {
   return nlohmann::json{{"files", files}, {"sha256", sha256(files.dump())}}.dump(2) + "\n";
 }
 
-// The files that a manifest names, or nothing if its text is not what make_manifest wrote.
+// The files of a manifest, or nullopt if make_manifest did not write this text.
 std::optional<nlohmann::json> read_files(const std::string& text) {
   const auto manifest = nlohmann::json::parse(text, nullptr, false);
   if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object())
@@ -32,13 +32,13 @@ std::optional<nlohmann::json> read_files(const std::string& text) {
 
 }  // namespace
 
-std::string make_manifest(const std::map<std::string, FileRecord>& files) {
+std::string make_manifest(const std::map<std::string, FileDigest>& files) {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, record] : files) json[name] = {{"bytes", record.bytes}, {"sha256", record.sha256}};
   return canonical(json);
 }
 
-std::optional<std::string> find_damage(const fs::path& folder) {
+std::optional<std::string> find_corruption(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return path.string() + ": missing, expected the hashes of the checkpoint's files";
@@ -47,7 +47,7 @@ std::optional<std::string> find_damage(const fs::path& folder) {
   const auto files = read_files(text.str());
   if (!files) {
     return path.string() + ": altered or truncated: found " + std::to_string(text.str().size()) +
-           " bytes that do not match the hash they carry, expected the manifest as it was saved";
+           " bytes that do not match the hash in the file, expected the manifest as saved";
   }
   for (const auto& [name, entry] : files->items()) {
     const fs::path file = folder / name;
@@ -60,7 +60,7 @@ std::optional<std::string> find_damage(const fs::path& folder) {
       const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
       return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
     }
-    const std::string found_hash = record_file(file).sha256;
+    const std::string found_hash = hash_file(file).sha256;
     if (found_hash != hash) {
       return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
     }

@@ -1,5 +1,5 @@
 // manifest.json of a checkpoint: {"files": {NAME: {"bytes": n, "sha256": hex}}, "sha256": hash of files as
-// written}, in one canonical form, so that a flipped bit anywhere in it is noticed too.
+// written}, in a canonical form, so that any flipped bit in it is detected too.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -12,12 +12,11 @@ namespace hero {
 
 constexpr const char* kManifestName = "manifest.json";
 
-/// The manifest of files by name.
-std::string make_manifest(const std::map<std::string, FileRecord>& files);
+/// The manifest for these files.
+std::string make_manifest(const std::map<std::string, FileDigest>& files);
 
-/// Nothing if every file of the manifest is there with its size and hash; else one line naming the first that
-/// is not, with what was found and what was expected. Files that the manifest does not name are left out of
-/// account.
-std::optional<std::string> find_damage(const std::filesystem::path& folder);
+/// Checks size and hash of every file in the manifest. Returns nullopt if all match, otherwise one line with
+/// the first mismatch, found and expected. Ignores other files.
+std::optional<std::string> find_corruption(const std::filesystem::path& folder);
 
 }  // namespace hero

@@ -20,22 +20,22 @@ namespace fs = std::filesystem;
 
 namespace hero {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileRecord, bytes, sha256)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileDigest, bytes, sha256)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Range, begin, end)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedTensor, file, elements, written)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenFiles, files, shared)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SlicedTensor, file, elements, written)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenFiles, files, sliced)
 
 namespace {
 
-std::string set_name(const std::string& kind, int64_t rank, int64_t size) {
+std::string file_prefix(const std::string& kind, int64_t rank, int64_t size) {
   char text[64];
   std::snprintf(text, sizeof text, "-%05ld-of-%05ld", rank + 1, size);
   return size == 1 ? kind : kind + text;
 }
 
-void write_set(const fs::path& folder, const std::string& name,
-               const std::vector<std::pair<std::string, at::Tensor>>& tensors, size_t max_shard_bytes,
-               WrittenFiles& written) {
+void write_shards(const fs::path& folder, const std::string& name,
+                  const std::vector<std::pair<std::string, at::Tensor>>& tensors, size_t max_shard_bytes,
+                  WrittenFiles& written) {
   std::vector<TensorView> views;
   for (const auto& [tensor, values] : tensors) views.push_back(tensor_view(tensor, values));
   for (const Shard& shard : plan_shards(name, views, max_shard_bytes)) {
@@ -50,15 +50,15 @@ void write_slices(const fs::path& folder, const CheckpointContents& contents, Wr
     TensorView whole = tensor_view(part.name, part.values);
     whole.shape = part.shape;
     const TensorSlice slice{whole, part.begin, part.begin + part.values.numel()};
-    SharedTensor& shared = written.shared[part.name];
-    shared.file = "model-" + part.name + ".safetensors";
-    shared.elements = std::accumulate(part.shape.begin(), part.shape.end(), int64_t{1}, std::multiplies<>());
-    shared.written.push_back({slice.begin, slice.end});
-    write_slice(folder / shared.file, slice);
+    SlicedTensor& sliced = written.sliced[part.name];
+    sliced.file = "model-" + part.name + ".safetensors";
+    sliced.elements = std::accumulate(part.shape.begin(), part.shape.end(), int64_t{1}, std::multiplies<>());
+    sliced.written.push_back({slice.begin, slice.end});
+    write_slice(folder / sliced.file, slice);
   }
 }
 
-FileRecord copy_into(const fs::path& source, const fs::path& target) {
+FileDigest copy_into(const fs::path& source, const fs::path& target) {
   std::ifstream stream(source, std::ios::binary);
   if (!stream) throw RunError("cannot read " + source.string() + ": " + std::strerror(errno));
   DurableFile file(target);
@@ -74,7 +74,7 @@ FileRecord copy_into(const fs::path& source, const fs::path& target) {
   return hash.record();
 }
 
-// The index of all files KIND-*.safetensors, from their headers.
+// The index of all files KIND-*.safetensors, built from their headers.
 ShardIndex make_index(const fs::path& folder, const std::string& kind, const WrittenFiles& written) {
   ShardIndex index;
   for (const auto& [name, record] : written.files) {
@@ -90,14 +90,14 @@ ShardIndex make_index(const fs::path& folder, const std::string& kind, const Wri
 
 }  // namespace
 
-void WrittenFiles::add_file(const std::string& name, const FileRecord& record) {
+void WrittenFiles::add_file(const std::string& name, const FileDigest& record) {
   if (name == kManifestName || !files.emplace(name, record).second) throw RunError("two files named " + name);
 }
 
 void WrittenFiles::add(const WrittenFiles& others) {
   for (const auto& [name, record] : others.files) add_file(name, record);
-  for (const auto& [name, tensor] : others.shared) {
-    SharedTensor& all = shared[name];
+  for (const auto& [name, tensor] : others.sliced) {
+    SlicedTensor& all = sliced[name];
     all.file = tensor.file;
     all.elements = tensor.elements;
     all.written.insert(all.written.end(), tensor.written.begin(), tensor.written.end());
@@ -112,23 +112,23 @@ WrittenFiles write_tensors(const fs::path& folder, const CheckpointContents& con
                            int64_t size, size_t max_shard_bytes) {
   TORCH_INTERNAL_ASSERT(size > 1 || contents.model_slices.empty());
   WrittenFiles written;
-  // Alone, a file without tensors says that there are none.
+  // A single rank writes a file even without tensors.
   if (size == 1 || !contents.model.empty())
-    write_set(folder, set_name("model", rank, size), contents.model, max_shard_bytes, written);
+    write_shards(folder, file_prefix("model", rank, size), contents.model, max_shard_bytes, written);
   if (size == 1 || !contents.optimizer.empty())
-    write_set(folder, set_name("optimizer", rank, size), contents.optimizer, max_shard_bytes, written);
+    write_shards(folder, file_prefix("optimizer", rank, size), contents.optimizer, max_shard_bytes, written);
   write_slices(folder, contents, written);
   return written;
 }
 
-void write_rest(const fs::path& folder, const CheckpointContents& contents, WrittenFiles written) {
-  for (const auto& [name, tensor] : written.shared) {
-    const auto ranges = joined(tensor.written);
+void write_common_files(const fs::path& folder, const CheckpointContents& contents, WrittenFiles written) {
+  for (const auto& [name, tensor] : written.sliced) {
+    const auto ranges = merge_ranges(tensor.written);
     if (ranges != std::vector<Range>{{0, tensor.elements}}) {
-      throw RunError("tensor " + name + ": found the elements " + range_text(ranges) + ", expected [0, " +
+      throw RunError("tensor " + name + ": found the elements " + format_ranges(ranges) + ", expected [0, " +
                      std::to_string(tensor.elements) + ") in slices that do not overlap");
     }
-    written.add_file(tensor.file, record_file(folder / tensor.file));
+    written.add_file(tensor.file, hash_file(folder / tensor.file));
   }
   const auto write_text = [&](const std::string& name, const std::string& text) {
     written.add_file(name, {text.size(), sha256(text)});

@@ -1,5 +1,5 @@
-// The files of a checkpoint that several ranks write into one folder: each its own shards, without knowing
-// the others'; rank 0 what stands in all of them.
+// Files of a checkpoint that several ranks write into one folder: each rank writes its own shards
+// independently, rank 0 the common files.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,36 +13,37 @@
 
 namespace hero {
 
-/// A model's tensor that several ranks write into one file of its own.
-struct SharedTensor {
+/// A model tensor that several ranks write, slice by slice, into a file of its own.
+struct SlicedTensor {
   std::string file;
   int64_t elements = 0;        ///< of the whole tensor
-  std::vector<Range> written;  ///< by the ranks of which we know
+  std::vector<Range> written;  ///< by the ranks added so far
 };
 
-/// What was written: by one rank, or by all together.
+/// Files written by one or more ranks.
 struct WrittenFiles {
-  std::map<std::string, FileRecord> files;
-  std::map<std::string, SharedTensor> shared;  ///< by the tensor's name; their files are not in `files`
+  std::map<std::string, FileDigest> files;
+  std::map<std::string, SlicedTensor> sliced;  ///< by tensor name; their files are not in `files`
 
-  /// RunError for a file that is there already.
+  /// RunError for duplicate files.
   void add(const WrittenFiles& others);
-  void add_file(const std::string& name, const FileRecord& record);
+  void add_file(const std::string& name, const FileDigest& record);
 
-  /// As one line of JSON, and back.
+  /// Converts to and from one line of JSON.
   std::string text() const;
   static WrittenFiles parse(const std::string& text);
 };
 
-/// Writes and syncs the tensors of rank `rank` of `size`: model.safetensors and optimizer.safetensors or
-/// their shards (see plan_shards) where it is alone, else those of model-RRRRR-of-NNNNN and
-/// optimizer-RRRRR-of-NNNNN, R from 1, and its elements of model-NAME.safetensors for every slice. RunError.
+/// Writes and syncs the tensors of rank `rank` of `size`. A single rank writes model.safetensors and
+/// optimizer.safetensors or their shards (see plan_shards). Otherwise each rank writes those of
+/// model-RRRRR-of-NNNNN and optimizer-RRRRR-of-NNNNN, R from 1, and its slices of model-NAME.safetensors.
+/// RunError.
 WrittenFiles write_tensors(const std::filesystem::path& folder, const CheckpointContents& contents,
                            int64_t rank, int64_t size, size_t max_shard_bytes);
 
-/// Writes and syncs the rest, once every rank's tensors are there: indexes, texts, copies, the manifest.
-/// RunError, also for a tensor that is there twice, or whose slices are not the whole of it.
-void write_rest(const std::filesystem::path& folder, const CheckpointContents& contents,
-                WrittenFiles written);
+/// Writes and syncs the common files after all ranks have written their tensors: indexes, texts, copies,
+/// manifest. RunError, also for duplicate tensors and for slices that do not add up to the tensor.
+void write_common_files(const std::filesystem::path& folder, const CheckpointContents& contents,
+                        WrittenFiles written);
 
 }  // namespace hero

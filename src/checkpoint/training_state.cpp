@@ -7,7 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/pieces.h"
+#include "checkpoint/parameter_shards.h"
 #include "hf/load.h"
 #include "hf/model_config.h"
 #include "io/error.h"
@@ -25,16 +25,16 @@ json read_state(const fs::path& dir) {
   try {
     return json::parse(read_file(path.string()));
   } catch (const json::exception& e) {
-    throw UserError(path.string() + ": not the state of a checkpoint: " + e.what());
+    throw UserError(path.string() + ": not a valid checkpoint state: " + e.what());
   }
 }
 
 }  // namespace
 
-CheckpointContents checkpoint_contents(const Transformer& model, const std::vector<Piece>& pieces,
+CheckpointContents checkpoint_contents(const Transformer& model, const std::vector<ParameterShard>& shards,
                                        const TrainingState& state, const RunInputs& inputs, bool buffers) {
   CheckpointContents contents;
-  add_pieces(model.parameters(), pieces, contents);
+  add_parameter_shards(model.parameters(), shards, contents);
   if (buffers) {
     for (const auto& [name, buffer] : model.parameters().buffers()) contents.model.emplace_back(name, buffer);
   }
@@ -52,20 +52,21 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
   contents.texts["state.json"] = saved.dump(1) + "\n";
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
-  contents.texts.merge(modelling_code(model.config()));
+  contents.texts.merge(modeling_code(model.config()));
   for (const auto& [name, text] : inputs.tokenizer_files) contents.texts[name] = text;
   return contents;
 }
 
-TrainingState load_training_state(const fs::path& dir, Transformer& model, const std::vector<Piece>& pieces) {
+TrainingState load_training_state(const fs::path& dir, Transformer& model,
+                                  const std::vector<ParameterShard>& shards) {
   const auto saved = read_state(dir);
-  read_pieces(dir, model.parameters(), pieces);
+  read_parameter_shards(dir, model.parameters(), shards);
   TrainingState state;
   try {
     auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
     const auto shares = saved.at("balance_shares").get<std::vector<double>>();
     if (static_cast<int64_t>(shares.size()) != balance.shares_LE.numel()) {
-      throw UserError((dir / "state.json").string() + ": balance_shares holds " +
+      throw UserError((dir / "state.json").string() + ": balance_shares: found " +
                       std::to_string(shares.size()) + " values, expected " +
                       std::to_string(balance.shares_LE.numel()));
     }
@@ -73,7 +74,7 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model, const
     balance.shares_LE = balance.shares_LE.to(model.device());
     state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance};
   } catch (const json::exception& e) {
-    throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
+    throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + e.what());
   }
   return state;
 }
@@ -85,7 +86,7 @@ RunInputs load_inputs(const fs::path& dir) {
     inputs.data = saved.at("data").get<std::vector<std::string>>();
     inputs.eos = saved.at("eos");
   } catch (const json::exception& e) {
-    throw UserError((dir / "state.json").string() + ": not the state of a checkpoint: " + e.what());
+    throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + e.what());
   }
   if (Tokenizer::in_folder(dir)) {
     const Tokenizer tokenizer(dir.string());

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kDone = "done ", kFailed = "failed ";
 
-// What a piece of work says when it fails; "" when it does not.
+// Runs `work` and returns its error message, or "" on success.
 template <typename Work>
 std::string failure_of(Work&& work) {
   try {
@@ -27,8 +27,11 @@ std::string failure_of(Work&& work) {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(Voices voices, fs::path run, int keep, size_t max_shard_bytes)
-    : voices_(std::move(voices)), run_(std::move(run)), keep_(keep), max_shard_bytes_(max_shard_bytes) {}
+CheckpointWriter::CheckpointWriter(StoreClient store_client, fs::path run, int keep, size_t max_shard_bytes)
+    : store_client_(std::move(store_client)),
+      run_(std::move(run)),
+      keep_(keep),
+      max_shard_bytes_(max_shard_bytes) {}
 
 void CheckpointWriter::save(int64_t step, const CheckpointContents& contents, bool wait) {
   finish();
@@ -67,69 +70,71 @@ CheckpointContents CheckpointWriter::copied(const CheckpointContents& contents, 
 void CheckpointWriter::write(int64_t number, int64_t step, const CheckpointContents& contents) const {
   const std::string key = "checkpoint/" + std::to_string(number) + "/step-" + std::to_string(step) + "/";
   const fs::path folder = checkpoint_folder(run_, step);
-  const std::string failure = voices_.rank == 0 ? lead(key, folder, contents) : follow(key, folder, contents);
+  const std::string failure = store_client_.rank == 0 ? write_as_rank_zero(key, folder, contents)
+                                                      : write_as_other_rank(key, folder, contents);
   if (!failure.empty()) throw RunError(failure);
 }
 
-// Both return why there is no checkpoint, or "". Rank 0 answers twice: when the folder is there to be written
-// into, and when all is over.
-std::string CheckpointWriter::lead(const std::string& key, const fs::path& folder,
-                                   const CheckpointContents& contents) const {
+// Both return the reason why there is no checkpoint, or "". Rank 0 replies twice: when the folder exists, and
+// at the end.
+std::string CheckpointWriter::write_as_rank_zero(const std::string& key, const fs::path& folder,
+                                                 const CheckpointContents& contents) const {
   std::string failures;
   const auto attempt = [&](int64_t rank, auto&& work) {
     const std::string failure = failure_of(work);
     if (failure.empty()) return;
     if (!failures.empty()) failures += "; ";
-    if (voices_.size > 1) failures += "rank " + std::to_string(rank) + ": ";
+    if (store_client_.world_size > 1) failures += "rank " + std::to_string(rank) + ": ";
     failures += failure;
   };
-  const auto answer = [&](const char* about, const std::string& failure) {
-    if (voices_.size > 1) voices_.tell(key + about, failure);
+  const auto reply = [&](const char* phase, const std::string& failure) {
+    if (store_client_.world_size > 1) store_client_.set(key + phase, failure);
     return failure;
   };
-  const auto give_up = [&] {
+  const auto abandon = [&] {
     std::error_code ignored;
     fs::remove_all(unfinished_folder(folder), ignored);
     return "cannot save checkpoint " + folder.string() + ": " + failures + "; earlier checkpoints are intact";
   };
 
   attempt(0, [&] { start_checkpoint(folder); });
-  if (!failures.empty()) return answer("begin", give_up());
-  answer("begin", "");
+  if (!failures.empty()) return reply("begin", abandon());
+  reply("begin", "");
   const fs::path unfinished = unfinished_folder(folder);
   WrittenFiles written;
-  attempt(0, [&] { written = write_tensors(unfinished, contents, 0, voices_.size, max_shard_bytes_); });
-  for (int64_t rank = 1; rank < voices_.size; ++rank) {
+  attempt(0, [&] {
+    written = write_tensors(unfinished, contents, 0, store_client_.world_size, max_shard_bytes_);
+  });
+  for (int64_t rank = 1; rank < store_client_.world_size; ++rank) {
     attempt(rank, [&] {
-      const std::string word = voices_.hear(key + std::to_string(rank));
-      if (word.starts_with(kFailed)) throw RunError(word.substr(kFailed.size()));
-      written.add(WrittenFiles::parse(word.substr(kDone.size())));
+      const std::string message = store_client_.get(key + std::to_string(rank));
+      if (message.starts_with(kFailed)) throw RunError(message.substr(kFailed.size()));
+      written.add(WrittenFiles::parse(message.substr(kDone.size())));
     });
   }
   if (failures.empty()) {
     attempt(0, [&] {
-      write_rest(unfinished, contents, std::move(written));
+      write_common_files(unfinished, contents, std::move(written));
       publish_checkpoint(folder);
     });
   }
-  if (!failures.empty()) return answer("end", give_up());
-  attempt(0, [&] { settle_checkpoint(folder, keep_); });
-  if (failures.empty()) return answer("end", "");
-  return answer("end",
-                "checkpoint " + folder.string() + " is written, but old ones may be left: " + failures);
+  if (!failures.empty()) return reply("end", abandon());
+  attempt(0, [&] { finalize_checkpoint(folder, keep_); });
+  if (failures.empty()) return reply("end", "");
+  return reply("end", "checkpoint " + folder.string() + " is saved, but old ones may remain: " + failures);
 }
 
-std::string CheckpointWriter::follow(const std::string& key, const fs::path& folder,
-                                     const CheckpointContents& contents) const {
-  if (std::string failure = voices_.hear(key + "begin"); !failure.empty()) return failure;
+std::string CheckpointWriter::write_as_other_rank(const std::string& key, const fs::path& folder,
+                                                  const CheckpointContents& contents) const {
+  if (std::string failure = store_client_.get(key + "begin"); !failure.empty()) return failure;
   WrittenFiles written;
   const std::string failure = failure_of([&] {
-    written =
-        write_tensors(unfinished_folder(folder), contents, voices_.rank, voices_.size, max_shard_bytes_);
+    written = write_tensors(unfinished_folder(folder), contents, store_client_.rank, store_client_.world_size,
+                            max_shard_bytes_);
   });
-  voices_.tell(key + std::to_string(voices_.rank),
-               failure.empty() ? std::string(kDone) + written.text() : std::string(kFailed) + failure);
-  return voices_.hear(key + "end");
+  store_client_.set(key + std::to_string(store_client_.rank),
+                    failure.empty() ? std::string(kDone) + written.text() : std::string(kFailed) + failure);
+  return store_client_.get(key + "end");
 }
 
 fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointContents& contents, int keep,

@@ -11,58 +11,56 @@
 
 namespace hero {
 
-/// How the ranks of a run speak to each other. Every key is used once; who hears one waits for it, in any
-/// thread, and throws where it waits in vain. A rank that is alone needs none.
-struct Voices {
-  int64_t rank = 0, size = 1;
-  std::function<void(const std::string& key, const std::string& value)> tell;
-  std::function<std::string(const std::string& key)> hear;
+/// Access to the rendezvous store. Every key is used once. `get` waits for its key, in any thread, and throws
+/// on timeout. A single rank needs no functions.
+struct StoreClient {
+  int64_t rank = 0, world_size = 1;
+  std::function<void(const std::string& key, const std::string& value)> set;
+  std::function<std::string(const std::string& key)> get;
 };
 
-/// Writes checkpoints behind training's back: every rank its own files, at the same time. Rank 0 makes the
-/// folder before the others write into it, adds what belongs to all, and publishes it when every file of
-/// every rank is on the disk. If any rank fails nothing is published, and every rank throws what each failing
-/// one said.
+/// Writes checkpoints asynchronously; all ranks write their own files in parallel. Rank 0 creates the folder,
+/// adds the common files, and publishes it when all files of all ranks are on disk. If any rank fails,
+/// nothing is published and every rank throws the errors of all failing ranks.
 class CheckpointWriter {
  public:
   /// Keeps the newest `keep` checkpoints (0: all). Tensors are sharded above `max_shard_bytes`.
-  CheckpointWriter(Voices voices, std::filesystem::path run, int keep,
+  CheckpointWriter(StoreClient store_client, std::filesystem::path run, int keep,
                    size_t max_shard_bytes = size_t{4} << 30);
-  /// Waits; a failure goes unsaid.
+  /// Waits; ignores failures.
   ~CheckpointWriter() = default;
   CheckpointWriter(const CheckpointWriter&) = delete;
 
-  /// Every rank calls it for the same steps in the same order, with its own part of the tensors (together
-  /// every tensor once) and all texts and copies, of which rank 0's count. It waits for the last save, and
-  /// returns when the tensors are copied; with `wait` when the checkpoint exists, and then copies nothing
-  /// that lies in the CPU's memory. RunError as finish, of this save or the last.
+  /// Collective: same steps in the same order on every rank. Each rank passes its own tensors (every tensor
+  /// exactly once over all ranks); texts and copies are taken from rank 0. Waits for the previous save and
+  /// returns when the tensors are copied. With `wait`, returns when the checkpoint exists and does not copy
+  /// CPU tensors. RunError as finish, for this save or the previous one.
   void save(int64_t step, const CheckpointContents& contents, bool wait);
 
-  /// Waits until the last save is on the disk and old checkpoints are gone. RunError otherwise, once: which
-  /// rank failed and how, down to the system's reason; the unfinished folder is removed, earlier checkpoints
+  /// Waits until the last save is on disk and old checkpoints are deleted. Throws a failure once, as RunError
+  /// with the failing ranks and the system's reason; the unfinished folder is removed, earlier checkpoints
   /// are intact.
   void finish();
 
  private:
-  /// The contents with copies of the tensors, or of those alone that lie on another device.
+  /// The contents with CPU copies of `all` tensors, or only of those on other devices.
   CheckpointContents copied(const CheckpointContents& contents, bool all);
   void write(int64_t number, int64_t step, const CheckpointContents& contents) const;
-  std::string lead(const std::string& key, const std::filesystem::path& folder,
-                   const CheckpointContents& contents) const;
-  std::string follow(const std::string& key, const std::filesystem::path& folder,
-                     const CheckpointContents& contents) const;
+  std::string write_as_rank_zero(const std::string& key, const std::filesystem::path& folder,
+                                 const CheckpointContents& contents) const;
+  std::string write_as_other_rank(const std::string& key, const std::filesystem::path& folder,
+                                  const CheckpointContents& contents) const;
 
-  Voices voices_;
+  StoreClient store_client_;
   std::filesystem::path run_;
   int keep_;
   size_t max_shard_bytes_;
   int64_t saves_ = 0;
-  std::vector<at::Tensor> copies_;  ///< memory that every save uses again
-  std::future<void> writing_;       ///< last, so that it ends before what it uses
+  std::vector<at::Tensor> copies_;  ///< memory reused by every save
+  std::future<void> writing_;       ///< last member: joins before the others are destroyed
 };
 
-/// Saves a checkpoint of a process that is alone, and returns its folder. RunError as
-/// CheckpointWriter::finish.
+/// Saves a checkpoint of a single process and returns its folder. RunError as CheckpointWriter::finish.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t step,
                                       const CheckpointContents& contents, int keep,
                                       size_t max_shard_bytes = size_t{4} << 30);

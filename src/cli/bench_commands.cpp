@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
 #include "perf/cost_table.h"
@@ -22,18 +22,18 @@ Config load(const BenchOptions& options, const std::vector<std::string>& flags) 
   return options.layers > 0 ? first_layers(config, options.layers) : config;
 }
 
-std::shared_ptr<BenchOptions> add_options(CLI::App* command) {
+std::shared_ptr<BenchOptions> add_options(Command* command) {
   auto options = std::make_shared<BenchOptions>();
   add_config_option(*command, options->configs);
-  command->add_option("--steps", options->table.steps.steps, "timed optimizer steps of a process")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--warmup", options->table.steps.warmup, "steps before them")
-      ->check(CLI::Range(0, 1'000'000))
-      ->capture_default_str();
+  command->add_option("--steps", options->table.steps.steps, "timed optimizer steps per process")
+      .range(1, 1'000'000)
+      .show_default();
+  command->add_option("--warmup", options->table.steps.warmup, "untimed warm-up steps")
+      .range(0, 1'000'000)
+      .show_default();
   command->add_flag(
       "--forward", options->table.steps.forward,
-      "forward passes of a micro-batch alone: no gradients, no optimizer, so that a larger model fits");
+      "forward passes of one micro-batch only: no gradients, no optimizer, so larger models fit");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
   return options;
@@ -41,34 +41,33 @@ std::shared_ptr<BenchOptions> add_options(CLI::App* command) {
 
 }  // namespace
 
-void add_bench_commands(CLI::App& hero) {
-  auto* bench = hero.add_subcommand("bench", "What training costs on this machine, measured");
-  bench->require_subcommand(1);
+void add_bench_commands(Command& hero) {
+  auto* bench = hero.add_subcommand("bench", "Measure the cost of training on this machine");
+  bench->require_subcommand();
 
   auto* table = bench->add_subcommand(
       "cost-table",
-      "Memory, operations and times of a baseline and of HERO, measured in turn on random tokens, each in "
-      "processes of its own, on train.device; half as many further steps, which nothing else is read from, "
-      "time the routers");
+      "Memory, operations and step times of the baseline and of HERO, measured alternately on random tokens "
+      "in separate processes on train.device; router times come from additional profiled steps");
   auto options = add_options(table);
-  table->add_option("--rounds", options->table.rounds, "times that both are measured, in turn")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+  table->add_option("--rounds", options->table.rounds, "rounds, each measuring the baseline, then HERO")
+      .range(1, 1'000'000)
+      .show_default();
   table
       ->add_option("--layers", options->layers,
-                   "measure the model's first so many layers, its stages in proportion; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+                   "use the first N layers, with stages scaled proportionally; 0: all")
+      .range(0, 1 << 20)
+      .show_default();
   table
       ->add_option("--train-steps", options->train_steps,
-                   "steps of the training run whose time is given; 0: train.steps")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
-  table->add_flag("--json", options->table.as_json, "every round's values as JSON");
+                   "steps of the training run whose total time is estimated; 0: train.steps")
+      .range(int64_t{0}, int64_t{1} << 40)
+      .show_default();
+  table->add_flag("--json", options->table.as_json, "print the values of all rounds as JSON");
   table->callback([options, table] { run_cost_table(load(*options, table->remaining()), options->table); });
 
   auto* step = bench->add_subcommand(
-      "step", "One model's steps in this process, as JSON lines: what cost-table runs for each side");
+      "step", "Measure one model's steps in this process and print JSON lines; used by cost-table");
   auto step_options = add_options(step);
   step->callback([step_options, step] {
     const Config config = load(*step_options, step->remaining());

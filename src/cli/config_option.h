@@ -1,11 +1,12 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
+
 namespace hero {
 
-/// Declares --config, whose values load_config takes; names are those of config_folder().
-void add_config_option(CLI::App& command, std::vector<std::string>& files);
+/// Adds --config, with values for load_config; built-in names are the files of config_folder().
+void add_config_option(Command& command, std::vector<std::string>& files);
 
 }  // namespace hero

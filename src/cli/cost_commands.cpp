@@ -1,7 +1,7 @@
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
 #include "io/error.h"
@@ -19,7 +19,7 @@ using json = nlohmann::ordered_json;
 struct CostOptions {
   std::vector<std::string> configs;
   Layout layout;
-  double teraflops = 0, gigabytes = 0;  // a second; 0: not given
+  double teraflops = 0, gigabytes = 0;  // per second; 0: not given
   bool measure = false;
   bool as_json = false;
 };
@@ -45,17 +45,17 @@ Row& row_of(Table& table, const std::string& name) {
 
 using Column = double Row::*;
 
-void add_parts(Table& table, const std::vector<Part>& parts, Column column, double Part::* quantity,
+void add_costs(Table& table, const std::vector<CostItem>& costs, Column column, double CostItem::* quantity,
                double times = 1) {
-  for (const Part& part : parts) row_of(table, part.name).*column += part.*quantity * times;
+  for (const CostItem& item : costs) row_of(table, item.name).*column += item.*quantity * times;
 }
 
-void add_bytes(Table& table, const std::vector<MemoryPart>& parts, Column column) {
-  for (const MemoryPart& part : parts) row_of(table, part.name).*column += part.bytes;
+void add_bytes(Table& table, const std::vector<MemoryItem>& costs, Column column) {
+  for (const MemoryItem& item : costs) row_of(table, item.name).*column += item.bytes;
 }
 
-void add_times(Table& table, const std::vector<TimePart>& parts, Column column) {
-  for (const TimePart& part : parts) row_of(table, part.name).*column += part.seconds;
+void add_times(Table& table, const std::vector<TimeItem>& costs, Column column) {
+  for (const TimeItem& item : costs) row_of(table, item.name).*column += item.seconds;
 }
 
 void finish(Table& table) {
@@ -69,25 +69,25 @@ void finish(Table& table) {
   table.rows.push_back(sum);
 }
 
-Table router_rows(const std::vector<Part>& baseline, const std::vector<Part>& hero, double tokens) {
+Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostItem>& hero, double tokens) {
   Table table{.name = "router operations of a step", .unit = "", .rows = {}, .total = ""};
-  const auto sum = [&](const std::vector<Part>& parts, auto operations) {
+  const auto sum = [&](const std::vector<CostItem>& costs, auto operations) {
     double n = 0;
-    for (const Part& part : parts) {
-      if (part.name == kRouterPart || part.name == kHistoryPart) n += operations(part);
+    for (const CostItem& item : costs) {
+      if (item.name == kRouterCost || item.name == kHistoryCost) n += operations(item);
     }
     return n * tokens;
   };
-  const auto exact = [](const Part& part) { return part.forward + part.backward; };
-  const auto papers = [](const Part& part) { return part.paper; };
-  table.rows = {{"paper's count", sum(baseline, papers), sum(hero, papers)},
+  const auto exact = [](const CostItem& item) { return item.forward + item.backward; };
+  const auto paper_count = [](const CostItem& item) { return item.paper; };
+  table.rows = {{"paper's count", sum(baseline, paper_count), sum(hero, paper_count)},
                 {"exact", sum(baseline, exact), sum(hero, exact)}};
   return table;
 }
 
-bool alone(const Layout& l) { return l.data * l.pipeline * l.expert * l.in_flight == 1; }
+bool is_single_device(const Layout& l) { return l.data * l.pipeline * l.expert * l.in_flight == 1; }
 
-// Memory and time of a run on this machine alone have a table each where there is something to say.
+// The process memory table is for a single device, the time table needs rates.
 std::vector<Table> tables(const Config& config, const Layout& layout, const std::optional<Rates>& rates) {
   Config variants[2] = {config, config};
   variants[0].router.kind = "baseline";
@@ -104,20 +104,20 @@ std::vector<Table> tables(const Config& config, const Layout& layout, const std:
       traffic{.name = "bytes a device sends in a step", .unit = "MiB", .rows = {}},
       process{.name = "resident memory of hero train on CPUs", .unit = "MiB", .rows = {}, .total = "peak"},
       time{.name = "predicted time of a step", .unit = "ms", .rows = {}};
-  std::vector<Part> parts[2];
+  std::vector<CostItem> costs[2];
   for (int v = 0; v < 2; ++v) {
-    parts[v] = model_parts(variants[v]);
-    add_parts(parameters, parts[v], columns[v], &Part::parameters);
-    add_parts(active, parts[v], columns[v], &Part::active);
-    add_parts(paper, parts[v], columns[v], &Part::paper, tokens);
-    add_parts(exact, parts[v], columns[v], &Part::forward, tokens);
-    add_parts(exact, parts[v], columns[v], &Part::backward, tokens);
+    costs[v] = model_costs(variants[v]);
+    add_costs(parameters, costs[v], columns[v], &CostItem::parameters);
+    add_costs(active, costs[v], columns[v], &CostItem::active);
+    add_costs(paper, costs[v], columns[v], &CostItem::paper, tokens);
+    add_costs(exact, costs[v], columns[v], &CostItem::forward, tokens);
+    add_costs(exact, costs[v], columns[v], &CostItem::backward, tokens);
     add_bytes(memory, device_memory(variants[v], layout), columns[v]);
     add_bytes(traffic, device_traffic(variants[v], layout), columns[v]);
-    if (alone(layout)) add_bytes(process, process_memory(variants[v]), columns[v]);
+    if (is_single_device(layout)) add_bytes(process, process_memory(variants[v]), columns[v]);
     if (rates) add_times(time, step_time(variants[v], *rates), columns[v]);
   }
-  std::vector<Table> all = {parameters, active,  router_rows(parts[0], parts[1], tokens),
+  std::vector<Table> all = {parameters, active,  router_rows(costs[0], costs[1], tokens),
                             paper,      exact,   memory,
                             process,    traffic, time};
   for (Table& table : all) finish(table);
@@ -125,13 +125,13 @@ std::vector<Table> tables(const Config& config, const Layout& layout, const std:
   return all;
 }
 
-// The unit that leaves the last row, the greatest, one to three digits before the point.
+// The unit in which the last row, the largest, has one to three integer digits.
 std::pair<double, std::string> scale_of(const Table& table) {
   if (table.unit == "MiB") return {1 << 20, "MiB"};
   if (table.unit == "ms") return {1e-3, "ms"};
-  const double most = table.rows.back().hero;
+  const double largest = table.rows.back().hero;
   for (const auto& [scale, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}}) {
-    if (most >= scale) return {scale, letter};
+    if (largest >= scale) return {scale, letter};
   }
   return {1e3, "k"};
 }
@@ -161,22 +161,21 @@ void print_json(const std::vector<Table>& all) {
 }
 
 void check_layout(const Config& config, const Layout& layout) {
-  const auto refuse = [](const char* name, int64_t found, const std::string& expected) {
+  const auto reject = [](const char* name, int64_t found, const std::string& expected) {
     throw UserError(std::string(name) + ": found " + std::to_string(found) + ", expected " + expected);
   };
   if (config.train.global_batch % (layout.data * config.train.micro_batch) != 0) {
-    refuse("--data-ranks", layout.data,
-           "a number that train.global_batch / train.micro_batch = " +
-               std::to_string(config.train.global_batch / config.train.micro_batch) + " can be divided by");
+    reject("--data-ranks", layout.data,
+           "a divisor of train.global_batch / train.micro_batch = " +
+               std::to_string(config.train.global_batch / config.train.micro_batch));
   }
   const int64_t layers = moe_layers(config.model);
   if (layout.pipeline > std::max<int64_t>(layers, 1))
-    refuse("--pipeline-stages", layout.pipeline,
+    reject("--pipeline-stages", layout.pipeline,
            "at most the model's " + std::to_string(layers) + " MoE layers");
   if (config.model.num_experts % layout.expert != 0) {
-    refuse("--expert-ranks", layout.expert,
-           "a number that model.num_experts = " + std::to_string(config.model.num_experts) +
-               " can be divided by");
+    reject("--expert-ranks", layout.expert,
+           "a divisor of model.num_experts = " + std::to_string(config.model.num_experts));
   }
 }
 
@@ -184,7 +183,7 @@ std::optional<Rates> rates_of(const CostOptions& options, const Config& config) 
   Rates rates{options.teraflops * 1e12, options.gigabytes * 1e9};
   if (!options.measure) {
     if (rates.operations > 0) return rates;
-    if (rates.bytes > 0) throw UserError("--bandwidth: found no --rate beside it, expected both");
+    if (rates.bytes > 0) throw UserError("--bandwidth: found no --rate, expected both");
     return std::nullopt;
   }
   const Rates measured = measure_rates(config);
@@ -203,40 +202,43 @@ void run_cost(const CostOptions& options, const std::vector<std::string>& flags)
   if (options.as_json) return print_json(all);
   const Layout& l = options.layout;
   std::printf(
-      "%ld tokens a step and data rank; data %ld x pipeline %ld x expert %ld; %ld x %ld tokens in flight\n",
+      "%ld tokens per step and data rank; data %ld x pipeline %ld x expert %ld; %ld x %ld tokens in flight\n",
       config.train.global_batch * config.train.sequence / l.data, l.data, l.pipeline, l.expert, l.in_flight,
       config.train.micro_batch * config.train.sequence);
   if (rates) {
-    std::printf("%.3f TFLOP/s of %s products", rates->operations / 1e12, config.train.dtype.c_str());
-    std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; time in memory left out\n", rates->bytes / 1e9);
+    std::printf("%.3f TFLOP/s of %s matrix products", rates->operations / 1e12, config.train.dtype.c_str());
+    std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; non-matmul time not included\n", rates->bytes / 1e9);
   }
   print(all);
 }
 
 }  // namespace
 
-void add_cost_command(CLI::App& hero) {
+void add_cost_command(Command& hero) {
   auto options = std::make_shared<CostOptions>();
   auto* command = hero.add_subcommand(
-      "cost", "Parameters, operations, memory and traffic of a configuration, with and without history");
+      "cost", "Estimate parameters, FLOPs, memory and traffic of a configuration, with and without history");
   add_config_option(*command, options->configs);
-  const auto ranks = [&](const char* name, int64_t* value, const char* help) {
-    command->add_option(name, *value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  const auto ranks_option = [&](const char* name, int64_t* value, const char* help) {
+    command->add_option(name, *value, help).range(1, 1 << 20).show_default();
   };
-  ranks("--data-ranks", &options->layout.data, "ranks that split the batch and the optimizer's state");
-  ranks("--pipeline-stages", &options->layout.pipeline, "stages that split the layers");
-  ranks("--expert-ranks", &options->layout.expert, "ranks that split every layer's experts");
-  ranks("--in-flight", &options->layout.in_flight,
-        "micro-batches whose activations a device holds at a time");
-  const auto rate = [&](const char* name, double* value, const char* help) {
-    command->add_option(name, *value, help)->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  ranks_option("--data-ranks", &options->layout.data,
+               "data parallel ranks; the batch and optimizer state are sharded over them");
+  ranks_option("--pipeline-stages", &options->layout.pipeline, "pipeline parallel stages");
+  ranks_option("--expert-ranks", &options->layout.expert, "expert parallel ranks");
+  ranks_option("--in-flight", &options->layout.in_flight,
+               "micro-batches whose activations a device holds at once");
+  const auto rate_option = [&](const char* name, double* value, const char* help) {
+    command->add_option(name, *value, help).range(0.0, 1e9).show_default();
   };
-  rate("--rate", &options->teraflops,
-       "TFLOP/s of matrix products in the run's type: predicts the time of a step; 0: not given");
-  rate("--bandwidth", &options->gigabytes,
-       "GB/s of memory, reading and writing, for non-matmul work; 0: not given");
-  command->add_flag("--measure", options->measure, "measure on this machine those of the two not given");
-  command->add_flag("--json", options->as_json, "all numbers as JSON: operations, weights, bytes, seconds");
+  rate_option("--rate", &options->teraflops,
+              "TFLOP/s of matrix products in train.dtype, to predict the step time; 0: not given");
+  rate_option("--bandwidth", &options->gigabytes,
+              "memory bandwidth in GB/s, for non-matmul work; 0: not given");
+  command->add_flag("--measure", options->measure,
+                    "measure --rate and --bandwidth on this machine; flags override it");
+  command->add_flag("--json", options->as_json,
+                    "print all values as JSON, in operations, weights, bytes and seconds");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
   command->callback([options, command] { run_cost(*options, command->remaining()); });

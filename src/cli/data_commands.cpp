@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -6,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "data/indexed_dataset.h"
 #include "data/tokenize.h"
@@ -21,21 +21,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void add_corpus_options(CLI::App& command, CorpusOptions& corpus, int& workers) {
+void add_corpus_options(Command& command, CorpusOptions& corpus, int& workers) {
   command
       .add_option("--input", corpus.inputs,
-                  "Files or folders (read recursively, sorted by path): .txt, .md, .py (a file is a "
-                  "document), .jsonl, "
-                  ".jsonl.gz, .jsonl.zst (a line is a document)")
-      ->required()
-      ->type_name("PATH");
-  command.add_option("--text-key", corpus.text_key, "The field of a JSON line that holds the text")
-      ->capture_default_str();
+                  "files or folders (read recursively, sorted by path): .txt, .md, .py (one document per "
+                  "file), .jsonl, .jsonl.gz, .jsonl.zst (one document per line)")
+      .required()
+      .type_name("PATH");
+  command.add_option("--text-key", corpus.text_key, "JSON field that contains the text").show_default();
   command.add_flag("--skip-invalid", corpus.skip_invalid,
-                   "Leave out, and count, documents that are no UTF-8 text (default: an error)");
-  command.add_option("--workers", workers, "Threads; 0 is one a core. The result is the same for any number")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
+                   "skip and count documents with invalid UTF-8 (default: error)");
+  command
+      .add_option("--workers", workers, "worker threads; 0: one per core; the output does not depend on it")
+      .show_default()
+      .range(0, 1024);
 }
 
 void print_skipped(int64_t skipped) {
@@ -61,12 +60,12 @@ void run_tokenize(const TokenizeOptions& options) {
   if (result.empty > 0)
     std::fprintf(stderr, "skipped %ld documents: no text\n", static_cast<long>(result.empty));
   if (!result.files.splits.contains("valid") && options.valid_fraction > 0) {
-    std::fprintf(stderr, "one document only: all of it trains, no %s-valid was written\n",
+    std::fprintf(stderr, "found only one document: it is used for training, %s-valid is not written\n",
                  options.out.c_str());
   }
   int64_t bytes = 0;
   for (const auto& [name, counts] : result.files.splits) {
-    std::printf("%s-%s: %ld documents, %ld tokens, %.2f bytes a token\n", options.out.c_str(), name.c_str(),
+    std::printf("%s-%s: %ld documents, %ld tokens, %.2f bytes per token\n", options.out.c_str(), name.c_str(),
                 static_cast<long>(counts.documents), static_cast<long>(counts.tokens),
                 static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens));
     bytes += counts.bytes;
@@ -75,22 +74,22 @@ void run_tokenize(const TokenizeOptions& options) {
 }
 
 void print_first_document(const IndexedDataset& data, const TokenFiles* files) {
-  constexpr int64_t kShown = 100;
+  constexpr int64_t kMaxTokens = 100;
   if (data.documents() == 0) return;
-  std::vector<int64_t> wide(std::min(kShown, data.document_tokens(0)));
+  std::vector<int64_t> wide(std::min(kMaxTokens, data.document_tokens(0)));
   data.read(data.document_begin(0), static_cast<int64_t>(wide.size()), wide.data());
   if (files && std::filesystem::exists(files->tokenizer)) {
     const std::vector<int32_t> ids(wide.begin(), wide.end());
-    std::printf("first document, its first %zu tokens:\n%s\n", ids.size(),
+    std::printf("first %zu tokens of the first document:\n%s\n", ids.size(),
                 Tokenizer(files->tokenizer).decode(ids).c_str());
     return;
   }
-  std::printf("first document, its first %zu tokens (no tokenizer beside the files):\n", wide.size());
+  std::printf("first %zu tokens of the first document (tokenizer not found):\n", wide.size());
   for (const int64_t id : wide) std::printf("%ld ", static_cast<long>(id));
   std::printf("\n");
 }
 
-void print_set(const std::string& prefix) {
+void print_dataset(const std::string& prefix) {
   const IndexedDataset data(prefix);
   const auto files = read_token_files(prefix);
   int64_t longest = 0;
@@ -109,59 +108,57 @@ void print_set(const std::string& prefix) {
 
 void run_info(const std::string& prefix) {
   const std::string train = resolve_prefix(prefix, "train"), valid = resolve_prefix(prefix, "valid");
-  print_set(train);
-  if (valid != train && std::filesystem::exists(valid + ".idx")) print_set(valid);
+  print_dataset(train);
+  if (valid != train && std::filesystem::exists(valid + ".idx")) print_dataset(valid);
 }
 
 }  // namespace
 
-void add_data_commands(CLI::App& hero) {
-  auto* const data = hero.add_subcommand("data", "Tokenizers and token files");
-  data->require_subcommand(1);
+void add_data_commands(Command& hero) {
+  auto* const data = hero.add_subcommand("data", "Train tokenizers, tokenize text, inspect token files");
+  data->require_subcommand();
 
-  auto* const learn =
-      data->add_subcommand("tokenizer", "Learn a byte-fallback BPE vocabulary, a SentencePiece model");
+  auto* const tokenizer_command =
+      data->add_subcommand("tokenizer", "Train a SentencePiece BPE tokenizer with byte fallback");
   const auto training = std::make_shared<TokenizerTraining>();
   const auto model = std::make_shared<std::string>();
-  add_corpus_options(*learn, training->corpus, training->workers);
-  learn
+  add_corpus_options(*tokenizer_command, training->corpus, training->workers);
+  tokenizer_command
       ->add_option("--vocab-size", training->vocab_size,
-                   "Pieces, 261 of them fixed (the 256 bytes among them)")
-      ->required();
-  learn->add_option("--out", *model, "The model file to write")->required()->type_name("FILE");
-  learn->add_option("--seed", training->seed, "Seed of the sample")->capture_default_str();
-  learn
+                   "vocabulary size, including 261 fixed pieces (the 256 bytes and 5 others)")
+      .required();
+  tokenizer_command->add_option("--out", *model, "tokenizer model to write").required().type_name("FILE");
+  tokenizer_command->add_option("--seed", training->seed, "seed for sampling the text").show_default();
+  tokenizer_command
       ->add_option("--sample-bytes", training->sample_bytes,
-                   "Learn from a sample of at most this many bytes of text")
-      ->capture_default_str();
-  learn->callback([training, model] { run_tokenizer(*training, *model); });
+                   "maximum bytes of text to train on, sampled from the input")
+      .show_default();
+  tokenizer_command->callback([training, model] { run_tokenizer(*training, *model); });
 
-  auto* const encode = data->add_subcommand(
-      "tokenize",
-      "Turn text into token files: PREFIX-train and PREFIX-valid (.bin, .idx), PREFIX.json, "
-      "and the tokenizer as PREFIX.model or PREFIX.tokenizer.json");
+  auto* const encode =
+      data->add_subcommand("tokenize",
+                           "Tokenize text into PREFIX-train and PREFIX-valid (.bin, .idx), with PREFIX.json "
+                           "and the tokenizer as PREFIX.model or PREFIX.tokenizer.json");
   const auto options = std::make_shared<TokenizeOptions>();
   add_corpus_options(*encode, options->corpus, options->workers);
   encode
       ->add_option("--tokenizer", options->tokenizer,
-                   "A SentencePiece model, as hero data tokenizer writes it, a tokenizer.json of Hugging "
-                   "Face's with byte-level BPE, or a folder with one of them")
-      ->required()
-      ->type_name("PATH");
-  encode->add_option("--out", options->out, "What the names of the written files begin with")
-      ->required()
-      ->type_name("PREFIX");
+                   "SentencePiece model (from hero data tokenizer), Hugging Face tokenizer.json with "
+                   "byte-level BPE, or a folder that contains one")
+      .required()
+      .type_name("PATH");
+  encode->add_option("--out", options->out, "prefix of the output files").required().type_name("PREFIX");
   encode
       ->add_option("--valid-fraction", options->valid_fraction,
-                   "Part of the documents kept for validation, at least one of two")
-      ->capture_default_str();
-  encode->add_option("--seed", options->seed, "Seed of the choice of validation documents")
-      ->capture_default_str();
+                   "fraction of documents held out for validation")
+      .show_default();
+  encode->add_option("--seed", options->seed, "seed for selecting validation documents").show_default();
   encode->callback([options] { run_tokenize(*options); });
 
-  auto* const info = data->add_subcommand("info", "Show what token files hold");
+  auto* const info = data->add_subcommand("info", "Show information about token files");
   const auto prefix = std::make_shared<std::string>();
-  info->add_option("PREFIX", *prefix, "Megatron token files, with or without .bin, .idx, -train")->required();
+  info->add_option("PREFIX", *prefix, "prefix of Megatron token files, with or without .bin, .idx, -train")
+      .required();
   info->callback([prefix] { run_info(*prefix); });
 }
 

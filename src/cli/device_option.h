@@ -1,14 +1,15 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "cli/command.h"
 
 namespace hero {
 
-/// Declares --device, whose value choose_device takes.
-inline void add_device_option(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "where to compute; auto: cuda where there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+/// Adds --device, with a value for choose_device.
+inline void add_device_option(Command& command, std::string& device) {
+  command.add_option("--device", device, "device; auto: cuda if available, else cpu")
+      .one_of({"auto", "cpu", "cuda"})
+      .show_default();
 }
 
 }  // namespace hero

@@ -1,6 +1,6 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "hf/load.h"
@@ -21,10 +21,10 @@ struct EvalOptions {
   std::string dir, device = "auto";
   std::vector<std::string> data;
   int64_t batch = 8;
-  int64_t sequence = 0;  // tokens; 0: as the model's configuration says
+  int64_t sequence = 0;  // tokens; 0: train.sequence of the model
 };
 
-int64_t chosen_sequence(const EvalOptions& options, const Config& config) {
+int64_t sequence_length(const EvalOptions& options, const Config& config) {
   const int64_t longest = config.model.max_position_embeddings;
   if (options.sequence > longest) {
     throw UserError("--sequence: found " + std::to_string(options.sequence) + ", expected at most " +
@@ -38,7 +38,7 @@ void run_eval(const EvalOptions& options) {
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder, /*dtype=*/"", device);
   const auto& config = model->config();
-  const int64_t sequence = chosen_sequence(options, config);
+  const int64_t sequence = sequence_length(options, config);
   json results = json::array();
   std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
   for (const auto& prefix : options.data) {
@@ -57,7 +57,7 @@ void run_eval(const EvalOptions& options) {
                        {"loss", result.loss},
                        {"perplexity", result.perplexity}});
   }
-  // A run folder keeps the result of its latest checkpoint, where the report finds it.
+  // In a run folder, the result of the latest checkpoint is saved for the report.
   if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
     const json result = {{"step", *checkpoint_step(folder.filename().string())}, {"datasets", results}};
     write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
@@ -66,23 +66,20 @@ void run_eval(const EvalOptions& options) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& hero) {
+void add_eval_command(Command& hero) {
   auto options = std::make_shared<EvalOptions>();
-  auto* command = hero.add_subcommand("eval", "Loss and perplexity of a model on token files");
+  auto* command = hero.add_subcommand("eval", "Evaluate loss and perplexity of a model on token files");
   command
       ->add_option("dir", options->dir,
-                   "run folder (its latest checkpoint; the result goes to its eval.json), checkpoint or "
-                   "model folder")
-      ->required();
-  command->add_option("--data", options->data, "prefixes of .bin and .idx files")->required();
-  command->add_option("--batch", options->batch, "sequences computed at a time")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+                   "run folder (its latest checkpoint; writes eval.json), checkpoint or model folder")
+      .required();
+  command->add_option("--data", options->data, "prefixes of .bin and .idx files").required();
+  command->add_option("--batch", options->batch, "batch size in sequences").range(1, 1 << 16).show_default();
   command
       ->add_option("--sequence", options->sequence,
-                   "tokens of a window; 0: as in training, and at most 512 where that is not known")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
+                   "window length in tokens; 0: as in training, or at most 512 if unknown")
+      .range(0, 1 << 30)
+      .show_default();
   add_device_option(*command, options->device);
   command->callback([options] { run_eval(*options); });
 }

@@ -1,6 +1,6 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "config/warnings.h"
 #include "hf/export.h"
@@ -17,13 +17,13 @@ namespace {
 
 struct Options {
   std::string dir, folder;
-  ExportOptions chosen;
+  ExportOptions export_options;
 };
 
 namespace fs = std::filesystem;
 
-// The source's tokenizer files; made anew where a lone tokenizer.model stands there.
-std::map<std::string, std::string> tokenizer_texts(const fs::path& source, int64_t longest) {
+// Tokenizer files of the source; Hugging Face files are generated if tokenizer_config.json is missing.
+std::map<std::string, std::string> tokenizer_files_of(const fs::path& source, int64_t longest) {
   std::map<std::string, std::string> texts;
   for (const char* name :
        {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
@@ -35,7 +35,7 @@ std::map<std::string, std::string> tokenizer_texts(const fs::path& source, int64
   return texts;
 }
 
-// eos_token_id of the source's config.json, the first where it has several; -1 without one.
+// eos_token_id of the source's config.json, the first of a list; -1 if there is none.
 int64_t end_token(const fs::path& source) {
   if (!fs::exists(source / "config.json")) return -1;
   const auto config = nlohmann::json::parse(read_file((source / "config.json").string()), nullptr, false);
@@ -47,36 +47,36 @@ int64_t end_token(const fs::path& source) {
 void run_export(Options options) {
   const auto source = resolve_model_dir(options.dir);
   const auto model = load_model(source, "fp32");
-  options.chosen.texts = tokenizer_texts(source, model->config().model.max_position_embeddings);
-  options.chosen.eos = end_token(source);
-  export_model(*model, options.folder, options.chosen);
+  options.export_options.files = tokenizer_files_of(source, model->config().model.max_position_embeddings);
+  options.export_options.eos = end_token(source);
+  export_model(*model, options.folder, options.export_options);
   const Config& config = model->config();
-  warn(options_outside_config_json(config, options.chosen.dtype));
-  const bool hero = config.router.kind == "hero", own_code = !modelling_code(config).empty();
-  std::printf("%s: %s %s, opens with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
+  warn(options_missing_from_config_json(config, options.export_options.dtype));
+  const bool hero = config.router.kind == "hero", remote_code = !modeling_code(config).empty();
+  std::printf("%s: %s %s, load with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
               hero ? "HERO" : "baseline", config.model.model_type.c_str(),
-              own_code ? "(..., trust_remote_code=True)" : "");
-  if (own_code && !hero)
+              remote_code ? "(..., trust_remote_code=True)" : "");
+  if (remote_code && !hero)
     std::printf(
-        "note: without trust_remote_code=True transformers scores by sigmoid, this model by softmax\n");
+        "note: without trust_remote_code=True, transformers uses sigmoid scores; this model uses softmax\n");
 }
 
 }  // namespace
 
-void add_export_command(CLI::App& hero) {
+void add_export_command(Command& hero) {
   auto options = std::make_shared<Options>();
-  auto* command = hero.add_subcommand("export", "Write a model as a Hugging Face folder");
+  auto* command = hero.add_subcommand("export", "Export a model to Hugging Face format");
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
-      ->required();
-  command->add_option("folder", options->folder, "new folder")->required();
-  command->add_option("--dtype", options->chosen.dtype, "of the weights")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+      .required();
+  command->add_option("folder", options->folder, "output folder, new or empty").required();
+  command->add_option("--dtype", options->export_options.dtype, "type of the weights")
+      .one_of({"fp32", "bf16"})
+      .show_default();
   command
-      ->add_option("--max-shard-size", options->chosen.max_shard_bytes,
-                   "largest file of weights, in bytes or as 500MB, 4GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->default_str("4GiB");
+      ->add_option("--max-shard-size", options->export_options.max_shard_bytes,
+                   "maximum size of a weights file, in bytes or as 500MB, 4GB")
+      .byte_size()
+      .show_default("4GiB");
   command->callback([options] { run_export(*options); });
 }
 

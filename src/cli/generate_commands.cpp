@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "hf/load.h"
@@ -15,11 +15,11 @@ namespace {
 
 struct GenerateOptions {
   std::string dir, prompt, tokenizer, device = "auto";
-  Sampling sampling;
+  SamplingParams sampling;
   bool no_cache = false;
 };
 
-// Bytes of a character may come from several tokens: print whole characters only, the rest at the end.
+// A character can span several tokens: prints complete characters, the rest in finish().
 class Printer {
  public:
   explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -47,10 +47,10 @@ void run_generate(GenerateOptions options) {
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder, /*dtype=*/"", device);
-  const std::string pieces = options.tokenizer.empty() ? folder.string() : options.tokenizer;
-  const Tokenizer tokenizer(pieces);
+  const std::string tokenizer_path = options.tokenizer.empty() ? folder.string() : options.tokenizer;
+  const Tokenizer tokenizer(tokenizer_path);
   if (tokenizer.vocab_size() > model->config().model.vocab_size) {
-    throw UserError(pieces + ": " + std::to_string(tokenizer.vocab_size()) +
+    throw UserError(tokenizer_path + ": " + std::to_string(tokenizer.vocab_size()) +
                     " tokens, expected at most the model's " +
                     std::to_string(model->config().model.vocab_size));
   }
@@ -72,43 +72,39 @@ void run_generate(GenerateOptions options) {
   });
   printer.finish();
   std::fputs("\n", stdout);
-  const auto made = std::ssize(ids);
-  if (made < options.sampling.max_tokens && std::ssize(prompt) + made >= longest) {
+  const auto generated = std::ssize(ids);
+  if (generated < options.sampling.max_tokens && std::ssize(prompt) + generated >= longest) {
     std::fflush(stdout);
     std::fprintf(
-        stderr,
-        "stopped after %td of %ld tokens: prompt and text reached model.max_position_embeddings = %ld\n",
-        made, options.sampling.max_tokens, longest);
+        stderr, "stopped after %td of %ld tokens: the sequence reached model.max_position_embeddings = %ld\n",
+        generated, options.sampling.max_tokens, longest);
   }
 }
 
 }  // namespace
 
-void add_generate_command(CLI::App& hero) {
+void add_generate_command(Command& hero) {
   auto options = std::make_shared<GenerateOptions>();
-  auto* command = hero.add_subcommand("generate", "Continue a text");
+  auto* command = hero.add_subcommand("generate", "Generate text from a prompt");
   auto& s = options->sampling;
-  command->add_option("dir", options->dir, "run folder (its latest checkpoint) or checkpoint")->required();
-  command->add_option("--prompt", options->prompt, "text to continue; empty: the beginning of a document")
-      ->required();
-  command->add_option("--max-tokens", s.max_tokens, "maximum number of new tokens")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--temperature", s.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--top-p", s.top_p, "only the likeliest tokens whose probabilities reach p")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", s.seed, "sampling seed")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
+      .required();
+  command->add_option("--prompt", options->prompt, "prompt text; empty: start of a document").required();
+  command->add_option("--max-tokens", s.max_tokens, "maximum new tokens").range(1, 1 << 20).show_default();
+  command->add_option("--temperature", s.temperature, "sampling temperature; 0: greedy")
+      .range(0.0, 100.0)
+      .show_default();
+  command->add_option("--top-k", s.top_k, "sample from the k most likely tokens; 0: all")
+      .non_negative()
+      .show_default();
+  command->add_option("--top-p", s.top_p, "sample from the most likely tokens with total probability p")
+      .range(0.0, 1.0)
+      .show_default();
+  command->add_option("--seed", s.seed, "sampling seed").non_negative().show_default();
   command->add_option("--tokenizer", options->tokenizer,
-                      "tokenizer file or folder, where the model folder holds none");
-  command->add_flag("--no-cache", options->no_cache, "recompute every position for every token");
+                      "tokenizer file or folder; default: the model folder");
+  command->add_flag("--no-cache", options->no_cache,
+                    "disable the KV cache; recompute all positions for every token");
   add_device_option(*command, options->device);
   command->callback([options] { run_generate(*options); });
 }

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
 #include "config/config.h"
@@ -12,23 +12,23 @@ namespace {
 // The report is drawn by Python.
 [[noreturn]] void run_report(std::vector<std::string> arguments, const std::string& out) {
   arguments.insert(arguments.end(), {"--out", out});
-  become_python("hero_moe.report", arguments);
+  exec_python("hero_moe.report", arguments);
 }
 
 }  // namespace
 
-void add_train_commands(CLI::App& hero, int& status) {
+void add_train_commands(Command& hero, int& status) {
   auto options = std::make_shared<TrainOptions>();
   auto* train_command = hero.add_subcommand("train", "Train a model, or resume a run");
   add_config_option(*train_command, options->config_files);
   train_command->add_option("--data", options->data,
                             "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX");
-  train_command->add_option("--run", options->run, "folder of the run")->required();
+  train_command->add_option("--run", options->run, "run folder").required();
   train_command->add_flag("--resume", options->resume,
                           "resume from the run's latest checkpoint, or start if there is none");
   train_command->add_option("--init-from", options->init_from,
-                            "run, checkpoint or model folder: its model and weights begin the run; with "
-                            "--router.kind=hero a baseline's routers gain a history");
+                            "initialize model and weights from a run, checkpoint or model folder; with "
+                            "--router.kind=hero, a baseline's routers gain a history");
   train_command->allow_extras();
   train_command->footer("Configuration keys, given as --key=value or --key value, with type and default:\n" +
                         field_help());
@@ -39,10 +39,9 @@ void add_train_commands(CLI::App& hero, int& status) {
 
   auto runs = std::make_shared<std::vector<std::string>>();
   auto out = std::make_shared<std::string>();
-  auto* report = hero.add_subcommand("report", "One self-contained HTML page that compares runs");
-  report->add_option("runs", *runs, "run folders; the first baseline is what the others are compared with")
-      ->required();
-  report->add_option("--out", *out, "HTML file to write")->required();
+  auto* report = hero.add_subcommand("report", "Write a self-contained HTML page that compares runs");
+  report->add_option("runs", *runs, "run folders; the first baseline is the reference").required();
+  report->add_option("--out", *out, "HTML file to write").required();
   report->callback([runs, out] { run_report(*runs, *out); });
 }
 

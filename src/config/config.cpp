@@ -1,4 +1,4 @@
-// Files and flags into a Config, and a Config into text. No key is named here: everything walks fields().
+// Reads files and flags into a Config, and writes a Config as text. Generic over fields().
 #include "config/config.h"
 
 #include <algorithm>
@@ -13,19 +13,19 @@
 namespace hero {
 namespace {
 
-// Messages begin with where the key stands and with its name: "a.toml:3: router.window" or "--router.window".
-[[noreturn]] void refuse(const std::string& place, const std::string& found, const std::string& wanted) {
-  throw UserError(place + ": found " + found + ", expected " + wanted);
+// `place` is "a.toml:3: router.window" or "--router.window".
+[[noreturn]] void reject(const std::string& place, const std::string& found, const std::string& expected) {
+  throw UserError(place + ": found " + found + ", expected " + expected);
 }
 
-const Field& known(const std::vector<Field>& list, const std::string& place, const std::string& key) {
+const Field& require_field(const std::vector<Field>& list, const std::string& place, const std::string& key) {
   const Field* field = find_field(list, key);
   if (!field) throw UserError(place + ": unknown key; did you mean " + nearest_key(list, key) + "?");
   return *field;
 }
 
-// "[0, 3]" or "0,3" as a list; anything else stays text.
-Scalar integers(const std::string& text) {
+// Parses "[0, 3]" or "0,3" as a list; returns any other text unchanged.
+FieldValue integers(const std::string& text) {
   std::string inner = text.starts_with('[') && text.ends_with(']') ? text.substr(1, text.size() - 2) : text;
   std::erase(inner, ' ');
   std::vector<int64_t> list;
@@ -40,11 +40,11 @@ Scalar integers(const std::string& text) {
   return list;
 }
 
-// The text of a flag has no type of its own: it is read as the field's. What cannot be read stays a string,
-// which only a field of that type takes.
-Scalar parse(const Field& field, const std::string& text) {
+// Parses the text of a flag as the field's type. Unparsable text stays a string, which only a string field
+// accepts.
+FieldValue parse(const Field& field, const std::string& text) {
   const char* const end = text.data() + text.size();
-  auto number = [&](auto value) -> Scalar {
+  auto number = [&](auto value) -> FieldValue {
     const auto result = std::from_chars(text.data(), end, value);
     if (result.ec == std::errc() && result.ptr == end) return value;
     return text;
@@ -59,20 +59,20 @@ Scalar parse(const Field& field, const std::string& text) {
 
 void set_text(Config& config, const std::string& place, const std::string& key, const std::string& text) {
   const std::vector<Field> list = fields(config);
-  const Field& field = known(list, place, key);
+  const Field& field = require_field(list, place, key);
   if (!assign(field, parse(field, text))) {
-    refuse(place, text.empty() ? "an empty value" : one_line(text), expected(field));
+    reject(place, text.empty() ? "an empty value" : one_line(text), expected(field));
   }
 }
 
 void set_flag(Config& config, const std::string& flag) {
   const size_t equals = flag.find('=');
-  if (!flag.starts_with("--") || equals == 2) refuse(one_line(flag), "no key", "--section.key=value");
+  if (!flag.starts_with("--") || equals == 2) reject(one_line(flag), "no key", "--section.key=value");
   const std::string place = one_line(flag.substr(0, equals));
   const std::string key = flag.substr(2, equals - 2);
   if (equals == std::string::npos) {
-    known(fields(config), place, key);
-    refuse(place, "no value", place + "=value");
+    require_field(fields(config), place, key);
+    reject(place, "no value", place + "=value");
   }
   set_text(config, place, key, flag.substr(equals + 1));
 }
@@ -84,16 +84,16 @@ void load_file(Config& config, const std::string& path) {
   for (const TomlEntry& entry : entries) {
     const std::string place = path + ":" + std::to_string(entry.line) + ": " + one_line(entry.key);
     if (is_section(list, entry.key)) {
-      if (entry.shown == "a table") continue;
-      refuse(place, entry.shown, "the section [" + entry.key + "]");
+      if (entry.display == "a table") continue;
+      reject(place, entry.display, "the section [" + entry.key + "]");
     }
-    const Field& field = known(list, place, entry.key);
+    const Field& field = require_field(list, place, entry.key);
     const auto [first, inserted] = given.emplace(&field, &entry);
     if (!inserted) {
-      throw UserError(place + ": names the same value as " + first->second->key + " in line " +
+      throw UserError(place + ": duplicate of " + first->second->key + " in line " +
                       std::to_string(first->second->line));
     }
-    if (!entry.value || !assign(field, *entry.value)) refuse(place, entry.shown, expected(field));
+    if (!entry.value || !assign(field, *entry.value)) reject(place, entry.display, expected(field));
   }
 }
 
@@ -102,7 +102,7 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-// The text's words in lines of at most `width` characters, each after `indent` spaces.
+// Wraps text at `width` columns, with `indent` spaces before each line.
 std::string wrapped(const std::string& text, size_t indent, size_t width) {
   std::string out, line(indent, ' ');
   std::istringstream words(text);
@@ -164,7 +164,7 @@ std::vector<std::string> differences(const Config& a, const Config& b) {
   const std::vector<Field> of_left = fields(left), of_right = fields(right);
   std::vector<std::string> out;
   for (size_t i = 0; i < of_left.size(); ++i) {
-    const Scalar from = read(of_left[i]), to = read(of_right[i]);
+    const FieldValue from = read(of_left[i]), to = read(of_right[i]);
     if (from != to) out.push_back(of_left[i].key + ": " + literal(from) + " -> " + literal(to));
   }
   return out;

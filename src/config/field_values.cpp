@@ -1,4 +1,4 @@
-// One knob's value: type, bounds, text; and the search for a key.
+// Types, bounds and text form of field values, and key lookup.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -81,11 +81,11 @@ bool is_section(const std::vector<Field>& list, const std::string& name) {
   return std::ranges::any_of(list, [&](const Field& field) { return field.key.starts_with(name + "."); });
 }
 
-Scalar read(const Field& field) {
-  return std::visit([](const auto* value) { return Scalar(*value); }, field.value);
+FieldValue read(const Field& field) {
+  return std::visit([](const auto* value) { return FieldValue(*value); }, field.value);
 }
 
-bool assign(const Field& field, const Scalar& value) {
+bool assign(const Field& field, const FieldValue& value) {
   return std::visit(Overloaded{
                         [&](int64_t* to) {
                           const auto* from = std::get_if<int64_t>(&value);
@@ -125,7 +125,7 @@ bool assign(const Field& field, const Scalar& value) {
                     field.value);
 }
 
-std::string literal(const Scalar& value) {
+std::string literal(const FieldValue& value) {
   return std::visit(Overloaded{
                         [](int64_t v) { return std::to_string(v); },
                         [](double v) {

@@ -5,11 +5,11 @@
 
 namespace hero {
 
-/// The folder of the configurations that come with the program.
+/// Folder of the bundled configurations.
 std::filesystem::path config_folder();
 
-/// The TOML file that `name` stands for: a path, or the name without ".toml" of a file in one of `folders`,
-/// the first that has it. UserError that begins with `option` and says what was expected.
+/// Resolves `name`: a path, or the name without ".toml" of a file in the first of `folders` that has it.
+/// UserError begins with `option`.
 std::filesystem::path find_config(const std::string& option, const std::string& name,
                                   const std::vector<std::filesystem::path>& folders);
 

@@ -1,4 +1,4 @@
-// Which MoE layers share a stage, and whose routing a layer sees.
+// Router stages, visible layers and model chunks.
 #include <algorithm>
 #include <set>
 
@@ -7,7 +7,7 @@
 
 namespace hero {
 
-std::vector<int64_t> moe_numbers(const ModelConfig& model) {
+std::vector<int64_t> moe_layer_numbers(const ModelConfig& model) {
   const std::set<int64_t> dense_layers(model.mlp_only_layers.begin(), model.mlp_only_layers.end());
   std::vector<int64_t> numbers;
   int64_t l = 0;
@@ -20,7 +20,7 @@ std::vector<int64_t> moe_numbers(const ModelConfig& model) {
 }
 
 int64_t moe_layers(const ModelConfig& model) {
-  return std::ranges::count_if(moe_numbers(model), [](int64_t l) { return l > 0; });
+  return std::ranges::count_if(moe_layer_numbers(model), [](int64_t l) { return l > 0; });
 }
 
 std::vector<int64_t> stage_of_layers(int64_t moe_layers, const RouterConfig& router) {
@@ -33,9 +33,9 @@ std::vector<int64_t> stage_of_layers(int64_t moe_layers, const RouterConfig& rou
     }
     const bool whole = std::ranges::all_of(sizes, [](int64_t size) { return size > 0; });
     if (!whole || static_cast<int64_t>(out.size()) != moe_layers) {
-      throw UserError("router.stage_sizes: found sizes that add up to " + std::to_string(out.size()) +
-                      ", expected at least 1 each and together the " + std::to_string(moe_layers) +
-                      " MoE layers");
+      throw UserError("router.stage_sizes: found sizes with sum " + std::to_string(out.size()) +
+                      ", expected positive sizes with sum " + std::to_string(moe_layers) +
+                      ", the number of MoE layers");
     }
     return out;
   }
@@ -69,14 +69,13 @@ std::vector<int64_t> chunk_bounds(const Config& config, int64_t chunks) {
   if (!sizes.empty()) {
     for (const int64_t size : sizes) bounds.push_back(bounds.back() + size);
     if (static_cast<int64_t>(sizes.size()) != chunks || bounds.back() != layers) {
-      throw UserError("parallel.chunk_sizes: found " + std::to_string(sizes.size()) +
-                      " sizes that add up to " + std::to_string(bounds.back()) + ", expected " +
-                      std::to_string(chunks) +
-                      " that add up to model.num_hidden_layers = " + std::to_string(layers));
+      throw UserError("parallel.chunk_sizes: found " + std::to_string(sizes.size()) + " sizes with sum " +
+                      std::to_string(bounds.back()) + ", expected " + std::to_string(chunks) +
+                      " sizes with sum model.num_hidden_layers = " + std::to_string(layers));
     }
     return bounds;
   }
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   const auto stage_of = stage_of_layers(moe_layers(config.model), config.router);
   if (chunks > 1 && stage_of.back() + 1 == chunks) {
     for (int64_t i = 0; i < layers; ++i) {
@@ -86,9 +85,8 @@ std::vector<int64_t> chunk_bounds(const Config& config, int64_t chunks) {
     return bounds;
   }
   if (chunks > layers) {
-    throw UserError(
-        "parallel.pipeline: found " + std::to_string(chunks) +
-        " parts of the model, expected at most model.num_hidden_layers = " + std::to_string(layers));
+    throw UserError("parallel.pipeline: found " + std::to_string(chunks) +
+                    " model chunks, expected at most model.num_hidden_layers = " + std::to_string(layers));
   }
   for (int64_t chunk = 0; chunk < chunks; ++chunk)
     bounds.push_back(bounds.back() + layers / chunks + (chunk < layers % chunks ? 1 : 0));

@@ -1,4 +1,4 @@
-// toml++ is header-only here and takes seconds to compile, so this is the one file that includes it.
+// toml++ is header-only and slow to compile, so only this file includes it.
 #include "config/toml_file.h"
 
 #include <toml++/toml.h>
@@ -43,13 +43,13 @@ TomlEntry entry(const std::string& key, const toml::node& node) {
     if (values.size() == list->size()) out.value = std::move(values);
   }
   if (node.is_array()) {
-    out.shown = "an array";
+    out.display = "an array";
   } else if (node.is_table()) {
-    out.shown = "a table";
+    out.display = "a table";
   } else {
     std::ostringstream text;
     node.visit([&](const auto& value) { text << value; });
-    out.shown = one_line(text.str());
+    out.display = one_line(text.str());
   }
   return out;
 }
@@ -75,7 +75,7 @@ std::vector<TomlEntry> read_toml(const std::string& path) {
   } catch (const toml::parse_error& error) {
     const auto at = error.source().begin;
     throw UserError(path + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) +
-                    ": not TOML: " + one_line(std::string(error.description()), 200));
+                    ": invalid TOML: " + one_line(std::string(error.description()), 200));
   }
   std::ranges::stable_sort(out, {}, &TomlEntry::line);
   return out;

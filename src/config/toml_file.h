@@ -1,6 +1,5 @@
 #pragma once
-// TOML files as a flat list of keys with their lines, whatever mixture of [sections] and dotted keys wrote
-// them.
+// Reads TOML files as a flat list of dotted keys with line numbers.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,19 +9,19 @@
 
 namespace hero {
 
-/// One key of a file. `value` is empty for what no knob can hold (tables, mixed arrays, dates).
+/// One key of a file. `value` is empty for unsupported types (tables, mixed arrays, dates).
 struct TomlEntry {
   std::string key;  ///< "router.window"
   int64_t line = 0;
-  std::optional<Scalar> value;
-  std::string shown;  ///< the value as messages show it, one short line
+  std::optional<FieldValue> value;
+  std::string display;  ///< the value for messages, on one line
 };
 
-/// The entries of a file in the order of its lines; an empty table is an entry without value. UserError for a
-/// file that cannot be read or is no TOML, with the parser's position.
+/// Entries of a file in line order; an empty table is an entry without a value. UserError for an unreadable
+/// file or invalid TOML, with the position.
 std::vector<TomlEntry> read_toml(const std::string& path);
 
-/// `text` on one line, cut at `longest` bytes.
+/// `text` on one line, truncated to `longest` bytes.
 std::string one_line(std::string text, size_t longest = 60);
 
 }  // namespace hero

@@ -8,20 +8,22 @@ namespace hero {
 namespace {
 
 // "router.window = 3"
-std::string named(const std::string& key, const Scalar& value) { return key + " = " + literal(value); }
+std::string format_option(const std::string& key, const FieldValue& value) {
+  return key + " = " + literal(value);
+}
 
 class Unused {
  public:
   explicit Unused(const Config& config)
       : config_(config), fields_(fields(config_)), default_fields_(fields(defaults_)) {}
 
-  /// The options `keys` are read only where `used` holds; `why` names the option that decides.
+  /// Warns about non-default options `keys` unless `used`; `why` names the option that disables them.
   void unless(bool used, std::initializer_list<const char*> keys, const std::string& why) {
     if (used) return;
     for (const char* key : keys) {
-      const Scalar value = read(*find_field(fields_, key));
+      const FieldValue value = read(*find_field(fields_, key));
       if (value == read(*find_field(default_fields_, key))) continue;
-      lines_.push_back(named(key, value) + " has no effect: " + why);
+      lines_.push_back(format_option(key, value) + " has no effect: " + why);
     }
   }
 
@@ -35,7 +37,7 @@ class Unused {
 
 void add_model(Unused& unused, const ModelConfig& m) {
   const bool deepseek = m.model_type == "deepseek_v3";
-  const auto family = named("model.model_type", m.model_type);
+  const auto family = format_option("model.model_type", m.model_type);
   unused.unless(!deepseek, {"model.head_dim"}, family);
   unused.unless(!deepseek || m.num_key_value_heads == m.num_attention_heads, {"model.num_key_value_heads"},
                 family + " has as many key heads as model.num_attention_heads");
@@ -43,7 +45,8 @@ void add_model(Unused& unused, const ModelConfig& m) {
                 {"model.q_lora_rank", "model.kv_lora_rank", "model.qk_nope_head_dim",
                  "model.qk_rope_head_dim", "model.v_head_dim", "model.rope_interleave"},
                 family);
-  unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"}, named("model.norm_topk_prob", m.norm_topk_prob));
+  unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
+                format_option("model.norm_topk_prob", m.norm_topk_prob));
   const RopeScaling& y = m.rope_scaling;
   if (y.type != "yarn") {
     unused.unless(false,
@@ -51,31 +54,32 @@ void add_model(Unused& unused, const ModelConfig& m) {
                    "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow",
                    "model.rope_scaling.mscale", "model.rope_scaling.mscale_all_dim",
                    "model.rope_scaling.attention_factor", "model.rope_scaling.truncate"},
-                  named("model.rope_scaling.type", y.type));
+                  format_option("model.rope_scaling.type", y.type));
     return;
   }
   const bool direct = y.attention_factor > 0;
-  const auto factor = named("model.rope_scaling.attention_factor", y.attention_factor);
+  const auto factor = format_option("model.rope_scaling.attention_factor", y.attention_factor);
   unused.unless(!direct, {"model.rope_scaling.mscale"}, factor);
   unused.unless(direct || y.mscale_all_dim > 0, {"model.rope_scaling.mscale"},
-                named("model.rope_scaling.mscale_all_dim", y.mscale_all_dim));
+                format_option("model.rope_scaling.mscale_all_dim", y.mscale_all_dim));
   unused.unless(deepseek || (!direct && y.mscale > 0), {"model.rope_scaling.mscale_all_dim"},
-                family + " and " + (direct ? factor : named("model.rope_scaling.mscale", y.mscale)));
+                family + " and " + (direct ? factor : format_option("model.rope_scaling.mscale", y.mscale)));
 }
 
 void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
   const bool hero = r.kind == "hero", pipeline = config.parallel.pipeline > 1;
-  const auto kind = named("router.kind", r.kind);
+  const auto kind = format_option("router.kind", r.kind);
   unused.unless(
       hero, {"router.window", "router.scale", "router.eps", "router.init", "router.detach", "router.history"},
       kind + " reads no history");
-  unused.unless(!hero || r.scale, {"router.eps"}, named("router.scale", r.scale));
+  unused.unless(!hero || r.scale, {"router.eps"}, format_option("router.scale", r.scale));
   unused.unless(hero || pipeline, {"router.stages", "router.stage_sizes"}, kind + " reads no history");
-  unused.unless(config.train.dtype != "fp64", {"router.dtype"}, named("train.dtype", config.train.dtype));
-  unused.unless(r.balance != "none", {"router.balance_loss"}, named("router.balance", r.balance));
+  unused.unless(config.train.dtype != "fp64", {"router.dtype"},
+                format_option("train.dtype", config.train.dtype));
+  unused.unless(r.balance != "none", {"router.balance_loss"}, format_option("router.balance", r.balance));
   unused.unless(r.balance == "none" || r.balance_loss > 0, {"router.balance"},
-                named("router.balance_loss", r.balance_loss));
+                format_option("router.balance_loss", r.balance_loss));
   unused.unless(r.capacity_factor > 0 || r.eval_capacity_factor > 0, {"router.drop_policy"},
                 "router.capacity_factor and router.eval_capacity_factor are 0");
 }
@@ -84,11 +88,11 @@ void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda
   const ParallelConfig& p = config.parallel;
   unused.unless(cuda, {"train.cuda_graph"}, "the device is the CPU");
   unused.unless(!cuda || ranks == 1, {"train.cuda_graph"},
-                "the run has " + std::to_string(ranks) + " ranks, whose communication is not recorded");
+                "the run has " + std::to_string(ranks) + " ranks; communication is not captured");
   unused.unless(p.pipeline > 1, {"parallel.chunk_sizes", "parallel.history_top"},
-                named("parallel.pipeline", p.pipeline));
+                format_option("parallel.pipeline", p.pipeline));
   unused.unless(p.pipeline == 1 || config.router.kind == "hero", {"parallel.history_top"},
-                named("router.kind", config.router.kind) + " reads no history");
+                format_option("router.kind", config.router.kind) + " reads no history");
   unused.unless(ranks > 1, {"parallel.timeout"}, "the run has one rank");
 }
 
@@ -102,22 +106,22 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   return std::move(unused).lines();
 }
 
-std::vector<std::string> options_outside_config_json(const Config& config, const std::string& dtype) {
+std::vector<std::string> options_missing_from_config_json(const Config& config, const std::string& dtype) {
   const ModelConfig& m = config.model;
   const RouterConfig& r = config.router;
   const std::string missing = " has no key in config.json: ";
   std::vector<std::string> lines;
   if (m.norm_topk_prob && m.norm_topk_eps != ModelConfig().norm_topk_eps) {
-    lines.push_back(named("model.norm_topk_eps", m.norm_topk_eps) + missing +
-                    "transformers computes with its own constant, and hero export refuses the model");
+    lines.push_back(format_option("model.norm_topk_eps", m.norm_topk_eps) + missing +
+                    "transformers uses its own constant, and hero export rejects the model");
   }
   if (r.eval_capacity_factor > 0) {
-    lines.push_back(named("router.eval_capacity_factor", r.eval_capacity_factor) + missing +
+    lines.push_back(format_option("router.eval_capacity_factor", r.eval_capacity_factor) + missing +
                     "an exported folder and transformers drop no tokens");
   }
   if (r.dtype == "fp32" && dtype == "bf16") {
-    lines.push_back(named("router.dtype", r.dtype) + missing +
-                    "a folder of bf16 weights computes its routers in bf16");
+    lines.push_back(format_option("router.dtype", r.dtype) + missing +
+                    "a model folder with bf16 weights computes its routers in bf16");
   }
   return lines;
 }

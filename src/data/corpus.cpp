@@ -20,8 +20,8 @@ using nlohmann::json;
 namespace {
 
 constexpr std::array<std::string_view, 3> kJsonLines = {".jsonl", ".jsonl.zst", ".jsonl.gz"};
-constexpr std::array<std::string_view, 3> kWhole = {".txt", ".md", ".py"};
-constexpr std::string_view kAccepted = ".txt, .md, .py, .jsonl, .jsonl.zst or .jsonl.gz";
+constexpr std::array<std::string_view, 3> kWholeFile = {".txt", ".md", ".py"};
+constexpr std::string_view kSupported = ".txt, .md, .py, .jsonl, .jsonl.zst or .jsonl.gz";
 
 template <std::size_t N>
 bool ends_with_any(std::string_view name, const std::array<std::string_view, N>& endings) {
@@ -29,7 +29,7 @@ bool ends_with_any(std::string_view name, const std::array<std::string_view, N>&
 }
 
 bool is_json_lines(std::string_view name) { return ends_with_any(name, kJsonLines); }
-bool is_readable(std::string_view name) { return is_json_lines(name) || ends_with_any(name, kWhole); }
+bool is_readable(std::string_view name) { return is_json_lines(name) || ends_with_any(name, kWholeFile); }
 
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> files;
@@ -44,7 +44,7 @@ std::vector<std::string> files_in(const std::string& folder) {
                     ")");
   }
   if (files.empty())
-    throw UserError(folder + ": no file to read in this folder, expected " + std::string(kAccepted));
+    throw UserError(folder + ": no file to read in this folder, expected " + std::string(kSupported));
   std::sort(files.begin(), files.end());
   for (auto& file : files) file = (fs::path(folder) / file).string();
   return files;
@@ -74,7 +74,7 @@ Corpus::Corpus(CorpusOptions options) : options_(std::move(options)) {
       files_.insert(files_.end(), inside.begin(), inside.end());
     } else if (!is_readable(fs::path(input).filename().string())) {
       throw UserError(input + ": unknown extension \"" + fs::path(input).extension().string() +
-                      "\", expected " + std::string(kAccepted));
+                      "\", expected " + std::string(kSupported));
     } else if (fs::is_regular_file(input, error) && fs::file_size(input) == 0) {
       throw UserError(input + ": empty file, expected text");
     } else {
@@ -131,9 +131,9 @@ bool Corpus::check_text(const Record& record) const {
   if (record.line > 0) where += "line " + std::to_string(record.line) + ", ";
   where += "byte " + std::to_string(record.offset + static_cast<int64_t>(at)) + ": ";
   if (at == nul)
-    throw UserError(where + "NUL byte, expected UTF-8 text (--skip-invalid leaves such documents out)");
+    throw UserError(where + "NUL byte, expected UTF-8 text (--skip-invalid skips such documents)");
   throw UserError(where + "invalid UTF-8 (" + hex(static_cast<unsigned char>(bytes[at])) +
-                  "), expected UTF-8 text (--skip-invalid leaves such documents out)");
+                  "), expected UTF-8 text (--skip-invalid skips such documents)");
 }
 
 bool Corpus::text(Record& record, std::string& out) const {
@@ -148,7 +148,7 @@ bool Corpus::text(Record& record, std::string& out) const {
     object = json::parse(record.bytes);
   } catch (const json::parse_error& error) {
     const auto at = record.offset + std::max<int64_t>(0, static_cast<int64_t>(error.byte) - 1);
-    throw UserError(where + std::to_string(at) + ": broken JSON, expected one object a line");
+    throw UserError(where + std::to_string(at) + ": invalid JSON, expected one object per line");
   }
   const std::string at = where + std::to_string(record.offset) + ": ";
   if (!object.is_object()) throw UserError(at + "found " + object.type_name() + ", expected a JSON object");
@@ -157,7 +157,7 @@ bool Corpus::text(Record& record, std::string& out) const {
     std::string keys;
     for (const auto& [key, value] : object.items()) keys += (keys.empty() ? "\"" : ", \"") + key + "\"";
     throw UserError(at + "no field \"" + options_.text_key + "\", found " +
-                    (keys.empty() ? "no field" : keys) + " (--text-key names another)");
+                    (keys.empty() ? "no field" : keys) + " (set --text-key)");
   }
   if (!field->is_string()) {
     throw UserError(at + "field \"" + options_.text_key + "\" is " + field->type_name() +

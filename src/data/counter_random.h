@@ -1,5 +1,5 @@
-// Numbers without state: every draw is a function of a key and a counter (the finaliser of SplitMix64, Steele
-// et al. 2014, applied to both), so that orders do not depend on how many threads or calls produced them.
+// Counter-based random numbers: every value is a function of a key and a counter (the finalizer of
+// SplitMix64, Steele et al. 2014, applied to both), so results do not depend on threads or call order.
 #pragma once
 #include <cstdint>
 #include <numeric>
@@ -14,10 +14,10 @@ inline uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// The draw number `counter` of the stream `key`: 64 uniform bits.
+/// 64 uniform bits at position `counter` of the stream `key`.
 inline uint64_t counter_bits(uint64_t key, uint64_t counter) { return mix64(mix64(key) ^ mix64(~counter)); }
 
-/// A permutation of 0..n-1, a function of `key` alone (Fisher-Yates).
+/// Permutation of 0..n-1 determined by `key` (Fisher-Yates).
 inline std::vector<int64_t> counter_permutation(int64_t n, uint64_t key) {
   std::vector<int64_t> order(n);
   std::iota(order.begin(), order.end(), int64_t{0});

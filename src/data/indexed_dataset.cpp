@@ -69,13 +69,14 @@ std::string resolve_prefix(const std::string& prefix, const std::string& split) 
   std::string bare = prefix;
   if (bare.ends_with(".bin") || bare.ends_with(".idx")) bare.resize(bare.size() - 4);
   std::error_code error;
-  const bool own = std::filesystem::exists(bare + ".idx", error);
-  return !own && std::filesystem::exists(bare + "-" + split + ".idx", error) ? bare + "-" + split : bare;
+  const bool has_index = std::filesystem::exists(bare + ".idx", error);
+  return !has_index && std::filesystem::exists(bare + "-" + split + ".idx", error) ? bare + "-" + split
+                                                                                   : bare;
 }
 
-class IndexedDataset::Map {
+class IndexedDataset::MappedFile {
  public:
-  explicit Map(std::string file) : path(std::move(file)) {
+  explicit MappedFile(std::string file) : path(std::move(file)) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) {
       throw UserError(path + ": cannot be opened (" + std::strerror(errno) +
@@ -87,16 +88,16 @@ class IndexedDataset::Map {
     void* const memory = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     ::close(descriptor);
     if (!regular)
-      throw UserError(path + ": found no regular file, expected Megatron token files, .bin and .idx");
+      throw UserError(path + ": not a regular file, expected Megatron token files, .bin and .idx");
     if (size == 0) return;
     if (memory == MAP_FAILED) throw RunError(path + ": cannot be mapped (" + std::strerror(errno) + ")");
     bytes = static_cast<const char*>(memory);
   }
-  ~Map() {
+  ~MappedFile() {
     if (bytes) ::munmap(const_cast<char*>(bytes), size);
   }
-  Map(const Map&) = delete;
-  Map& operator=(const Map&) = delete;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
 
   std::string path;
   int64_t size = 0;
@@ -105,8 +106,8 @@ class IndexedDataset::Map {
 
 IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix) {
   if (prefix_.ends_with(".bin") || prefix_.ends_with(".idx")) prefix_.resize(prefix_.size() - 4);
-  index_ = std::make_unique<Map>(prefix_ + ".idx");
-  data_ = std::make_unique<Map>(prefix_ + ".bin");
+  index_ = std::make_unique<MappedFile>(prefix_ + ".idx");
+  data_ = std::make_unique<MappedFile>(prefix_ + ".bin");
   check_index();
 }
 
@@ -158,7 +159,7 @@ void IndexedDataset::check_index() {
       fail(expected("sequence " + std::to_string(s) + ": length", length(s), 0) + " or more");
     if (pointer(s) != end) {
       fail(expected("sequence " + std::to_string(s) + ": byte pointer", pointer(s), end) +
-           ", the end of the one before");
+           ", the end of the previous sequence");
     }
     end += length(s) * width;
   }
@@ -192,17 +193,17 @@ void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
 }
 
 void IndexedDataset::check_tokens(int64_t vocab_size) const {
-  constexpr int64_t kPart = 1 << 22;
+  constexpr int64_t kBlock = 1 << 22;
   std::atomic<int64_t> next{0}, first_bad{tokens_};
   const auto scan = [&] {
-    std::vector<int64_t> part(std::min(kPart, tokens_));
-    for (int64_t begin; (begin = next.fetch_add(kPart)) < first_bad;) {
-      const int64_t count = std::min(kPart, tokens_ - begin);
-      read(begin, count, part.data());
-      const auto bad = std::find_if(part.begin(), part.begin() + count,
+    std::vector<int64_t> block(std::min(kBlock, tokens_));
+    for (int64_t begin; (begin = next.fetch_add(kBlock)) < first_bad;) {
+      const int64_t count = std::min(kBlock, tokens_ - begin);
+      read(begin, count, block.data());
+      const auto bad = std::find_if(block.begin(), block.begin() + count,
                                     [&](int64_t id) { return id < 0 || id >= vocab_size; });
-      const int64_t at = begin + (bad - part.begin());
-      if (bad == part.begin() + count) continue;
+      const int64_t at = begin + (bad - block.begin());
+      if (bad == block.begin() + count) continue;
       for (int64_t seen = first_bad; at < seen && !first_bad.compare_exchange_weak(seen, at);) {
       }
     }
@@ -212,7 +213,7 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
   scan();
   for (auto& thread : threads) thread.join();
   if (first_bad == tokens_) return;
-  int64_t low = 0, high = documents_;  // the document that holds it: the last that begins at or before it
+  int64_t low = 0, high = documents_;  // binary search for the document of the token
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     (document_begin(middle) <= first_bad ? low : high) = middle;

@@ -45,7 +45,7 @@ void IndexedWriter::finish() {
   if (std::fflush(data_.get()) != 0 || ::fsync(::fileno(data_.get())) != 0) {
     throw RunError(data + ".tmp: flushing failed (" + std::strerror(errno) + ")");
   }
-  std::remove(index.c_str());  // an older index never stands beside newer tokens
+  std::remove(index.c_str());  // never leave an old index with new tokens
   if (std::rename((data + ".tmp").c_str(), data.c_str()) != 0) {
     throw RunError(data + ": renaming failed (" + std::strerror(errno) + ")");
   }

@@ -10,9 +10,9 @@
 
 namespace hero {
 
-/// Writes PREFIX.bin and PREFIX.idx (see indexed_dataset.h), one sequence a document, as a stream: memory is
-/// 4 bytes a document. The files carry temporary names until finish(); without it nothing is left. RunError
-/// when writing fails.
+/// Streaming writer of PREFIX.bin and PREFIX.idx (see indexed_dataset.h), one sequence per document. Memory:
+/// 4 bytes per document. Files have temporary names until finish() and are removed without it. RunError on
+/// write failures.
 class IndexedWriter {
  public:
   IndexedWriter(std::string prefix, TokenType type);
@@ -20,16 +20,15 @@ class IndexedWriter {
   IndexedWriter(const IndexedWriter&) = delete;
   IndexedWriter& operator=(const IndexedWriter&) = delete;
 
-  /// uint16 where Megatron chooses it (a vocabulary below 65,500), else int32.
+  /// uint16 for vocabularies below 65,500, like Megatron, else int32.
   static TokenType type_for(int64_t vocab_size) {
     return vocab_size < 65500 ? TokenType::u16 : TokenType::i32;
   }
 
-  /// The ids must fit the type. UserError for a document of 2^31 tokens or more, which the format cannot
-  /// hold.
+  /// Ids must fit the type. UserError for a document of 2^31 or more tokens (limit of the format).
   void add_document(std::span<const int32_t> ids);
 
-  /// Flushes both files to the disk and gives them their names.
+  /// Syncs both files to disk and renames them to their final names.
   void finish();
 
  private:

@@ -14,13 +14,13 @@ PackedDataset::PackedDataset(std::shared_ptr<const IndexedDataset> tokens, int64
       eos_(eos),
       tokens_(data_->tokens()),
       seed_(seed),
-      unfinished_(data_->documents()) {
+      needs_eos_(data_->documents()) {
   for (int64_t d = 0; eos_ >= 0 && d < data_->documents(); ++d) {
     if (data_->document_tokens(d) == 0) continue;
     int64_t last;
     data_->read(data_->document_begin(d + 1) - 1, 1, &last);
-    unfinished_[d] = last != eos_;
-    tokens_ += unfinished_[d];
+    needs_eos_[d] = last != eos_;
+    tokens_ += needs_eos_[d];
   }
   samples_ = std::max<int64_t>(tokens_ - 1, 0) / sequence_;
   if (samples_ == 0) {
@@ -32,7 +32,7 @@ PackedDataset::PackedDataset(std::shared_ptr<const IndexedDataset> tokens, int64
 }
 
 int64_t PackedDataset::document_length(int64_t document) const {
-  return data_->document_tokens(document) + unfinished_[document];
+  return data_->document_tokens(document) + needs_eos_[document];
 }
 
 const PackedDataset::Epoch& PackedDataset::epoch(int64_t number) {

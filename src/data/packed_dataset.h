@@ -1,8 +1,7 @@
-// One token set as training samples of S + 1 tokens. Every epoch has its own order: documents are shuffled,
-// laid end to end, cut into samples that share one token with the next (the last target of one is the first
-// input of the other), and the samples are shuffled. What does not fill a sample at an epoch's end is left
-// out of that epoch. Orders are functions of seed and epoch. Memory: 16 bytes a document and 8 a sample, for
-// two epochs at most.
+// Packs a dataset into training samples of S + 1 tokens. Each epoch shuffles and concatenates the documents,
+// splits them into samples that overlap by one token (the last target is the first input of the next sample),
+// and shuffles the samples. An incomplete last sample is dropped. The order is a function of seed and epoch.
+// Memory: 16 bytes per document and 8 per sample, for at most two epochs.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -15,24 +14,24 @@ namespace hero {
 
 class PackedDataset {
  public:
-  /// `eos`: appended to documents that do not end with it; -1: documents are taken as they are. UserError
-  /// when the set does not fill one sample.
+  /// `eos`: appended to documents that do not end with it; -1: none. UserError if the dataset is smaller than
+  /// one sample.
   PackedDataset(std::shared_ptr<const IndexedDataset> tokens, int64_t sequence, uint64_t seed,
                 int64_t eos = -1);
 
-  /// Samples of one epoch.
+  /// Samples per epoch.
   int64_t samples() const { return samples_; }
-  /// Tokens of one epoch, with appended ends.
+  /// Tokens per epoch, including appended EOS tokens.
   int64_t tokens() const { return tokens_; }
 
-  /// Writes the sequence + 1 tokens of sample i >= 0, which belongs to epoch i / samples(). Not thread-safe.
+  /// Writes the sequence + 1 tokens of sample i >= 0, in epoch i / samples(). Not thread-safe.
   void sample(int64_t i, int64_t* out);
 
  private:
   struct Epoch {
     int64_t number = -1;
     std::vector<int64_t> documents;  // in shuffled order
-    std::vector<int64_t> ends;       // where each of them ends in the epoch's tokens
+    std::vector<int64_t> ends;       // end offset of each document in the epoch's tokens
     std::vector<int64_t> samples;    // in shuffled order
   };
   const Epoch& epoch(int64_t number);
@@ -41,8 +40,8 @@ class PackedDataset {
   std::shared_ptr<const IndexedDataset> data_;
   int64_t sequence_, eos_, samples_ = 0, tokens_ = 0;
   uint64_t seed_;
-  std::vector<bool> unfinished_;  // by document: lacks its end
-  std::array<Epoch, 2> epochs_;   // by parity: a step may straddle two
+  std::vector<bool> needs_eos_;  // by document: does not end with EOS
+  std::array<Epoch, 2> epochs_;  // by parity: a step may span two epochs
 };
 
 }  // namespace hero

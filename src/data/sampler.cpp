@@ -13,7 +13,7 @@ namespace hero {
 
 namespace {
 
-// The number before the first ':' when there is one and it is a whole number or fraction; nothing otherwise.
+// The number before the first ':'; nullopt if there is none.
 std::optional<double> leading_weight(std::string_view argument) {
   const std::size_t colon = argument.find(':');
   if (colon == argument.npos) return std::nullopt;
@@ -23,8 +23,8 @@ std::optional<double> leading_weight(std::string_view argument) {
   return weight;
 }
 
-// What stands beside the set, after checking that it describes this set and this vocabulary; without it the
-// tokens are read.
+// Reads the metadata of a dataset and checks it against the dataset and the vocabulary. Without metadata,
+// checks all tokens.
 std::optional<TokenFiles> check_vocabulary(const IndexedDataset& data, int64_t vocab_size) {
   const auto files = read_token_files(data.prefix());
   if (!files) {
@@ -36,11 +36,11 @@ std::optional<TokenFiles> check_vocabulary(const IndexedDataset& data, int64_t v
       split->second.documents != data.documents()) {
     throw UserError(data.prefix() + ".idx: " + std::to_string(data.tokens()) + " tokens in " +
                     std::to_string(data.documents()) +
-                    " documents, not what the .json beside it says; tokenize again");
+                    " documents, which does not match its .json file; tokenize again");
   }
   if (vocab_size > 0 && files->vocab_size > vocab_size) {
-    throw UserError(data.prefix() + ".bin: tokens of a vocabulary of " + std::to_string(files->vocab_size) +
-                    ", expected at most the model's " + std::to_string(vocab_size) + " (model.vocab_size)");
+    throw UserError(data.prefix() + ".bin: found vocabulary size " + std::to_string(files->vocab_size) +
+                    ", expected at most model.vocab_size = " + std::to_string(vocab_size));
   }
   return files;
 }
@@ -95,8 +95,8 @@ BlendedSampler::Choice BlendedSampler::next() {
   ++position_;
   int64_t best = -1;
   for (std::size_t k = 0; k < units_.size(); ++k) {
-    const bool within_share = Wide(counts_[k]) * total_ < Wide(units_[k]) * position_;
-    if (!within_share) continue;
+    const bool below_quota = Wide(counts_[k]) * total_ < Wide(units_[k]) * position_;
+    if (!below_quota) continue;
     if (best < 0 || Wide(counts_[k] + 1) * units_[best] < Wide(counts_[best] + 1) * units_[k])
       best = static_cast<int64_t>(k);
   }
@@ -110,8 +110,8 @@ TokenStream::TokenStream(const std::vector<DataSource>& sources, int64_t sequenc
     const auto data = std::make_shared<const IndexedDataset>(resolve_prefix(sources[k].prefix, "train"));
     auto files = check_vocabulary(*data, vocab_size);
     if (files && token_files_ && files->tokenizer_sha256 != token_files_->tokenizer_sha256) {
-      throw UserError(data->prefix() + ".bin: made with another tokenizer (" + files->tokenizer +
-                      ") than the sources before it (" + token_files_->tokenizer + ")");
+      throw UserError(data->prefix() + ".bin: tokenized with a different tokenizer (" + files->tokenizer +
+                      ") than the previous sources (" + token_files_->tokenizer + ")");
     }
     if (files) token_files_ = std::move(files);
     sets_.emplace_back(data, sequence, counter_bits(seed, k), eos);

@@ -1,6 +1,5 @@
-// The order of training samples: a function of the sources, the sequence length, the seed and the position
-// alone, whatever the number of processes, calls and restarts. And the walk over a held-out set for
-// evaluation.
+// Order of training samples: a function of sources, sequence length, seed and position only, independent of
+// the number of processes, calls and restarts. Also reads a validation set sequentially for evaluation.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,13 +17,11 @@ struct DataSource {
   double weight = 1;
 };
 
-/// Reads `PREFIX` or `WEIGHT:PREFIX`, several times. UserError for a weight that is not above 0, and when
-/// only some have one.
+/// Parses arguments `PREFIX` or `WEIGHT:PREFIX`. UserError for weights <= 0 and if only some have a weight.
 std::vector<DataSource> parse_sources(const std::vector<std::string>& arguments);
 
-/// Which source the sample at a position comes from, and its number within that source. After any number of
-/// positions every source's count is within 1 of its share (the quota method: M. Balinski, H. Young, 1975).
-/// Weights count in units of 2^-32.
+/// Maps a position to a source and the sample index within it. At every position, the count of each source is
+/// within 1 of its share (the quota method: M. Balinski, H. Young, 1975). Weights have a resolution of 2^-32.
 class BlendedSampler {
  public:
   struct Choice {
@@ -34,8 +31,7 @@ class BlendedSampler {
   /// Weights above 0, in any unit.
   explicit BlendedSampler(const std::vector<double>& weights);
 
-  /// Going on costs a few integer operations a position passed, going back starts at 0 again. No data are
-  /// read.
+  /// Moving forward costs a few integer operations per position; moving back restarts at 0. Reads no data.
   Choice at(int64_t position);
 
  private:
@@ -46,22 +42,22 @@ class BlendedSampler {
 
 class TokenStream {
  public:
-  /// Opens the sources (PREFIX, or PREFIX-train as hero data tokenize writes it). `vocab_size`: every token
-  /// must be below it (0: not checked; sets with a OUT.json are checked by it, others read once). `eos`:
-  /// appended to documents that do not end with it (-1: never). UserError for unfit files, sets shorter than
-  /// a sample, sets of different tokenizers.
+  /// Opens the sources (PREFIX, or PREFIX-train as written by hero data tokenize). `vocab_size`: upper bound
+  /// of token ids (0: not checked; checked in OUT.json if present, else by reading all tokens). `eos`:
+  /// appended to documents that do not end with it (-1: never). UserError for invalid files, datasets shorter
+  /// than a sample, and datasets of different tokenizers.
   TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed, int64_t vocab_size,
               int64_t eos = -1);
 
-  /// Fills out[count][sequence + 1] with the samples first .. first + count - 1 of the global order. Not
-  /// thread-safe.
+  /// Fills out[count][sequence + 1] with samples [first_sample, first_sample + count) of the global order.
+  /// Not thread-safe.
   void read(int64_t first_sample, int64_t count, int64_t* out);
 
-  /// Targets in one pass over every source.
+  /// Target tokens in one pass over every source.
   int64_t tokens_per_epoch() const;
   int64_t samples_per_epoch() const;
 
-  /// The tokenizer and counts that stand beside the sources, where they do.
+  /// Tokenizer and counts of the sources, if available.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }
 
  private:
@@ -71,11 +67,11 @@ class TokenStream {
   std::optional<TokenFiles> token_files_;
 };
 
-/// Windows of S + 1 tokens over a set in its stored order, sharing one token with the next: every token but
-/// the very first is a target exactly once.
+/// Windows of S + 1 tokens over a dataset in stored order, overlapping by one token: every token but the
+/// first is a target exactly once.
 class SequentialReader {
  public:
-  /// Opens PREFIX, or PREFIX-valid; `vocab_size` as above. UserError for unfit files and for fewer than two
+  /// Opens PREFIX, or PREFIX-valid; `vocab_size` as above. UserError for invalid files and for fewer than two
   /// tokens.
   SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size);
 
@@ -83,8 +79,8 @@ class SequentialReader {
   int64_t tokens() const { return data_.tokens(); }
   const std::string& prefix() const { return data_.prefix(); }
 
-  /// Writes sequence + 1 tokens, zeros behind the set's end, and returns how many of the targets are real.
-  /// Thread-safe.
+  /// Writes sequence + 1 tokens, padded with zeros at the end of the dataset. Returns the number of valid
+  /// targets. Thread-safe.
   int64_t read(int64_t window, int64_t* out) const;
 
   const std::optional<TokenFiles>& token_files() const { return token_files_; }

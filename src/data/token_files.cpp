@@ -39,7 +39,7 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
   if (!fs::is_regular_file(path, error)) return std::nullopt;
   const std::string bytes = read_file(path);
   if (bytes.substr(0, 64).find(kFormat) == bytes.npos)
-    return std::nullopt;  // somebody else's, a corpus perhaps
+    return std::nullopt;  // another program's file, such as a corpus
   TokenFiles files;
   try {
     const auto object = ordered_json::parse(bytes);
@@ -51,9 +51,9 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
       files.splits[name] = {counts.at("documents").get<int64_t>(), counts.at("tokens").get<int64_t>(),
                             counts.at("bytes").get<int64_t>()};
     }
-  } catch (const nlohmann::json::exception& broken) {
-    throw UserError(path + ": broken (" + broken.what() +
-                    "), expected what hero data tokenize writes; tokenize again");
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(path + ": invalid (" + error.what() +
+                    "), expected a file written by hero data tokenize; tokenize again");
   }
   return files;
 }

@@ -1,5 +1,5 @@
-// What hero data tokenize leaves beside its token files: OUT.json (counts, vocabulary) and OUT.model or
-// OUT.tokenizer.json (the tokenizer), so that training finds both. Corpora prepared elsewhere have neither.
+// Metadata that hero data tokenize writes next to its token files: OUT.json (counts, vocabulary) and
+// OUT.model or OUT.tokenizer.json (the tokenizer). Datasets of other programs have neither.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -10,23 +10,23 @@ namespace hero {
 
 struct SplitCounts {
   int64_t documents = 0;
-  int64_t tokens = 0;  // with the end-of-document tokens
+  int64_t tokens = 0;  // including EOS tokens
   int64_t bytes = 0;   // of UTF-8 text
 };
 
 struct TokenFiles {
-  std::string tokenizer;  // the path of OUT.model or OUT.tokenizer.json
+  std::string tokenizer;  // path of OUT.model or OUT.tokenizer.json
   std::string tokenizer_sha256;
   int64_t vocab_size = 0;
   int64_t eos_id = 0;                         // ends every document
-  std::map<std::string, SplitCounts> splits;  // "train", and "valid" where there is one
+  std::map<std::string, SplitCounts> splits;  // "train", and "valid" if present
 };
 
 /// Writes OUT.json.
 void write_token_files(const std::string& out, const TokenFiles& files);
 
-/// What stands beside `prefix` (OUT, OUT-train or OUT-valid, with or without .bin or .idx); nothing when
-/// there is no OUT.json. UserError when OUT.json is broken.
+/// Reads the metadata of `prefix` (OUT, OUT-train or OUT-valid, with or without .bin or .idx); nullopt
+/// without OUT.json. UserError for an invalid OUT.json.
 std::optional<TokenFiles> read_token_files(const std::string& prefix);
 
 }  // namespace hero

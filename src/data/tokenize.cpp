@@ -28,9 +28,8 @@ struct Encoded {
   std::vector<int32_t> ids;  // empty: no text
 };
 
-// Writes documents to their split as they come. The last word on validation falls late: while no document
-// fell below the fraction, the one with the smallest hash is held back, and becomes the validation set if it
-// stays that way.
+// Streams documents to their split. Until a document's hash is below the fraction, the document with the
+// smallest hash is held back; it becomes the validation set if there is no other.
 class Splitter {
  public:
   Splitter(const TokenizeOptions& options, int64_t vocab_size)
@@ -43,17 +42,17 @@ class Splitter {
   void add(Encoded document) {
     const uint64_t number = number_++;
     if (number == 0 || fraction_ == 0) return to_train(document);
-    const double draw = static_cast<double>(counter_bits(seed_, number) >> 11) * 0x1p-53;
-    if (draw < fraction_) {
+    const double hash = static_cast<double>(counter_bits(seed_, number) >> 11) * 0x1p-53;
+    if (hash < fraction_) {
       to_valid(document);
       if (held_) to_train(*held_);
       held_.reset();
-    } else if (valid_ || (held_ && draw >= held_draw_)) {
+    } else if (valid_ || (held_ && hash >= held_hash_)) {
       to_train(document);
     } else {
       if (held_) to_train(*held_);
       held_ = std::move(document);
-      held_draw_ = draw;
+      held_hash_ = hash;
     }
   }
 
@@ -90,7 +89,7 @@ class Splitter {
   IndexedWriter train_;
   std::optional<IndexedWriter> valid_;
   uint64_t seed_, number_ = 0;
-  double fraction_, held_draw_ = 0;
+  double fraction_, held_hash_ = 0;
   TokenType type_;
   std::string valid_prefix_;
   std::optional<Encoded> held_;
@@ -106,11 +105,10 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   }
   const Tokenizer tokenizer(options.tokenizer);
   if (tokenizer.eos_id() < 0) {
-    throw UserError(options.tokenizer +
-                    ": has no end-of-sequence piece (eos_id -1), expected one to end documents with" +
-                    (tokenizer.file_name() == std::string("tokenizer.json")
-                         ? " (eos_token of a tokenizer_config.json beside it)"
-                         : ""));
+    throw UserError(
+        options.tokenizer + ": no end-of-sequence token (eos_id -1), expected one to append to documents" +
+        (tokenizer.file_name() == std::string("tokenizer.json") ? " (eos_token in tokenizer_config.json)"
+                                                                : ""));
   }
   Corpus corpus(options.corpus);
   make_parent_folder(options.out);
@@ -157,7 +155,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
 
   if (splitter.empty())
     throw UserError(describe(options.corpus) + ": no text found, expected text to tokenize");
-  std::filesystem::remove(options.out + ".json");  // an older one never stands beside newer tokens
+  std::filesystem::remove(options.out + ".json");  // never leave old metadata with new tokens
   result.files.splits = splitter.finish();
   result.files.tokenizer = write_tokenizer(options.out, tokenizer);
   result.files.tokenizer_sha256 = tokenizer.hash();

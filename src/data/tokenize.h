@@ -9,8 +9,8 @@ namespace hero {
 
 struct TokenizeOptions {
   CorpusOptions corpus;
-  std::string tokenizer;         // what Tokenizer reads
-  std::string out;               // prefix of what is written
+  std::string tokenizer;         // tokenizer file or folder
+  std::string out;               // prefix of the output files
   double valid_fraction = 0.01;  // of the documents, [0, 1)
   uint64_t seed = 1234;          // of the split
   int workers = 0;               // 0: all cores
@@ -18,16 +18,16 @@ struct TokenizeOptions {
 
 struct TokenizeResult {
   TokenFiles files;
-  int64_t skipped = 0;  // no UTF-8 text
-  int64_t empty = 0;    // without text, left out
+  int64_t skipped = 0;  // documents with invalid UTF-8
+  int64_t empty = 0;    // documents without text, skipped
 };
 
-/// Turns documents into OUT-train.bin/.idx and OUT-valid.bin/.idx (one sequence a document, closed by the
-/// end-of-document id), the tokenizer (write_tokenizer) and OUT.json, on all cores; the files depend on
-/// neither thread count nor timing. A document is for validation when a hash of seed and document number
-/// falls below the fraction; the first document always trains, and of two or more at least one validates.
-/// Without validation documents (fraction 0, or a single document) there is no OUT-valid. Memory: a few MB of
-/// text a worker, or the longest documents. UserError for wrong input; nothing is written then.
+/// Tokenizes documents to OUT-train.bin/.idx and OUT-valid.bin/.idx (one sequence per document, terminated by
+/// EOS) and writes the tokenizer (write_tokenizer) and OUT.json. Uses all cores; the result is deterministic.
+/// A document goes to the validation set if a hash of seed and document index is below the fraction. The
+/// first document is always for training; with two or more, at least one is for validation. Without
+/// validation documents (fraction 0, or a single document) there is no OUT-valid. Memory: a few MB of text
+/// per worker, or the longest documents. UserError for invalid input, without writing anything.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace hero

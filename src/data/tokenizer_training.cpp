@@ -18,9 +18,9 @@ namespace hero {
 
 namespace {
 
-constexpr int64_t kFixedPieces = 5 + 256;   // <unk>, </s>, three runs of tabs, bytes
-constexpr std::size_t kBlock = 1 << 13;     // what the sample keeps or leaves, in bytes
-constexpr std::size_t kLongestWord = 4096;  // SentencePiece counts positions in 16 bits
+constexpr int64_t kFixedPieces = 5 + 256;   // <unk>, </s>, three tab pieces, bytes
+constexpr std::size_t kBlock = 1 << 13;     // sampling unit in bytes
+constexpr std::size_t kLongestWord = 4096;  // SentencePiece uses 16-bit positions
 
 using Counts = std::unordered_map<std::string, int64_t>;
 
@@ -30,10 +30,9 @@ struct Block {
   bool operator<(const Block& other) const { return priority < other.priority; }
 };
 
-// SentencePiece learns no piece that joins an ASCII letter to another ASCII character (but leading spaces),
-// that holds a digit beside anything, or a space behind anything but a space; newlines are kept from joining
-// what follows; tabs, U+2581 and U+2585 are its own marks. Cutting there loses no piece and leaves far fewer
-// distinct words.
+// SentencePiece learns no piece with an ASCII letter next to another ASCII character (except leading spaces),
+// a digit next to anything, or a space after a non-space. Newlines are never merged with following text;
+// tabs, U+2581 and U+2585 are reserved. Splitting there loses no piece and leaves far fewer distinct words.
 enum class Class { letter, digit, mark, space, newline, excluded, other };
 
 Class classify(char c) {
@@ -45,7 +44,7 @@ Class classify(char c) {
   return static_cast<unsigned char>(c) < 0x80 ? Class::mark : Class::other;
 }
 
-bool cuts(Class left, Class right) {
+bool splits_between(Class left, Class right) {
   if (left == Class::digit || right == Class::digit || left == Class::excluded || right == Class::excluded)
     return true;
   if (right == Class::space) return left != Class::space;
@@ -66,13 +65,14 @@ void count_words(std::string_view text, Counts& counts) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::string_view three = text[i] == '\xE2' ? text.substr(i, 3) : std::string_view();
-    const bool own_mark = three == "\xE2\x96\x81" || three == "\xE2\x96\x85";
+    const bool reserved = three == "\xE2\x96\x81" || three == "\xE2\x96\x85";
     const Class here = classify(text[i]);
-    if (!own_mark && here != Class::excluded && (i == begin || !cuts(classify(text[i - 1]), here))) continue;
+    if (!reserved && here != Class::excluded && (i == begin || !splits_between(classify(text[i - 1]), here)))
+      continue;
     count_part(text.substr(begin, i - begin), counts);
     begin = i;
-    if (own_mark) i += 2;
-    if (own_mark || here == Class::excluded) begin = i + 1;
+    if (reserved) i += 2;
+    if (reserved || here == Class::excluded) begin = i + 1;
   }
   count_part(text.substr(begin), counts);
 }
@@ -137,7 +137,7 @@ void for_characters(std::string_view text, F f) {
   }
 }
 
-// Cuts the words at all but the `most` most frequent characters.
+// Keeps the `most` most frequent characters and splits words at all others.
 Counts limit_alphabet(Counts counts, std::size_t most) {
   Counts characters;
   for (const auto& [word, count] : counts) {
@@ -171,7 +171,7 @@ Counts limit_alphabet(Counts counts, std::size_t most) {
   return cut;
 }
 
-// How often every word occurs.
+// Counts the occurrences of every word.
 Counts count_all(const std::vector<Block>& blocks, int workers) {
   std::vector<Counts> partial(workers);
   std::vector<std::thread> threads;
@@ -189,7 +189,7 @@ Counts count_all(const std::vector<Block>& blocks, int workers) {
   return std::move(partial[0]);
 }
 
-// "word<tab>count" in the order of the bytes: the same however the counting was shared out.
+// "word<tab>count" in byte order, independent of the number of workers.
 std::vector<std::string> sorted_lines(const Counts& counts) {
   std::vector<std::string> lines;
   lines.reserve(counts.size());
@@ -198,9 +198,9 @@ std::vector<std::string> sorted_lines(const Counts& counts) {
   return lines;
 }
 
-class Lines : public sentencepiece::SentenceIterator {
+class LineIterator : public sentencepiece::SentenceIterator {
  public:
-  explicit Lines(std::vector<std::string> lines) : lines_(std::move(lines)) {}
+  explicit LineIterator(std::vector<std::string> lines) : lines_(std::move(lines)) {}
   bool done() const override { return at_ == lines_.size(); }
   void Next() override { ++at_; }
   const std::string& value() const override { return lines_[at_]; }
@@ -211,7 +211,7 @@ class Lines : public sentencepiece::SentenceIterator {
   std::size_t at_ = 0;
 };
 
-// The number that follows `words` in a message of SentencePiece, or "".
+// The number after `words` in a SentencePiece message, or "".
 std::string number_after(const std::string& message, const std::string& words) {
   const std::size_t at = message.find(words);
   if (at == message.npos) return "";
@@ -222,11 +222,11 @@ std::string number_after(const std::string& message, const std::string& words) {
 }  // namespace
 
 TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
-  const std::string asked = "--vocab-size " + std::to_string(options.vocab_size);
+  const std::string option = "--vocab-size " + std::to_string(options.vocab_size);
   if (options.vocab_size <= kFixedPieces || options.vocab_size > 1 << 24) {
-    throw UserError(asked + ": expected " + std::to_string(kFixedPieces + 1) + " to " +
+    throw UserError(option + ": expected " + std::to_string(kFixedPieces + 1) + " to " +
                     std::to_string(1 << 24) + " (" + std::to_string(kFixedPieces) +
-                    " pieces are fixed, 256 of them the bytes)");
+                    " pieces are reserved, 256 of them bytes)");
   }
   if (options.sample_bytes < 1) {
     throw UserError("--sample-bytes " + std::to_string(options.sample_bytes) + ": expected at least 1");
@@ -238,11 +238,11 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   const auto lines_of_text =
       sorted_lines(limit_alphabet(counts, (options.vocab_size - kFixedPieces + 1) / 2));
   if (lines_of_text.empty())
-    throw UserError(describe(options.corpus) + ": no words found, expected text to learn from");
-  Lines lines(lines_of_text);
-  std::fprintf(stderr, "learning %ld pieces from %zu different words\n",
+    throw UserError(describe(options.corpus) + ": no words found, expected training text");
+  LineIterator lines(lines_of_text);
+  std::fprintf(stderr, "training a vocabulary of %ld pieces on %zu distinct words\n",
                static_cast<long>(options.vocab_size), counts.size());
-  // SentencePiece writes its thread count into the model: always 1.
+  // Always 1 thread, because SentencePiece writes the thread count into the model.
   const auto status =
       sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
                                                   {"vocab_size", std::to_string(options.vocab_size)},
@@ -266,9 +266,9 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   if (status.ok()) return result;
   const std::string message = status.error_message();
   if (const auto most = number_after(message, "Please set it to a value <= "); !most.empty()) {
-    throw UserError(asked + ": the text has too few different words, expected at most " + most);
+    throw UserError(option + ": the text has too few different words, expected at most " + most);
   }
-  throw RunError("SentencePiece cannot learn from this text: " + message);
+  throw RunError("SentencePiece training failed: " + message);
 }
 
 }  // namespace hero

@@ -22,14 +22,14 @@ struct Wait {
 struct State {
   std::mutex mutex;
   int64_t step = 0;
-  int64_t begun = 0;              // waits so far
-  std::map<int64_t, Wait> waits;  // of all threads, by number
-  double since = now();           // the last wait ended
-  std::string last;               // operation waited for
+  int64_t next_id = 0;
+  std::map<int64_t, Wait> waits;  // of all threads, by id
+  double since = now();           // end of the last wait
+  std::string last_operation;
   std::function<std::string(const std::string&)> diagnosis;
 };
 
-thread_local double waited = 0;
+thread_local double total_wait = 0;
 
 State& state() {
   static State state;
@@ -41,9 +41,12 @@ State& state() {
 Activity current_activity() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  if (s.waits.empty()) return {.step = s.step, .last = s.last, .since = s.since};
+  if (s.waits.empty()) return {.step = s.step, .last_operation = s.last_operation, .since = s.since};
   const Wait& oldest = s.waits.begin()->second;
-  return {.step = s.step, .operation = oldest.operation, .last = s.last, .since = oldest.since};
+  return {.step = s.step,
+          .operation = oldest.operation,
+          .last_operation = s.last_operation,
+          .since = oldest.since};
 }
 
 void set_current_step(int64_t step) {
@@ -52,24 +55,24 @@ void set_current_step(int64_t step) {
   s.step = step;
 }
 
-Waiting::Waiting(const std::string& operation) {
+ScopedWait::ScopedWait(const std::string& operation) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  number_ = s.begun++;
-  s.waits[number_] = {operation, now()};
+  id_ = s.next_id++;
+  s.waits[id_] = {operation, now()};
 }
 
-Waiting::~Waiting() {
+ScopedWait::~ScopedWait() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  const auto wait = s.waits.find(number_);
+  const auto wait = s.waits.find(id_);
   s.since = now();
-  waited += s.since - wait->second.since;
-  s.last = std::move(wait->second.operation);
+  total_wait += s.since - wait->second.since;
+  s.last_operation = std::move(wait->second.operation);
   s.waits.erase(wait);
 }
 
-double seconds_waited() { return waited; }
+double seconds_waited() { return total_wait; }
 
 void set_diagnosis(std::function<std::string(const std::string&)> diagnosis) {
   State& s = state();
@@ -79,12 +82,12 @@ void set_diagnosis(std::function<std::string(const std::string&)> diagnosis) {
 
 std::string diagnosis(const std::string& failure) {
   State& s = state();
-  std::function<std::string(const std::string&)> ask;
+  std::function<std::string(const std::string&)> diagnose;
   {
     const std::lock_guard lock(s.mutex);
-    ask = s.diagnosis;
+    diagnose = s.diagnosis;
   }
-  return ask ? ask(failure) : failure;
+  return diagnose ? diagnose(failure) : failure;
 }
 
 std::string one_line(const std::exception& e) {

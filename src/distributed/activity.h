@@ -1,5 +1,5 @@
 #pragma once
-// What this process is doing, for the one line that says where a run stopped and for what others are told.
+// What this process is doing, for heartbeats and for the error message of a run that fails.
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -9,35 +9,35 @@ namespace hero {
 
 struct Activity {
   int64_t step = 0;
-  std::string operation;  ///< the collective that is waited for; empty: computing
-  std::string last;       ///< the one that was waited for last
-  double since = 0;       ///< seconds on std::chrono::steady_clock when that began
+  std::string operation;       ///< collective in progress; empty: computing
+  std::string last_operation;  ///< previous collective
+  double since = 0;            ///< when this activity began, seconds on std::chrono::steady_clock
 };
 
 /// Thread-safe.
 Activity current_activity();
 void set_current_step(int64_t step);
 
-/// While it lives, this thread waits for `operation`.
-class Waiting {
+/// Marks this thread as waiting for `operation` within a scope.
+class ScopedWait {
  public:
-  explicit Waiting(const std::string& operation);
-  ~Waiting();
-  Waiting(const Waiting&) = delete;
+  explicit ScopedWait(const std::string& operation);
+  ~ScopedWait();
+  ScopedWait(const ScopedWait&) = delete;
 
  private:
-  int64_t number_;  ///< of all waits of the process
+  int64_t id_;  ///< unique within the process
 };
 
-/// Seconds that this thread has spent in Waiting so far.
+/// Total seconds that this thread has spent in ScopedWait.
 double seconds_waited();
 
-/// What to say of an operation that failed: `failure`, and which ranks are missing where that can be told. It
-/// may take some seconds to find out. World sets how.
+/// Error message for a failed operation: `failure` plus the missing ranks, if known. May take some seconds.
+/// World sets the function.
 void set_diagnosis(std::function<std::string(const std::string& failure)> diagnosis);
 std::string diagnosis(const std::string& failure);
 
-/// The message in one line, without a stack trace.
+/// The message on one line, without a stack trace.
 std::string one_line(const std::exception& e);
 
 }  // namespace hero

@@ -1,6 +1,6 @@
 #pragma once
-// PyTorch's backends of a group. Each is included by one file of its own, because their headers need what not
-// every machine has.
+// Factories of PyTorch's process group backends. Each backend has its own source file, because its headers
+// have dependencies that not every machine provides.
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -12,19 +12,19 @@ class Store;
 
 namespace hero {
 
-/// Operations of `size` processes that find one another through `store`; one that takes longer than
-/// `timeout` fails.
-using MakeBackend = c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store,
-                                                          int rank, int size,
-                                                          std::chrono::milliseconds timeout);
+/// Creates a backend for `size` processes, which rendezvous through `store`. Operations that exceed `timeout`
+/// fail.
+using BackendFactory = c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store,
+                                                             int rank, int size,
+                                                             std::chrono::milliseconds timeout);
 
-/// For CPU tensors. UserError where the program was built without gloo's headers.
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout);
+/// For CPU tensors. UserError if the program was built without Gloo's headers.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, std::chrono::milliseconds timeout);
 
-/// For CUDA tensors. libhero_cuda.so brings it when it is loaded; libhero.so does not know CUDA.
-void set_make_nccl(MakeBackend make);
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout);
+/// For CUDA tensors. libhero_cuda.so registers it when loaded; libhero.so has no CUDA dependency.
+void register_nccl_backend(BackendFactory factory);
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, std::chrono::milliseconds timeout);
 
 }  // namespace hero

@@ -1,5 +1,5 @@
-// The Gloo backend: its code lies in the torch wheel, whose headers lack gloo's. Those come from elsewhere
-// (Debian's libgloo-dev) in another version, so that nothing of gloo's own may be made here.
+// The Gloo backend. The torch wheel contains Gloo but not its headers. Headers from another source (Debian's
+// libgloo-dev) may be of a different version, so this file must not create any of Gloo's own objects.
 #include "distributed/backends.h"
 #include "io/error.h"
 
@@ -9,8 +9,8 @@
 
 namespace hero {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
   auto options = Gloo::Options::create_default(timeout);
   return c10::make_intrusive<Gloo>(store, rank, size, std::move(options));
@@ -24,10 +24,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 
 namespace hero {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int size,
-                                            std::chrono::milliseconds) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>&, int, int size,
+                                                    std::chrono::milliseconds) {
   throw UserError("WORLD_SIZE: found " + std::to_string(size) +
-                  " processes that compute on CPUs, expected 1: hero was built without gloo's headers "
+                  " processes on CPUs, expected 1: hero was built without Gloo's headers "
                   "(libgloo-dev)");
 }
 

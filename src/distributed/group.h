@@ -1,6 +1,6 @@
 #pragma once
-// Collectives over some of the processes, through PyTorch's own backends. A group of one process needs no
-// backend: its operations are copies.
+// Process groups: collectives and point-to-point messages through PyTorch's backends. A group of one process
+// needs no backend: its operations are copies.
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
@@ -15,17 +15,17 @@ class Work;
 
 namespace hero {
 
-/// An operation under way. Its tensors stay alive until it is waited for or destroyed.
-class Pending {
+/// Handle of an in-flight operation. Keeps its tensors alive until wait() or destruction.
+class AsyncWork {
  public:
-  Pending();
-  Pending(c10::intrusive_ptr<c10d::Work> work, std::string what, std::vector<at::Tensor> tensors);
-  ~Pending();
-  Pending(Pending&&) noexcept;
-  Pending& operator=(Pending&&) noexcept;
+  AsyncWork();
+  AsyncWork(c10::intrusive_ptr<c10d::Work> work, std::string what, std::vector<at::Tensor> tensors);
+  ~AsyncWork();
+  AsyncWork(AsyncWork&&) noexcept;
+  AsyncWork& operator=(AsyncWork&&) noexcept;
 
-  /// Until it is done; on a GPU, until what is launched next comes after it. RunError naming the operation,
-  /// the step and, where they can be told, the ranks that are missing.
+  /// Blocks until the operation completes; on a GPU, orders it before later work on the current stream.
+  /// RunError naming the operation, the step and, if known, the missing ranks.
   void wait();
 
  private:
@@ -34,14 +34,14 @@ class Pending {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Tensors are contiguous, of any type where they only travel; sums are the backend's (Gloo and NCCL: fp64,
-/// fp32, bf16, fp16 and integers), the same from run to run. Every operation may throw what Pending::wait
-/// throws.
+/// Tensors must be contiguous. Operations that only move data accept any dtype; sums support the backend's
+/// (Gloo and NCCL: fp64, fp32, bf16, fp16 and integers) and are deterministic. Every operation may throw what
+/// AsyncWork::wait throws.
 class Group {
  public:
-  /// This process alone, whose rank in the world is `rank`. `name`: for messages ("data ranks").
+  /// A group of this process only. `rank`: world rank. `name`: for error messages ("data ranks").
   Group(std::string name, int64_t rank);
-  /// `ranks`: of the world, ascending, two or more; `rank`: this one's place among them.
+  /// `ranks`: world ranks, ascending, two or more; `rank`: this process's rank within the group.
   Group(std::string name, std::vector<int64_t> ranks, int64_t rank,
         c10::intrusive_ptr<c10d::Backend> backend);
   ~Group();
@@ -52,29 +52,28 @@ class Group {
   const std::vector<int64_t>& ranks() const { return ranks_; }
 
   /// Sum over the ranks, in place.
-  Pending all_reduce(const at::Tensor& t) const;
-  /// out [n / size] = this rank's part of the sum of in [n].
-  Pending reduce_scatter(const at::Tensor& out, const at::Tensor& in) const;
-  /// out [n * size] = every rank's in [n], in the ranks' order.
-  Pending all_gather(const at::Tensor& out, const at::Tensor& in) const;
-  /// Rows: in_counts[r] of `in` go to rank r, out_counts[r] of `out` come from it, in the ranks' order. Any
-  /// count may be 0.
-  Pending all_to_all(const at::Tensor& out, const at::Tensor& in, std::vector<int64_t> out_counts,
-                     std::vector<int64_t> in_counts) const;
-  /// `to`, `from`: within the group, another rank. Messages between two ranks with one tag arrive in their
-  /// order.
-  Pending send(const at::Tensor& t, int64_t to, int tag) const;
-  Pending receive(const at::Tensor& t, int64_t from, int tag) const;
+  AsyncWork all_reduce(const at::Tensor& t) const;
+  /// out [n / size] = this rank's shard of the sum of in [n].
+  AsyncWork reduce_scatter(const at::Tensor& out, const at::Tensor& in) const;
+  /// out [n * size] = in [n] of all ranks, in rank order.
+  AsyncWork all_gather(const at::Tensor& out, const at::Tensor& in) const;
+  /// Sends in_counts[r] rows of `in` to rank r and receives out_counts[r] rows of `out` from it, in rank
+  /// order. Counts may be 0.
+  AsyncWork all_to_all(const at::Tensor& out, const at::Tensor& in, std::vector<int64_t> out_counts,
+                       std::vector<int64_t> in_counts) const;
+  /// `to`, `from`: another rank of the group. Messages between two ranks with the same tag arrive in order.
+  AsyncWork send(const at::Tensor& t, int64_t to, int tag) const;
+  AsyncWork receive(const at::Tensor& t, int64_t from, int tag) const;
 
  private:
-  std::string collective(const char* operation) const;
-  std::string message(const char* operation, int64_t other, int tag) const;
+  std::string describe_collective(const char* operation) const;
+  std::string describe_point_to_point(const char* operation, int64_t peer, int tag) const;
 
   std::string name_;
   std::vector<int64_t> ranks_;
   int64_t rank_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  mutable std::atomic<int64_t> operations_ = 0;  ///< collectives begun so far
+  mutable std::atomic<int64_t> operations_ = 0;  ///< collectives started
 };
 
 }  // namespace hero

@@ -12,41 +12,41 @@
 namespace hero {
 namespace {
 
-constexpr double kGrace = 2;          // seconds between a failure's explanation and the end of the process
-constexpr double kShortPause = 0.02;  // seconds between signs when something begins or ends
-constexpr size_t kListed = 8;
+constexpr double kGracePeriod = 2;       // seconds that a process has to exit after it reported a failure
+constexpr double kShortInterval = 0.02;  // seconds between heartbeats during startup and shutdown
+constexpr size_t kMaxListed = 8;
 
 template <typename Time>
 double age(Time time) {
   return std::chrono::duration<double>(Time::clock::now() - time).count();
 }
 
-std::chrono::duration<double> span(double seconds) { return std::chrono::duration<double>(seconds); }
+std::chrono::duration<double> to_duration(double seconds) { return std::chrono::duration<double>(seconds); }
 
-std::string key_of(int64_t rank) { return "sign/" + std::to_string(rank); }
+std::string heartbeat_key(int64_t rank) { return "heartbeat/" + std::to_string(rank); }
 
 std::string join(std::vector<std::string> parts) {
   std::string text;
-  for (size_t i = 0; i < std::min(parts.size(), kListed); ++i) text += (i ? "; " : "") + parts[i];
-  if (parts.size() > kListed) text += "; and " + std::to_string(parts.size() - kListed) + " more";
+  for (size_t i = 0; i < std::min(parts.size(), kMaxListed); ++i) text += (i ? "; " : "") + parts[i];
+  if (parts.size() > kMaxListed) text += "; and " + std::to_string(parts.size() - kMaxListed) + " more";
   return text;
 }
 
 }  // namespace
 
-Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> words, const Launch& launch, double timeout)
-    : words_(std::move(words)),
+Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, const Launch& launch, double timeout)
+    : store_(std::move(store)),
       launch_(launch),
       timeout_(timeout),
       interval_(std::min(timeout / 10, 2.0)),
-      patience_(std::max(4 * interval_, 1.0)),
-      serves_(launch.rank == 0 && !launch.agent_store),
-      self_("rank " + std::to_string(launch.rank) + " (" + who_am_i() + ")"),
-      peers_(launch.rank == 0 ? launch.size : 1, {.heard = Clock::now()}),
-      answered_(Clock::now()),
-      beating_([this] { beat(); }),
-      watching_([this] { watch(); }) {
-  set_diagnosis([this](const std::string& failure) { return explain(failure); });
+      unresponsive_after_(std::max(4 * interval_, 1.0)),
+      hosts_store_(launch.rank == 0 && !launch.agent_store),
+      self_("rank " + std::to_string(launch.rank) + " (" + host_and_pid() + ")"),
+      peers_(launch.rank == 0 ? launch.world_size : 1, {.received = Clock::now()}),
+      store_responded_(Clock::now()),
+      heartbeat_thread_([this] { heartbeat_loop(); }),
+      watchdog_thread_([this] { watchdog_loop(); }) {
+  set_diagnosis([this](const std::string& failure) { return report_failure(failure); });
 }
 
 Heartbeat::~Heartbeat() {
@@ -57,53 +57,54 @@ Heartbeat::~Heartbeat() {
     done_ = true;
   }
   changed_.notify_all();
-  watching_.join();
+  watchdog_thread_.join();
 }
 
 void Heartbeat::end() {
-  if (!beating_.joinable()) return;
+  if (!heartbeat_thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
-  beating_.join();
+  heartbeat_thread_.join();
   const std::lock_guard lock(mutex_);
   ended_ = true;
 }
 
-std::string Heartbeat::explain(const std::string& failure) {
+std::string Heartbeat::report_failure(const std::string& failure) {
   std::unique_lock lock(mutex_);
   if (!failure_.empty() || ended_) return failure;
   failure_ = self_ + ": " + failure;
   changed_.notify_all();
-  while (!explanation_ && age(answered_) < std::min(4 * patience_, timeout_))
-    changed_.wait_for(lock, span(kShortPause));
-  // Without an answer no destructor of the store's would come to its end.
-  if (!explanation_)
-    leave(failure_ + "; " + without_store("has not answered for " + seconds(age(answered_))));
-  if (!explanation_->starts_with(failure_)) explanation_ = failure_ + "; before that: " + *explanation_;
-  explained_ = Clock::now();
-  return *explanation_;
+  while (!report_ && age(store_responded_) < std::min(4 * unresponsive_after_, timeout_))
+    changed_.wait_for(lock, to_duration(kShortInterval));
+  // Without a response from the store its destructor would hang.
+  if (!report_)
+    terminate(failure_ + "; " +
+              store_failure("has not responded for " + format_seconds(age(store_responded_))));
+  if (!report_->starts_with(failure_)) report_ = failure_ + "; before that: " + *report_;
+  reported_ = Clock::now();
+  return *report_;
 }
 
-void Heartbeat::beat() {
+void Heartbeat::heartbeat_loop() {
   try {
     while (!exchange()) {
       std::unique_lock lock(mutex_);
-      const bool hurry = ending_ || !failure_.empty() || !all_heard();
-      changed_.wait_for(lock, span(hurry ? std::min(kShortPause, interval_) : interval_));
+      const bool urgent = ending_ || !failure_.empty() || !all_ranks_seen();
+      changed_.wait_for(lock, to_duration(urgent ? std::min(kShortInterval, interval_) : interval_));
     }
-    if (verdict_.empty()) return;
-    take_leave();
+    if (abort_reason_.empty()) return;
+    acknowledge_abort();
   } catch (const std::exception&) {
-    if (verdict_.empty()) verdict_ = without_store("has gone");
+    if (abort_reason_.empty()) abort_reason_ = store_failure("is unreachable");
   }
-  give_up();
+  deliver_abort_reason();
 }
 
-// Once with the store; true where this process has ended or there is a verdict. Throws where the store has
-// gone.
+// One round trip to the store. True if this process has ended or must abort. Throws if the store is
+// unreachable.
 bool Heartbeat::exchange() {
   bool ending;
   std::string failure;
@@ -112,141 +113,147 @@ bool Heartbeat::exchange() {
     ending = ending_;
     failure = failure_;
   }
-  words_->set(key_of(launch_.rank), dump(own_sign(++number_, ending)));
-  if (ending && !serves_) return true;
-  read_signs();
-  if (ending && all_ended()) return true;
-  if (!failure.empty()) words_->compareSet("failure", "", failure);  // the first one stays
-  judge();
-  verdict_ = find(*words_, "verdict").value_or("");
+  store_->set(heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, ending)));
+  if (ending && !hosts_store_) return true;
+  read_heartbeats();
+  if (ending && all_ranks_ended()) return true;
+  if (!failure.empty()) store_->compareSet("failure", "", failure);  // keeps the first failure
+  decide_abort();
+  abort_reason_ = try_get(*store_, "abort").value_or("");
   const std::lock_guard lock(mutex_);
-  answered_ = Clock::now();
-  return !verdict_.empty();
+  store_responded_ = Clock::now();
+  return !abort_reason_.empty();
 }
 
-void Heartbeat::read_signs() {
+void Heartbeat::read_heartbeats() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    if (peers_[rank].sign.ended) continue;
-    const auto text = find(*words_, key_of(rank));
+    if (peers_[rank].message.ended) continue;
+    const auto text = try_get(*store_, heartbeat_key(rank));
     if (!text) continue;
-    const Sign sign = parse_sign(*text);
-    if (sign.number == peers_[rank].sign.number) continue;
+    const HeartbeatMessage message = parse_heartbeat_message(*text);
+    if (message.sequence_number == peers_[rank].message.sequence_number) continue;
     const std::lock_guard lock(mutex_);
-    peers_[rank] = {sign, Clock::now()};
+    peers_[rank] = {message, Clock::now()};
   }
 }
 
-// Writes the verdict that ends all where a rank is silent for too long, or where one has failed and it is
-// clear who else is missing. Rank 0 does so; the others, who see less, only where rank 0 does not.
-void Heartbeat::judge() {
-  const auto failure = find(*words_, "failure");
-  if (failure && !failure_heard_) failure_heard_ = Clock::now();
+// Writes the abort reason once a rank has been unresponsive for too long, or once a rank has failed and it is
+// known which others are missing. The other ranks, which know less, do so only if rank 0 does not.
+void Heartbeat::decide_abort() {
+  const auto failure = try_get(*store_, "failure");
+  if (failure && !failure_seen_) failure_seen_ = Clock::now();
   double longest = 0;
-  for (size_t rank = 0; rank < peers_.size(); ++rank) longest = std::max(longest, silence(rank));
-  const double waited = failure_heard_ ? age(*failure_heard_) : 0;
+  for (size_t rank = 0; rank < peers_.size(); ++rank)
+    longest = std::max(longest, seconds_since_heartbeat(rank));
+  const double waited = failure_seen_ ? age(*failure_seen_) : 0;
   const bool first = launch_.rank == 0;
-  const bool clear = failure && (first ? longest > patience_ || waited > patience_ + interval_
-                                       : waited > 2 * (patience_ + interval_));
-  if (!clear && longest <= timeout_) return;
-  words_->compareSet("verdict", "", failure ? *failure + "; " + missing() : missing());
+  const bool complete =
+      failure && (first ? longest > unresponsive_after_ || waited > unresponsive_after_ + interval_
+                        : waited > 2 * (unresponsive_after_ + interval_));
+  if (!complete && longest <= timeout_) return;
+  store_->compareSet("abort", "",
+                     failure ? *failure + "; " + describe_missing_ranks() : describe_missing_ranks());
 }
 
-// The silent ranks, also those silent for only half as long as makes one so: what dies together does not fall
-// silent at the same moment. Where all live, who is where.
-std::string Heartbeat::missing() const {
-  std::vector<std::string> silent;
-  std::map<std::string, std::vector<int64_t>> places;
+// The unresponsive ranks, including those past half the limit: processes that die together do not stop at the
+// same moment. If all ranks respond, their activities.
+std::string Heartbeat::describe_missing_ranks() const {
+  std::vector<std::string> unresponsive;
+  std::map<std::string, std::vector<int64_t>> activities;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const Sign& sign = peers_[rank].sign;
-    if (silence(rank) > patience_ / 2)
-      silent.push_back(name(rank) + " has given no sign for " + seconds(silence(rank)) + "; it was " +
-                       place(sign));
+    const HeartbeatMessage& message = peers_[rank].message;
+    if (seconds_since_heartbeat(rank) > unresponsive_after_ / 2)
+      unresponsive.push_back(rank_name(rank) + " has sent no heartbeat for " +
+                             format_seconds(seconds_since_heartbeat(rank)) + "; it was " + describe(message));
     else
-      places[sign.ended ? "has ended at step " + std::to_string(sign.step) : "is " + place(sign)].push_back(
-          rank);
+      activities[message.ended ? "has ended at step " + std::to_string(message.step)
+                               : "is " + describe(message)]
+          .push_back(rank);
   }
-  if (!silent.empty()) return join(silent);
-  std::vector<std::string> lively;
-  for (const auto& [place, ranks] : places) {
+  if (!unresponsive.empty()) return join(unresponsive);
+  std::vector<std::string> responsive;
+  for (const auto& [activity, ranks] : activities) {
     std::string others;
-    for (size_t i = 1; i < std::min(ranks.size(), kListed); ++i)
+    for (size_t i = 1; i < std::min(ranks.size(), kMaxListed); ++i)
       others += (i == 1 ? ", as are ranks " : ", ") + std::to_string(ranks[i]);
-    if (ranks.size() > kListed) others += ", ...";
-    lively.push_back(name(ranks[0]) + " " + place + others);
+    if (ranks.size() > kMaxListed) others += ", ...";
+    responsive.push_back(rank_name(ranks[0]) + " " + activity + others);
   }
-  return "no rank is silent: " + join(lively);
+  return "all ranks respond: " + join(responsive);
 }
 
-// Says that this process has read the verdict; where it serves the store, it waits for the others to read it.
-void Heartbeat::take_leave() {
-  words_->set(key_of(launch_.rank), dump(own_sign(++number_, true)));
+// Confirms that this process has read the abort reason. If it hosts the store, waits until the others have
+// too.
+void Heartbeat::acknowledge_abort() {
+  store_->set(heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, true)));
   const auto since = Clock::now();
-  while (serves_ && !all_ended() && age(since) < patience_ / 2) {
-    std::this_thread::sleep_for(span(std::min(kShortPause, interval_)));
-    read_signs();
+  while (hosts_store_ && !all_ranks_ended() && age(since) < unresponsive_after_ / 2) {
+    std::this_thread::sleep_for(to_duration(std::min(kShortInterval, interval_)));
+    read_heartbeats();
   }
 }
 
-// The verdict goes to the main thread where that asks for an explanation. Otherwise it may hang, and the
-// process ends here.
-void Heartbeat::give_up() {
+// Passes the abort reason to the main thread if that waits in report_failure(). Otherwise the main thread may
+// hang, so the process is terminated here.
+void Heartbeat::deliver_abort_reason() {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) {
-      explanation_ = verdict_;
+      report_ = abort_reason_;
       changed_.notify_all();
       return;
     }
   }
-  leave(self_ + " ends " + place(own_sign(0, true)) + ": " + verdict_);
+  terminate(self_ + " aborts " + describe(make_heartbeat_message(0, true)) + ": " + abort_reason_);
 }
 
-// Ends the process where the store hangs, or the main thread after a failure.
-void Heartbeat::watch() {
+// Terminates the process if the store hangs, or the main thread after a failure.
+void Heartbeat::watchdog_loop() {
   std::unique_lock lock(mutex_);
   auto last = Clock::now();
   while (!done_) {
-    changed_.wait_for(lock, span(std::min(interval_, 0.5)));
-    // Where this process itself was stopped, the store may answer well.
-    if (age(last) > patience_) answered_ = Clock::now();
+    changed_.wait_for(lock, to_duration(std::min(interval_, 0.5)));
+    // If this process itself was suspended, the store may be fine.
+    if (age(last) > unresponsive_after_) store_responded_ = Clock::now();
     last = Clock::now();
-    if (explained_ && age(*explained_) > kGrace) leave(*explanation_);
-    if (failure_.empty() && !ended_ && age(answered_) > timeout_ + interval_)
-      leave(self_ + " ends " + place(own_sign(0, true)) + ": " +
-            without_store("has not answered for " + seconds(age(answered_))));
+    if (reported_ && age(*reported_) > kGracePeriod) terminate(*report_);
+    if (failure_.empty() && !ended_ && age(store_responded_) > timeout_ + interval_)
+      terminate(self_ + " aborts " + describe(make_heartbeat_message(0, true)) + ": " +
+                store_failure("has not responded for " + format_seconds(age(store_responded_))));
   }
 }
 
-void Heartbeat::leave(const std::string& text) const {
+void Heartbeat::terminate(const std::string& text) const {
   const std::string line = "hero: " + text + "\n";
-  // Not through stdio, whose locks a hanging thread may hold.
+  // Not through stdio: a hanging thread may hold its locks.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(1);
 }
 
-// Seconds; 0 for a rank that has ended, and for this one.
-double Heartbeat::silence(int64_t rank) const {
-  return rank == launch_.rank || peers_[rank].sign.ended ? 0 : age(peers_[rank].heard);
+// 0 for this rank and for ranks that have ended.
+double Heartbeat::seconds_since_heartbeat(int64_t rank) const {
+  return rank == launch_.rank || peers_[rank].message.ended ? 0 : age(peers_[rank].received);
 }
 
-bool Heartbeat::all_heard() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.sign.number > 0; });
+bool Heartbeat::all_ranks_seen() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.message.sequence_number > 0; });
 }
 
-bool Heartbeat::all_ended() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.sign.ended; });
+bool Heartbeat::all_ranks_ended() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.message.ended; });
 }
 
-std::string Heartbeat::name(int64_t rank) const {
-  const std::string& who = peers_[rank].sign.who;
-  return "rank " + std::to_string(rank) + (who.empty() ? "" : " (" + who + ")");
+std::string Heartbeat::rank_name(int64_t rank) const {
+  const std::string& process = peers_[rank].message.process;
+  return "rank " + std::to_string(rank) + (process.empty() ? "" : " (" + process + ")");
 }
 
-std::string Heartbeat::without_store(const std::string& how) const {
-  const std::string place_of_store = launch_.host + ":" + std::to_string(launch_.port);
-  if (launch_.agent_store) return "the launcher's store at " + place_of_store + " " + how;
-  return name(0) + ", which serves the store at " + place_of_store + ", " + how + "; it was " +
-         place(peers_[0].sign);
+std::string Heartbeat::store_failure(const std::string& how) const {
+  const std::string address = launch_.host + ":" + std::to_string(launch_.port);
+  if (launch_.agent_store) return "the launcher's store at " + address + " " + how;
+  return rank_name(0) + ", which hosts the store at " + address + ", " + how + "; it was " +
+         describe(peers_[0].message);
 }
 
 }  // namespace hero

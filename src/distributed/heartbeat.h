@@ -1,7 +1,7 @@
 #pragma once
-// Signs of life. Every process writes one to the store now and then; rank 0 reads all of them, everybody
-// reads rank 0's. Whoever fails says so there, rank 0 adds which ranks are silent and where they were, and
-// all end with that text, also those whose main thread hangs in an operation that nobody will complete.
+// Heartbeats. Every process writes one to the store periodically; rank 0 reads all of them, the others read
+// rank 0's. A failing process reports its failure in the store, rank 0 adds the unresponsive ranks and their
+// last activity, and all processes abort with that message, even if their main thread hangs in a collective.
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -13,70 +13,71 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "distributed/heartbeat_message.h"
 #include "distributed/launch.h"
-#include "distributed/sign.h"
 
 namespace hero {
 
 class Heartbeat {
  public:
-  /// `words`: a store that nobody waits in. A rank or a store silent for `timeout` seconds ends this process.
-  Heartbeat(c10::intrusive_ptr<c10d::Store> words, const Launch& launch, double timeout);
-  /// As end().
+  /// `store`: must not be used for blocking waits. Terminates this process if a rank or the store is
+  /// unresponsive for `timeout` seconds.
+  Heartbeat(c10::intrusive_ptr<c10d::Store> store, const Launch& launch, double timeout);
+  /// Calls end().
   ~Heartbeat();
 
-  /// Tells all that this process has failed, and ends them. Returns `failure` and what is known of the
-  /// others, after a few signs' time. This process is to end too; it is ended where it has not two seconds
+  /// Reports that this process has failed; all ranks abort. Returns `failure` plus the state of the other
+  /// ranks, after a few heartbeats. The caller must exit; otherwise the process is terminated two seconds
   /// later.
-  std::string explain(const std::string& failure);
+  std::string report_failure(const std::string& failure);
 
-  /// This process ends in order. Where it serves the store, it waits here until all have ended.
+  /// Announces the normal end of this process. If it hosts the store, waits until all ranks have ended.
   void end();
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Peer {
-    Sign sign;
-    Clock::time_point heard;
+    HeartbeatMessage message;
+    Clock::time_point received;
   };
 
-  // Of the beating thread.
-  void beat();
+  // Heartbeat thread.
+  void heartbeat_loop();
   bool exchange();
-  void read_signs();
-  void judge();
-  std::string missing() const;
-  void take_leave();
-  void give_up();
+  void read_heartbeats();
+  void decide_abort();
+  std::string describe_missing_ranks() const;
+  void acknowledge_abort();
+  void deliver_abort_reason();
 
-  void watch();
-  [[noreturn]] void leave(const std::string& text) const;
-  double silence(int64_t rank) const;
-  bool all_heard() const;
-  bool all_ended() const;
-  std::string name(int64_t rank) const;
-  std::string without_store(const std::string& how) const;
+  void watchdog_loop();
+  [[noreturn]] void terminate(const std::string& text) const;
+  double seconds_since_heartbeat(int64_t rank) const;
+  bool all_ranks_seen() const;
+  bool all_ranks_ended() const;
+  std::string rank_name(int64_t rank) const;
+  std::string store_failure(const std::string& how) const;
 
-  const c10::intrusive_ptr<c10d::Store> words_;
+  const c10::intrusive_ptr<c10d::Store> store_;
   const Launch launch_;
-  const double timeout_, interval_, patience_;  ///< seconds; after `patience_` a rank counts as silent
-  const bool serves_;
+  const double timeout_, interval_, unresponsive_after_;  ///< seconds
+  const bool hosts_store_;
   const std::string self_;  ///< "rank 2 (host a, pid 5)"
 
-  // Of the beating thread.
-  int64_t number_ = 0;   ///< of the last sign
-  std::string verdict_;  ///< that ends all; empty: none
-  std::optional<Clock::time_point> failure_heard_;
+  // Heartbeat thread only.
+  int64_t sequence_number_ = 0;  ///< of the last message
+  std::string abort_reason_;     ///< empty: none
+  std::optional<Clock::time_point> failure_seen_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Peer> peers_;     ///< rank 0 hears all, the others rank 0; written by the beating thread
-  Clock::time_point answered_;  ///< when the store did last
-  std::string failure_;         ///< of this process
-  std::optional<std::string> explanation_;
-  std::optional<Clock::time_point> explained_;
+  std::vector<Peer> peers_;  ///< on rank 0 all ranks, elsewhere rank 0; written by the heartbeat thread
+  Clock::time_point store_responded_;  ///< last response
+  std::string failure_;                ///< of this process
+  std::optional<std::string> report_;
+  std::optional<Clock::time_point> reported_;
   bool ending_ = false, ended_ = false, done_ = false;
-  std::thread beating_, watching_;
+  std::thread heartbeat_thread_, watchdog_thread_;
 };
 
 }  // namespace hero

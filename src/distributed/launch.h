@@ -1,23 +1,23 @@
 #pragma once
-// Who this process is among those of a run. torchrun says so, or any launcher that sets RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT; without these, it is one process alone.
+// Rank and world size, from the environment variables that torchrun or another launcher sets: RANK,
+// WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without these, a single process.
 #include <cstdint>
 #include <string>
 
 namespace hero {
 
-/// What the launcher says.
+/// Settings from the launcher.
 struct Launch {
-  int64_t rank = 0, size = 1;
-  int64_t local_rank = 0, local_size = 1;  ///< among the processes of this machine
-  std::string host;                        ///< MASTER_ADDR; empty: alone
-  int64_t port = 0;
-  std::string run;           ///< TORCHELASTIC_RUN_ID
-  int64_t restarts = 0;      ///< TORCHELASTIC_RESTART_COUNT
-  bool agent_store = false;  ///< the launcher serves the store (TORCHELASTIC_USE_AGENT_STORE)
+  int64_t rank = 0, world_size = 1;
+  int64_t local_rank = 0, local_world_size = 1;  ///< on this machine
+  std::string host;                              ///< MASTER_ADDR; empty: single process
+  int64_t port = 0;                              ///< MASTER_PORT
+  std::string run_id;                            ///< TORCHELASTIC_RUN_ID
+  int64_t restart_count = 0;                     ///< TORCHELASTIC_RESTART_COUNT
+  bool agent_store = false;  ///< the launcher hosts the store (TORCHELASTIC_USE_AGENT_STORE)
 };
 
-/// From the environment. UserError naming the variable that is missing or no number in its bounds.
+/// Reads the environment. UserError naming a variable that is missing, not a number or out of range.
 Launch read_launch();
 
 }  // namespace hero

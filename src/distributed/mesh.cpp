@@ -5,7 +5,7 @@
 namespace hero {
 namespace {
 
-std::vector<int64_t> every(int64_t first, int64_t count, int64_t stride) {
+std::vector<int64_t> strided_ranks(int64_t first, int64_t count, int64_t stride) {
   std::vector<int64_t> ranks;
   for (int64_t i = 0; i < count; ++i) ranks.push_back(first + i * stride);
   return ranks;
@@ -13,12 +13,12 @@ std::vector<int64_t> every(int64_t first, int64_t count, int64_t stride) {
 
 }  // namespace
 
-std::vector<int64_t> Mesh::data_ranks() const { return every(rank - data_rank(), data, 1); }
-std::vector<int64_t> Mesh::expert_ranks() const { return every(rank - expert_rank(), expert, 1); }
+std::vector<int64_t> Mesh::data_ranks() const { return strided_ranks(rank - data_rank(), data, 1); }
+std::vector<int64_t> Mesh::expert_ranks() const { return strided_ranks(rank - expert_rank(), expert, 1); }
 std::vector<int64_t> Mesh::replica_ranks() const {
-  return every(rank - data_rank() + expert_rank(), data / expert, expert);
+  return strided_ranks(rank - data_rank() + expert_rank(), data / expert, expert);
 }
-std::vector<int64_t> Mesh::pipeline_ranks() const { return every(data_rank(), pipeline, data); }
+std::vector<int64_t> Mesh::pipeline_ranks() const { return strided_ranks(data_rank(), pipeline, data); }
 
 Mesh make_mesh(const Config& config, int64_t rank, int64_t size) {
   const auto& p = config.parallel;

@@ -1,6 +1,6 @@
 #pragma once
-// Where a process stands among the others: rank = pipeline * data ranks + data. Data ranks that follow one
-// another split the experts among them, so that their traffic stays within a machine.
+// The device mesh: rank = pipeline rank * data ranks + data rank. Consecutive data ranks form an
+// expert-parallel group, which keeps expert traffic within a machine.
 #include <cstdint>
 #include <vector>
 
@@ -17,15 +17,16 @@ struct Mesh {
   int64_t pipeline_rank() const { return rank / data; }
   int64_t expert_rank() const { return rank % data % expert; }
 
-  /// World ranks of this process's groups, ascending: those of its stage; those of its stage that split one
-  /// set of experts; those that hold the same experts; those of all stages with its part of the batch.
+  /// World ranks of this process's groups, ascending: data parallel (same stage); expert parallel (same
+  /// stage, experts sharded); replicas of the same experts; pipeline parallel (all stages, same part of the
+  /// batch).
   std::vector<int64_t> data_ranks() const;
   std::vector<int64_t> expert_ranks() const;
   std::vector<int64_t> replica_ranks() const;
   std::vector<int64_t> pipeline_ranks() const;
 };
 
-/// The mesh of this configuration in a world of `size` processes. UserError naming the key that does not fit.
+/// The mesh of this configuration for world size `size`. UserError naming the key that does not fit.
 Mesh make_mesh(const Config& config, int64_t rank, int64_t size);
 
 }  // namespace hero

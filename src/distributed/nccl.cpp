@@ -8,19 +8,19 @@
 namespace hero {
 namespace {
 
-MakeBackend& the_maker() {
-  static MakeBackend make = nullptr;
-  return make;
+BackendFactory& nccl_factory() {
+  static BackendFactory factory = nullptr;
+  return factory;
 }
 
 }  // namespace
 
-void set_make_nccl(MakeBackend make) { the_maker() = make; }
+void register_nccl_backend(BackendFactory factory) { nccl_factory() = factory; }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout) {
-  TORCH_CHECK(the_maker(), "make_nccl: libhero_cuda.so is not loaded");
-  return the_maker()(store, rank, size, timeout);
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, std::chrono::milliseconds timeout) {
+  TORCH_CHECK(nccl_factory(), "make_nccl_backend: libhero_cuda.so is not loaded");
+  return nccl_factory()(store, rank, size, timeout);
 }
 
 }  // namespace hero

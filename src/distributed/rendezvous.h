@@ -1,5 +1,5 @@
 #pragma once
-// How the processes of a run find one another.
+// Rendezvous of the processes of a run through a TCPStore.
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
@@ -11,18 +11,18 @@
 
 namespace hero {
 
-/// What all processes of one start of a run can read and write: keys of earlier starts do not show, even
-/// where the launcher's store outlives them.
+/// Key-value stores of one start of a run. Keys of earlier starts are not visible, even if the launcher's
+/// store outlives them.
 struct Stores {
-  c10::intrusive_ptr<c10d::Store> groups;  ///< for backends, which wait in it
-  c10::intrusive_ptr<c10d::Store> words;   ///< a connection of its own; nobody may wait in it
+  c10::intrusive_ptr<c10d::Store> groups;    ///< for process group backends, which wait in it
+  c10::intrusive_ptr<c10d::Store> messages;  ///< separate connection; no blocking waits
 };
 
-/// Connects to MASTER_ADDR:MASTER_PORT (rank 0 serves there unless the launcher does) and waits for all
-/// ranks. RunError after `timeout` seconds, naming who did not come.
-Stores meet(const Launch& launch, double timeout);
+/// Connects to MASTER_ADDR:MASTER_PORT, where rank 0 hosts the store unless the launcher does, and waits for
+/// all ranks. RunError after `timeout` seconds, naming the missing ranks.
+Stores rendezvous(const Launch& launch, double timeout);
 
-/// The value of `key`, if it is there. Throws what the store throws.
-std::optional<std::string> find(c10d::Store& words, const std::string& key);
+/// The value of `key`, if set. Does not wait. Throws what the store throws.
+std::optional<std::string> try_get(c10d::Store& store, const std::string& key);
 
 }  // namespace hero

@@ -25,21 +25,21 @@ std::vector<int64_t> all_ranks(int64_t size) {
   return ranks;
 }
 
-using Facts = std::vector<std::pair<std::string, std::string>>;
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-std::string value_of(const Facts& facts, const std::string& key) {
-  for (const auto& [name, value] : facts)
+std::string value_of(const NamedValues& values, const std::string& key) {
+  for (const auto& [name, value] : values)
     if (name == key) return value;
-  return "nothing";
+  return "no value";
 }
 
-// "" where they are equal.
-std::string difference(const Facts& mine, const Facts& theirs, int64_t rank) {
-  for (const Facts* facts : {&theirs, &mine}) {
-    for (const auto& [key, value] : *facts) {
+// "" if they are equal.
+std::string difference(const NamedValues& mine, const NamedValues& theirs, int64_t rank) {
+  for (const NamedValues* values : {&theirs, &mine}) {
+    for (const auto& [key, value] : *values) {
       const std::string here = value_of(mine, key), there = value_of(theirs, key);
       if (here != there)
-        return key + ": found " + here + " on rank " + std::to_string(rank) + " (" + who_am_i() +
+        return key + ": found " + here + " on rank " + std::to_string(rank) + " (" + host_and_pid() +
                "), expected " + there + " as on rank 0";
     }
   }
@@ -51,51 +51,54 @@ std::string difference(const Facts& mine, const Facts& theirs, int64_t rank) {
 World::World(const Launch& launch, double timeout)
     : launch_(launch),
       timeout_(timeout),
-      stores_(std::make_unique<Stores>(meet(launch, timeout))),
-      heartbeat_(launch.size == 1 ? nullptr : std::make_unique<Heartbeat>(stores_->words, launch, timeout)) {}
+      stores_(std::make_unique<Stores>(rendezvous(launch, timeout))),
+      heartbeat_(launch.world_size == 1 ? nullptr
+                                        : std::make_unique<Heartbeat>(stores_->messages, launch, timeout)) {}
 
 World::World(const Launch& launch, const Config& config, at::Device device)
     : World(launch, config.parallel.timeout) {
-  form(config, device);
+  init_process_groups(config, device);
 }
 
-void World::form(const Config& config, at::Device device) {
-  mesh_ = make_mesh(config, launch_.rank, launch_.size);
+void World::init_process_groups(const Config& config, at::Device device) {
+  mesh_ = make_mesh(config, launch_.rank, launch_.world_size);
   device_ = device;
   timeout_ = config.parallel.timeout;
-  all_ = make_group("all ranks", all_ranks(launch_.size));
+  all_ = make_group("all ranks", all_ranks(launch_.world_size));
   data_ = make_group("data ranks", mesh_.data_ranks());
   expert_ = make_group("expert ranks", mesh_.expert_ranks());
   replica_ = make_group("replica ranks", mesh_.replica_ranks());
-  const char* lanes[] = {"activations", "activations, wrapped", "gradients", "gradients, wrapped"};
-  for (int lane = 0; lane < 4; ++lane) {
-    const bool wraps = lane % 2 == 1;
+  const char* channels[] = {"activations", "activations, wrapped", "gradients", "gradients, wrapped"};
+  for (int channel = 0; channel < 4; ++channel) {
+    const bool wraps = channel % 2 == 1;
     if (mesh_.pipeline > 1 && (!wraps || config.parallel.chunks > 1))
-      lanes_[lane] = make_group("pipeline ranks (" + std::string(lanes[lane]) + ")", mesh_.pipeline_ranks());
+      channels_[channel] =
+          make_group("pipeline ranks (" + std::string(channels[channel]) + ")", mesh_.pipeline_ranks());
   }
 }
 
 World::~World() {
   if (!heartbeat_) return;
   if (std::uncaught_exceptions() > 0)
-    heartbeat_->explain("step " + std::to_string(current_activity().step) +
-                        ": given up for the reason it gives");
+    heartbeat_->report_failure("step " + std::to_string(current_activity().step) +
+                               ": failed; see the error output of that process");
   heartbeat_->end();
 }
 
 std::unique_ptr<Group> World::make_group(const std::string& name, const std::vector<int64_t>& ranks) const {
   if (ranks.size() == 1) return std::make_unique<Group>(name, launch_.rank);
-  const auto place = std::find(ranks.begin(), ranks.end(), launch_.rank) - ranks.begin();
-  const auto make = device_.is_cuda() ? make_nccl : make_gloo;
+  const auto group_rank = std::find(ranks.begin(), ranks.end(), launch_.rank) - ranks.begin();
+  const auto make_backend = device_.is_cuda() ? make_nccl_backend : make_gloo_backend;
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(ranks[0]), stores_->groups);
   const std::string what = "connecting " + name;
-  const Waiting waiting(what);
+  const ScopedWait waiting(what);
   try {
     const auto timeout =
         std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_));
     return std::make_unique<Group>(
-        name, ranks, place, make(store, static_cast<int>(place), static_cast<int>(ranks.size()), timeout));
+        name, ranks, group_rank,
+        make_backend(store, static_cast<int>(group_rank), static_cast<int>(ranks.size()), timeout));
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {
@@ -103,53 +106,53 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
   }
 }
 
-void World::tell(const std::string& key, const std::string& value) const {
+void World::set(const std::string& key, const std::string& value) const {
   try {
-    stores_->words->set(key, value);
+    stores_->messages->set(key, value);
   } catch (const std::exception& e) {
-    throw RunError(diagnosis("telling " + key + " failed: " + one_line(e)));
+    throw RunError(diagnosis("store set of " + key + " failed: " + one_line(e)));
   }
 }
 
-std::string World::hear(const std::string& key) const {
-  const Waiting waiting("hearing of " + key);
+std::string World::get(const std::string& key) const {
+  const ScopedWait waiting("store get of " + key);
   const auto begin = Clock::now();
   const std::chrono::duration<double> longest(timeout_);
   auto pause = std::chrono::milliseconds(1);
   try {
     while (Clock::now() - begin < longest) {
-      if (const auto value = find(*stores_->words, key)) return *value;
+      if (const auto value = try_get(*stores_->messages, key)) return *value;
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::milliseconds(100));
     }
   } catch (const std::exception& e) {
-    throw RunError(diagnosis("hearing of " + key + " failed: " + one_line(e)));
+    throw RunError(diagnosis("store get of " + key + " failed: " + one_line(e)));
   }
-  throw RunError(diagnosis("step " + std::to_string(current_activity().step) + ": nobody has told " + key +
-                           " within " + seconds(timeout_) + " (parallel.timeout)"));
+  throw RunError(diagnosis("step " + std::to_string(current_activity().step) + ": key " + key +
+                           " was not set within " + format_seconds(timeout_) + " (parallel.timeout)"));
 }
 
-void World::agree(const Facts& facts) const {
-  const std::string prefix = "agree/" + std::to_string(agreements_++) + "/";
-  if (first()) {
-    tell(prefix + "facts", nlohmann::json(facts).dump());
-    std::string verdict;
-    for (int64_t rank = 1; rank < launch_.size; ++rank) {
-      const std::string found = hear(prefix + std::to_string(rank));
-      if (verdict.empty()) verdict = found;
+void World::check_same_on_all_ranks(const NamedValues& values) const {
+  const std::string prefix = "check/" + std::to_string(checks_++) + "/";
+  if (is_rank_zero()) {
+    set(prefix + "values", nlohmann::json(values).dump());
+    std::string error;
+    for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
+      const std::string found = get(prefix + std::to_string(rank));
+      if (error.empty()) error = found;
     }
-    tell(prefix + "verdict", verdict);
+    set(prefix + "error", error);
   } else {
-    const Facts expected = nlohmann::json::parse(hear(prefix + "facts"));
-    tell(prefix + std::to_string(launch_.rank), difference(facts, expected, launch_.rank));
+    const NamedValues expected = nlohmann::json::parse(get(prefix + "values"));
+    set(prefix + std::to_string(launch_.rank), difference(values, expected, launch_.rank));
   }
-  const std::string verdict = hear(prefix + "verdict");
-  if (verdict.empty()) return;
-  dismiss();
-  throw UserError(verdict);
+  const std::string error = get(prefix + "error");
+  if (error.empty()) return;
+  stop_heartbeat();
+  throw UserError(error);
 }
 
-void World::dismiss() const {
+void World::stop_heartbeat() const {
   if (heartbeat_) heartbeat_->end();
 }
 

@@ -15,12 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// transformers' own class builds shared experts of no width where there are none, and asks for their weights.
+// Without shared experts, transformers' DeepseekV3 class creates zero-width ones and requires their weights.
 void add_empty_shared_experts(const Config& config,
                               std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   const ModelConfig& model = config.model;
   if (model.model_type != "deepseek_v3" || model.n_shared_experts > 0) return;
-  if (!modelling_code(config).empty()) return;
+  if (!modeling_code(config).empty()) return;
   for (int64_t i = model.first_k_dense_replace; i < model.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.shared_experts.";
     tensors.emplace_back(prefix + "gate_proj.weight", at::empty({0, model.hidden_size}));
@@ -35,7 +35,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   std::error_code error;
   if (fs::exists(folder, error) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error))) {
     throw UserError(folder.string() + ": found " +
-                    (fs::is_directory(folder, error) ? "files in it" : "a file") +
+                    (fs::is_directory(folder, error) ? "a non-empty folder" : "a file") +
                     ", expected a new or empty folder");
   }
   const ModelConfig& m = model.config().model;
@@ -45,7 +45,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
          << " to export: config.json has no key for it";
     throw UserError(text.str());
   }
-  auto tensors = model.parameters().disk_tensors();
+  auto tensors = model.parameters().state_dict();
   const auto& buffers = model.parameters().buffers();
   const auto type = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   for (auto& [name, tensor] : tensors)
@@ -54,27 +54,27 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   std::vector<TensorView> views;
   for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
 
-  auto texts = options.texts;
-  texts["config.json"] =
+  auto files = options.files;
+  files["config.json"] =
       model_config_json(model.config(), options.eos, options.dtype == "bf16" ? "bfloat16" : "float32");
   const std::string eos = options.eos >= 0 ? std::to_string(options.eos) : "null";
-  texts["generation_config.json"] = "{\n  \"eos_token_id\": " + eos + "\n}\n";
-  texts.merge(modelling_code(model.config()));
+  files["generation_config.json"] = "{\n  \"eos_token_id\": " + eos + "\n}\n";
+  files.merge(modeling_code(model.config()));
 
-  // "a/b/" has no file name of its own.
-  const fs::path place = folder.has_filename() ? folder : folder.parent_path();
-  const fs::path unfinished = place.string() + ".tmp-" + std::to_string(getpid());
+  // "a/b/" has an empty file name.
+  const fs::path target = folder.has_filename() ? folder : folder.parent_path();
+  const fs::path temporary = target.string() + ".tmp-" + std::to_string(getpid());
   const std::string failed = "cannot export to " + folder.string() + ": ";
   try {
-    fs::remove_all(unfinished);
-    fs::create_directories(unfinished);
-    write_sharded(unfinished, "model", views, options.max_shard_bytes);
-    for (const auto& [name, text] : texts) write_durable(unfinished / name, text);
-    sync_folder(unfinished);
-    if (fs::exists(place)) fs::remove(place);
-    fs::rename(unfinished, place);
+    fs::remove_all(temporary);
+    fs::create_directories(temporary);
+    write_sharded(temporary, "model", views, options.max_shard_bytes);
+    for (const auto& [name, text] : files) write_durable(temporary / name, text);
+    sync_folder(temporary);
+    if (fs::exists(target)) fs::remove(target);
+    fs::rename(temporary, target);
   } catch (const std::exception& reason) {
-    fs::remove_all(unfinished, error);
+    fs::remove_all(temporary, error);
     throw RunError(failed + reason.what());
   }
 }

@@ -17,46 +17,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Type {
+struct Dtype {
   const char* name;
   at::ScalarType type;
 };
-constexpr Type kTypes[] = {{"F32", at::kFloat},
-                           {"BF16", at::kBFloat16},
-                           {"F16", at::kHalf},
-                           {"F64", at::kDouble},
-                           {"I64", at::kLong}};
+constexpr Dtype kDtypes[] = {{"F32", at::kFloat},
+                             {"BF16", at::kBFloat16},
+                             {"F16", at::kHalf},
+                             {"F64", at::kDouble},
+                             {"I64", at::kLong}};
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+std::string format_shape(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
 }
 
-std::optional<at::ScalarType> floating_type(const TensorView& view) {
-  for (const auto& [name, type] : kTypes)
+std::optional<at::ScalarType> floating_point_type(const TensorView& view) {
+  for (const auto& [name, type] : kDtypes)
     if (view.dtype == name && at::isFloatingType(type)) return type;
   return std::nullopt;
 }
 
-// [E, D] of a baseline router, where the model's router is [E, D + M*E].
+// Whether the file holds a baseline router [E, D] and the model has a router [E, D + M*E].
 bool lacks_history(const TensorView& found, const std::string& name, const std::vector<int64_t>& shape,
                    int64_t hidden) {
   return name.ends_with(".mlp.gate.weight") && shape[1] > hidden &&
          found.shape == std::vector<int64_t>{shape[0], hidden};
 }
 
-// What the file offers for this tensor of the model: it, or the part of it without history.
-std::vector<int64_t> shape_on_file(const ShardedReader& reader, const std::string& name,
-                                   const std::vector<int64_t>& shape, int64_t hidden, bool new_history) {
+// The shape expected in the file: that of the model's tensor, or of its part without history weights.
+std::vector<int64_t> expected_shape(const ShardedReader& reader, const std::string& name,
+                                    const std::vector<int64_t>& shape, int64_t hidden, bool new_history) {
   const TensorView* found = reader.find(name);
   return found && new_history && lacks_history(*found, name, shape, hidden)
              ? std::vector<int64_t>{shape[0], hidden}
              : shape;
 }
 
-// Tensors that say nothing this model does not know: a tied output head, shared experts of no width.
-bool redundant(const ShardedReader& reader, const std::string& name, const ModelConfig& model) {
+// Tensors without additional information: a tied output head, zero-width shared experts.
+bool is_redundant(const ShardedReader& reader, const std::string& name, const ModelConfig& model) {
   const TensorView& found = *reader.find(name);
   if (found.bytes() == 0) return true;
   const TensorView* embedding = reader.find("model.embed_tokens.weight");
@@ -67,28 +67,28 @@ bool redundant(const ShardedReader& reader, const std::string& name, const Model
 
 void check_all(const ShardedReader& reader, const std::string& where, const Config& config,
                bool new_history) {
-  std::set<std::string> known;
+  std::set<std::string> expected;
   for_each_weight(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
-    known.insert(name);
+    expected.insert(name);
     find_tensor(reader, where, name,
-                shape_on_file(reader, name, shape, config.model.hidden_size, new_history));
+                expected_shape(reader, name, shape, config.model.hidden_size, new_history));
   });
   for (const auto& name : reader.names()) {
-    if (known.count(name) || redundant(reader, name, config.model)) continue;
-    throw UserError(where + ": tensor " + one_line(name, 200) +
-                    " has no place in this model: the weights of another model, or of " +
-                    "parts that this program lacks (biases, multi-token prediction ...)");
+    if (expected.count(name) || is_redundant(reader, name, config.model)) continue;
+    throw UserError(where + ": unexpected tensor " + one_line(name, 200) +
+                    ": weights of another model, or of unsupported features (biases, multi-token " +
+                    "prediction, ...)");
   }
 }
 
 void read_all(const ShardedReader& reader, const std::string& where, Transformer& model, bool new_history) {
   const int64_t hidden = model.config().model.hidden_size;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors()) {
-    const auto whole = tensor.sizes().vec();
-    const auto shape = shape_on_file(reader, name, whole, hidden, new_history);
-    read_into(reader, where, name, shape == whole ? tensor : tensor.slice(1, 0, hidden));
+  for (const auto& [name, tensor] : model.parameters().state_dict()) {
+    const auto full_shape = tensor.sizes().vec();
+    const auto shape = expected_shape(reader, name, full_shape, hidden, new_history);
+    read_into(reader, where, name, shape == full_shape ? tensor : tensor.slice(1, 0, hidden));
   }
-  model.parameters().publish();
+  model.parameters().update_leaves();
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ void read_all(const ShardedReader& reader, const std::string& where, Transformer
 TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(tensor.is_contiguous());
   const auto host = tensor.cpu();
-  for (const auto& [dtype, type] : kTypes) {
+  for (const auto& [dtype, type] : kDtypes) {
     if (host.scalar_type() != type) continue;
     return {.name = name,
             .dtype = dtype,
@@ -104,27 +104,27 @@ TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
             .data = host.const_data_ptr(),
             .owner = tensor.is_cpu() ? nullptr : std::make_shared<at::Tensor>(host)};
   }
-  throw RunError("tensor " + name + ": no such type in safetensors");
+  throw RunError("tensor " + name + ": dtype not supported by safetensors");
 }
 
 const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,
                               const std::vector<int64_t>& shape) {
   const TensorView* found = reader.find(name);
-  const std::string expected = shape_text(shape) + ": the weights of another model";
+  const std::string expected = format_shape(shape) + ": the weights of another model";
   if (!found) throw UserError(where + ": no tensor " + name + ", expected one of shape " + expected);
   if (found->shape != shape) {
-    throw UserError(where + ": tensor " + name + " has the shape " + shape_text(found->shape) +
+    throw UserError(where + ": tensor " + name + " has the shape " + format_shape(found->shape) +
                     ", expected " + expected);
   }
-  if (!floating_type(*found)) {
+  if (!floating_point_type(*found)) {
     throw UserError(where + ": tensor " + name + " is " + found->dtype + ", expected F32, BF16, F16 or F64");
   }
   return *found;
 }
 
 at::Tensor read_elements(const TensorView& found, Range range) {
-  // In memory of its own: files place data at any address.
-  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*floating_type(found)));
+  // A copy: data in the file may be unaligned.
+  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*floating_point_type(found)));
   const size_t size = values.element_size();
   if (values.numel() > 0) {
     std::memcpy(values.data_ptr(),
@@ -165,7 +165,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& 
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (!dtype.empty()) config.train.dtype = dtype;
-  config.router.force_balance = false;  // in training only; config.json has no key for it either
+  config.router.force_balance = false;  // applies only to training; not stored in config.json
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, /*new_history=*/false);
   auto model = std::make_unique<Transformer>(config, device);

@@ -1,5 +1,5 @@
 #pragma once
-// Model folders into models: checkpoints, what transformers saved, what `hero export` wrote.
+// Loads models from folders: checkpoints, and folders written by transformers or `hero export`.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,40 +10,38 @@
 
 namespace hero {
 
-/// The configuration of a model folder: a checkpoint's config.toml, else what config.json says. UserError
-/// where there is neither, and as read_model_config.
+/// The configuration of a model folder: config.toml of a checkpoint, otherwise config.json. UserError if both
+/// are missing, and as read_model_config.
 Config load_model_config(const std::filesystem::path& dir);
 
-/// UserError unless the folder holds exactly the weights of this model: where a tensor is missing, has
-/// another shape or no floating type, or has no place in the model. Builds nothing, whatever sizes the
-/// configuration asks for. `new_history`: a router may come without history weights W_R, as a baseline's [E,
-/// D].
+/// UserError unless the folder holds exactly the weights of this model: if a tensor is missing, unexpected,
+/// of another shape or not floating-point. Allocates no parameters, whatever the sizes in the configuration.
+/// `new_history`: routers may lack the history weights W_R, like a baseline's [E, D].
 void check_weights(const std::filesystem::path& dir, const Config& config, bool new_history = false);
 
-/// Reads weights into the model and publishes them; half-precision and double values are converted. UserError
-/// as check_weights. `new_history`: of a router that comes without W_R, W_O is read and W_R stays as it was
-/// initialised.
+/// Loads weights into the model, converted to its dtypes, and publishes them. UserError as check_weights.
+/// `new_history`: for a router without W_R in the file, loads W_O and keeps the initial W_R.
 void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
 
-/// A folder's model on `device`, ready to use. DIR as resolve_model_dir takes it. `dtype`: "bf16", "fp32" or
-/// "fp64" instead of the folder's own train.dtype.
+/// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: "bf16", "fp32" or
+/// "fp64" to override the folder's train.dtype.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "",
                                         at::Device device = at::kCPU);
 
-/// The tensor of this name, if it has this shape and a floating type. `where` begins the message of a
-/// UserError otherwise.
+/// The tensor of this name. UserError, prefixed with `where`, if it is missing or has another shape or no
+/// floating-point type.
 const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,
                               const std::vector<int64_t>& shape);
 
-/// A copy of elements of a file's tensor, 1-D, in the file's floating type.
+/// Copies a range of elements of a tensor in a file: 1-D, in the file's dtype.
 at::Tensor read_elements(const TensorView& found, Range range);
 
-/// Copies a tensor of a file into its place, converted to the place's type. UserError as find_tensor.
+/// Copies a tensor of a file into `target`, converted to its dtype. UserError as find_tensor.
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target);
 
-/// A view of a tensor as a file holds it. It must be contiguous and outlive the view; of a tensor on another
-/// device the view owns a copy.
+/// A view of a contiguous tensor for writing. The tensor must outlive the view; for a tensor on another
+/// device the view owns a copy on the CPU.
 TensorView tensor_view(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace hero

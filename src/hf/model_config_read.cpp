@@ -14,130 +14,129 @@ namespace {
 
 using nlohmann::json;
 
-// What every reader of JSON keeps exact; sums of two cannot overflow.
-constexpr int64_t kExact = int64_t{1} << 53;
+// Integers below 2^53 are exact in every JSON reader, and sums of two do not overflow.
+constexpr int64_t kMaxInteger = int64_t{1} << 53;
 
 bool is_integer(const json& value) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>() < kExact;
-  return value.is_number_integer() && value.get<int64_t>() > -kExact;
+  if (value.is_number_unsigned()) return value.get<uint64_t>() < kMaxInteger;
+  return value.is_number_integer() && value.get<int64_t>() > -kMaxInteger;
 }
 
-// An object of the file. Every key that is asked for is remembered; what nobody asked for is refused at the
-// end.
+// A JSON object of the file. Records every key that is read, so that reject_unknown can report the others.
 class Section {
  public:
   Section(std::string where, json object) : where_(std::move(where)), object_(std::move(object)) {}
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
-    throw UserError(where_ + ": " + key + ": found " + (has(key) ? shown(object_[key]) : "nothing") +
+  [[noreturn]] void reject(const std::string& key, const std::string& expected) const {
+    throw UserError(where_ + ": " + key + ": found " + (has(key) ? format_value(object_[key]) : "nothing") +
                     ", expected " + expected);
   }
 
   bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
-  void harmless(const std::string& key) { asked_.insert(key); }
+  void ignore(const std::string& key) { read_.insert(key); }
 
-  int64_t integer(const std::string& key, std::optional<int64_t> otherwise = {}) {
-    return value<int64_t>(key, otherwise, "an integer below 2^53", is_integer);
+  int64_t integer(const std::string& key, std::optional<int64_t> default_value = {}) {
+    return value<int64_t>(key, default_value, "an integer below 2^53", is_integer);
   }
-  double number(const std::string& key, std::optional<double> otherwise = {}) {
-    return value<double>(key, otherwise, "a number", [](const json& v) { return v.is_number(); });
+  double number(const std::string& key, std::optional<double> default_value = {}) {
+    return value<double>(key, default_value, "a number", [](const json& v) { return v.is_number(); });
   }
-  bool flag(const std::string& key, std::optional<bool> otherwise = {}) {
-    return value<bool>(key, otherwise, "true or false", [](const json& v) { return v.is_boolean(); });
+  bool flag(const std::string& key, std::optional<bool> default_value = {}) {
+    return value<bool>(key, default_value, "true or false", [](const json& v) { return v.is_boolean(); });
   }
-  std::string text(const std::string& key, const std::optional<std::string>& otherwise = {}) {
-    return value<std::string>(key, otherwise, "a string", [](const json& v) { return v.is_string(); });
+  std::string text(const std::string& key, const std::optional<std::string>& default_value = {}) {
+    return value<std::string>(key, default_value, "a string", [](const json& v) { return v.is_string(); });
   }
   std::vector<int64_t> integers(const std::string& key) {
     return value<std::vector<int64_t>>(key, std::vector<int64_t>{}, "a list of integers", [](const json& v) {
       return v.is_array() && std::ranges::all_of(v, is_integer);
     });
   }
-  // What ends a text; read by others.
-  void end_tokens(const std::string& key) {
-    asked_.insert(key);
-    const auto fits = [](const json& v) { return is_integer(v); };
-    if (has(key) && !fits(object_[key]) &&
-        !(object_[key].is_array() && std::ranges::all_of(object_[key], fits))) {
-      refuse(key, "an integer or a list of integers");
+  // Only validated here; generation reads the key itself.
+  void check_token_ids(const std::string& key) {
+    read_.insert(key);
+    const auto valid = [](const json& v) { return is_integer(v); };
+    if (has(key) && !valid(object_[key]) &&
+        !(object_[key].is_array() && std::ranges::all_of(object_[key], valid))) {
+      reject(key, "an integer or a list of integers");
     }
   }
   std::optional<Section> section(const std::string& key) {
-    asked_.insert(key);
+    read_.insert(key);
     if (!has(key)) return std::nullopt;
-    if (!object_[key].is_object()) refuse(key, "an object");
+    if (!object_[key].is_object()) reject(key, "an object");
     return Section(where_ + ": " + key, object_[key]);
   }
-  // A feature that this program lacks: the key must be absent, null or one of these values.
-  void only(const std::string& key, const std::vector<json>& values, const std::string& feature) {
-    asked_.insert(key);
+  // For an unsupported feature: the key must be absent, null or one of these values.
+  void expect_only(const std::string& key, const std::vector<json>& values, const std::string& feature) {
+    read_.insert(key);
     if (has(key) && std::ranges::find(values, object_[key]) == values.end()) {
-      refuse(key, (values.empty() ? "nothing" : shown(values[0])) + ": " + feature);
+      reject(key, (values.empty() ? "nothing" : format_value(values[0])) + ": " + feature);
     }
   }
 
-  void refuse_unknown() const {
+  void reject_unknown() const {
     for (const auto& [key, found] : object_.items()) {
-      if (!asked_.count(key)) {
-        throw UserError(where_ + ": " + one_line(key) + ": found " + shown(found) +
-                        ", expected no such key: it may ask for a feature that this program lacks");
+      if (!read_.count(key)) {
+        throw UserError(where_ + ": " + one_line(key) + ": found " + format_value(found) +
+                        ", expected no such key: it may select an unsupported feature");
       }
     }
   }
 
  private:
   template <class T, class Check>
-  T value(const std::string& key, const std::optional<T>& otherwise, const std::string& expected,
-          Check fits) {
-    asked_.insert(key);
-    if (!has(key) && otherwise) return *otherwise;
-    if (!has(key) || !fits(object_[key])) refuse(key, expected);
+  T value(const std::string& key, const std::optional<T>& default_value, const std::string& expected,
+          Check valid) {
+    read_.insert(key);
+    if (!has(key) && default_value) return *default_value;
+    if (!has(key) || !valid(object_[key])) reject(key, expected);
     return object_[key].get<T>();
   }
 
   std::string where_;
   json object_;
-  std::set<std::string> asked_;
+  std::set<std::string> read_;
 };
 
-// What transformers writes into every configuration, and what concerns only generation or training elsewhere.
-constexpr const char* kHarmless[] = {"architectures",
-                                     "auto_map",
-                                     "bos_token_id",
-                                     "pad_token_id",
-                                     "transformers_version",
-                                     "use_cache",
-                                     "_name_or_path",
-                                     "name_or_path",
-                                     "pretraining_tp",
-                                     "ep_size",
-                                     "num_nextn_predict_layers",
-                                     "num_mtp_layers",
-                                     "max_window_layers",
-                                     "sliding_window",
-                                     "layer_types",
-                                     "aux_loss_alpha",
-                                     "seq_aux",
-                                     "output_attentions",
-                                     "output_hidden_states",
-                                     "return_dict",
-                                     "_attn_implementation",
-                                     "chunk_size_feed_forward",
-                                     "is_encoder_decoder",
-                                     "id2label",
-                                     "label2id",
-                                     "problem_type",
-                                     "_experts_implementation",
-                                     "experts_implementation"};
+// Keys that do not affect the model: transformers' metadata, and settings of generation or training.
+constexpr const char* kIgnoredKeys[] = {"architectures",
+                                        "auto_map",
+                                        "bos_token_id",
+                                        "pad_token_id",
+                                        "transformers_version",
+                                        "use_cache",
+                                        "_name_or_path",
+                                        "name_or_path",
+                                        "pretraining_tp",
+                                        "ep_size",
+                                        "num_nextn_predict_layers",
+                                        "num_mtp_layers",
+                                        "max_window_layers",
+                                        "sliding_window",
+                                        "layer_types",
+                                        "aux_loss_alpha",
+                                        "seq_aux",
+                                        "output_attentions",
+                                        "output_hidden_states",
+                                        "return_dict",
+                                        "_attn_implementation",
+                                        "chunk_size_feed_forward",
+                                        "is_encoder_decoder",
+                                        "id2label",
+                                        "label2id",
+                                        "problem_type",
+                                        "_experts_implementation",
+                                        "experts_implementation"};
 
 void read_rope(Section& config, ModelConfig& m) {
   m.max_position_embeddings = config.integer("max_position_embeddings");
   auto rope = config.section("rope_parameters");
   auto legacy = config.section("rope_scaling");
-  if (rope && legacy) config.refuse("rope_scaling", "nothing: rope_parameters is there already");
+  if (rope && legacy) config.reject("rope_scaling", "nothing: rope_parameters is already set");
   if (!rope) rope = std::move(legacy);
   const auto theta = config.has("rope_theta") ? std::optional(config.number("rope_theta")) : std::nullopt;
-  config.harmless("rope_theta");
+  config.ignore("rope_theta");
   if (!rope) {
     m.rope_theta = theta.value_or(10000.0);
     return;
@@ -147,30 +146,30 @@ void read_rope(Section& config, ModelConfig& m) {
   const std::string old_name = rope->text("type", "default");
   y.type = rope->text("rope_type", old_name);
   if (y.type == "default") {
-    rope->refuse_unknown();
+    rope->reject_unknown();
     return;
   }
   if (y.type != "yarn")
-    rope->refuse(rope->has("rope_type") ? "rope_type" : "type", "\"default\" or \"yarn\"");
+    rope->reject(rope->has("rope_type") ? "rope_type" : "type", "\"default\" or \"yarn\"");
   y.original_max_position_embeddings =
       rope->integer("original_max_position_embeddings", m.max_position_embeddings);
-  const bool latent = m.model_type == "deepseek_v3" && rope->has("mscale_all_dim");
-  y.factor =
-      rope->number("factor", latent ? std::nullopt
-                                    : std::optional(static_cast<double>(m.max_position_embeddings) /
-                                                    static_cast<double>(y.original_max_position_embeddings)));
+  const bool deepseek_yarn = m.model_type == "deepseek_v3" && rope->has("mscale_all_dim");
+  y.factor = rope->number(
+      "factor", deepseek_yarn ? std::nullopt
+                              : std::optional(static_cast<double>(m.max_position_embeddings) /
+                                              static_cast<double>(y.original_max_position_embeddings)));
   y.beta_fast = rope->number("beta_fast", 32.0);
   y.beta_slow = rope->number("beta_slow", 1.0);
   y.mscale = rope->number("mscale", 0.0);
   y.mscale_all_dim = rope->number("mscale_all_dim", 0.0);
   y.attention_factor = rope->number("attention_factor", 0.0);
   y.truncate = rope->flag("truncate", true);
-  rope->refuse_unknown();
+  rope->reject_unknown();
 }
 
 void read_common(Section& config, ModelConfig& m) {
   m.vocab_size = config.integer("vocab_size");
-  if (m.vocab_size < 1) config.refuse("vocab_size", "an integer from 1");
+  if (m.vocab_size < 1) config.reject("vocab_size", "an integer from 1");
   m.hidden_size = config.integer("hidden_size");
   m.num_hidden_layers = config.integer("num_hidden_layers");
   m.num_attention_heads = config.integer("num_attention_heads");
@@ -180,24 +179,24 @@ void read_common(Section& config, ModelConfig& m) {
   m.rms_norm_eps = config.number("rms_norm_eps", 1e-6);
   m.initializer_range = config.number("initializer_range", 0.02);
   m.tie_word_embeddings = config.flag("tie_word_embeddings", false);
-  config.end_tokens("eos_token_id");
-  config.only("hidden_act", {"silu"}, "other activations are not supported");
-  config.only("attention_bias", {false}, "biases of attention are not supported");
-  config.only("attention_dropout", {0.0}, "dropout is not supported");
-  config.only("quantization_config", {}, "quantized weights are not supported");
-  config.only("partial_rotary_factor", {1.0}, "partial rotary embeddings are not supported");
+  config.check_token_ids("eos_token_id");
+  config.expect_only("hidden_act", {"silu"}, "other activations are not supported");
+  config.expect_only("attention_bias", {false}, "attention biases are not supported");
+  config.expect_only("attention_dropout", {0.0}, "dropout is not supported");
+  config.expect_only("quantization_config", {}, "quantized weights are not supported");
+  config.expect_only("partial_rotary_factor", {1.0}, "partial rotary embeddings are not supported");
 }
 
 void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
   const std::string experts = config.has("num_experts") ? "num_experts" : "num_local_experts";
   m.num_experts = config.integer(experts);
-  config.only("num_local_experts", {m.num_experts}, "num_experts says it already");
+  config.expect_only("num_local_experts", {m.num_experts}, "must equal num_experts");
   m.num_key_value_heads = config.integer("num_key_value_heads");
   m.head_dim = config.integer("head_dim", m.hidden_size / std::max<int64_t>(m.num_attention_heads, 1));
   m.norm_topk_prob = config.flag("norm_topk_prob", false);
   m.decoder_sparse_step = config.integer("decoder_sparse_step", 1);
   m.mlp_only_layers = config.integers("mlp_only_layers");
-  config.only("use_sliding_window", {false}, "sliding windows are not supported");
+  config.expect_only("use_sliding_window", {false}, "sliding windows are not supported");
   const double coefficient = config.number("router_aux_loss_coef", 0.001);
   r.balance = config.flag("output_router_logits", false) ? "pooled" : "none";
   if (r.balance == "pooled") r.balance_loss = coefficient;
@@ -205,7 +204,7 @@ void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
 
 void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.num_experts = config.integer(config.has("n_routed_experts") ? "n_routed_experts" : "num_local_experts");
-  config.only("num_local_experts", {m.num_experts}, "n_routed_experts says it already");
+  config.expect_only("num_local_experts", {m.num_experts}, "must equal n_routed_experts");
   m.n_shared_experts = config.integer("n_shared_experts", 0);
   m.first_k_dense_replace = config.integer("first_k_dense_replace", 0);
   m.q_lora_rank = config.integer("q_lora_rank", 0);
@@ -220,18 +219,20 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.topk_group = config.integer("topk_group", 1);
   m.scoring_func = config.text("scoring_func", "sigmoid");
   if (m.scoring_func != "sigmoid" && m.scoring_func != "softmax")
-    config.refuse("scoring_func", "sigmoid or softmax");
+    config.reject("scoring_func", "sigmoid or softmax");
   m.num_key_value_heads = m.num_attention_heads;
-  config.only("num_key_value_heads", {m.num_attention_heads}, "latent attention has one key per query head");
-  config.only("head_dim", {m.qk_rope_head_dim}, "qk_rope_head_dim says it already");
-  config.only("qk_head_dim", {m.qk_nope_head_dim + m.qk_rope_head_dim}, "the parts' sum");
-  config.only("topk_method", {"noaux_tc"}, "other choices of experts are not supported");
-  config.only("moe_layer_freq", {1}, "a step of MoE layers is not supported");
-  config.only("output_router_logits", {false, true}, "a flag");
+  config.expect_only("num_key_value_heads", {m.num_attention_heads},
+                     "multi-head latent attention has one key per query head");
+  config.expect_only("head_dim", {m.qk_rope_head_dim}, "must equal qk_rope_head_dim");
+  config.expect_only("qk_head_dim", {m.qk_nope_head_dim + m.qk_rope_head_dim},
+                     "the sum of qk_nope_head_dim and qk_rope_head_dim");
+  config.expect_only("topk_method", {"noaux_tc"}, "other top-k methods are not supported");
+  config.expect_only("moe_layer_freq", {1}, "other MoE layer frequencies are not supported");
+  config.expect_only("output_router_logits", {false, true}, "must be true or false");
   r.balance = "none";
 }
 
-// The list of every MoE layer's stage as sizes; empty where equal parts say the same.
+// Converts the stage of every MoE layer to stage sizes; empty if the stages have the default sizes.
 void read_stages(Section& router, const ModelConfig& m, RouterConfig& r) {
   const auto stages = router.integers("stages");
   if (stages.empty()) return;
@@ -240,18 +241,20 @@ void read_stages(Section& router, const ModelConfig& m, RouterConfig& r) {
   for (const int64_t stage : stages) {
     if (stage == previous + 1) r.stage_sizes.push_back(0);
     if (stage < previous || stage > previous + 1)
-      router.refuse("stages", "numbers that begin at 0 and grow by 1");
+      router.reject("stages", "stage indices that start at 0 and increase by at most 1");
     ++r.stage_sizes.back();
     previous = stage;
   }
   if (static_cast<int64_t>(stages.size()) != moe_layers(m)) {
-    router.refuse("stages", "one number for each of the " + std::to_string(moe_layers(m)) + " MoE layers");
+    router.reject("stages",
+                  "one stage index for each of the " + std::to_string(moe_layers(m)) + " MoE layers");
   }
-  if (r.stage_sizes[0] == 0) router.refuse("stages", "numbers that begin at 0 and grow by 1");
+  if (r.stage_sizes[0] == 0)
+    router.reject("stages", "stage indices that start at 0 and increase by at most 1");
   r.stages = static_cast<int64_t>(r.stage_sizes.size());
-  RouterConfig equal;
-  equal.stages = r.stages;
-  if (stage_of_layers(moe_layers(m), equal) == stages) r.stage_sizes.clear();
+  RouterConfig defaults;
+  defaults.stages = r.stages;
+  if (stage_of_layers(moe_layers(m), defaults) == stages) r.stage_sizes.clear();
 }
 
 void read_hero_router(Section& config, const ModelConfig& m, RouterConfig& r) {
@@ -259,23 +262,23 @@ void read_hero_router(Section& config, const ModelConfig& m, RouterConfig& r) {
   if (!router) return;
   r.kind = "hero";
   r.window = router->integer("window", 0);
-  if (router->has("window") && r.window < 1) router->refuse("window", "null or an integer of at least 1");
+  if (router->has("window") && r.window < 1) router->reject("window", "null or an integer of at least 1");
   r.scale = router->flag("scale", true);
   r.eps = router->number("eps", 1e-6);
   r.detach = router->flag("detach", true);
   r.history = router->text("history", "stage");
-  if (r.history != "stage" && r.history != "global") router->refuse("history", "\"stage\" or \"global\"");
+  if (r.history != "stage" && r.history != "global") router->reject("history", "\"stage\" or \"global\"");
   read_stages(*router, m, r);
-  router->refuse_unknown();
+  router->reject_unknown();
 }
 
-// fp32 runs read half-precision weights too: both fit.
-std::string run_dtype(Section& config) {
+// float16 maps to fp32, which represents its values exactly.
+std::string read_dtype(Section& config) {
   const std::string name = config.text("dtype", config.text("torch_dtype", "float32"));
   if (name == "bfloat16") return "bf16";
   if (name == "float32" || name == "float16") return "fp32";
   if (name == "float64") return "fp64";
-  config.refuse(config.has("dtype") ? "dtype" : "torch_dtype", "bfloat16, float16, float32 or float64");
+  config.reject(config.has("dtype") ? "dtype" : "torch_dtype", "bfloat16, float16, float32 or float64");
 }
 
 }  // namespace
@@ -283,13 +286,14 @@ std::string run_dtype(Section& config) {
 Config parse_model_config(std::string_view text, const std::string& file) {
   auto object = parse_strict(text, file);
   if (!object.is_object())
-    throw UserError(file + ": found " + shown(object) + ", expected a model's configuration: a JSON object");
+    throw UserError(file + ": found " + format_value(object) +
+                    ", expected a model configuration: a JSON object");
   Section section(file, std::move(object));
   Config config;
   ModelConfig& m = config.model;
   m.model_type = section.text("model_type");
   if (m.model_type != "qwen3_moe" && m.model_type != "deepseek_v3") {
-    section.refuse("model_type", "\"qwen3_moe\" or \"deepseek_v3\"");
+    section.reject("model_type", "\"qwen3_moe\" or \"deepseek_v3\"");
   }
   read_common(section, m);
   read_rope(section, m);
@@ -298,13 +302,13 @@ Config parse_model_config(std::string_view text, const std::string& file) {
   } else {
     read_deepseek(section, m, config.router);
   }
-  config.train.dtype = run_dtype(section);
+  config.train.dtype = read_dtype(section);
   config.train.sequence = std::min(config.train.sequence, m.max_position_embeddings);
-  for (const char* key : kHarmless) section.harmless(key);
+  for (const char* key : kIgnoredKeys) section.ignore(key);
   try {
     check(config);
     read_hero_router(section, m, config.router);
-    section.refuse_unknown();
+    section.reject_unknown();
     check(config);
   } catch (const UserError& error) {
     const std::string what = error.what();

@@ -9,19 +9,18 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-// The class that runs this model in transformers: its own, or one of the modelling code that the folder
-// carries.
-struct Code {
-  std::string file;  // none: transformers' own classes
-  std::string family;
+// The model class in transformers: built in, or from modeling code in the exported folder.
+struct ModelClass {
+  std::string file;    // "": built into transformers
+  std::string prefix;  // of the class names
 };
 
-Code code_of(const Config& config) {
+ModelClass model_class(const Config& config) {
   const bool deepseek = config.model.model_type == "deepseek_v3";
-  const bool own = config.router.kind == "hero" || (deepseek && config.model.scoring_func == "softmax");
-  if (!own) return {"", deepseek ? "DeepseekV3" : "Qwen3Moe"};
-  return deepseek ? Code{"modeling_hero_deepseek_v3", "HeroDeepseekV3"}
-                  : Code{"modeling_hero_qwen3_moe", "HeroQwen3Moe"};
+  const bool custom = config.router.kind == "hero" || (deepseek && config.model.scoring_func == "softmax");
+  if (!custom) return {"", deepseek ? "DeepseekV3" : "Qwen3Moe"};
+  return deepseek ? ModelClass{"modeling_hero_deepseek_v3", "HeroDeepseekV3"}
+                  : ModelClass{"modeling_hero_qwen3_moe", "HeroQwen3Moe"};
 }
 
 json rope_json(const ModelConfig& m) {
@@ -41,8 +40,8 @@ json rope_json(const ModelConfig& m) {
 
 }  // namespace
 
-std::map<std::string, std::string> modelling_code(const Config& config) {
-  const std::string file = code_of(config).file;
+std::map<std::string, std::string> modeling_code(const Config& config) {
+  const std::string file = model_class(config).file;
   if (file.empty()) return {};
   std::map<std::string, std::string> files;
   for (const auto& [name, text] : python_files()) {
@@ -54,9 +53,9 @@ std::map<std::string, std::string> modelling_code(const Config& config) {
 std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype) {
   const auto& m = config.model;
   const bool deepseek = m.model_type == "deepseek_v3";
-  const Code code = code_of(config);
+  const ModelClass code = model_class(config);
   const auto token = eos >= 0 ? json(eos) : json(nullptr);
-  json j = {{"architectures", {code.family + "ForCausalLM"}},
+  json j = {{"architectures", {code.prefix + "ForCausalLM"}},
             {"model_type", m.model_type},
             {"vocab_size", m.vocab_size},
             {"hidden_size", m.hidden_size},
@@ -81,7 +80,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
             {"torch_dtype", dtype}};
   if (m.rope_scaling.type != "default") j["rope_parameters"] = rope_json(m);
   if (!code.file.empty()) {
-    const std::string classes = code.file + "." + code.family;
+    const std::string classes = code.file + "." + code.prefix;
     j["auto_map"] = {{"AutoModel", classes + "Model"}, {"AutoModelForCausalLM", classes + "ForCausalLM"}};
   }
   if (deepseek) {
@@ -103,7 +102,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
               {"head_dim", m.head_dim},
               {"decoder_sparse_step", m.decoder_sparse_step},
               {"mlp_only_layers", m.mlp_only_layers}});
-    // The only balance loss that transformers has: of all layers together.
+    // transformers supports only a balance loss pooled over all layers.
     if (config.router.balance == "pooled") {
       j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});
     }

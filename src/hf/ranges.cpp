@@ -19,7 +19,7 @@ struct NamedRange {
   Range range;
 };
 
-// What slice_name wrote.
+// The inverse of slice_name.
 std::optional<NamedRange> parse_slice_name(const std::string& text) {
   const size_t open = text.rfind('[');
   if (open == std::string::npos) return std::nullopt;
@@ -32,7 +32,7 @@ std::optional<NamedRange> parse_slice_name(const std::string& text) {
 
 }  // namespace
 
-std::vector<Range> joined(std::vector<Range> ranges) {
+std::vector<Range> merge_ranges(std::vector<Range> ranges) {
   std::ranges::sort(ranges);
   std::vector<Range> result;
   for (const Range& range : ranges) {
@@ -45,7 +45,7 @@ std::vector<Range> joined(std::vector<Range> ranges) {
   return result;
 }
 
-std::string range_text(const std::vector<Range>& ranges) {
+std::string format_ranges(const std::vector<Range>& ranges) {
   std::string text;
   for (const auto& [begin, end] : ranges) {
     text += (text.empty() ? "[" : " [") + std::to_string(begin) + ", " + std::to_string(end) + ")";
@@ -69,36 +69,36 @@ RangeReader::RangeReader(const std::filesystem::path& folder, const std::string&
 void RangeReader::read(const std::string& name, const std::vector<int64_t>& shape, int64_t begin,
                        const at::Tensor& target) const {
   TORCH_INTERNAL_ASSERT(target.is_contiguous());
-  const Range wanted{begin, begin + target.numel()};
+  const Range requested{begin, begin + target.numel()};
   const auto found = slices_.find(name);
   const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   std::vector<Range> ranges;
   if (found == slices_.end()) {
-    target.copy_(read_elements(find_tensor(reader_, where_, name, shape), wanted).view(target.sizes()));
+    target.copy_(read_elements(find_tensor(reader_, where_, name, shape), requested).view(target.sizes()));
     return;
   }
   if (reader_.find(name)) ranges.push_back({0, size});
   for (const auto& slice : found->second) ranges.push_back(slice.range);
-  const auto present = joined(ranges);
+  const auto present = merge_ranges(ranges);
   bool covered = false, overlap = false;
   int64_t last = 0;
   for (const Range& range : present) {
     overlap |= range.begin < last || range.end > size;
-    covered |= range.begin <= wanted.begin && range.end >= wanted.end;
+    covered |= range.begin <= requested.begin && range.end >= requested.end;
     last = range.end;
   }
   if (!covered || overlap) {
-    throw UserError(where_ + ": tensor " + name + ": found the elements " + range_text(present) +
-                    ", expected " + range_text({wanted}) + " among slices of [0, " + std::to_string(size) +
-                    ") that do not overlap");
+    throw UserError(where_ + ": tensor " + name + ": found the elements " + format_ranges(present) +
+                    ", expected " + format_ranges({requested}) + " among slices of [0, " +
+                    std::to_string(size) + ") that do not overlap");
   }
   const auto flat = target.view({-1});
   for (const auto& [range, values] : found->second) {
-    const Range common{std::max(range.begin, wanted.begin), std::min(range.end, wanted.end)};
+    const Range common{std::max(range.begin, requested.begin), std::min(range.end, requested.end)};
     if (common.begin >= common.end) continue;
-    const auto& fitting = find_tensor(reader_, where_, values->name, {range.end - range.begin});
+    const auto& slice = find_tensor(reader_, where_, values->name, {range.end - range.begin});
     flat.slice(0, common.begin - begin, common.end - begin)
-        .copy_(read_elements(fitting, {common.begin - range.begin, common.end - range.begin}));
+        .copy_(read_elements(slice, {common.begin - range.begin, common.end - range.begin}));
   }
 }
 

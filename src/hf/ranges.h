@@ -1,6 +1,6 @@
 #pragma once
-// Tensors that a folder holds whole, as NAME, or in slices, 1-D tensors NAME[begin,end) of the elements
-// [begin, end) of the flattened tensor; read in ranges of any other cut.
+// Reads arbitrary element ranges of tensors that a folder stores in full, as NAME, or as slices: 1-D tensors
+// NAME[begin,end) with the elements [begin, end) of the flattened tensor.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -21,25 +21,25 @@ struct Range {
   auto operator<=>(const Range&) const = default;
 };
 
-/// Sorted, and joined where one ends as the next begins. Ranges that overlap stay apart.
-std::vector<Range> joined(std::vector<Range> ranges);
+/// Sorts the ranges and merges adjacent ones. Overlapping ranges stay separate.
+std::vector<Range> merge_ranges(std::vector<Range> ranges);
 
-/// "[0, 5) [7, 9)", cut short where there are many; "none".
-std::string range_text(const std::vector<Range>& ranges);
+/// "[0, 5) [7, 9)", truncated if long; "none" for an empty list.
+std::string format_ranges(const std::vector<Range>& ranges);
 
 /// NAME[begin,end)
 std::string slice_name(const std::string& name, Range range);
 
-/// Reads ranges of tensors out of files that stay mapped as long as it lives.
+/// Reads ranges of tensors from files that stay memory-mapped for the lifetime of the object.
 class RangeReader {
  public:
-  /// The files FOLDER/KIND*.safetensors, as ShardedReader. UserError as there.
+  /// Opens FOLDER/KIND*.safetensors. UserError as ShardedReader.
   RangeReader(const std::filesystem::path& folder, const std::string& kind);
 
-  /// Fills `target` (contiguous, any shape and device) with the elements of the tensor `name` from `begin`
-  /// on, converted to its type; reads no others. `shape`: of the whole tensor. UserError naming tensor, range
-  /// found and range expected where the folder lacks elements or has some twice; as read_into for another
-  /// shape or type.
+  /// Fills `target` (contiguous, any shape and device) with the elements of the tensor `name` starting at
+  /// `begin`, converted to its dtype; reads only these. `shape`: of the full tensor. UserError naming the
+  /// tensor and the found and expected ranges if elements are missing or duplicated; as read_into for another
+  /// shape or dtype.
   void read(const std::string& name, const std::vector<int64_t>& shape, int64_t begin,
             const at::Tensor& target) const;
 
@@ -51,7 +51,7 @@ class RangeReader {
 
   std::string where_;
   ShardedReader reader_;
-  std::map<std::string, std::vector<Slice>> slices_;  ///< of every tensor, by begin
+  std::map<std::string, std::vector<Slice>> slices_;  ///< of every tensor, sorted by begin
 };
 
 }  // namespace hero

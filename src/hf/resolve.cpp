@@ -25,7 +25,7 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
 
 namespace {
 
-bool holds_model(const fs::path& dir) {
+bool is_model_dir(const fs::path& dir) {
   return fs::is_regular_file(dir / "config.json") &&
          (fs::exists(dir / "model.safetensors") || fs::is_regular_file(dir / "model.safetensors.index.json"));
 }
@@ -49,10 +49,10 @@ std::vector<fs::path> list_checkpoints(const fs::path& run) {
 fs::path resolve_model_dir(const fs::path& dir) {
   std::error_code error;
   if (!fs::is_directory(dir, error)) {
-    throw UserError(dir.string() + ": found " + (fs::exists(dir, error) ? "a file" : "nothing") +
+    throw UserError(dir.string() + ": " + (fs::exists(dir, error) ? "found a file" : "no such folder") +
                     ", expected a run folder, a checkpoint or a model folder");
   }
-  if (holds_model(dir)) return dir;
+  if (is_model_dir(dir)) return dir;
   const std::vector<fs::path> checkpoints = list_checkpoints(dir);
   if (fs::is_directory(dir / "checkpoints") && checkpoints.empty()) {
     throw UserError((dir / "checkpoints").string() + ": found no finished checkpoint, expected step-%08d");
@@ -61,7 +61,7 @@ fs::path resolve_model_dir(const fs::path& dir) {
     throw UserError(dir.string() + ": found neither config.json with model.safetensors (or its index) nor " +
                     "checkpoints/, expected a run folder, a checkpoint or a model folder");
   }
-  if (!holds_model(checkpoints.back())) {
+  if (!is_model_dir(checkpoints.back())) {
     throw UserError(checkpoints.back().string() +
                     ": found no config.json with model.safetensors (or its index), expected a checkpoint");
   }

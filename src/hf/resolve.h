@@ -1,5 +1,5 @@
 #pragma once
-// What a folder given on the command line is: a run, a checkpoint, or a model folder.
+// Resolves a folder given on the command line: a run folder, a checkpoint or a model folder.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -8,17 +8,17 @@
 
 namespace hero {
 
-/// "step-%08d", a checkpoint's name.
+/// The folder name of a checkpoint: "step-%08d".
 std::string checkpoint_name(int64_t step);
 
-/// The step in such a name; nothing for any other.
+/// The step of a checkpoint_name; empty for other names.
 std::optional<int64_t> checkpoint_step(const std::string& name);
 
-/// Every finished checkpoint of a run, ascending by step; none if there is no such folder.
+/// The finished checkpoints of a run, ascending by step; empty if the folder does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
 
-/// A run folder (its latest checkpoint), a checkpoint, or a model folder -> the folder that holds config.json
-/// and model.safetensors or its index. UserError otherwise.
+/// The folder with config.json and model.safetensors or its index: the latest checkpoint of a run folder, or
+/// `dir` itself for a checkpoint or model folder. UserError otherwise.
 std::filesystem::path resolve_model_dir(const std::filesystem::path& dir);
 
 }  // namespace hero

@@ -1,4 +1,4 @@
-// Headers and indexes out of bytes in memory: nothing in them is believed before it is checked.
+// Parses headers and indexes from memory. The input is untrusted: everything is validated before use.
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -24,10 +24,10 @@ class HeaderReader {
   HeaderReader(std::string file, uint64_t buffer_size) : file_(std::move(file)), buffer_size_(buffer_size) {}
 
   Entry entry(const std::string& name, const nlohmann::json& value) const {
-    const std::string where = file_ + ": entry " + shown(name) + ": ";
+    const std::string where = file_ + ": entry " + format_value(name) + ": ";
     for (const char* key : {"dtype", "shape", "data_offsets"}) {
       if (!value.is_object() || !value.contains(key)) {
-        throw UserError(where + "found " + shown(value) + ", expected an object with " + key);
+        throw UserError(where + "found " + format_value(value) + ", expected an object with " + key);
       }
     }
     const auto& dtype = value["dtype"];
@@ -36,19 +36,19 @@ class HeaderReader {
       return dtype.is_string() && dtype == candidate.name;
     });
     if (type == known.end())
-      throw UserError(where + "found dtype " + shown(dtype) + ", expected one like \"F32\"");
+      throw UserError(where + "found dtype " + format_value(dtype) + ", expected a dtype such as \"F32\"");
 
     Entry entry{{name, dtype.get<std::string>(), {}, nullptr}, 0, 0};
     uint64_t bytes = type->size;
     const auto& shape = value["shape"];
     if (!shape.is_array())
-      throw UserError(where + "found shape " + shown(shape) + ", expected a list of sizes");
+      throw UserError(where + "found shape " + format_value(shape) + ", expected a list of dimensions");
     for (const auto& size : shape) {
       const auto number = unsigned_number(size);
       if (!number || *number > std::numeric_limits<int64_t>::max() ||
           __builtin_mul_overflow(bytes, *number, &bytes)) {
-        throw UserError(where + "found shape " + shown(shape) +
-                        ", expected sizes whose product fits in 64 bits");
+        throw UserError(where + "found shape " + format_value(shape) +
+                        ", expected dimensions whose product fits in 64 bits");
       }
       entry.view.shape.push_back(static_cast<int64_t>(*number));
     }
@@ -57,27 +57,28 @@ class HeaderReader {
     const auto begin = offsets.is_array() && offsets.size() == 2 ? unsigned_number(offsets[0]) : std::nullopt;
     const auto end = begin ? unsigned_number(offsets[1]) : std::nullopt;
     if (!end || *begin > *end || *end > buffer_size_) {
-      throw UserError(where + "found data_offsets " + shown(offsets) + ", expected [begin, end] within the " +
-                      std::to_string(buffer_size_) + " bytes after the header");
+      throw UserError(where + "found data_offsets " + format_value(offsets) +
+                      ", expected [begin, end] within the " + std::to_string(buffer_size_) +
+                      " bytes after the header");
     }
     if (*end - *begin != bytes) {
       throw UserError(where + "found " + std::to_string(*end - *begin) + " bytes, expected " +
-                      std::to_string(bytes) + " for " + entry.view.dtype + " " + shown(shape));
+                      std::to_string(bytes) + " for " + entry.view.dtype + " " + format_value(shape));
     }
     entry.begin = *begin;
     entry.end = *end;
     return entry;
   }
 
-  // Sorts by place and refuses holes, overlaps and bytes left over.
-  void check_tiling(std::vector<Entry>& entries) const {
+  // Sorts by offset; rejects gaps, overlaps and trailing bytes.
+  void check_layout(std::vector<Entry>& entries) const {
     std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
     uint64_t expected = 0;
     for (const Entry& entry : entries) {
       if (entry.begin != expected) {
-        throw UserError(file_ + ": entry " + shown(entry.view.name) + ": found data at offset " +
+        throw UserError(file_ + ": entry " + format_value(entry.view.name) + ": found data at offset " +
                         std::to_string(entry.begin) + ", expected " + std::to_string(expected) +
-                        " (no holes, no overlaps)");
+                        " (no gaps, no overlaps)");
       }
       expected = entry.end;
     }
@@ -88,17 +89,17 @@ class HeaderReader {
   }
 
   std::map<std::string, std::string> metadata(const nlohmann::json& value) const {
-    std::map<std::string, std::string> texts;
+    std::map<std::string, std::string> values;
     if (!value.is_object())
       throw UserError(file_ + ": entry \"__metadata__\": expected an object of strings");
     for (const auto& [key, text] : value.items()) {
       if (!text.is_string()) {
-        throw UserError(file_ + ": entry \"__metadata__\": found " + shown(text) + " at " + shown(key) +
-                        ", expected a string");
+        throw UserError(file_ + ": entry \"__metadata__\": found " + format_value(text) + " at " +
+                        format_value(key) + ", expected a string");
       }
-      texts[key] = text.get<std::string>();
+      values[key] = text.get<std::string>();
     }
-    return texts;
+    return values;
   }
 
  private:
@@ -110,8 +111,8 @@ class HeaderReader {
   uint64_t buffer_size_;
 };
 
-// A plain file name: no folder, no way out of one, nothing that a message or the system would cut short.
-bool plain_name(const std::string& name) {
+// A file name without folder components (path traversal) and control characters.
+bool is_plain_file_name(const std::string& name) {
   return std::filesystem::path(name).filename() == name && name != "." && name != ".." &&
          std::ranges::none_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
@@ -145,7 +146,7 @@ SafetensorsContents parse_safetensors(std::string_view bytes, const std::string&
       entries.push_back(reader.entry(name, value));
     }
   }
-  reader.check_tiling(entries);
+  reader.check_layout(entries);
   for (Entry& entry : entries) {
     entry.view.data = bytes.data() + 8 + length + entry.begin;
     contents.tensors.push_back(std::move(entry.view));
@@ -156,14 +157,14 @@ SafetensorsContents parse_safetensors(std::string_view bytes, const std::string&
 std::map<std::string, std::string> parse_index(std::string_view text, const std::string& file) {
   const auto json = parse_strict(text, file);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    throw UserError(file + ": found no object weight_map, expected the file of every tensor");
+    throw UserError(file + ": found no weight_map object, expected a map from tensors to files");
   }
   std::map<std::string, std::string> files;
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     const std::string name = shard.is_string() ? shard.get<std::string>() : "";
-    if (name.empty() || !plain_name(name)) {
-      throw UserError(file + ": weight_map " + shown(tensor) + ": found " + shown(shard) +
-                      ", expected the name of a file beside the index");
+    if (name.empty() || !is_plain_file_name(name)) {
+      throw UserError(file + ": weight_map " + format_value(tensor) + ": found " + format_value(shard) +
+                      ", expected the name of a file in the folder of the index");
     }
     files[tensor] = name;
   }

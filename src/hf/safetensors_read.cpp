@@ -17,7 +17,7 @@ namespace {
 
 const char* map_file(const std::filesystem::path& path, size_t& size) {
   const std::string file = path.string();
-  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe may not hold us up
+  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // do not block on a pipe
   if (descriptor < 0) throw UserError(file + ": cannot be read: " + std::strerror(errno));
   struct stat status{};
   const bool regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
@@ -25,8 +25,8 @@ const char* map_file(const std::filesystem::path& path, size_t& size) {
   void* address = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   const int reason = errno;
   close(descriptor);
-  if (!regular) throw UserError(file + ": found no regular file, expected a safetensors file");
-  if (address == MAP_FAILED) throw RunError(file + ": cannot be mapped: " + std::strerror(reason));
+  if (!regular) throw UserError(file + ": not a regular file, expected a safetensors file");
+  if (address == MAP_FAILED) throw RunError(file + ": cannot be memory-mapped: " + std::strerror(reason));
   return static_cast<const char*>(address);
 }
 
@@ -80,8 +80,8 @@ void ShardedReader::read_index(const std::filesystem::path& folder, const std::f
   for (const auto& [tensor, shard] : weight_map) {
     tensors_[tensor] = files_[shards[shard]].find(tensor);
     if (!tensors_[tensor]) {
-      throw UserError((folder / shard).string() + ": entry " + shown(tensor) + " is missing, expected by " +
-                      index.filename().string());
+      throw UserError((folder / shard).string() + ": entry " + format_value(tensor) +
+                      " is missing, expected by " + index.filename().string());
     }
   }
 }

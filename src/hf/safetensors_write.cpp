@@ -31,7 +31,7 @@ constexpr std::array<SafetensorsDtype, 15> kDtypes = {{{"BOOL", 1},
 size_t dtype_rank(const TensorView& tensor) {
   const auto found = std::ranges::find(kDtypes, std::string_view(tensor.dtype), &SafetensorsDtype::name);
   if (found == kDtypes.end())
-    throw RunError("tensor " + tensor.name + ": no dtype " + tensor.dtype + " in safetensors");
+    throw RunError("tensor " + tensor.name + ": dtype " + tensor.dtype + " not supported by safetensors");
   return static_cast<size_t>(found - kDtypes.begin());
 }
 
@@ -41,7 +41,7 @@ std::string shard_name(const std::string& name, size_t number, size_t count) {
   return name + text;
 }
 
-// Ranges [begin, end) of tensors, one a shard.
+// The range [begin, end) of tensors of every shard.
 std::vector<std::pair<size_t, size_t>> shard_ranges(std::span<const TensorView> tensors,
                                                     size_t max_shard_bytes) {
   std::vector<std::pair<size_t, size_t>> ranges;
@@ -77,7 +77,7 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 Metadata pt_format() { return {{"format", "pt"}}; }
 
-// The tensors in the order of their bytes in a file.
+// The tensors in the order of their data in the file.
 std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors) {
   std::vector<const TensorView*> order;
   for (const TensorView& tensor : tensors) order.push_back(&tensor);
@@ -88,18 +88,17 @@ std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors
   return order;
 }
 
-// What stands before them: the length of the header, and the header. `file` is for messages.
-std::string file_head(const std::string& file, const std::vector<const TensorView*>& order,
-                      const Metadata& metadata) {
+// Header length and header. `file`: for error messages.
+std::string file_header(const std::string& file, const std::vector<const TensorView*>& order,
+                        const Metadata& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::set<std::string_view> names{"__metadata__"};
   size_t offset = 0;
   for (const TensorView* tensor : order) {
-    if (!names.insert(tensor->name).second)
-      throw RunError(file + ": tensor name given twice: " + tensor->name);
+    if (!names.insert(tensor->name).second) throw RunError(file + ": duplicate tensor name: " + tensor->name);
     const size_t end = offset + tensor->bytes();
-    // Pushed as a pair: looking a key up in an ordered object is a linear search.
+    // emplace_back instead of operator[]: key lookup in an ordered_json object is a linear search.
     nlohmann::ordered_json entry;
     entry["dtype"] = tensor->dtype;
     entry["shape"] = tensor->shape;
@@ -118,24 +117,24 @@ std::string file_head(const std::string& file, const std::vector<const TensorVie
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const Metadata& metadata, const ByteObserver& seen) {
+                       const Metadata& metadata, const ByteObserver& observer) {
   const auto order = in_file_order(tensors);
-  const std::string head = file_head(path.string(), order, metadata);
+  const std::string header = file_header(path.string(), order, metadata);
   DurableFile file(path);
   const auto put = [&](const void* data, size_t size) {
     file.write(data, size);
-    if (seen) seen(data, size);
+    if (observer) observer(data, size);
   };
-  put(head.data(), head.size());
+  put(header.data(), header.size());
   for (const TensorView* tensor : order) put(tensor->data, tensor->bytes());
   file.commit();
 }
 
 void write_slice(const std::filesystem::path& path, const TensorSlice& slice) {
-  const std::string head = file_head(path.string(), {&slice.whole}, pt_format());
+  const std::string header = file_header(path.string(), {&slice.whole}, pt_format());
   const size_t element = slice.bytes() / static_cast<size_t>(slice.end - slice.begin);
-  DurableFile file(path, slice.begin == 0 ? 0 : head.size() + static_cast<size_t>(slice.begin) * element);
-  if (slice.begin == 0) file.write(head.data(), head.size());
+  DurableFile file(path, slice.begin == 0 ? 0 : header.size() + static_cast<size_t>(slice.begin) * element);
+  if (slice.begin == 0) file.write(header.data(), header.size());
   file.write(slice.whole.data, slice.bytes());
   file.commit();
 }
@@ -152,12 +151,12 @@ std::vector<Shard> plan_shards(const std::string& name, std::span<const TensorVi
   return shards;
 }
 
-void write_shard(const std::filesystem::path& folder, const Shard& shard, const ByteObserver& seen) {
-  write_safetensors(folder / shard.file, shard.tensors, pt_format(), seen);
+void write_shard(const std::filesystem::path& folder, const Shard& shard, const ByteObserver& observer) {
+  write_safetensors(folder / shard.file, shard.tensors, pt_format(), observer);
 }
 
 void ShardIndex::add(const std::string& tensor, const std::string& file) {
-  if (!weight_map.emplace(tensor, file).second) throw RunError("tensor name given twice: " + tensor);
+  if (!weight_map.emplace(tensor, file).second) throw RunError("duplicate tensor name: " + tensor);
 }
 
 std::string ShardIndex::text() const {

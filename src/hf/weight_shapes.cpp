@@ -5,67 +5,67 @@
 namespace hero {
 namespace {
 
-using See = std::function<void(const std::string& name, const std::vector<int64_t>& shape)>;
+using Visitor = std::function<void(const std::string& name, const std::vector<int64_t>& shape)>;
 
-void attention_weights(const ModelConfig& m, const std::string& prefix, const See& see) {
+void attention_weights(const ModelConfig& m, const std::string& prefix, const Visitor& visit) {
   const int64_t d = m.hidden_size, h = m.num_attention_heads;
   if (m.model_type == "qwen3_moe") {
-    see(prefix + "q_proj.weight", {h * m.head_dim, d});
-    see(prefix + "k_proj.weight", {m.num_key_value_heads * m.head_dim, d});
-    see(prefix + "v_proj.weight", {m.num_key_value_heads * m.head_dim, d});
-    see(prefix + "o_proj.weight", {d, h * m.head_dim});
-    see(prefix + "q_norm.weight", {m.head_dim});
-    see(prefix + "k_norm.weight", {m.head_dim});
+    visit(prefix + "q_proj.weight", {h * m.head_dim, d});
+    visit(prefix + "k_proj.weight", {m.num_key_value_heads * m.head_dim, d});
+    visit(prefix + "v_proj.weight", {m.num_key_value_heads * m.head_dim, d});
+    visit(prefix + "o_proj.weight", {d, h * m.head_dim});
+    visit(prefix + "q_norm.weight", {m.head_dim});
+    visit(prefix + "k_norm.weight", {m.head_dim});
     return;
   }
   const int64_t queries = h * (m.qk_nope_head_dim + m.qk_rope_head_dim);
   if (m.q_lora_rank > 0) {
-    see(prefix + "q_a_proj.weight", {m.q_lora_rank, d});
-    see(prefix + "q_a_layernorm.weight", {m.q_lora_rank});
-    see(prefix + "q_b_proj.weight", {queries, m.q_lora_rank});
+    visit(prefix + "q_a_proj.weight", {m.q_lora_rank, d});
+    visit(prefix + "q_a_layernorm.weight", {m.q_lora_rank});
+    visit(prefix + "q_b_proj.weight", {queries, m.q_lora_rank});
   } else {
-    see(prefix + "q_proj.weight", {queries, d});
+    visit(prefix + "q_proj.weight", {queries, d});
   }
-  see(prefix + "kv_a_proj_with_mqa.weight", {m.kv_lora_rank + m.qk_rope_head_dim, d});
-  see(prefix + "kv_a_layernorm.weight", {m.kv_lora_rank});
-  see(prefix + "kv_b_proj.weight", {h * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank});
-  see(prefix + "o_proj.weight", {d, h * m.v_head_dim});
+  visit(prefix + "kv_a_proj_with_mqa.weight", {m.kv_lora_rank + m.qk_rope_head_dim, d});
+  visit(prefix + "kv_a_layernorm.weight", {m.kv_lora_rank});
+  visit(prefix + "kv_b_proj.weight", {h * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank});
+  visit(prefix + "o_proj.weight", {d, h * m.v_head_dim});
 }
 
-void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, const See& see) {
-  see(prefix + "gate_proj.weight", {width, d});
-  see(prefix + "up_proj.weight", {width, d});
-  see(prefix + "down_proj.weight", {d, width});
+void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, const Visitor& visit) {
+  visit(prefix + "gate_proj.weight", {width, d});
+  visit(prefix + "up_proj.weight", {width, d});
+  visit(prefix + "down_proj.weight", {d, width});
 }
 
-void moe_weights(const ModelConfig& m, int64_t visible, const std::string& prefix, const See& see) {
+void moe_weights(const ModelConfig& m, int64_t visible, const std::string& prefix, const Visitor& visit) {
   const int64_t d = m.hidden_size, f = m.moe_intermediate_size;
-  see(prefix + "gate.weight", {m.num_experts, d + visible * m.num_experts});
-  if (m.model_type == "deepseek_v3") see(prefix + "gate.e_score_correction_bias", {m.num_experts});
+  visit(prefix + "gate.weight", {m.num_experts, d + visible * m.num_experts});
+  if (m.model_type == "deepseek_v3") visit(prefix + "gate.e_score_correction_bias", {m.num_experts});
   for (int64_t e = 0; e < m.num_experts; ++e)
-    feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", see);
+    feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", visit);
   if (m.n_shared_experts > 0)
-    feed_forward_weights(d, m.n_shared_experts * f, prefix + "shared_experts.", see);
+    feed_forward_weights(d, m.n_shared_experts * f, prefix + "shared_experts.", visit);
 }
 
 }  // namespace
 
-void for_each_weight(const Config& config, const See& see) {
+void for_each_weight(const Config& config, const Visitor& visit) {
   const ModelConfig& m = config.model;
-  see("model.embed_tokens.weight", {m.vocab_size, m.hidden_size});
-  see("model.norm.weight", {m.hidden_size});
-  if (!m.tie_word_embeddings) see("lm_head.weight", {m.vocab_size, m.hidden_size});
+  visit("model.embed_tokens.weight", {m.vocab_size, m.hidden_size});
+  visit("model.norm.weight", {m.hidden_size});
+  if (!m.tie_word_embeddings) visit("lm_head.weight", {m.vocab_size, m.hidden_size});
 
-  const auto numbers = moe_numbers(m), visible = visible_counts(config);
+  const auto numbers = moe_layer_numbers(m), visible = visible_counts(config);
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    see(prefix + "input_layernorm.weight", {m.hidden_size});
-    see(prefix + "post_attention_layernorm.weight", {m.hidden_size});
-    attention_weights(m, prefix + "self_attn.", see);
+    visit(prefix + "input_layernorm.weight", {m.hidden_size});
+    visit(prefix + "post_attention_layernorm.weight", {m.hidden_size});
+    attention_weights(m, prefix + "self_attn.", visit);
     if (numbers[i] == 0) {
-      feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", see);
+      feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", visit);
     } else {
-      moe_weights(m, visible[i], prefix + "mlp.", see);
+      moe_weights(m, visible[i], prefix + "mlp.", visit);
     }
   }
 }

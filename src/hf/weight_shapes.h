@@ -1,5 +1,5 @@
 #pragma once
-// What the weights of a model look like on disk, before there is a model.
+// Names and shapes of a model's weights on disk, computed without building the model.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace hero {
 
-/// Calls `see` with the name on disk and the shape of every tensor of the model: what
-/// Transformer(config).parameters().disk_tensors() holds, with nothing allocated, however large the numbers
-/// in the configuration. A router comes before its experts and each layer's norm before its other tensors, so
-/// that a `see` that throws at what a file lacks ends after as many calls as the file has tensors.
+/// Calls `visit` with the name on disk and the shape of every tensor of
+/// Transformer(config).parameters().state_dict(), without allocating them. Visits a layer's norms before its
+/// other tensors and a router before its experts: a `visit` that throws at the first tensor missing in a file
+/// returns early, even for huge sizes in the configuration.
 void for_each_weight(
     const Config& config,
-    const std::function<void(const std::string& name, const std::vector<int64_t>& shape)>& see);
+    const std::function<void(const std::string& name, const std::vector<int64_t>& shape)>& visit);
 
 }  // namespace hero

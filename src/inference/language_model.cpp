@@ -1,6 +1,7 @@
-// torch.classes.hero.LanguageModel: a model folder in Python, which hero_moe.load wraps. Mistakes of the
-// caller's reach Python as ValueError (std::invalid_argument), what fails on the way as RuntimeError.
+// torch.classes.hero.LanguageModel: a model folder in Python, wrapped by hero_moe.load. Invalid arguments
+// raise ValueError, other failures RuntimeError.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/custom_class.h>
 
 #include "hf/load.h"
@@ -12,10 +13,10 @@
 namespace hero {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 26;  // of fp32 logits held at a time
+constexpr int64_t kChunkBytes = 1 << 26;  // memory for fp32 logits per chunk
 
 template <class Function>
-auto for_python(Function function) {
+auto with_value_errors(Function function) {
   try {
     return function();
   } catch (const UserError& e) {
@@ -23,7 +24,7 @@ auto for_python(Function function) {
   }
 }
 
-void check_number(int64_t value, const char* name, int64_t end) {
+void check_index(int64_t value, const char* name, int64_t end) {
   if (value >= 0 && value < end) return;
   throw UserError(std::string(name) + ": found " + std::to_string(value) + ", expected 0 to " +
                   std::to_string(end - 1));
@@ -31,20 +32,21 @@ void check_number(int64_t value, const char* name, int64_t end) {
 
 void check_range(const at::Tensor& values, const char* name, int64_t end) {
   if (values.numel() == 0) return;
-  const auto [least, greatest] = values.aminmax();
-  check_number(least.item<int64_t>(), name, end);
-  check_number(greatest.item<int64_t>(), name, end);
+  const auto [min, max] = values.aminmax();
+  check_index(min.item<int64_t>(), name, end);
+  check_index(max.item<int64_t>(), name, end);
 }
 
-// `room`: positions that must stay free.
-void check_length(int64_t length, const ModelConfig& model, int64_t room = 0) {
-  const int64_t most = model.max_position_embeddings - room;
-  if (length >= 1 && length <= most) return;
-  throw UserError("ids: found " + std::to_string(length) + " of them in a sequence, expected 1 to " +
-                  std::to_string(most) + ": max_position_embeddings" + (room ? " and one to make" : ""));
+// `reserved`: positions that must stay free for new tokens.
+void check_length(int64_t length, const ModelConfig& model, int64_t reserved = 0) {
+  const int64_t max_length = model.max_position_embeddings - reserved;
+  if (length >= 1 && length <= max_length) return;
+  throw UserError("ids: found a sequence of " + std::to_string(length) + ", expected 1 to " +
+                  std::to_string(max_length) + " (max_position_embeddings" +
+                  (reserved ? " minus one new token)" : ")"));
 }
 
-// [B, S] int64 in the vocabulary.
+// int64 [B, S], each id in the vocabulary.
 void check_ids(const at::Tensor& ids, const ModelConfig& model) {
   if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.size(0) == 0) {
     throw UserError("ids: found a tensor of " + std::string(c10::toString(ids.scalar_type())) + " with " +
@@ -56,31 +58,31 @@ void check_ids(const at::Tensor& ids, const ModelConfig& model) {
 }
 
 void check_prompt(const std::vector<int64_t>& prompt, const ModelConfig& model) {
-  check_length(static_cast<int64_t>(prompt.size()), model, /*room=*/1);
-  for (const int64_t id : prompt) check_number(id, "ids", model.vocab_size);
+  check_length(static_cast<int64_t>(prompt.size()), model, /*reserved=*/1);
+  for (const int64_t id : prompt) check_index(id, "ids", model.vocab_size);
 }
 
-Sampling checked(Sampling sampling) {
+SamplingParams checked(SamplingParams sampling) {
   const auto check = [](bool good, const char* name, double found, const char* expected) {
     if (!good) throw UserError(std::string(name) + ": found " + c10::str(found) + ", expected " + expected);
   };
   check(sampling.max_tokens >= 1, "max_tokens", static_cast<double>(sampling.max_tokens), "at least 1");
   check(sampling.temperature >= 0 && std::isfinite(sampling.temperature), "temperature", sampling.temperature,
         "0 or more");
-  check(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 (all) or more");
+  check(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 (disabled) or more");
   check(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "0 to 1");
   return sampling;
 }
 
-// Texts in the making; shares the model with the LanguageModel that began them.
-class GenerationForPython : public torch::CustomClassHolder {
+// Active sequences; shares ownership of the model with the LanguageModel that created it.
+class PythonGenerator : public torch::CustomClassHolder {
  public:
-  explicit GenerationForPython(std::shared_ptr<const Transformer> model)
+  explicit PythonGenerator(std::shared_ptr<const Transformer> model)
       : model_(std::move(model)), generator_(*model_) {}
 
   int64_t add(std::vector<int64_t> prompt, int64_t max_tokens, double temperature, int64_t top_k,
               double top_p, int64_t seed, std::vector<int64_t> eos) {
-    return for_python([&] {
+    return with_value_errors([&] {
       check_prompt(prompt, model_->config().model);
       const auto sampling =
           checked({max_tokens, temperature, top_k, top_p, static_cast<uint64_t>(seed), std::move(eos)});
@@ -89,12 +91,13 @@ class GenerationForPython : public torch::CustomClassHolder {
   }
 
   std::vector<std::tuple<int64_t, std::optional<int64_t>>> step() {
-    std::vector<std::tuple<int64_t, std::optional<int64_t>>> made;
-    for (const auto& one : generator_.step()) made.emplace_back(static_cast<int64_t>(one.text), one.id);
-    return made;
+    std::vector<std::tuple<int64_t, std::optional<int64_t>>> generated;
+    for (const auto& token : generator_.step())
+      generated.emplace_back(static_cast<int64_t>(token.sequence), token.id);
+    return generated;
   }
 
-  void drop(int64_t text) { generator_.remove(static_cast<size_t>(text)); }
+  void drop(int64_t sequence) { generator_.remove(static_cast<size_t>(sequence)); }
 
  private:
   std::shared_ptr<const Transformer> model_;
@@ -104,26 +107,26 @@ class GenerationForPython : public torch::CustomClassHolder {
 class LanguageModel : public torch::CustomClassHolder {
  public:
   LanguageModel(const std::string& path, const std::string& dtype, const std::string& device) {
-    for_python([&] {
-      const auto chosen = choose_device(device, "device");
+    with_value_errors([&] {
+      const auto chosen_device = choose_device(device, "device");
       folder_ = resolve_model_dir(path);
-      model_ = load_model(folder_, dtype, chosen);
+      model_ = load_model(folder_, dtype, chosen_device);
     });
   }
 
   at::Tensor logits(const at::Tensor& ids) const {
-    return for_python([&] {
+    return with_value_errors([&] {
       check_ids(ids, config());
       at::NoGradGuard no_grad;
-      return model_->logits(model_->forward(moved(ids)).hidden_TD, ids.size(0)).cpu();
+      return model_->logits(model_->forward(to_device(ids)).hidden_TD, ids.size(0)).cpu();
     });
   }
 
-  // For Q queries, each a row of ids.flatten() and an id: log p(id | the sequence up to that row), and
-  // whether that id is the likeliest. Logits exist for the asked rows alone, a chunk of them at a time.
+  // For Q queries, each a row of ids.flatten() and a target id: log p(target | the sequence up to that row),
+  // and whether greedy decoding would choose it. Logits are computed for these rows only, in chunks.
   std::tuple<at::Tensor, at::Tensor> score(const at::Tensor& ids, const at::Tensor& rows,
                                            const at::Tensor& targets) const {
-    return for_python([&] {
+    return with_value_errors([&] {
       check_ids(ids, config());
       if (rows.dim() != 1 || rows.scalar_type() != at::kLong || targets.sizes() != rows.sizes() ||
           targets.scalar_type() != at::kLong) {
@@ -132,8 +135,8 @@ class LanguageModel : public torch::CustomClassHolder {
       check_range(rows, "rows", ids.numel());
       check_range(targets, "targets", config().vocab_size);
       at::NoGradGuard no_grad;
-      const auto hidden_QD = model_->forward(moved(ids)).hidden_TD.index_select(0, moved(rows));
-      const auto targets_Q = moved(targets);
+      const auto hidden_QD = model_->forward(to_device(ids)).hidden_TD.index_select(0, to_device(rows));
+      const auto targets_Q = to_device(targets);
       const int64_t count = rows.size(0);
       const int64_t chunk = std::max<int64_t>(1, kChunkBytes / (4 * config().vocab_size));
       const auto type = hidden_QD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -142,17 +145,17 @@ class LanguageModel : public torch::CustomClassHolder {
       for (int64_t begin = 0; begin < count; begin += chunk) {
         const int64_t end = std::min(count, begin + chunk);
         const auto logits = model_->logits(hidden_QD.slice(0, begin, end), 1)[0];
-        const auto wanted = targets_Q.slice(0, begin, end);
+        const auto chunk_targets = targets_Q.slice(0, begin, end);
         logprob.slice(0, begin, end)
-            .copy_(logits.gather(1, wanted.unsqueeze(1)).squeeze(1) - logits.logsumexp(1));
-        is_greedy.slice(0, begin, end).copy_(logits.argmax(1) == wanted);
+            .copy_(logits.gather(1, chunk_targets.unsqueeze(1)).squeeze(1) - logits.logsumexp(1));
+        is_greedy.slice(0, begin, end).copy_(logits.argmax(1) == chunk_targets);
       }
       return std::make_tuple(logprob.cpu(), is_greedy.cpu());
     });
   }
 
-  c10::intrusive_ptr<GenerationForPython> generation() const {
-    return c10::make_intrusive<GenerationForPython>(model_);
+  c10::intrusive_ptr<PythonGenerator> generation() const {
+    return c10::make_intrusive<PythonGenerator>(model_);
   }
 
   std::string folder() const { return folder_.string(); }
@@ -163,7 +166,7 @@ class LanguageModel : public torch::CustomClassHolder {
 
  private:
   const ModelConfig& config() const { return model_->config().model; }
-  at::Tensor moved(const at::Tensor& ids) const { return ids.to(model_->device()); }
+  at::Tensor to_device(const at::Tensor& ids) const { return ids.to(model_->device()); }
 
   std::filesystem::path folder_;
   std::shared_ptr<const Transformer> model_;
@@ -172,10 +175,10 @@ class LanguageModel : public torch::CustomClassHolder {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.class_<GenerationForPython>("Generation")
-      .def("add", &GenerationForPython::add)
-      .def("step", &GenerationForPython::step)
-      .def("drop", &GenerationForPython::drop);
+  m.class_<PythonGenerator>("Generation")
+      .def("add", &PythonGenerator::add)
+      .def("step", &PythonGenerator::step)
+      .def("drop", &PythonGenerator::drop);
   m.class_<LanguageModel>("LanguageModel")
       .def(torch::init<std::string, std::string, std::string>())
       .def("logits", &LanguageModel::logits)

@@ -1,5 +1,5 @@
 #pragma once
-// What a model computes for given tokens, as a safetensors file: for comparing implementations.
+// Logits, routing and gradients of a model for given tokens, for comparing implementations.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -16,10 +16,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 NamedTensors model_logits(const Transformer& model, const std::vector<std::vector<int64_t>>& tokens,
                           bool routing);
 
-/// The lists, all of one length S, as one batch: `lm_loss`, the mean cross-entropy of each list's next
-/// tokens; `balance_loss` before its coefficient; `loss`, both as the model's configuration adds them; and
-/// grad.NAME of `loss` for every weight under its name on disk. UserError where the lengths differ or are
-/// below 2.
+/// One forward and backward pass over the lists as one batch: `lm_loss`, the mean next-token cross-entropy;
+/// `balance_loss` before its coefficient; `loss`, their sum as in the model's configuration; and grad.NAME of
+/// `loss` for every weight under its name on disk. UserError if the lengths differ or are below 2.
 NamedTensors model_gradients(const Transformer& model, const std::vector<std::vector<int64_t>>& tokens);
 
 void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors);

@@ -12,20 +12,20 @@
 namespace hero {
 namespace {
 
-constexpr size_t kReadAtOnce = 4096;  // positions of new prompts in one pass
-constexpr int64_t kFirstSorted = 64;  // ids put in order at first; then four times as many, as far as needed
+constexpr size_t kPrefillTokens = 4096;  // positions of new prompts in one pass
+constexpr int64_t kInitialSorted = 64;   // ids sorted at first; grows by factors of 4 on demand
 
-// The ids of logits in falling order, ties by the lower id, sorted as far as they are looked at.
-class Descending {
+// Ids by descending logit, ties by the lower id. Sorted lazily, only as far as they are accessed.
+class SortedIds {
  public:
-  explicit Descending(const at::Tensor& logits_V)
+  explicit SortedIds(const at::Tensor& logits_V)
       : logits_(logits_V), z_(logits_.const_data_ptr<double>()), ids_(static_cast<size_t>(logits_.numel())) {
     std::iota(ids_.begin(), ids_.end(), 0);
   }
 
-  int64_t operator[](int64_t place) {
-    if (place >= sorted_) sort_to(std::max({place + 1, kFirstSorted, 4 * sorted_}));
-    return ids_[static_cast<size_t>(place)];
+  int64_t operator[](int64_t rank) {
+    if (rank >= sorted_) sort_to(std::max({rank + 1, kInitialSorted, 4 * sorted_}));
+    return ids_[static_cast<size_t>(rank)];
   }
 
  private:
@@ -42,25 +42,25 @@ class Descending {
   int64_t sorted_ = 0;
 };
 
-// The first of the largest logits. amax goes over whole vectors, argmax over single numbers.
-int64_t likeliest(const at::Tensor& logits_V) {
+// The lowest id with the maximum logit. at::amax is vectorized, at::argmax is not.
+int64_t greedy_token(const at::Tensor& logits_V) {
   if (logits_V.scalar_type() == at::kFloat && logits_V.is_contiguous()) {
     const auto* first = logits_V.const_data_ptr<float>();
     const auto* last = first + logits_V.numel();
     const auto* found = std::find(first, last, logits_V.amax().item<float>());
-    if (found != last) return found - first;  // else: not a number
+    if (found != last) return found - first;  // else: NaN
   }
   return logits_V.argmax().item<int64_t>();
 }
 
 }  // namespace
 
-int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
-  if (sampling.temperature <= 0) return likeliest(logits_V);
+int64_t sample_token(const at::Tensor& logits_V, const SamplingParams& sampling, uint64_t index) {
+  if (sampling.temperature <= 0) return greedy_token(logits_V);
   const auto logits = logits_V.to(at::kDouble).contiguous();
   auto weights = ((logits - logits.max()) / sampling.temperature).exp_();
   const auto* weight = weights.const_data_ptr<double>();
-  Descending ids(logits);
+  SortedIds ids(logits);
   int64_t kept = logits.numel();
   double total = 0;
   if (sampling.top_k > 0 && sampling.top_k < kept) {
@@ -76,135 +76,143 @@ int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint6
     while (nucleus < kept && (nucleus == 0 || mass < sampling.top_p * total)) mass += weight[ids[nucleus++]];
     kept = nucleus;
   }
-  double left = uniform_at(sampling.seed, "generate", index) * mass;
-  int64_t place = 0;
-  while (place + 1 < kept && left >= weight[ids[place]]) left -= weight[ids[place++]];
-  return ids[place];
+  double remaining = uniform_at(sampling.seed, "generate", index) * mass;
+  int64_t rank = 0;
+  while (rank + 1 < kept && remaining >= weight[ids[rank]]) remaining -= weight[ids[rank++]];
+  return ids[rank];
 }
 
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top) {
-  const auto sum = logits_V.logsumexp(0);
-  TokenLogprobs found{(logits_V[id] - sum).item<double>(), {}};
-  if (top == 0) return found;
+  const auto logsumexp = logits_V.logsumexp(0);
+  TokenLogprobs result{(logits_V[id] - logsumexp).item<double>(), {}};
+  if (top == 0) return result;
   const auto [values, ids] = logits_V.topk(std::min(top, logits_V.size(0)));
-  const auto logs = (values - sum).to(at::kDouble);
+  const auto logs = (values - logsumexp).to(at::kDouble);
   for (int64_t i = 0; i < ids.size(0); ++i) {
-    found.top.emplace_back(ids[i].item<int64_t>(), logs[i].item<double>());
+    result.top.emplace_back(ids[i].item<int64_t>(), logs[i].item<double>());
   }
-  return found;
+  return result;
 }
 
-size_t Generator::add(std::vector<int64_t> prompt, const Sampling& sampling) {
-  const int64_t room = model_.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
-  auto text = std::make_unique<Text>();
-  text->number = count_++;
-  text->sampling = sampling;
-  text->unread = std::move(prompt);
-  text->room = std::min(sampling.max_tokens, room);
-  texts_.push_back(std::move(text));
-  return count_ - 1;
+size_t Generator::add(std::vector<int64_t> prompt, const SamplingParams& sampling) {
+  const int64_t free_positions =
+      model_.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->sampling = sampling;
+  sequence->pending = std::move(prompt);
+  sequence->max_new_tokens = std::min(sampling.max_tokens, free_positions);
+  sequences_.push_back(std::move(sequence));
+  return next_id_ - 1;
 }
 
-// Reads what is unread of these texts in one pass. Returns the logits [texts, V] after each, on the CPU.
-at::Tensor Generator::read(const std::vector<Text*>& texts) const {
+// Runs the pending tokens of all sequences in one pass. Returns the next-token logits [B, V] on the CPU.
+at::Tensor Generator::forward(const std::vector<Sequence*>& batch) const {
   std::vector<int64_t> tokens, counts, last;
   std::vector<KeyValueCache*> caches;
-  for (auto* text : texts) {
-    if (!text->sampling.cache) text->cache = {};
-    tokens.insert(tokens.end(), text->unread.begin(), text->unread.end());
-    counts.push_back(static_cast<int64_t>(text->unread.size()));
+  for (auto* sequence : batch) {
+    if (!sequence->sampling.cache) sequence->cache = {};
+    tokens.insert(tokens.end(), sequence->pending.begin(), sequence->pending.end());
+    counts.push_back(static_cast<int64_t>(sequence->pending.size()));
     last.push_back(static_cast<int64_t>(tokens.size()) - 1);
-    caches.push_back(&text->cache);
+    caches.push_back(&sequence->cache);
   }
   const c10::InferenceMode inference;
   const auto device = model_.device();
   auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
-  if (tokens.size() > texts.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
+  if (tokens.size() > batch.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
   return model_.logits(hidden, 1)[0].cpu();
 }
 
-// `first` and the other texts that begin with the same prompt and keep a cache.
-std::vector<Generator::Text*> Generator::same_prompt(const Text& first) const {
-  std::vector<Text*> same;
-  for (const auto& text : texts_) {
-    const bool begins = text->made == 0 && text->room > 0 && text->sampling.cache;
-    if (text.get() == &first || (begins && text->unread == first.unread)) same.push_back(text.get());
+// `first` and the other new sequences with the same prompt and a cache.
+std::vector<Generator::Sequence*> Generator::with_same_prompt(const Sequence& first) const {
+  std::vector<Sequence*> same;
+  for (const auto& sequence : sequences_) {
+    const bool is_new =
+        sequence->num_generated == 0 && sequence->max_new_tokens > 0 && sequence->sampling.cache;
+    if (sequence.get() == &first || (is_new && sequence->pending == first.pending))
+      same.push_back(sequence.get());
   }
   return same;
 }
 
-Generator::Made Generator::take(Text& text, const at::Tensor& logits_V) {
-  const int64_t id = choose_token(logits_V, text.sampling, static_cast<uint64_t>(text.made++));
+Generator::GeneratedToken Generator::append_token(Sequence& sequence, const at::Tensor& logits_V) {
+  const auto& sampling = sequence.sampling;
+  const int64_t id = sample_token(logits_V, sampling, static_cast<uint64_t>(sequence.num_generated++));
   std::optional<TokenLogprobs> logprobs;
-  if (text.sampling.logprobs >= 0) logprobs = token_logprobs(logits_V, id, text.sampling.logprobs);
-  if (std::ranges::find(text.sampling.eos, id) != text.sampling.eos.end()) {
-    text.room = 0;
-    return {text.number, std::nullopt, id, std::move(logprobs)};
+  if (sampling.logprobs >= 0) logprobs = token_logprobs(logits_V, id, sampling.logprobs);
+  if (std::ranges::find(sampling.eos, id) != sampling.eos.end()) {
+    sequence.max_new_tokens = 0;
+    return {sequence.id, std::nullopt, id, std::move(logprobs)};
   }
-  if (text.sampling.cache) text.unread.clear();
-  text.unread.push_back(id);
-  return {text.number, id, id, std::move(logprobs)};
+  if (sampling.cache) sequence.pending.clear();
+  sequence.pending.push_back(id);
+  return {sequence.id, id, id, std::move(logprobs)};
 }
 
-// Texts to be read from their first positions, some at a time.
-void Generator::read_begun(std::vector<Text*> begun, std::vector<Made>& made) const {
-  while (!begun.empty()) {
-    std::vector<Text*> firsts;
-    std::vector<std::vector<Text*>> equal;  // of each, the texts that its reading serves
+// Runs the sequences from position 0 on, in passes of at most kPrefillTokens positions.
+void Generator::prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) const {
+  while (!waiting.empty()) {
+    std::vector<Sequence*> batch;
+    std::vector<std::vector<Sequence*>> groups;  // groups[i]: the sequences that share the prompt of batch[i]
     size_t positions = 0;
-    while (!begun.empty() && (firsts.empty() || positions + begun.front()->unread.size() <= kReadAtOnce)) {
-      auto* first = begun.front();
-      firsts.push_back(first);
-      positions += first->unread.size();
-      equal.push_back(first->sampling.cache ? same_prompt(*first) : std::vector<Text*>{first});
-      std::erase_if(begun,
-                    [&](auto* text) { return std::ranges::find(equal.back(), text) != equal.back().end(); });
+    while (!waiting.empty() &&
+           (batch.empty() || positions + waiting.front()->pending.size() <= kPrefillTokens)) {
+      auto* first = waiting.front();
+      batch.push_back(first);
+      positions += first->pending.size();
+      groups.push_back(first->sampling.cache ? with_same_prompt(*first) : std::vector<Sequence*>{first});
+      const auto& group = groups.back();
+      std::erase_if(waiting,
+                    [&](auto* sequence) { return std::ranges::find(group, sequence) != group.end(); });
     }
-    const auto logits = read(firsts);
-    for (size_t i = 0; i < firsts.size(); ++i) {
-      for (auto* text : equal[i]) {
-        if (text != firsts[i]) text->cache = firsts[i]->cache;
+    const auto logits = forward(batch);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      for (auto* sequence : groups[i]) {
+        if (sequence != batch[i]) sequence->cache = batch[i]->cache;
       }
-      for (auto* text : equal[i]) made.push_back(take(*text, logits[static_cast<int64_t>(i)]));
+      for (auto* sequence : groups[i])
+        generated.push_back(append_token(*sequence, logits[static_cast<int64_t>(i)]));
     }
   }
 }
 
-std::vector<Generator::Made> Generator::step() {
-  std::vector<Made> made;
-  std::vector<Text*> together, begun;
-  for (const auto& text : texts_) {
-    if (text->made >= text->room) {
-      made.push_back({text->number, std::nullopt, std::nullopt, std::nullopt});
-      text->room = 0;
+std::vector<Generator::GeneratedToken> Generator::step() {
+  std::vector<GeneratedToken> generated;
+  std::vector<Sequence*> decoding, waiting;
+  for (const auto& sequence : sequences_) {
+    if (sequence->num_generated >= sequence->max_new_tokens) {
+      generated.push_back({sequence->id, std::nullopt, std::nullopt, std::nullopt});
+      sequence->max_new_tokens = 0;
     } else {
-      (text->made == 0 || !text->sampling.cache ? begun : together).push_back(text.get());
+      const bool from_start = sequence->num_generated == 0 || !sequence->sampling.cache;
+      (from_start ? waiting : decoding).push_back(sequence.get());
     }
   }
-  read_begun(std::move(begun), made);
-  if (!together.empty()) {
-    const auto logits = read(together);
-    for (size_t i = 0; i < together.size(); ++i) {
-      made.push_back(take(*together[i], logits[static_cast<int64_t>(i)]));
+  prefill(std::move(waiting), generated);
+  if (!decoding.empty()) {
+    const auto logits = forward(decoding);
+    for (size_t i = 0; i < decoding.size(); ++i) {
+      generated.push_back(append_token(*decoding[i], logits[static_cast<int64_t>(i)]));
     }
   }
-  std::erase_if(texts_, [](const auto& text) { return text->room == 0; });
-  return made;
+  std::erase_if(sequences_, [](const auto& sequence) { return sequence->max_new_tokens == 0; });
+  return generated;
 }
 
-void Generator::remove(size_t text) {
-  std::erase_if(texts_, [text](const auto& other) { return other->number == text; });
+void Generator::remove(size_t sequence) {
+  std::erase_if(sequences_, [sequence](const auto& other) { return other->id == sequence; });
 }
 
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
-                              const Sampling& sampling, const std::function<void(int64_t)>& on_token) {
+                              const SamplingParams& sampling, const std::function<void(int64_t)>& on_token) {
   Generator generator(model);
   generator.add(prompt, sampling);
-  std::vector<int64_t> made;
+  std::vector<int64_t> generated;
   for (;;) {
     const auto id = generator.step().front().id;
-    if (!id) return made;
-    made.push_back(*id);
+    if (!id) return generated;
+    generated.push_back(*id);
     on_token(*id);
   }
 }

@@ -1,6 +1,5 @@
 #pragma once
-// Texts from a model: one position at a time over key/value caches (the latent ones for MLA), several texts
-// together.
+// Autoregressive generation with KV caches (latent caches for MLA) and continuous batching.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,73 +10,73 @@
 
 namespace hero {
 
-struct Sampling {
+struct SamplingParams {
   int64_t max_tokens = 128;
-  double temperature = 1.0;  ///< 0: the likeliest token
-  int64_t top_k = 0;         ///< 0: all
-  double top_p = 1.0;        ///< smallest set of tokens whose probabilities reach it
+  double temperature = 1.0;  ///< 0: greedy decoding
+  int64_t top_k = 0;         ///< 0: disabled
+  double top_p = 1.0;        ///< smallest set of tokens whose probabilities add up to it
   uint64_t seed = 1234;
-  std::vector<int64_t> eos;  ///< ids that end the text
-  bool cache = true;         ///< false: recompute every position each time
-  int64_t logprobs = -1;     ///< how many of the likeliest ids come with each token; -1: no probabilities
+  std::vector<int64_t> eos;  ///< ids that end the sequence
+  bool cache = true;         ///< false: recompute every position in each step
+  int64_t logprobs = -1;     ///< top-N log-probabilities per token; -1: none at all
 };
 
-/// Natural logarithms of probabilities at temperature 1, out of all ids.
+/// Natural log-probabilities over the whole vocabulary at temperature 1.
 struct TokenLogprobs {
   double chosen;
-  std::vector<std::pair<int64_t, double>> top;  ///< the likeliest ids, descending
+  std::vector<std::pair<int64_t, double>> top;  ///< the most likely ids, descending
 };
 
-/// Of `id` from logits [V]. Where `id` is the likeliest, `chosen` is equal to the first of `top`.
+/// From logits [V]. `chosen`: of `id`; equal to the first of `top` if `id` is the most likely.
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top);
 
-/// One token from logits [V]: temperature, then top-k, then top-p; ties by the lower id. `index` numbers the
-/// draw.
-int64_t choose_token(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index);
+/// Samples a token from logits [V]: temperature, then top-k, then top-p; ties go to the lower id. `index`:
+/// position among the generated tokens, which selects the random number.
+int64_t sample_token(const at::Tensor& logits_V, const SamplingParams& sampling, uint64_t index);
 
-/// Texts in the making. Texts may join at any time; the model must outlive them.
+/// Active sequences, decoded as one batch. Sequences may be added at any time. The model must outlive it.
 class Generator {
  public:
   explicit Generator(const Transformer& model) : model_(model) {}
 
-  /// Begins to continue `prompt`, which is not empty. Returns the text's number; they count from 0.
-  size_t add(std::vector<int64_t> prompt, const Sampling& sampling);
+  /// Adds a sequence with a non-empty `prompt`. Returns its id; ids count from 0.
+  size_t add(std::vector<int64_t> prompt, const SamplingParams& sampling);
 
-  struct Made {
-    size_t text;
-    std::optional<int64_t> id;              ///< nothing: the text has ended
-    std::optional<int64_t> drawn;           ///< the id, or the eos that ended the text
-    std::optional<TokenLogprobs> logprobs;  ///< of `drawn`, where the text's sampling asks for them
+  struct GeneratedToken {
+    size_t sequence;
+    std::optional<int64_t> id;              ///< empty: the sequence has finished
+    std::optional<int64_t> sampled;         ///< the id, or the eos that ended the sequence
+    std::optional<TokenLogprobs> logprobs;  ///< of `sampled`, if the sampling parameters request them
   };
-  /// The next id of every text that has not ended: an eos (itself not returned), max_tokens ids or the
-  /// model's last position end it. New prompts are read some thousand positions at a time, one of several
-  /// texts once, then all texts go on together.
-  std::vector<Made> step();
+  /// Generates the next token of every active sequence. A sequence ends at an eos (not returned), after
+  /// max_tokens tokens or at the model's last position. Prefills new prompts in passes of a few thousand
+  /// positions (a prompt shared by several sequences only once), then runs one decode step for the others.
+  std::vector<GeneratedToken> step();
 
-  /// Ends a text before its time, and frees what was kept for it. Nothing happens where it has ended.
-  void remove(size_t text);
+  /// Aborts a sequence and frees its KV cache. No effect if it has finished.
+  void remove(size_t sequence);
 
  private:
-  struct Text {
-    size_t number;
-    Sampling sampling;
-    std::vector<int64_t> unread;  // ids the cache lacks: all of them without a cache
+  struct Sequence {
+    size_t id;
+    SamplingParams sampling;
+    std::vector<int64_t> pending;  // tokens not yet in the cache; without a cache: all tokens
     KeyValueCache cache;
-    int64_t made = 0, room = 0;
+    int64_t num_generated = 0, max_new_tokens = 0;
   };
-  at::Tensor read(const std::vector<Text*>& texts) const;
-  std::vector<Text*> same_prompt(const Text& first) const;
-  void read_begun(std::vector<Text*> begun, std::vector<Made>& made) const;
-  static Made take(Text& text, const at::Tensor& logits_V);
+  at::Tensor forward(const std::vector<Sequence*>& batch) const;
+  std::vector<Sequence*> with_same_prompt(const Sequence& first) const;
+  void prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) const;
+  static GeneratedToken append_token(Sequence& sequence, const at::Tensor& logits_V);
 
   const Transformer& model_;
-  std::vector<std::unique_ptr<Text>> texts_;  // that have not ended
-  size_t count_ = 0;
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // active
+  size_t next_id_ = 0;
 };
 
-/// Continues `prompt` (not empty); `on_token` sees each id as it is made. Returns the new ids, eos not among
-/// them.
+/// Generates a continuation of a non-empty `prompt` and calls `on_token` for each new id. Returns the new ids
+/// without the eos.
 std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_t>& prompt,
-                              const Sampling& sampling, const std::function<void(int64_t)>& on_token);
+                              const SamplingParams& sampling, const std::function<void(int64_t)>& on_token);
 
 }  // namespace hero

@@ -49,7 +49,7 @@ void AppendFile::truncate(uint64_t size) {
   size_ = size;
 }
 
-void AppendFile::replace_by(const std::filesystem::path& file) {
+void AppendFile::replace_with(const std::filesystem::path& file) {
   rename_durable(file, path_);
   close(std::exchange(descriptor_, -1));
   open();

@@ -1,5 +1,4 @@
-// Logs that only grow while a run goes on: one write(2) a record, so that a killed process tears at most the
-// last.
+// Append-only logs. Each record is one write(2), so a killed process truncates at most the last record.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,18 +8,18 @@ namespace hero {
 
 class AppendFile {
  public:
-  /// Opens for appending, creates if need be. RunError with the system's reason.
+  /// Opens the file for appending, and creates it if necessary. RunError with the system's error message.
   explicit AppendFile(std::filesystem::path path);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// One record, in one write. RunError if it does not fit (full disk); the file then ends before it.
+  /// Appends one record in one write. RunError on failure (full disk); a partial record is removed.
   void append(std::string_view record);
-  /// Cuts the file to its first `size` bytes.
+  /// Truncates the file to `size` bytes.
   void truncate(uint64_t size);
-  /// Puts a finished file in this one's place, atomically and synced, and goes on appending to it.
-  void replace_by(const std::filesystem::path& file);
+  /// Atomically replaces this file with `file`, syncs the folder, and appends to the new file.
+  void replace_with(const std::filesystem::path& file);
 
   uint64_t size() const { return size_; }
   const std::filesystem::path& path() const { return path_; }

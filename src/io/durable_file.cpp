@@ -14,9 +14,9 @@
 namespace hero {
 namespace {
 
-constexpr size_t kMaxWrite = 1 << 30;  // Linux cuts a write at 2 GiB - 4 KiB
+constexpr size_t kMaxWrite = 1 << 30;  // Linux limits a write to 2 GiB - 4 KiB
 
-// Devices and pipes cannot be synced and say EINVAL: nothing is lost there.
+// fsync of devices and pipes fails with EINVAL, which is harmless.
 bool sync_descriptor(int descriptor) { return fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP; }
 
 }  // namespace

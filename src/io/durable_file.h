@@ -1,4 +1,4 @@
-// Files that are on the disk once the call returns: written through, fsynced, or not there at all.
+// Crash-safe file writes: after a call returns, the data is synced to disk.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace hero {
 
-/// A new file (an old one is emptied) that counts only after commit(). Destroyed before that, it is removed
-/// again. Every failure is a RunError `cannot write PATH: <the system's reason>`.
+/// A new file (an existing one is truncated) that is removed unless commit() succeeds. Every failure is a
+/// RunError `cannot write PATH: <system error>`.
 class DurableFile {
  public:
-  /// `offset`: of a file that others write into too. What it holds stays, and bytes go there.
+  /// `offset`: writes at this position of a file shared with other writers; its contents are kept.
   explicit DurableFile(std::filesystem::path path, std::optional<uint64_t> offset = {});
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
@@ -31,13 +31,13 @@ class DurableFile {
   int descriptor_ = -1;
 };
 
-/// Writes all of `text` as a file and commits it.
+/// Writes `text` to a file and commits it.
 void write_durable(const std::filesystem::path& path, std::string_view text);
 
-/// Makes the names in a folder durable (fsync of the folder). RunError on failure.
+/// Makes directory entries durable (fsync of the folder). RunError on failure.
 void sync_folder(const std::filesystem::path& folder);
 
-/// Renames atomically, over an existing file too, and syncs the folder of `to`. RunError on failure.
+/// Renames atomically, replaces an existing file, and syncs the folder of `to`. RunError on failure.
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace hero

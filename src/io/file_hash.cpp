@@ -13,12 +13,12 @@ namespace hero {
 namespace {
 
 void check(int succeeded) {
-  if (!succeeded) throw RunError("libcrypto offers no SHA-256");
+  if (!succeeded) throw RunError("libcrypto does not support SHA-256");
 }
 
 }  // namespace
 
-void RunningHash::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
+void RunningHash::Deleter::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
 RunningHash::RunningHash() : context_(EVP_MD_CTX_new()) {
   check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
@@ -29,7 +29,7 @@ void RunningHash::add(const void* data, size_t size) {
   bytes_ += size;
 }
 
-FileRecord RunningHash::record() {
+FileDigest RunningHash::record() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned digest_size = 0;
   check(EVP_DigestFinal_ex(context_.get(), digest, &digest_size));
@@ -41,7 +41,7 @@ FileRecord RunningHash::record() {
   return {bytes_, hex};
 }
 
-FileRecord record_file(const std::filesystem::path& path) {
+FileDigest hash_file(const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);
   if (!file) throw UserError(path.string() + ": cannot be read: " + std::strerror(errno));
   RunningHash hash;

@@ -58,7 +58,7 @@ void make_parent_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(parent, error);
   if (!fs::is_directory(parent)) {
-    throw UserError(path + ": the folder " + parent.string() + " cannot be made (" + error.message() + ")");
+    throw UserError(path + ": cannot create folder " + parent.string() + " (" + error.message() + ")");
   }
 }
 

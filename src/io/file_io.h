@@ -4,13 +4,13 @@
 
 namespace hero {
 
-/// The whole file. UserError when it is missing, a folder or unreadable.
+/// Contents of the file. UserError if it is missing, a folder or unreadable.
 std::string read_file(const std::string& path);
 
-/// Writes the file under a temporary name, flushes it to the disk and renames it. RunError when that fails.
+/// Writes a temporary file, syncs it to disk and renames it to `path`. RunError on failure.
 void write_file(const std::string& path, std::string_view bytes);
 
-/// Creates the folder that is to hold `path`. UserError when it cannot be made.
+/// Creates the parent folder of `path`. UserError on failure.
 void make_parent_folder(const std::string& path);
 
 }  // namespace hero

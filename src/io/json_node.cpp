@@ -8,7 +8,7 @@
 namespace hero {
 
 JsonNode JsonNode::at(const std::string& key) const {
-  if (!value_.is_object()) refuse("an object");
+  if (!value_.is_object()) reject("an object");
   const auto found = value_.find(key);
   const std::string path = path_.empty() ? key : path_ + "." + key;
   if (found == value_.end()) throw UserError(file_ + ": " + path + ": not found, expected this key");
@@ -16,7 +16,7 @@ JsonNode JsonNode::at(const std::string& key) const {
 }
 
 std::vector<JsonNode> JsonNode::items() const {
-  if (!value_.is_array()) refuse("an array");
+  if (!value_.is_array()) reject("an array");
   std::vector<JsonNode> nodes;
   for (std::size_t i = 0; i < value_.size(); ++i)
     nodes.emplace_back(value_[i], file_, path_ + "[" + std::to_string(i) + "]");
@@ -24,7 +24,7 @@ std::vector<JsonNode> JsonNode::items() const {
 }
 
 void JsonNode::check_keys(std::initializer_list<const char*> keys) const {
-  if (!value_.is_object()) refuse("an object");
+  if (!value_.is_object()) reject("an object");
   for (const auto& [key, member] : value_.items()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     std::string known;
@@ -35,24 +35,24 @@ void JsonNode::check_keys(std::initializer_list<const char*> keys) const {
 }
 
 std::string JsonNode::text() const {
-  if (!value_.is_string()) refuse("a string");
+  if (!value_.is_string()) reject("a string");
   return value_.get<std::string>();
 }
 
 bool JsonNode::flag() const {
-  if (!value_.is_boolean()) refuse("true or false");
+  if (!value_.is_boolean()) reject("true or false");
   return value_.get<bool>();
 }
 
 int64_t JsonNode::integer(int64_t least, int64_t most) const {
   const auto expected = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
-  if (!value_.is_number_integer()) refuse(expected);
+  if (!value_.is_number_integer()) reject(expected);
   const auto number = value_.get<int64_t>();
-  if (number < least || number > most) refuse(expected);
+  if (number < least || number > most) reject(expected);
   return number;
 }
 
-void JsonNode::refuse(const std::string& expected) const {
+void JsonNode::reject(const std::string& expected) const {
   constexpr std::size_t kShown = 80;
   std::string found = value_.dump();
   if (found.size() > kShown) found = found.substr(0, utf8_floor(found, kShown)) + "...";
@@ -65,7 +65,7 @@ nlohmann::json parse_json(const std::string& text, const std::string& file) {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     throw UserError(file + ": byte " + std::to_string(error.byte) +
-                    ": found no JSON, expected a whole JSON file");
+                    ": found invalid JSON, expected a JSON file");
   }
 }
 

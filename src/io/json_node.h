@@ -6,7 +6,7 @@
 
 namespace hero {
 
-/// A value in a JSON file of somebody else's, that knows its place. What it throws is a UserError
+/// A value in a third-party JSON file, with its path. Errors are UserErrors
 /// "FILE: key.key[3]: found ..., expected ...".
 class JsonNode {
  public:
@@ -17,18 +17,18 @@ class JsonNode {
   bool null() const { return value_.is_null(); }
   bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
 
-  /// A member of an object; UserError when it is missing or this is no object.
+  /// Member of an object. UserError if it is missing or this is not an object.
   JsonNode at(const std::string& key) const;
-  /// The members of an array.
+  /// Elements of an array.
   std::vector<JsonNode> items() const;
-  /// UserError for members of an object that are none of `keys`.
+  /// UserError if an object has a key that is not in `keys`.
   void check_keys(std::initializer_list<const char*> keys) const;
 
   std::string text() const;
   bool flag() const;
   int64_t integer(int64_t least, int64_t most) const;
 
-  [[noreturn]] void refuse(const std::string& expected) const;
+  [[noreturn]] void reject(const std::string& expected) const;
 
  private:
   const nlohmann::json& value_;
@@ -36,7 +36,7 @@ class JsonNode {
   std::string path_;
 };
 
-/// The JSON text; UserError with the byte where it is none. `file` stands for it.
+/// Parses JSON. UserError names `file` and the byte where parsing failed.
 nlohmann::json parse_json(const std::string& text, const std::string& file);
 
 }  // namespace hero

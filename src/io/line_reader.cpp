@@ -57,10 +57,10 @@ void LineReader::refill_gzip() {
   const int got = gzread(gzip_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
   int code = Z_OK;
   const char* const message = gzerror(gzip_.get(), &code);
-  // zlib hands through what does not begin like gzip, and gives what it has before a missing end.
-  if (gzdirect(gzip_.get()) && (got > 0 || gzoffset(gzip_.get()) > 0)) damaged("found no gzip header");
-  if (code == Z_BUF_ERROR) damaged("the gzip data stop before their end");
-  if (got < 0) damaged(std::string("gzip: ") + message);
+  // zlib passes through data without a gzip header and returns the partial data of a truncated file.
+  if (gzdirect(gzip_.get()) && (got > 0 || gzoffset(gzip_.get()) > 0)) fail_corrupt("found no gzip header");
+  if (code == Z_BUF_ERROR) fail_corrupt("truncated gzip data");
+  if (got < 0) fail_corrupt(std::string("gzip: ") + message);
   end_ = got;
   bytes_read_ = gzoffset(gzip_.get());
 }
@@ -74,20 +74,20 @@ void LineReader::refill_zstd() {
       if (got == 0) {
         if (std::ferror(file_.get()))
           throw RunError(path_ + ": reading failed (" + std::strerror(errno) + ")");
-        if (in_frame_) damaged("the zstd data stop before their end");
+        if (in_frame_) fail_corrupt("truncated zstd data");
         return;
       }
     }
     ZSTD_outBuffer out{buffer_.data(), buffer_.size(), 0};
     const std::size_t status = ZSTD_decompressStream(zstd_.get(), &out, &zstd_in_);
-    if (ZSTD_isError(status)) damaged(std::string("zstd: ") + ZSTD_getErrorName(status));
+    if (ZSTD_isError(status)) fail_corrupt(std::string("zstd: ") + ZSTD_getErrorName(status));
     in_frame_ = status != 0;
     end_ = out.pos;
   }
 }
 
-void LineReader::damaged(const std::string& what) const {
-  throw UserError(path_ + ": damaged after " + std::to_string(text_bytes_) + " bytes of text: " + what);
+void LineReader::fail_corrupt(const std::string& what) const {
+  throw UserError(path_ + ": corrupt after " + std::to_string(text_bytes_) + " bytes of text: " + what);
 }
 
 }  // namespace hero

@@ -1,4 +1,4 @@
-// Lines of a plain, gzip or zstd file, decompressed as they are read: memory is one line and a few buffers.
+// Streams the lines of a plain, gzip or zstd file. Memory: one line and a few buffers.
 #pragma once
 #include <zlib.h>
 #include <zstd.h>
@@ -13,25 +13,25 @@ namespace hero {
 
 class LineReader {
  public:
-  /// The compression follows from the name: .gz, .zst, anything else is plain. UserError when the file cannot
-  /// be opened.
+  /// Detects compression by extension: .gz, .zst, otherwise plain. UserError if the file cannot be opened.
   explicit LineReader(std::string path);
 
-  /// The next line without its '\n'; false at the end. UserError for damaged or truncated compressed data.
+  /// Reads the next line without its '\n'; false at the end. UserError for corrupt or truncated compressed
+  /// data.
   bool next(std::string& line);
 
-  /// The number of the line last read, from 1.
+  /// One-based number of the last line read.
   int64_t line() const { return line_; }
-  /// Where the line last read begins, in bytes of uncompressed text.
+  /// Start of the last line read, in bytes of uncompressed text.
   int64_t offset() const { return line_begin_; }
-  /// How many bytes of the file on the disk have been read.
+  /// Bytes read from disk.
   int64_t bytes_read() const { return bytes_read_; }
 
  private:
   bool refill();
   void refill_gzip();
   void refill_zstd();
-  [[noreturn]] void damaged(const std::string& what) const;
+  [[noreturn]] void fail_corrupt(const std::string& what) const;
 
   std::string path_;
   enum class Kind { plain, gzip, zstd } kind_;

@@ -10,10 +10,9 @@
 
 namespace hero {
 
-/// Runs `out = work(in, worker)` for the items of `next(in) -> bool` on `workers` threads and gives the
-/// results to `consume(out)` in the order of the items, on the calling thread. At most four items a worker
-/// are in flight. The error of the earliest item that has one is rethrown once everything before it is
-/// consumed.
+/// Runs `out = work(in, worker)` for the items of `next(in) -> bool` on `workers` threads and calls
+/// `consume(out)` in item order on the calling thread. At most four items per worker are in flight. The error
+/// of the first failed item is rethrown after all earlier items are consumed.
 template <typename In, typename Out, typename Next, typename Work, typename Consume>
 void ordered_parallel(int workers, Next next, Work work, Consume consume) {
   struct Slot {

@@ -5,8 +5,8 @@
 
 namespace hero {
 
-/// Progress through a known number of bytes, on stderr: a bar that rewrites its line on a terminal (percent,
-/// MB/s, time left), otherwise one line every ten seconds. Not thread-safe.
+/// Progress over a known number of bytes, on stderr: a progress bar on a terminal (percent, MB/s, time left),
+/// otherwise one line every ten seconds. Not thread-safe.
 class Progress {
  public:
   Progress(std::string what, int64_t total_bytes);

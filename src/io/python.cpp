@@ -10,7 +10,7 @@
 
 namespace hero {
 
-void become_python(const std::string& module, const std::vector<std::string>& arguments) {
+void exec_python(const std::string& module, const std::vector<std::string>& arguments) {
   const char* chosen = std::getenv("HERO_PYTHON");
   const std::string python = chosen && *chosen ? chosen : HERO_PYTHON_DEFAULT;
   const char* path = std::getenv("PYTHONPATH");
@@ -23,8 +23,8 @@ void become_python(const std::string& module, const std::vector<std::string>& ar
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   execvp(pointers[0], pointers.data());
-  throw RunError(python + ": cannot be started: " + std::strerror(errno) +
-                 "; HERO_PYTHON names the Python that draws");
+  throw RunError(python + ": cannot start: " + std::strerror(errno) +
+                 "; set HERO_PYTHON to the Python interpreter to use");
 }
 
 }  // namespace hero

@@ -1,12 +1,12 @@
 #pragma once
-// What Python does for the program: figures and pages.
+// Runs Python modules, which draw figures and write HTML pages.
 #include <string>
 #include <vector>
 
 namespace hero {
 
-/// Turns this process into `python -m MODULE ARGUMENTS...`, with the package beside this program in reach:
-/// the environment's Python, or the one that HERO_PYTHON names. RunError where it cannot be started.
-[[noreturn]] void become_python(const std::string& module, const std::vector<std::string>& arguments);
+/// Replaces this process with `python -m MODULE ARGUMENTS...` and adds the hero_moe package to PYTHONPATH.
+/// HERO_PYTHON selects the interpreter. RunError if it cannot be started.
+[[noreturn]] void exec_python(const std::string& module, const std::vector<std::string>& arguments);
 
 }  // namespace hero

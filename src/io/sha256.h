@@ -4,7 +4,7 @@
 
 namespace hero {
 
-/// SHA-256 (FIPS 180-4) of the bytes, as 64 lower-case hexadecimal digits.
+/// SHA-256 (FIPS 180-4) as 64 lower-case hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
 }  // namespace hero

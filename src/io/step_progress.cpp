@@ -24,8 +24,8 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string rate_text(double rate) {
-  if (rate >= 100) return with_thousands(std::llround(rate));
+std::string format_rate(double rate) {
+  if (rate >= 100) return format_with_commas(std::llround(rate));
   char text[32];
   std::snprintf(text, sizeof text, rate >= 10 ? "%.1f" : "%.2f", rate);
   return text;
@@ -33,7 +33,7 @@ std::string rate_text(double rate) {
 
 }  // namespace
 
-std::string with_thousands(int64_t number) {
+std::string format_with_commas(int64_t number) {
   std::string text = std::to_string(number);
   const int first = number < 0 ? 1 : 0;
   for (int at = static_cast<int>(text.size()) - 3; at > first; at -= 3)
@@ -41,7 +41,7 @@ std::string with_thousands(int64_t number) {
   return text;
 }
 
-std::string clock_time(double seconds) {
+std::string format_duration(double seconds) {
   const long long whole = std::llround(seconds);
   char text[48];
   if (whole >= 3600) {
@@ -62,7 +62,7 @@ StepProgress::StepProgress(std::string label, int64_t total, ProgressOptions opt
   samples_.push_back({last_shown_, options_.start});
 }
 
-// Work that fails leaves the cursor on a line of its own for the message.
+// After a failure, the error message starts on a new line.
 StepProgress::~StepProgress() {
   if (open_line_) *options_.out << "\n" << std::flush;
 }
@@ -89,8 +89,9 @@ std::string StepProgress::line() const {
   if (!note_.empty()) text += "  " + note_;
   if (last.time > first.time && last.done > first.done) {
     const double rate = static_cast<double>(last.done - first.done) / (last.time - first.time);
-    text += "  " + rate_text(rate * options_.rate_per_item) + " " + options_.rate_unit + "/s";
-    if (total_ > last.done) text += "  left " + clock_time(static_cast<double>(total_ - last.done) / rate);
+    text += "  " + format_rate(rate * options_.rate_per_item) + " " + options_.rate_unit + "/s";
+    if (total_ > last.done)
+      text += "  left " + format_duration(static_cast<double>(total_ - last.done) / rate);
   }
   return text;
 }

@@ -7,7 +7,7 @@ namespace {
 
 volatile std::sig_atomic_t received = 0;
 
-void remember(int number) {
+void record_signal(int number) {
   received = number;
   std::signal(number, SIG_DFL);
 }
@@ -15,8 +15,8 @@ void remember(int number) {
 }  // namespace
 
 void catch_stop_signals() {
-  std::signal(SIGINT, remember);
-  std::signal(SIGTERM, remember);
+  std::signal(SIGINT, record_signal);
+  std::signal(SIGTERM, record_signal);
 }
 
 int stop_signal() { return received; }

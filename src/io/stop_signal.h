@@ -2,10 +2,10 @@
 
 namespace hero {
 
-/// From here on the first SIGINT or SIGTERM is only remembered; the second ends the process at once.
+/// Installs handlers: the first SIGINT or SIGTERM is recorded, the second terminates the process.
 void catch_stop_signals();
 
-/// The signal that asked this process to stop; 0: none so far.
+/// The recorded stop signal; 0: none.
 int stop_signal();
 
 }  // namespace hero

@@ -10,14 +10,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kDeepest = 100;
+constexpr size_t kMaxDepth = 100;
 
-std::string abridged(const std::string& text) {
+std::string truncated(const std::string& text) {
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
-// Reads along and keeps nothing but the keys of the open objects. (The library's callback parser, which could
-// build the value on the way, takes time quadratic in the entries of an object.)
+// Stores only the keys of open objects. (The library's callback parser, which could also build the value,
+// takes time quadratic in the entries of an object.)
 class Checker : public nlohmann::json_sax<json> {
  public:
   Checker(const std::string& file, size_t offset) : file_(file), offset_(offset) {}
@@ -35,24 +35,24 @@ class Checker : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
-      throw UserError(file_ + ": entry " + shown(name) + " is there twice, expected once");
+      throw UserError(file_ + ": entry " + format_value(name) + " is a duplicate key, expected unique keys");
     return true;
   }
   bool parse_error(size_t byte, const std::string&, const json::exception& error) override {
     if (dynamic_cast<const json::out_of_range*>(&error)) {
       const std::string what = error.what();  // "... number overflow parsing '1e400'"
-      throw UserError(file_ + ": found the number " + abridged(what.substr(what.rfind(' ') + 1)) +
-                      ", expected one within the range of a double");
+      throw UserError(file_ + ": found number " + truncated(what.substr(what.rfind(' ') + 1)) +
+                      ", expected a value in the range of a double");
     }
     throw UserError(file_ + ": byte " + std::to_string(offset_ + (byte > 0 ? byte - 1 : 0)) +
-                    ": found no valid JSON, expected a JSON object");
+                    ": found invalid JSON, expected a JSON object");
   }
 
  private:
   bool open() {
-    if (keys_.size() >= kDeepest) {
-      throw UserError(file_ + ": found values nested more than " + std::to_string(kDeepest) +
-                      " deep, expected a JSON object of few levels");
+    if (keys_.size() >= kMaxDepth) {
+      throw UserError(file_ + ": found values nested deeper than " + std::to_string(kMaxDepth) +
+                      " levels, expected a flatter JSON object");
     }
     keys_.emplace_back();
     return true;
@@ -64,7 +64,7 @@ class Checker : public nlohmann::json_sax<json> {
 
   const std::string& file_;
   size_t offset_;
-  std::vector<std::set<std::string>> keys_;  // of the open objects; none of an array
+  std::vector<std::set<std::string>> keys_;  // of the open objects; empty for arrays
 };
 
 }  // namespace
@@ -75,8 +75,8 @@ json parse_strict(std::string_view text, const std::string& file, size_t offset)
   return json::parse(text.begin(), text.end());
 }
 
-std::string shown(const json& value) {
-  return abridged(value.dump(-1, ' ', true, json::error_handler_t::replace));
+std::string format_value(const json& value) {
+  return truncated(value.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 }  // namespace hero

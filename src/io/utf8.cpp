@@ -9,7 +9,7 @@ namespace {
 
 bool continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
 
-// The length of the well-formed character at p, with n bytes left; 0 when there is none.
+// Length of the well-formed character at p, with n bytes left; 0 if invalid.
 std::size_t character_length(const unsigned char* p, std::size_t n) {
   const unsigned char a = p[0];
   if (a < 0x80) return 1;
@@ -26,8 +26,8 @@ std::size_t character_length(const unsigned char* p, std::size_t n) {
   return 4;
 }
 
-// The bytes at p that begin a well-formed character without ending it; at least 1.
-std::size_t begun_length(const unsigned char* p, std::size_t n) {
+// Length of the truncated character at p (the maximal subpart of Unicode 15, section 3.9); at least 1.
+std::size_t truncated_length(const unsigned char* p, std::size_t n) {
   const unsigned char a = p[0];
   if (n < 2 || a < 0xC2 || a > 0xF4) return 1;
   const unsigned char least = a == 0xE0 ? 0xA0 : a == 0xF0 ? 0x90 : 0x80;
@@ -59,7 +59,7 @@ std::string to_valid_utf8(std::string bytes) {
   for (std::size_t bad; (bad = find_invalid_utf8(rest)) != rest.npos;) {
     valid.append(rest.substr(0, bad)).append("\xEF\xBF\xBD");
     rest.remove_prefix(bad);
-    rest.remove_prefix(begun_length(reinterpret_cast<const unsigned char*>(rest.data()), rest.size()));
+    rest.remove_prefix(truncated_length(reinterpret_cast<const unsigned char*>(rest.data()), rest.size()));
   }
   return valid.empty() ? bytes : valid.append(rest);
 }

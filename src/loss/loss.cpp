@@ -33,8 +33,8 @@ at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
 at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
 
 at::Tensor topk_mass(const at::Tensor& probs_TE, int64_t k) {
-  const auto likeliest = ops::top_experts(probs_TE.detach(), {}, k, /*groups=*/1, /*kept_groups=*/1);
-  return ops::expert_weights(probs_TE, likeliest, /*normalise=*/false, 0, 1).sum(-1);
+  const auto ids_TK = ops::top_experts(probs_TE.detach(), {}, k, /*groups=*/1, /*kept_groups=*/1);
+  return ops::expert_weights(probs_TE, ids_TK, /*normalize=*/false, 0, 1).sum(-1);
 }
 
 at::Tensor coupling_loss(const std::vector<at::Tensor>& masses_T, int64_t pairs) {
@@ -48,8 +48,8 @@ at::Tensor coupling_loss(const std::vector<at::Tensor>& masses_T, int64_t pairs)
 
 namespace {
 
-// Scores that add up to 1 for every token.
-at::Tensor normalised_scores(const Routing& routing, const ModelConfig& model) {
+// Scores that sum to 1 for every token.
+at::Tensor normalized_scores(const Routing& routing, const ModelConfig& model) {
   const auto scores = routing_scores(routing.logits, routing.probs, model);
   return model.scoring_func == "sigmoid" ? scores / scores.sum(1, true) : scores;
 }
@@ -57,16 +57,16 @@ at::Tensor normalised_scores(const Routing& routing, const ModelConfig& model) {
 }  // namespace
 
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
-                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance, bool ends,
-                      const at::Tensor& mass_T) {
+                      const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
+                      bool is_last_chunk, const at::Tensor& mass_T) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(model.layout().layers());
-  // No value of a loss is read here: on a GPU that would wait for it.
+  // Losses are not read here, which would synchronize with the GPU.
   const auto zero = at::zeros({}, at::TensorOptions(model.device()).dtype(at::kDouble));
   Losses losses{.total = {}, .lm = zero, .balance = zero, .z = zero, .coupling = zero, .mass_T = {}};
   const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
-  if (ends) {
+  if (is_last_chunk) {
     const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
     losses.total = sum / targets_T.ge(0).sum().to(sum.scalar_type());
     losses.lm = value(losses.total);
@@ -79,7 +79,7 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   std::vector<at::Tensor> all_scores, all_ids;
   for (const auto& r : output.routings) {
     if (balanced) {
-      all_scores.push_back(normalised_scores(r, config.model));
+      all_scores.push_back(normalized_scores(r, config.model));
       all_ids.push_back(r.ids);
     }
     if (balanced && !pooled) {

@@ -9,22 +9,22 @@
 namespace hero {
 namespace {
 
-constexpr double kLatentEps = 1e-6;  // of the norms of the latents, whatever rms_norm_eps says (DeepSeek-V3)
+constexpr double kLatentEps = 1e-6;  // of the latent norms; DeepSeek-V3 does not use rms_norm_eps for them
 
-// Every sequence's positions among themselves: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an
-// extension B = 1, and S holds its sequences one after the other.
+// Attention within each sequence: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an extension B = 1
+// and S holds its sequences, concatenated.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const Extension* extension) {
-  const auto one = [&](int64_t first, int64_t count) {
+  const auto attend_range = [&](int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
     const auto out = ops::attention(heads(q), heads(k), heads(v), scale).transpose(1, 2);
     return out.reshape({out.size(0), count, out.size(2) * out.size(3)});
   };
-  if (!extension || extension->counts.size() == 1) return one(0, q.size(1));
+  if (!extension || extension->counts.size() == 1) return attend_range(0, q.size(1));
   std::vector<at::Tensor> outs;
   int64_t first = 0;
   for (const int64_t count : extension->counts) {
-    outs.push_back(one(first, count));
+    outs.push_back(attend_range(first, count));
     first += count;
   }
   return at::cat(outs, 1);
@@ -55,10 +55,10 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
   const auto parts = heads.split_with_sizes({h, g, g}, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(p));
-  const auto turned = [&](const at::Tensor& part, const at::Tensor& weight) {
+  const auto norm_rope = [&](const at::Tensor& part, const at::Tensor& weight) {
     return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
   };
-  const auto q = turned(parts[0], q_norm_), k = turned(parts[1], k_norm_);
+  const auto q = norm_rope(parts[0], q_norm_), k = norm_rope(parts[1], k_norm_);
   const auto& v = parts[2];
   if (extension) {
     const ops::CachedSequences cached{.keys = extension->append(k[0], &LayerCache::keys),
@@ -66,7 +66,7 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
                                       .lengths = extension->lengths,
                                       .counts = extension->counts,
                                       .value_width = p};
-    if (!extension->fresh) {
+    if (!extension->prefill) {
       const auto out = ops::cached_attention(q[0], cached, scale);
       return ops::linear(out.view({1, s, h * p}), out_);
     }
@@ -95,18 +95,18 @@ LatentAttention::LatentAttention(Parameters& parameters, const std::string& pref
   out_ = parameters.add(prefix + ".o_proj.weight", {d, h * model.v_head_dim}, init, true);
 }
 
-// With k = W_uk c for a latent c, q k = (W_uk^T q) c; the values' part of kv_b_proj comes after the sum.
+// With k = W_uk c for a latent c, q k = (W_uk^T q) c; the value part of kv_b_proj is applied after the sum.
 at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor& latent,
                                            const at::Tensor& shared_key, const Extension& extension,
                                            double scale) const {
   const int64_t h = model_.num_attention_heads, nope = model_.qk_nope_head_dim, rank = model_.kv_lora_rank;
   const auto rows = at::cat({latent, shared_key}, 1).unsqueeze(1);  // [T, 1, rank + R]
   const auto keys = extension.append(rows, &LayerCache::keys);
-  if (extension.fresh) return {};
+  if (extension.prefill) return {};
   const auto up = kv_up_.view({h, nope + model_.v_head_dim, rank});
-  const auto moved = ops::heads_linear(q.slice(2, 0, nope), up.slice(1, 0, nope), /*transposed=*/true);
+  const auto absorbed = ops::heads_linear(q.slice(2, 0, nope), up.slice(1, 0, nope), /*transposed=*/true);
   const ops::CachedSequences cached{keys, keys, extension.lengths, extension.counts, /*value_width=*/rank};
-  const auto sums = ops::cached_attention(at::cat({moved, q.slice(2, nope)}, 2), cached, scale);
+  const auto sums = ops::cached_attention(at::cat({absorbed, q.slice(2, nope)}, 2), cached, scale);
   return ops::heads_linear(sums, up.slice(1, nope), /*transposed=*/false).view({1, q.size(0), -1});
 }
 
@@ -119,12 +119,12 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   auto queries = down.slice(2, 0, q_width);
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
-  const auto turn = [&](const at::Tensor& t) {
+  const auto apply_rope = [&](const at::Tensor& t) {
     return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
   };
-  const auto q = at::cat({queries.slice(3, 0, nope), turn(queries.slice(3, nope))}, 3);
+  const auto q = at::cat({queries.slice(3, 0, nope), apply_rope(queries.slice(3, nope))}, 3);
   const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
-  const auto shared_key = turn(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
+  const auto shared_key = apply_rope(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
   const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
   if (extension) {
     const auto out = attend_latents(q[0], latent[0], shared_key[0], *extension, scale);

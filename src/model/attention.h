@@ -9,7 +9,7 @@ namespace hero {
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
-  /// x [B, S, D]: S positions from 0; with `extension` [1, T, D], positions that follow those of the caches.
+  /// x [B, S, D] at positions 0 to S-1; with `extension` [1, T, D], at the positions that follow the caches.
   at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
 
  private:
@@ -17,13 +17,13 @@ class GroupedQueryAttention {
   at::Tensor qkv_, out_, q_norm_, k_norm_;
 };
 
-/// Multi-head latent attention (DeepSeek-V2/V3): keys and values come from one normalised latent per
-/// position, a shared rotary key beside it; queries through a low rank, or straight where q_lora_rank is 0.
+/// Multi-head latent attention (DeepSeek-V2/V3): keys and values are projected from one normalized latent per
+/// position, with a shared rotary key; queries use a low-rank projection unless q_lora_rank is 0.
 class LatentAttention {
  public:
   LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
-  /// As GroupedQueryAttention. Over caches no key is ever expanded: queries move into the latent's space, and
-  /// all heads attend to the latents themselves.
+  /// As GroupedQueryAttention. With caches, keys are not expanded: queries are projected into the latent
+  /// space and all heads attend to the latents (weight absorption).
   at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
 
  private:
@@ -31,8 +31,7 @@ class LatentAttention {
                             const Extension& extension, double scale) const;
 
   ModelConfig model_;
-  at::Tensor
-      down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] without a query rank
+  at::Tensor down_;  ///< [q_a_proj | kv_a_proj_with_mqa], or [q_proj | kv_a_proj_with_mqa] if q_lora_rank = 0
   at::Tensor q_norm_, q_up_, kv_norm_, kv_up_, out_;
 };
 

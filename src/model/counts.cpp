@@ -5,10 +5,10 @@
 namespace hero {
 namespace {
 
-double number(int64_t n) { return static_cast<double>(n); }
+double to_double(int64_t n) { return static_cast<double>(n); }
 
-// `active` weights that each multiply the token once.
-Part matrix(const std::string& name, double parameters, double active, bool input_gradient = true) {
+// A GEMM with `active` weights per token.
+CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient = true) {
   return {.name = name,
           .parameters = parameters,
           .active = active,
@@ -17,53 +17,53 @@ Part matrix(const std::string& name, double parameters, double active, bool inpu
           .paper = 6 * active};
 }
 
-Part attention_weights(const ModelConfig& m) {
-  const double d = number(m.hidden_size), heads = number(m.num_attention_heads);
+CostItem attention_projection_cost(const ModelConfig& m) {
+  const double d = to_double(m.hidden_size), heads = to_double(m.num_attention_heads);
   double weights = 0;
   if (m.model_type == "deepseek_v3") {
-    const double qk = number(m.qk_nope_head_dim + m.qk_rope_head_dim), v = number(m.v_head_dim),
-                 q_rank = number(m.q_lora_rank), kv_rank = number(m.kv_lora_rank);
-    weights = d * heads * v + d * (kv_rank + number(m.qk_rope_head_dim));
-    weights += kv_rank * heads * (number(m.qk_nope_head_dim) + v);
+    const double qk = to_double(m.qk_nope_head_dim + m.qk_rope_head_dim), v = to_double(m.v_head_dim),
+                 q_rank = to_double(m.q_lora_rank), kv_rank = to_double(m.kv_lora_rank);
+    weights = d * heads * v + d * (kv_rank + to_double(m.qk_rope_head_dim));
+    weights += kv_rank * heads * (to_double(m.qk_nope_head_dim) + v);
     weights += q_rank > 0 ? q_rank * (d + heads * qk) : d * heads * qk;
   } else {
-    weights = d * 2 * (heads + number(m.num_key_value_heads)) * number(m.head_dim);
+    weights = d * 2 * (heads + to_double(m.num_key_value_heads)) * to_double(m.head_dim);
   }
-  return matrix("attention", weights, weights);
+  return gemm_cost("attention", weights, weights);
 }
 
-// A query meets (S + 1) / 2 keys on average: scores and values.
-Part attention_scores(const Config& config) {
+// A query attends to (S + 1) / 2 keys on average.
+CostItem attention_score_cost(const Config& config) {
   const ModelConfig& m = config.model;
   const bool latent = m.model_type == "deepseek_v3";
   const double widths =
-      latent ? number(m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) : 2 * number(m.head_dim);
-  const double forward = number(m.num_attention_heads) * widths * number(config.train.sequence + 1);
+      latent ? to_double(m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) : 2 * to_double(m.head_dim);
+  const double forward = to_double(m.num_attention_heads) * widths * to_double(config.train.sequence + 1);
   return {.name = "attention scores", .forward = forward, .backward = 2 * forward};
 }
 
-// Gains are no matrix product; their arithmetic is left out.
-Part gains(double count) { return {.name = "norms", .parameters = count, .active = count}; }
+// FLOPs of norms are not counted.
+CostItem norm_cost(double count) { return {.name = "norms", .parameters = count, .active = count}; }
 
-double layer_gains(const ModelConfig& m) {
-  const double own =
-      m.model_type == "deepseek_v3" ? number(m.q_lora_rank + m.kv_lora_rank) : 2 * number(m.head_dim);
-  return 2 * number(m.hidden_size) + own;
+double layer_norm_weights(const ModelConfig& m) {
+  const double attention_norms =
+      m.model_type == "deepseek_v3" ? to_double(m.q_lora_rank + m.kv_lora_rank) : 2 * to_double(m.head_dim);
+  return 2 * to_double(m.hidden_size) + attention_norms;
 }
 
-void add(std::vector<Part>& sums, const Part& part) {
+void add(std::vector<CostItem>& sums, const CostItem& item) {
   const auto found =
-      std::find_if(sums.begin(), sums.end(), [&](const Part& sum) { return sum.name == part.name; });
+      std::find_if(sums.begin(), sums.end(), [&](const CostItem& sum) { return sum.name == item.name; });
   if (found == sums.end()) {
-    sums.push_back(part);
+    sums.push_back(item);
   } else {
-    *found += part;
+    *found += item;
   }
 }
 
 }  // namespace
 
-Part& Part::operator+=(const Part& other) {
+CostItem& CostItem::operator+=(const CostItem& other) {
   parameters += other.parameters;
   active += other.active;
   forward += other.forward;
@@ -72,26 +72,28 @@ Part& Part::operator+=(const Part& other) {
   return *this;
 }
 
-std::vector<Part> layer_parts(const Config& config, int64_t i, int64_t visible) {
+std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible) {
   const ModelConfig& m = config.model;
-  const double d = number(m.hidden_size), e = number(m.num_experts);
-  std::vector<Part> parts = {attention_weights(m), attention_scores(config), gains(layer_gains(m))};
-  if (moe_numbers(m)[i] == 0) {
-    const double weights = 3 * d * number(m.intermediate_size);
-    parts.push_back(matrix("dense layers", weights, weights));
-    return parts;
+  const double d = to_double(m.hidden_size), e = to_double(m.num_experts);
+  std::vector<CostItem> items = {attention_projection_cost(m), attention_score_cost(config),
+                                 norm_cost(layer_norm_weights(m))};
+  if (moe_layer_numbers(m)[i] == 0) {
+    const double weights = 3 * d * to_double(m.intermediate_size);
+    items.push_back(gemm_cost("dense layers", weights, weights));
+    return items;
   }
-  const double expert = 3 * d * number(m.moe_intermediate_size), shared = number(m.n_shared_experts) * expert;
-  parts.push_back(matrix(kRouterPart, d * e, d * e));
-  const double history = number(visible) * e * e;
-  parts.push_back(matrix(kHistoryPart, history, history, /*input_gradient=*/!config.router.detach));
-  parts.push_back(matrix("experts", e * expert, number(m.num_experts_per_tok) * expert));
-  parts.push_back(matrix("shared experts", shared, shared));
-  return parts;
+  const double expert = 3 * d * to_double(m.moe_intermediate_size),
+               shared = to_double(m.n_shared_experts) * expert;
+  items.push_back(gemm_cost(kRouterCost, d * e, d * e));
+  const double history = to_double(visible) * e * e;
+  items.push_back(gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach));
+  items.push_back(gemm_cost("experts", e * expert, to_double(m.num_experts_per_tok) * expert));
+  items.push_back(gemm_cost("shared experts", shared, shared));
+  return items;
 }
 
 std::vector<int64_t> visible_counts(const Config& config) {
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   std::vector<int64_t> counts(numbers.size(), 0);
   const int64_t layers = moe_layers(config.model);
   if (config.router.kind != "hero" || layers == 0) return counts;
@@ -103,22 +105,22 @@ std::vector<int64_t> visible_counts(const Config& config) {
   return counts;
 }
 
-std::vector<Part> model_parts(const Config& config) {
+std::vector<CostItem> model_costs(const Config& config) {
   const ModelConfig& m = config.model;
-  const double table = number(m.vocab_size) * number(m.hidden_size);
-  std::vector<Part> sums = {{.name = "embedding", .parameters = table}};
+  const double table = to_double(m.vocab_size) * to_double(m.hidden_size);
+  std::vector<CostItem> sums = {{.name = "embedding", .parameters = table}};
   const auto visible = visible_counts(config);
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
-    for (const Part& part : layer_parts(config, i, visible[i])) add(sums, part);
+    for (const CostItem& item : layer_costs(config, i, visible[i])) add(sums, item);
   }
-  add(sums, gains(number(m.hidden_size)));
-  add(sums, matrix("output", m.tie_word_embeddings ? 0 : table, table));
+  add(sums, norm_cost(to_double(m.hidden_size)));
+  add(sums, gemm_cost("output", m.tie_word_embeddings ? 0 : table, table));
   return sums;
 }
 
 double training_flops_per_token(const Config& config) {
   double sum = 0;
-  for (const Part& part : model_parts(config)) sum += part.forward + part.backward;
+  for (const CostItem& item : model_costs(config)) sum += item.forward + item.backward;
   return sum;
 }
 

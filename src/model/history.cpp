@@ -10,8 +10,8 @@
 namespace hero {
 namespace {
 
-// x with the precision of `type`, in its own type. A cast's own backward pass would round the gradient, too.
-struct RoundThrough : torch::autograd::Function<RoundThrough> {
+// Rounds x to the precision of `type`, keeping x's dtype. A plain cast would also round the gradient.
+struct StraightThroughRound : torch::autograd::Function<StraightThroughRound> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, at::ScalarType type) {
     return x.to(type).to(x.scalar_type());
   }
@@ -48,24 +48,27 @@ HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig
 }
 
 double HistoryLayout::depth_factor(int64_t l) const {
-  const auto seen = static_cast<double>(visible(l).size());
-  return seen ? std::sqrt(static_cast<double>(l - 1) / seen) : 1.0;
+  const auto count = static_cast<double>(visible(l).size());
+  return count ? std::sqrt(static_cast<double>(l - 1) / count) : 1.0;
 }
 
-RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype, bool live,
-                               at::Device device)
-    : RoutingHistory(layout, 1, layout.layers() + 1, tokens, dtype, live, device) {}
+RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::ScalarType dtype,
+                               bool differentiable, at::Device device)
+    : RoutingHistory(layout, 1, layout.layers() + 1, tokens, dtype, differentiable, device) {}
 
 RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64_t last, int64_t tokens,
-                               at::ScalarType dtype, bool live, at::Device device)
-    : layout_(&layout), dtype_(dtype), live_(live), live_probs_(live ? layout.layers() : 0) {
-  if (live) return;
+                               at::ScalarType dtype, bool differentiable, at::Device device)
+    : layout_(&layout),
+      dtype_(dtype),
+      differentiable_(differentiable),
+      differentiable_probs_(differentiable ? layout.layers() : 0) {
+  if (differentiable) return;
   const size_t groups = layout.slots_.size();
   std::vector<int64_t> end(groups, 0);
   first_slot_.assign(groups, 0);
-  auto held = layout.needed_from(first);
-  for (int64_t l = first; l < last; ++l) held.push_back(l);
-  for (const int64_t l : held) {
+  auto stored = layout.needed_from(first);
+  for (int64_t l = first; l < last; ++l) stored.push_back(l);
+  for (const int64_t l : stored) {
     const int64_t group = layout.group_[l - 1], slot = layout.index_[l - 1];
     if (end[group] == 0) first_slot_[group] = slot;
     end[group] = std::min(slot + 1, layout.slots_[group]);
@@ -79,12 +82,12 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64
 }
 
 std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const RouterConfig& router) const {
-  const auto seen = static_cast<int64_t>(layout_->visible(l).size());
-  if (seen == 0) return std::nullopt;
+  const auto count = static_cast<int64_t>(layout_->visible(l).size());
+  if (count == 0) return std::nullopt;
   const int64_t group = layout_->group_[l - 1], e = layout_->experts();
   const int64_t end = layout_->index_[l - 1] - first_slot_[group];
-  return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - seen) * e, end * e),
-                             .sumsq = sumsq_[group].slice(1, end - seen, end),
+  return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - count) * e, end * e),
+                             .sumsq = sumsq_[group].slice(1, end - count, end),
                              .depth_factor = layout_->depth_factor(l),
                              .eps = router.eps,
                              .scale = router.scale};
@@ -98,19 +101,20 @@ ops::HistorySlot RoutingHistory::slot(int64_t l) const {
 }
 
 void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
-  const auto place = slot(l);
-  place.probs.copy_(probs);
-  place.sumsq.copy_(place.probs.to(place.sumsq.scalar_type()).pow(2).sum(1));
+  const auto target = slot(l);
+  target.probs.copy_(probs);
+  target.sumsq.copy_(target.probs.to(target.sumsq.scalar_type()).pow(2).sum(1));
 }
 
-void RoutingHistory::store_live(int64_t l, const at::Tensor& probs) {
-  live_probs_[l - 1] = probs.scalar_type() == dtype_ ? probs : RoundThrough::apply(probs, dtype_);
+void RoutingHistory::store_differentiable(int64_t l, const at::Tensor& probs) {
+  differentiable_probs_[l - 1] =
+      probs.scalar_type() == dtype_ ? probs : StraightThroughRound::apply(probs, dtype_);
 }
 
-std::vector<at::Tensor> RoutingHistory::visible_live(int64_t l) const {
-  std::vector<at::Tensor> seen;
-  for (const int64_t j : layout_->visible(l)) seen.push_back(live_probs_[j - 1]);
-  return seen;
+std::vector<at::Tensor> RoutingHistory::visible_differentiable(int64_t l) const {
+  std::vector<at::Tensor> probs;
+  for (const int64_t j : layout_->visible(l)) probs.push_back(differentiable_probs_[j - 1]);
+  return probs;
 }
 
 int64_t RoutingHistory::bytes() const {

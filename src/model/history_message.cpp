@@ -1,6 +1,7 @@
 #include "model/history_message.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace hero {
 namespace {

@@ -13,22 +13,22 @@ namespace hero {
 
 namespace {
 
-double magnitude(double factor, double mscale) {
+double yarn_mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-// The dimension pair that turns `turns` times over the original length.
-double pair_of_turns(double turns, int64_t dims, double theta, const RopeScaling& yarn) {
+// The dimension pair that completes `rotations` rotations over the original context length.
+double correction_dim(double rotations, int64_t dims, double theta, const RopeScaling& yarn) {
   const auto length = static_cast<double>(yarn.original_max_position_embeddings);
-  return static_cast<double>(dims) * std::log(length / (turns * 2 * std::numbers::pi)) /
+  return static_cast<double>(dims) * std::log(length / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(theta));
 }
 
-// Frequencies of few turns are divided by `factor`, those of many turns stay, with a ramp between
-// (arXiv 2309.00071, section 3.2; bounds as in transformers).
-at::Tensor stretched(const at::Tensor& inverse, int64_t dims, double theta, const RopeScaling& yarn) {
-  double low = pair_of_turns(yarn.beta_fast, dims, theta, yarn),
-         high = pair_of_turns(yarn.beta_slow, dims, theta, yarn);
+// Divides low frequencies by `factor` and keeps high ones, with a linear ramp in between (arXiv 2309.00071,
+// section 3.2; bounds as in transformers).
+at::Tensor yarn_frequencies(const at::Tensor& inverse, int64_t dims, double theta, const RopeScaling& yarn) {
+  double low = correction_dim(yarn.beta_fast, dims, theta, yarn),
+         high = correction_dim(yarn.beta_slow, dims, theta, yarn);
   if (yarn.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(dims - 1));
@@ -37,18 +37,18 @@ at::Tensor stretched(const at::Tensor& inverse, int64_t dims, double theta, cons
   return inverse / yarn.factor * ramp + inverse * (1 - ramp);
 }
 
-double amplitude(const RopeScaling& yarn) {
+double yarn_attention_factor(const RopeScaling& yarn) {
   if (yarn.attention_factor > 0) return yarn.attention_factor;
   if (yarn.mscale > 0 && yarn.mscale_all_dim > 0)
-    return magnitude(yarn.factor, yarn.mscale) / magnitude(yarn.factor, yarn.mscale_all_dim);
-  return magnitude(yarn.factor, 1.0);
+    return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
+  return yarn_mscale(yarn.factor, 1.0);
 }
 
 }  // namespace
 
 double yarn_logit_scale(const RopeScaling& scaling) {
   if (scaling.type != "yarn" || scaling.mscale_all_dim == 0) return 1.0;
-  const double m = magnitude(scaling.factor, scaling.mscale_all_dim);
+  const double m = yarn_mscale(scaling.factor, scaling.mscale_all_dim);
   return m * m;
 }
 
@@ -58,7 +58,7 @@ at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype) {
   const auto exponent = at::arange(0, dims, 2, options) / static_cast<double>(dims);
   const auto frequencies = at::pow(at::full({}, model.rope_theta, options), exponent).reciprocal();
   return model.rope_scaling.type == "yarn"
-             ? stretched(frequencies, dims, model.rope_theta, model.rope_scaling)
+             ? yarn_frequencies(frequencies, dims, model.rope_theta, model.rope_scaling)
              : frequencies;
 }
 
@@ -66,46 +66,46 @@ RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequenc
                          const ModelConfig& model) {
   const auto angle = at::outer(positions.to(frequencies.scalar_type()), frequencies);
   if (model.rope_scaling.type != "yarn") return {angle.cos(), angle.sin()};
-  const double a = amplitude(model.rope_scaling);
+  const double a = yarn_attention_factor(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
 }
 
-CachedRows::CachedRows(const CachedRows& other)
-    : memory_(other.memory_.defined() ? other.memory_.clone() : at::Tensor()), length_(other.length_) {}
+CacheBuffer::CacheBuffer(const CacheBuffer& other)
+    : tensor_(other.tensor_.defined() ? other.tensor_.clone() : at::Tensor()), length_(other.length_) {}
 
-CachedRows& CachedRows::operator=(CachedRows other) noexcept {
-  std::swap(memory_, other.memory_);
+CacheBuffer& CacheBuffer::operator=(CacheBuffer other) noexcept {
+  std::swap(tensor_, other.tensor_);
   std::swap(length_, other.length_);
   return *this;
 }
 
-void CachedRows::append(const at::Tensor& rows, int64_t first, int64_t count) {
+void CacheBuffer::append(const at::Tensor& rows, int64_t first, int64_t count) {
   const int64_t length = length_ + count;
-  if (!memory_.defined() || length > memory_.size(0)) {
-    constexpr int64_t kLeast = 64;
-    auto larger = at::empty({std::max(kLeast, 2 * length), rows.size(1), rows.size(2)}, rows.options());
-    if (length_) larger.slice(0, 0, length_).copy_(memory_.slice(0, 0, length_));
-    memory_ = larger;
+  if (!tensor_.defined() || length > tensor_.size(0)) {
+    constexpr int64_t kMinLength = 64;
+    auto larger = at::empty({std::max(kMinLength, 2 * length), rows.size(1), rows.size(2)}, rows.options());
+    if (length_) larger.slice(0, 0, length_).copy_(tensor_.slice(0, 0, length_));
+    tensor_ = larger;
   }
   if (rows.is_cpu() && rows.stride(2) == 1 && rows.stride(1) == rows.size(2)) {
-    // A few hundred bytes: tensors for source and destination would cost more than the copy.
+    // Rows are a few hundred bytes: creating tensors would cost more than the copy.
     const int64_t size = rows.element_size(), bytes = rows.size(1) * rows.size(2) * size;
     const auto* from = static_cast<const char*>(rows.const_data_ptr()) + first * rows.stride(0) * size;
-    auto* to = static_cast<char*>(memory_.mutable_data_ptr()) + length_ * bytes;
+    auto* to = static_cast<char*>(tensor_.mutable_data_ptr()) + length_ * bytes;
     for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * bytes, from + i * rows.stride(0) * size, bytes);
   } else {
-    memory_.slice(0, length_, length).copy_(rows.slice(0, first, first + count));
+    tensor_.slice(0, length_, length).copy_(rows.slice(0, first, first + count));
   }
   length_ = length;
 }
 
-std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CachedRows LayerCache::* part) const {
+std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CacheBuffer LayerCache::* buffer) const {
   std::vector<at::Tensor> all;
   int64_t first = 0;
   for (size_t i = 0; i < caches.size(); ++i) {
-    auto& cache = caches[i]->*part;
+    auto& cache = caches[i]->*buffer;
     cache.append(rows, first, counts[i]);
-    all.push_back(cache.memory());
+    all.push_back(cache.tensor());
     first += counts[i];
   }
   return all;

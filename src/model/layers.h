@@ -1,70 +1,69 @@
 #pragma once
-// What the two attention forms and the feed-forward layers share: rotary tables, cached keys and values.
+// Building blocks of the decoder layers: rotary tables, key-value cache, SwiGLU feed-forward.
 #include "config/config.h"
 #include "model/parameters.h"
 
 namespace hero {
 
-/// Angle per position of each pair of rotary dimensions [R/2]: theta^(-2i/R), slowed down where
-/// model.rope_scaling asks for YaRN. fp32, as in the reference implementations, fp64 in fp64 runs. On the
-/// CPU, so that every device turns by the same angles.
+/// Angle per position of each pair of rotary dimensions [R/2]: theta^(-2i/R), scaled if model.rope_scaling
+/// is YaRN. fp32 as in the reference implementations, fp64 in fp64 runs. Computed on the CPU, so that all
+/// devices use the same angles.
 at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype);
 
-/// cos and sin [S, R/2] of the given positions [S], int64, scaled where model.rope_scaling asks for YaRN, in
-/// the type and on the device of `frequencies`.
+/// cos and sin [S, R/2] of the given positions [S], int64, scaled if model.rope_scaling is YaRN, with the
+/// dtype and device of `frequencies`.
 struct RotaryTable {
   at::Tensor cos, sin;
 };
 RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
                          const ModelConfig& model);
 
-/// What YaRN multiplies latent attention's logits by (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1
-/// without YaRN.
+/// YaRN's factor of latent attention's logits (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1 without
+/// YaRN.
 double yarn_logit_scale(const RopeScaling& scaling);
 
-/// Rows of earlier positions, [S, heads, width], in memory that grows by doubling. A copy has memory of its
-/// own.
-class CachedRows {
+/// Cached rows of earlier positions, [S, heads, width], in a buffer that grows by doubling. Copies are deep.
+class CacheBuffer {
  public:
-  CachedRows() = default;
-  CachedRows(const CachedRows& other);
-  CachedRows(CachedRows&&) = default;
-  CachedRows& operator=(CachedRows other) noexcept;
-  ~CachedRows() = default;
+  CacheBuffer() = default;
+  CacheBuffer(const CacheBuffer& other);
+  CacheBuffer(CacheBuffer&&) = default;
+  CacheBuffer& operator=(CacheBuffer other) noexcept;
+  ~CacheBuffer() = default;
 
-  /// Appends `count` of the rows [T, heads, width] from `first` on.
+  /// Appends rows [first, first + count) of [T, heads, width].
   void append(const at::Tensor& rows, int64_t first, int64_t count);
-  /// [>= length, heads, width], what was appended first.
-  const at::Tensor& memory() const { return memory_; }
+  /// [>= length, heads, width]; the appended rows come first, the rest is uninitialized.
+  const at::Tensor& tensor() const { return tensor_; }
 
  private:
-  at::Tensor memory_;
+  at::Tensor tensor_;
   int64_t length_ = 0;
 };
 
-/// What one attention layer keeps of a sequence's earlier positions: keys and values of every key head (GQA),
-/// or in `keys` alone the normalised latent and the rotated shared key side by side (MLA).
+/// Cache of one attention layer for one sequence: keys and values of every key head (GQA), or, in `keys`
+/// alone, the normalized latent concatenated with the rotated shared key (MLA).
 struct LayerCache {
-  CachedRows keys, values;
+  CacheBuffer keys, values;
 };
 
-/// What a model keeps of one sequence while text is generated.
+/// Key-value cache of one sequence, for all layers.
 struct KeyValueCache {
   std::vector<LayerCache> layers;
-  int64_t length = 0;  ///< positions held
+  int64_t length = 0;  ///< cached positions
 };
 
-/// New positions of several sequences, as one layer sees them: counts[i] rows of sequence i, one sequence
-/// after the other.
+/// New positions of several sequences and one layer's caches: counts[i] rows of sequence i, sequences
+/// concatenated.
 struct Extension {
   std::vector<LayerCache*> caches;
   std::vector<int64_t> counts;
-  std::vector<int64_t> lengths;  ///< positions of each, the new ones among them
-  bool fresh = false;            ///< all from their first positions
+  std::vector<int64_t> lengths;  ///< positions of each sequence, including the new ones
+  bool prefill = false;          ///< all caches were empty
 
-  /// Appends every sequence's part of `rows` [T, heads, width] to that part of its cache, and returns the
-  /// caches' memory.
-  std::vector<at::Tensor> append(const at::Tensor& rows, CachedRows LayerCache::* part) const;
+  /// Appends each sequence's part of `rows` [T, heads, width] to the given buffer of its cache and returns
+  /// the buffers' tensors.
+  std::vector<at::Tensor> append(const at::Tensor& rows, CacheBuffer LayerCache::* buffer) const;
 };
 
 /// SwiGLU feed-forward layer: gate_proj, up_proj, down_proj.

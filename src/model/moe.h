@@ -1,58 +1,58 @@
 #pragma once
-// The MoE layer, as its picture: router(x, history) -> Routing, plan, permute, experts, combine with the
+// The MoE layer: router(x, history) -> Routing, plan, permute, experts, unpermute and combine with the
 // residual.
 #include <optional>
 
 #include "model/layers.h"
-#include "model/part.h"
+#include "model/model_chunk.h"
 #include "model/policy.h"
 #include "model/router.h"
 
 namespace hero {
 
-/// One layer's routing of one micro-batch: the value that travels to losses and logs.
+/// One layer's routing of one micro-batch, for losses and logging.
 struct Routing {
   int64_t layer = 0;    ///< l, from 1
   at::Tensor logits;    ///< [T, E], differentiable
   at::Tensor probs;     ///< [T, E] softmax, differentiable
   at::Tensor stats;     ///< [T, 5] as RouteOutput
-  at::Tensor ids;       ///< [T, K] chosen experts before capacity
-  at::Tensor weights;   ///< [T, K], no gradient here
-  at::Tensor assigned;  ///< [E] int64 assignments before capacity
-  at::Tensor counts;    ///< [E] int64 rows that each expert computed
+  at::Tensor ids;       ///< [T, K] selected experts, before capacity
+  at::Tensor weights;   ///< [T, K], detached
+  at::Tensor assigned;  ///< [E] int64 tokens assigned to each expert, before capacity
+  at::Tensor counts;    ///< [E] int64 tokens that each expert processed
 };
 
-/// Where a forward pass stands, for what depends on it: jitter and capacity.
-struct Position {
+/// State of a forward pass that jitter and capacity depend on.
+struct ForwardContext {
   bool training = false;
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t first_token = 0;  ///< number, within the step's global batch, of the micro-batch's first token
+  int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's global batch
 };
 
 class Moe {
  public:
   Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
-      const HistoryLayout& layout, const ModelPart& part);
+      const HistoryLayout& layout, const ModelShard& shard);
 
   struct Output {
     at::Tensor y_TD;
     Routing routing;
   };
-  /// y = shared experts of x + weighted experts of x, and + residual where that is defined.
-  Output operator()(const at::Tensor& x_TD, RoutingHistory& history, const Position& position,
+  /// y = shared experts of x + weighted experts of x + residual (if defined).
+  Output operator()(const at::Tensor& x_TD, RoutingHistory& history, const ForwardContext& context,
                     const at::Tensor& residual_TD = {}) const;
 
   const Router& router() const { return router_; }
-  /// Selection bias of aux-loss-free balancing [E]; undefined where it is off.
+  /// Expert bias of aux-loss-free balancing [E]; undefined if the model has none.
   const at::Tensor& bias() const { return bias_; }
 
  private:
-  /// The experts' rows, and beside them what the shared experts make of x.
-  struct Computed {
-    at::Tensor rows_ND, shared_TD;
+  struct ExpertOutput {
+    at::Tensor rows_ND;    ///< of the routed experts, in the plan's order
+    at::Tensor shared_TD;  ///< of the shared experts; undefined without them
   };
-  Computed compute(const at::Tensor& x_TD, const ops::Plan& plan) const;
+  ExpertOutput run_experts(const at::Tensor& x_TD, const ops::Plan& plan) const;
   at::Tensor shared(const at::Tensor& x_TD) const { return shared_ ? (*shared_)(x_TD) : at::Tensor(); }
 
   ModelConfig model_;

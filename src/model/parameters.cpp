@@ -1,6 +1,7 @@
 #include "model/parameters.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <numeric>
@@ -19,7 +20,7 @@ Init constant_init(double value) {
   return [value](const at::Tensor& values, uint64_t, const std::string&) { values.fill_(value); };
 }
 
-at::Tensor ParameterPart::of(const at::Tensor& whole) const {
+at::Tensor ParameterPart::view_of(const at::Tensor& whole) const {
   const int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   return whole.view({-1}).slice(0, offset, offset + n).view(shape);
 }
@@ -40,7 +41,7 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
   int64_t offset = 0;
   for (auto& part : p.parts) {
     part.offset = offset;
-    const auto view = part.of(p.values);
+    const auto view = part.view_of(p.values);
     part.init(view, seed_, part.name);
     offset += view.numel();
   }
@@ -63,20 +64,20 @@ at::Tensor Parameters::add_buffer(const std::string& name, const std::vector<int
   return buffers_.emplace(name, at::zeros(shape, at::TensorOptions(device_).dtype(at::kFloat))).first->second;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Parameters::disk_tensors() const {
+std::vector<std::pair<std::string, at::Tensor>> Parameters::state_dict() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& p : all_) {
-    for (const auto& part : p.parts) tensors.emplace_back(part.name, part.of(p.values));
+    for (const auto& part : p.parts) tensors.emplace_back(part.name, part.view_of(p.values));
   }
   for (const auto& [name, buffer] : buffers_) tensors.emplace_back(name, buffer);
   return tensors;
 }
 
-void Parameters::freeze_unless(const std::function<bool(const std::string& name)>& learns) {
-  for (auto& p : all_) p.leaf.set_requires_grad(learns(p.name));
+void Parameters::freeze_unless(const std::function<bool(const std::string& name)>& trainable) {
+  for (auto& p : all_) p.leaf.set_requires_grad(trainable(p.name));
 }
 
-void Parameters::publish() {
+void Parameters::update_leaves() {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> leaves, values;
   for (const auto& p : all_) {

@@ -1,8 +1,8 @@
 #pragma once
-// The weights of a model. Each has fp32 values that the optimizer owns (fp64 in fp64 runs) and a leaf in the
-// run's type that the operators read and whose gradient is fp32; in fp32 and fp64 runs the two are one
-// tensor. What lies together in memory (all experts of a layer; q, k and v) lies apart on disk, under Hugging
-// Face's names: a parameter's parts.
+// The weights of a model. Each has fp32 master values that the optimizer owns (fp64 in fp64 runs) and a leaf
+// of the training dtype that operators read and whose gradient is fp32; in fp32 and fp64 runs both are the
+// same tensor. Fused parameters (all experts of a layer; q, k and v) are saved as separate tensors under
+// Hugging Face's names: the parameter's parts.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -13,62 +13,61 @@
 
 namespace hero {
 
-/// Writes initial values into a part, from (seed, the part's name) alone.
+/// Initializes a part; the values depend only on the seed and the part's name.
 using Init = std::function<void(const at::Tensor& values, uint64_t seed, const std::string& name)>;
 
 Init normal_init(double std);
 Init constant_init(double value);
 
-/// A contiguous piece of a parameter with its name on disk.
+/// A contiguous slice of a parameter and its name in checkpoints.
 struct ParameterPart {
   std::string name;
   std::vector<int64_t> shape;
   Init init;
   int64_t offset = 0;  ///< elements; set by Parameters::add
 
-  /// The part's view of a tensor shaped like its parameter (values, gradient or moments).
-  at::Tensor of(const at::Tensor& whole) const;
+  /// View of this part of a tensor shaped like the parameter (values, gradient or moments).
+  at::Tensor view_of(const at::Tensor& whole) const;
 };
 
 struct Parameter {
-  std::string name;  ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
-  at::Tensor
-      values;       ///< fp32 or fp64, no gradient; undefined where only an optimizer's pieces are left of it
-  at::Tensor leaf;  ///< what operators read; requires a gradient unless frozen
-  bool decay = false;   ///< takes weight decay: matrices do, norm weights do not
-  bool expert = false;  ///< belongs to experts: other ranks that split them hold others
+  std::string name;     ///< of its module, e.g. model.layers.0.mlp.experts.gate_up_proj
+  at::Tensor values;    ///< fp32 or fp64, no gradient; undefined if only the optimizer's shards hold them
+  at::Tensor leaf;      ///< read by operators; requires a gradient unless frozen
+  bool decay = false;   ///< weight decay applies: to matrices, not to norm weights
+  bool expert = false;  ///< weights of routed experts, which expert parallelism shards
   std::vector<ParameterPart> parts;
 };
 
 class Parameters {
  public:
-  /// `dtype`: the leaves' type. Initial values are drawn on the CPU and moved to `device`.
+  /// `dtype`: the leaves' type. Initial values are sampled on the CPU and moved to `device`.
   Parameters(at::ScalarType dtype, uint64_t seed, at::Device device = at::kCPU);
 
-  /// Adds a parameter of this shape, made of parts that follow each other in memory, and returns its leaf.
-  /// `dtype` overrides the leaves' type.
+  /// Adds a parameter of this shape whose parts are consecutive in memory, and returns its leaf. `dtype`
+  /// overrides the leaves' type.
   at::Tensor add(const std::string& name, const std::vector<int64_t>& shape, std::vector<ParameterPart> parts,
                  bool decay, std::optional<at::ScalarType> dtype = {});
-  /// A parameter that is one part of its own name.
+  /// Adds a parameter with a single part of the same name.
   at::Tensor add(const std::string& name, const std::vector<int64_t>& shape, const Init& init, bool decay,
                  std::optional<at::ScalarType> dtype = {});
-  /// The parameter added last belongs to experts.
+  /// Marks the last parameter as weights of routed experts.
   void mark_expert() { all_.back().expert = true; }
-  /// A tensor that is saved with the weights and has no gradient (balance biases). fp32.
+  /// Adds an fp32 tensor that is saved with the weights and has no gradient (expert biases).
   at::Tensor add_buffer(const std::string& name, const std::vector<int64_t>& shape);
 
   std::vector<Parameter>& all() { return all_; }
   const std::vector<Parameter>& all() const { return all_; }
   const std::map<std::string, at::Tensor>& buffers() const { return buffers_; }
 
-  /// Every part's name on disk with its view of the values, and the buffers.
-  std::vector<std::pair<std::string, at::Tensor>> disk_tensors() const;
+  /// Names in checkpoints with views of all parts' values, and the buffers.
+  std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
 
-  /// Parameters whose names do not satisfy `learns` take no gradient from now on.
-  void freeze_unless(const std::function<bool(const std::string& name)>& learns);
+  /// Sets requires_grad of every parameter to `trainable(name)`.
+  void freeze_unless(const std::function<bool(const std::string& name)>& trainable);
 
-  /// Copies the values into leaves of another type; call after the values changed.
-  void publish();
+  /// Copies the values into leaves of a different dtype; call after changing the values.
+  void update_leaves();
 
   int64_t count() const;
   at::Device device() const { return device_; }

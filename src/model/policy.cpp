@@ -10,10 +10,10 @@
 namespace hero {
 namespace {
 
-// Every expert gets the same number of assignments; for throughput measurements.
-at::Tensor balanced_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer, at::Device device) {
-  const auto turns = at::arange(tokens * k, at::TensorOptions(device).dtype(at::kLong)) + layer;
-  return turns.remainder(experts).view({tokens, k});
+// Gives every expert the same number of assignments, for throughput measurements.
+at::Tensor round_robin_ids(int64_t tokens, int64_t k, int64_t experts, int64_t layer, at::Device device) {
+  const auto indices = at::arange(tokens * k, at::TensorOptions(device).dtype(at::kLong)) + layer;
+  return indices.remainder(experts).view({tokens, k});
 }
 
 }  // namespace
@@ -22,24 +22,24 @@ at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_T
   return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;
 }
 
-Choice sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const at::Tensor& bias_E,
-                    const ModelConfig& model, const RouterConfig& router, int64_t layer,
-                    double capacity_factor) {
+ExpertSelection sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE,
+                             const at::Tensor& bias_E, const ModelConfig& model, const RouterConfig& router,
+                             int64_t layer, double capacity_factor) {
   const int64_t k = model.num_experts_per_tok, experts = logits_TE.size(1);
   const auto scores = routing_scores(logits_TE, probs_TE, model);
-  Choice choice;
-  choice.ids = router.force_balance
-                   ? balanced_ids(scores.size(0), k, experts, layer, scores.device())
-                   : ops::top_experts(scores.detach(), bias_E, k, model.n_group, model.topk_group);
-  choice.weights = ops::expert_weights(scores, choice.ids, model.norm_topk_prob, model.norm_topk_eps,
-                                       model.routed_scaling_factor);
-  choice.kept = choice.ids;
+  ExpertSelection selection;
+  selection.ids = router.force_balance
+                      ? round_robin_ids(scores.size(0), k, experts, layer, scores.device())
+                      : ops::top_experts(scores.detach(), bias_E, k, model.n_group, model.topk_group);
+  selection.weights = ops::expert_weights(scores, selection.ids, model.norm_topk_prob, model.norm_topk_eps,
+                                          model.routed_scaling_factor);
+  selection.kept = selection.ids;
   if (capacity_factor > 0) {
-    choice.kept = drop_beyond_capacity(choice.ids, choice.weights.detach(), experts, capacity_factor,
-                                       router.drop_policy);
-    choice.weights = choice.weights * choice.kept.ge(0);
+    selection.kept = drop_beyond_capacity(selection.ids, selection.weights.detach(), experts, capacity_factor,
+                                          router.drop_policy);
+    selection.weights = selection.weights * selection.kept.ge(0);
   }
-  return choice;
+  return selection;
 }
 
 at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts,
@@ -47,15 +47,15 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
   const auto assignments = static_cast<double>(ids_TK.numel());
   const auto capacity =
       static_cast<int64_t>(std::ceil(capacity_factor * assignments / static_cast<double>(experts)));
-  // A plan keeps the order of its assignments within an expert: its rows are their places there.
-  const auto place_in_order = [&](const at::Tensor& ids) {
+  // A plan keeps the order of assignments within an expert, so its rows give their positions there.
+  const auto position_in_expert = [&](const at::Tensor& ids) {
     const auto plan = ops::plan(ids, experts);
     return plan.row - plan.offsets.index_select(0, ids.flatten()).view_as(ids);
   };
-  if (drop_policy == "position") return ids_TK.masked_fill(place_in_order(ids_TK).ge(capacity), -1);
+  if (drop_policy == "position") return ids_TK.masked_fill(position_in_expert(ids_TK).ge(capacity), -1);
   const auto order = at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true);
-  const auto place = place_in_order(ids_TK.flatten().index_select(0, order).unsqueeze(1)).flatten();
-  return ids_TK.masked_fill(place.index_select(0, at::argsort(order)).view_as(ids_TK).ge(capacity), -1);
+  const auto position = position_in_expert(ids_TK.flatten().index_select(0, order).unsqueeze(1)).flatten();
+  return ids_TK.masked_fill(position.index_select(0, at::argsort(order)).view_as(ids_TK).ge(capacity), -1);
 }
 
 at::Tensor count_assignments(const at::Tensor& ids_TK, int64_t experts) {

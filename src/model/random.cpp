@@ -11,7 +11,7 @@
 namespace hero {
 namespace {
 
-// FNV-1a, so that the stream of a name is the same on every machine.
+// FNV-1a instead of std::hash: the same stream on every platform.
 uint64_t stream_of(std::string_view name) {
   uint64_t hash = 14695981039346656037ull;
   for (const unsigned char c : name) hash = (hash ^ c) * 1099511628211ull;
@@ -22,7 +22,7 @@ struct Pair {
   double first, second;
 };
 
-// Two numbers in (0, 1) with 32 random bits each: draws 2i and 2i+1 of a stream.
+// Samples 2i and 2i+1 of a stream, in (0, 1) with 32 random bits each.
 Pair uniform_pair(uint64_t seed, uint64_t stream, uint64_t i) {
   at::Philox4_32 engine(seed, stream, i);
   const double a = (static_cast<double>(engine()) + 0.5) * 0x1p-32;

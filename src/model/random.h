@@ -1,7 +1,7 @@
 #pragma once
-// Random numbers without state: every value is a function of (seed, name, index), drawn by Philox 4x32-10
-// (Salmon et al., 2011) on the CPU. Variants of one seed therefore share every initial weight that they have
-// in common, and neither the order of draws nor the number of threads matters.
+// Stateless random numbers: every value is a function of (seed, name, index), from Philox 4x32-10 (Salmon et
+// al., 2011) on the CPU. Model variants with the same seed therefore share the initial weights that they have
+// in common, and neither the order of calls nor the number of threads matters.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace hero {
 
-/// Fills a floating CPU tensor with U(low, high); element i of the row-major order takes draw i.
+/// Fills a floating-point CPU tensor with U(low, high); element i in row-major order is sample i.
 void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, double low, double high);
 
 /// The same with N(0, std^2) (Box-Muller).
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, double std);
 
-/// Draw `index` of the stream (seed, name), uniform in [0, 1).
+/// Sample `index` of the stream (seed, name), uniform in [0, 1).
 double uniform_at(uint64_t seed, std::string_view name, uint64_t index);
 
 }  // namespace hero

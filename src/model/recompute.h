@@ -1,14 +1,16 @@
 #pragma once
-// Activation recomputation: a layer's forward pass runs without a graph; its backward pass replays it with
-// one.
+// Activation recomputation (activation checkpointing): a layer runs forward without an autograd graph; its
+// backward pass runs it again with one.
 #include "model/transformer.h"
 
 namespace hero {
 
-/// layer(x, ...) with the same values and bit-equal gradients, keeping only x. The replay writes the layer's
-/// history slot again with the same numbers; what the replay counts is thrown away, so nothing is counted
-/// twice. Weight gradients go where they were put off to in the first pass.
-DecoderLayer::Output recomputed(const DecoderLayer& layer, const at::Tensor& x, const RotaryTable& rotary,
-                                const std::shared_ptr<RoutingHistory>& history, const Position& position);
+/// layer(x, ...) with the same values and bitwise equal gradients, saving only x. The second pass rewrites
+/// the layer's history slot with the same values; its counts are discarded, so nothing is counted twice.
+/// Deferred weight gradients go to the queue of the first pass.
+DecoderLayer::Output recompute_layer(const DecoderLayer& layer, const at::Tensor& x,
+                                     const RotaryTable& rotary,
+                                     const std::shared_ptr<RoutingHistory>& history,
+                                     const ForwardContext& context);
 
 }  // namespace hero

@@ -9,12 +9,12 @@
 namespace hero {
 namespace {
 
-// W_O and every history block are unit draws of their own names, scaled by the layer's bound: variants of one
-// seed share the blocks they have in common, whatever else they see.
+// W_O and every history block are sampled from streams of their own and scaled by the layer's bound, so that
+// model variants with the same seed share the blocks that they have in common.
 Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout& layout) {
   const double experts = static_cast<double>(layout.experts());
   const bool zero = config.router.init == "zero";
-  // With W_R = 0 the layer computes a baseline's logits, so W_O is a baseline's draw.
+  // With W_R = 0 the layer computes a baseline's logits, so W_O is initialized as in a baseline.
   const bool history = config.router.kind == "hero" && !zero;
   const double fan_in = static_cast<double>(d) + (history ? static_cast<double>(l - 1) * experts : 0.0);
   const double bound = 1.0 / std::sqrt(fan_in);
@@ -49,17 +49,18 @@ Router::Router(Parameters& parameters, const std::string& prefix, int64_t l, con
                const HistoryLayout& layout)
     : l_(l), config_(config.router), layout_(&layout) {
   const int64_t d = config.model.hidden_size, e = layout.experts();
-  const auto seen = static_cast<int64_t>(layout.visible(l).size());
-  weight_ = parameters.add(prefix + ".gate.weight", {e, d + seen * e}, router_init(l, d, config, layout),
+  const auto visible = static_cast<int64_t>(layout.visible(l).size());
+  weight_ = parameters.add(prefix + ".gate.weight", {e, d + visible * e}, router_init(l, d, config, layout),
                            /*decay=*/true, router_dtype(config));
 }
 
 ops::RouteOutput Router::operator()(const at::Tensor& x_TD, RoutingHistory& history) const {
   const auto x = x_TD.to(weight_.scalar_type());
-  if (!history.live()) return ops::route(x, weight_, history.visible(l_, config_), history.slot(l_));
-  auto out = ops::route_through(x, weight_, history.visible_live(l_), layout_->depth_factor(l_), config_.eps,
-                                config_.scale);
-  history.store_live(l_, out.probs);
+  if (!history.differentiable())
+    return ops::route(x, weight_, history.visible(l_, config_), history.slot(l_));
+  auto out = ops::route_through(x, weight_, history.visible_differentiable(l_), layout_->depth_factor(l_),
+                                config_.eps, config_.scale);
+  history.store_differentiable(l_, out.probs);
   return out;
 }
 

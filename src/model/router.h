@@ -7,12 +7,12 @@ namespace hero {
 
 class Router {
  public:
-  /// Layer l (from 1); `prefix` names the MoE block on disk ("model.layers.3.mlp"). Algorithm 1 of the paper:
-  /// W [E, D+M*E] ~ U(-b, b), b = 1/sqrt(D + (l-1)E), whatever the stages; the baseline takes b = 1/sqrt(D).
+  /// Layer l (from 1); `prefix` is the MoE block's name in checkpoints ("model.layers.3.mlp"). Algorithm 1 of
+  /// the paper: W [E, D+M*E] ~ U(-b, b), b = 1/sqrt(D + (l-1)E) for any stages; baseline b = 1/sqrt(D).
   Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,
          const HistoryLayout& layout);
 
-  /// Algorithm 2, steps 1 to 6. x_TD the MoE layer's input; writes this layer's slot of the history.
+  /// Algorithm 2, steps 1 to 6. x_TD is the MoE layer's input. Writes this layer's history slot.
   ops::RouteOutput operator()(const at::Tensor& x_TD, RoutingHistory& history) const;
 
   int64_t layer() const { return l_; }
@@ -25,10 +25,10 @@ class Router {
   at::Tensor weight_;
 };
 
-/// Type of the router's operands and of the history in a run of this configuration.
+/// Dtype of the router's operands and of the history.
 at::ScalarType router_dtype(const Config& config);
 
-/// The type named by train.dtype.
+/// The dtype of train.dtype.
 at::ScalarType train_dtype(const Config& config);
 
 }  // namespace hero

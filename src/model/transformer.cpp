@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -10,7 +11,7 @@
 namespace hero {
 
 DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-                           const HistoryLayout& layout, const ModelPart& part)
+                           const HistoryLayout& layout, const ModelShard& shard)
     : eps_(config.model.rms_norm_eps) {
   const auto& model = config.model;
   const std::string prefix = "model.layers." + std::to_string(i);
@@ -24,7 +25,7 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
   post_norm_ = parameters.add(prefix + ".post_attention_layernorm.weight", {model.hidden_size},
                               constant_init(1), false);
   if (l > 0) {
-    moe_.emplace(parameters, prefix + ".mlp", l, config, layout, part);
+    moe_.emplace(parameters, prefix + ".mlp", l, config, layout, shard);
   } else {
     dense_.emplace(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
                    model.initializer_range);
@@ -32,9 +33,9 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
 }
 
 DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                              RoutingHistory& history, const Position& position,
+                                              RoutingHistory& history, const ForwardContext& context,
                                               const Extension* extension) const {
-  // first.sum is x: taken from here, its gradient joins the norm's in one pass.
+  // first.sum is x; using it here lets add_rms_norm add the residual's gradient in its own backward pass.
   const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
   const auto attended = grouped ? (*grouped)(first.normed, rotary, extension)
@@ -42,75 +43,75 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
   const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
   const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
   if (!moe_) return {second.sum + (*dense_)(rows(second.normed)).view(x.sizes()), std::nullopt};
-  auto [y_TD, routing] = (*moe_)(rows(second.normed), history, position, rows(second.sum));
+  auto [y_TD, routing] = (*moe_)(rows(second.normed), history, context, rows(second.sum));
   return {y_TD.view(x.sizes()), std::move(routing)};
 }
 
 Transformer::Transformer(const Config& config, at::Device device)
     : Transformer(config, device, whole_model(config)) {}
 
-Transformer::Transformer(const Config& config, at::Device device, ModelPart part)
+Transformer::Transformer(const Config& config, at::Device device, ModelShard shard)
     : config_(config),
-      part_(std::move(part)),
+      shard_(std::move(shard)),
       layout_(moe_layers(config.model), config.model.num_experts, config.router),
       parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
       rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
-  const auto vocabulary_matrix = [&](const char* name) {
+  const auto add_vocab_weight = [&](const char* name) {
     return parameters_.add(name, {model.vocab_size, model.hidden_size}, init, /*decay=*/true);
   };
-  const auto numbers = moe_numbers(model);
-  for (const Chunk& chunk : part_.chunks) {
-    if (chunk.begins) embedding_ = vocabulary_matrix("model.embed_tokens.weight");
+  const auto numbers = moe_layer_numbers(model);
+  for (const ModelChunk& chunk : shard_.chunks) {
+    if (chunk.is_first) embedding_ = add_vocab_weight("model.embed_tokens.weight");
     for (int64_t i = chunk.first; i < chunk.last; ++i)
-      layers_.emplace_back(parameters_, i, numbers[i], config_, layout_, part_);
-    if (!chunk.ends) continue;
+      layers_.emplace_back(parameters_, i, numbers[i], config_, layout_, shard_);
+    if (!chunk.is_last) continue;
     norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
-    head_ = model.tie_word_embeddings ? embedding_ : vocabulary_matrix("lm_head.weight");
+    head_ = model.tie_word_embeddings ? embedding_ : add_vocab_weight("lm_head.weight");
   }
   if (config_.train.trainable == "routers") {
     parameters_.freeze_unless([](const std::string& name) { return name.ends_with(".mlp.gate.weight"); });
   }
 }
 
-Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Position& position,
-                                         bool recompute, std::vector<at::Tensor>* states) const {
-  const auto history = new_history(part_.chunks.front(), tokens_BS.numel());
-  return run_chunk(0, tokens_BS, history, position, recompute, {}, states);
+Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const ForwardContext& context,
+                                         bool recompute, std::vector<at::Tensor>* hidden_states) const {
+  const auto history = new_history(shard_.chunks.front(), tokens_BS.numel());
+  return run_chunk(0, tokens_BS, history, context, recompute, {}, hidden_states);
 }
 
-std::shared_ptr<RoutingHistory> Transformer::new_history(const Chunk& chunk, int64_t tokens) const {
+std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk, int64_t tokens) const {
   return std::make_shared<RoutingHistory>(layout_, chunk.first_moe, chunk.last_moe, tokens,
                                           router_dtype(config_), !config_.router.detach, device());
 }
 
-Transformer::Output Transformer::run_chunk(size_t held, const at::Tensor& input,
+Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor& input,
                                            const std::shared_ptr<RoutingHistory>& history,
-                                           const Position& position, bool recompute,
-                                           const std::function<void(int64_t l)>& routed,
-                                           std::vector<at::Tensor>* states) const {
-  size_t next = 0;  // of layers_
-  for (size_t c = 0; c < held; ++c) next += static_cast<size_t>(part_.chunks[c].last - part_.chunks[c].first);
-  const Chunk& chunk = part_.chunks[held];
+                                           const ForwardContext& context, bool recompute,
+                                           const std::function<void(int64_t l)>& on_routed,
+                                           std::vector<at::Tensor>* hidden_states) const {
+  size_t next = 0;  // index into layers_
+  for (size_t c = 0; c < local_chunk; ++c)
+    next += static_cast<size_t>(shard_.chunks[c].last - shard_.chunks[c].first);
+  const ModelChunk& chunk = shard_.chunks[local_chunk];
   const auto positions = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
   const auto rotary = rotary_table(positions, rotary_frequencies_, config_.model);
   Output output;
-  auto x = chunk.begins ? ops::embedding(input, embedding_) : input;
-  if (states) states->push_back(x);
+  auto x = chunk.is_first ? ops::embedding(input, embedding_) : input;
+  if (hidden_states) hidden_states->push_back(x);
   for (int64_t i = chunk.first; i < chunk.last; ++i) {
     const auto& layer = layers_[next++];
-    auto out = recompute ? recomputed(layer, x, rotary, history, position)
-                         : layer(x, rotary, *history, position, nullptr);
+    auto out = recompute ? recompute_layer(layer, x, rotary, history, context)
+                         : layer(x, rotary, *history, context, nullptr);
     x = out.x;
-    if (states) states->push_back(x);
+    if (hidden_states) hidden_states->push_back(x);
     if (!out.routing) continue;
-    if (routed) routed(out.routing->layer);
+    if (on_routed) on_routed(out.routing->layer);
     output.routings.push_back(std::move(*out.routing));
   }
-  output.hidden_TD =
-      chunk.ends ? ops::rms_norm(x, norm_, config_.model.rms_norm_eps).view({-1, config_.model.hidden_size})
-                 : x;
+  const auto& m = config_.model;
+  output.hidden_TD = chunk.is_last ? ops::rms_norm(x, norm_, m.rms_norm_eps).view({-1, m.hidden_size}) : x;
   return output;
 }
 
@@ -123,7 +124,7 @@ at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<Key
   Extension extension{.caches = {},
                       .counts = counts,
                       .lengths = {},
-                      .fresh = std::ranges::all_of(caches, [](const auto* c) { return c->length == 0; })};
+                      .prefill = std::ranges::all_of(caches, [](const auto* c) { return c->length == 0; })};
   for (size_t i = 0; i < caches.size(); ++i) {
     caches[i]->layers.resize(layers_.size());
     for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;

@@ -1,6 +1,6 @@
 #pragma once
-// The language model: embedding, decoder layers, final norm. The output projection belongs to the loss, which
-// never holds all logits.
+// The language model: embedding, decoder layers, final norm. The loss applies the output projection, so that
+// the full logits are never materialized.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,19 +12,19 @@
 
 namespace hero {
 
-/// x + attention(norm(x)), then x + feed-forward(norm(x)); the feed-forward part is dense or a MoE.
+/// x + attention(norm(x)), then x + feed-forward(norm(x)); the feed-forward is dense or MoE.
 class DecoderLayer {
  public:
-  /// `i` counts decoder layers from 0; `l` MoE layers from 1, 0 for a dense one.
+  /// `i` counts decoder layers from 0, `l` MoE layers from 1; l = 0 for a dense layer.
   DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-               const HistoryLayout& layout, const ModelPart& part);
+               const HistoryLayout& layout, const ModelShard& shard);
 
   struct Output {
     at::Tensor x;                    ///< [B, S, D]
     std::optional<Routing> routing;  ///< of a MoE layer
   };
   Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history,
-                    const Position& position, const Extension* extension) const;
+                    const ForwardContext& context, const Extension* extension) const;
 
   const Moe* moe() const { return moe_ ? &*moe_ : nullptr; }
 
@@ -38,34 +38,34 @@ class DecoderLayer {
 
 class Transformer {
  public:
-  /// Builds and initialises every weight from config.train.seed. config.model.vocab_size must be set.
+  /// Creates and initializes all weights from config.train.seed. config.model.vocab_size must be set.
   explicit Transformer(const Config& config, at::Device device = at::kCPU);
-  /// Of it, what `part` says. forward, extend and logits need all of it.
-  Transformer(const Config& config, at::Device device, ModelPart part);
+  /// Creates one shard of the model. forward, extend and logits need the whole model.
+  Transformer(const Config& config, at::Device device, ModelShard shard);
   Transformer(const Transformer&) = delete;
 
   struct Output {
-    at::Tensor hidden_TD;           ///< after the final norm; [B, S, D] without it where a chunk ends earlier
-    std::vector<Routing> routings;  ///< of every MoE layer, l ascending
+    at::Tensor hidden_TD;           ///< after the final norm; [B, S, D] before it unless the chunk is last
+    std::vector<Routing> routings;  ///< of every MoE layer, in order
   };
-  /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: keep only each layer's input and
-  /// replay the layer in the backward pass; gradients are bit-equal. `states` receives the embedding and
-  /// every layer's output, each [B, S, D].
-  Output forward(const at::Tensor& tokens_BS, const Position& position = {}, bool recompute = false,
-                 std::vector<at::Tensor>* states = nullptr) const;
+  /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: save only each layer's input and
+  /// run the layer again in the backward pass; gradients are bitwise equal. `hidden_states` receives the
+  /// embedding and every layer's output, each [B, S, D].
+  Output forward(const at::Tensor& tokens_BS, const ForwardContext& context = {}, bool recompute = false,
+                 std::vector<at::Tensor>* hidden_states = nullptr) const;
 
-  /// What a chunk remembers of a micro-batch: room for its routing and for that of earlier chunks.
-  std::shared_ptr<RoutingHistory> new_history(const Chunk& chunk, int64_t tokens) const;
-  /// The layers of part().chunks[held]: from tokens [B, S] int64 or the chunk before's [B, S, D].
-  /// `routed(l)` is called as soon as layer l has written its slot.
-  Output run_chunk(size_t held, const at::Tensor& input, const std::shared_ptr<RoutingHistory>& history,
-                   const Position& position, bool recompute,
-                   const std::function<void(int64_t l)>& routed = {},
-                   std::vector<at::Tensor>* states = nullptr) const;
+  /// Routing history of a micro-batch, with slots for this chunk's layers and the earlier ones they need.
+  std::shared_ptr<RoutingHistory> new_history(const ModelChunk& chunk, int64_t tokens) const;
+  /// Runs the layers of shard().chunks[local_chunk] on tokens [B, S] int64 or the previous chunk's output
+  /// [B, S, D]. Calls `on_routed(l)` as soon as layer l has written its history slot.
+  Output run_chunk(size_t local_chunk, const at::Tensor& input,
+                   const std::shared_ptr<RoutingHistory>& history, const ForwardContext& context,
+                   bool recompute, const std::function<void(int64_t l)>& on_routed = {},
+                   std::vector<at::Tensor>* hidden_states = nullptr) const;
 
-  /// Continues sequences: counts[i] tokens of sequence i in tokens [T], one sequence after the other, follow
-  /// the positions that caches[i] holds, and it grows. A new sequence has an empty cache. Returns the hidden
-  /// states [T, D] after the final norm.
+  /// Prefill and decode: tokens [T] are counts[i] tokens of each sequence i, sequences concatenated. They
+  /// follow the positions in caches[i] and are added to it; a new sequence has an empty cache. Returns the
+  /// hidden states [T, D] after the final norm.
   at::Tensor extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
                     const std::vector<int64_t>& counts) const;
 
@@ -78,13 +78,13 @@ class Transformer {
   const Parameters& parameters() const { return parameters_; }
   const HistoryLayout& layout() const { return layout_; }
   const Config& config() const { return config_; }
-  /// Those of this part.
+  /// Layers of this shard.
   const std::vector<DecoderLayer>& layers() const { return layers_; }
-  const ModelPart& part() const { return part_; }
+  const ModelShard& shard() const { return shard_; }
 
  private:
   Config config_;
-  ModelPart part_;
+  ModelShard shard_;
   HistoryLayout layout_;
   Parameters parameters_;
   at::Tensor embedding_, norm_, head_, rotary_frequencies_;

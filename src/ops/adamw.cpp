@@ -1,24 +1,24 @@
-// What the optimizer does to all parameters at once. The plain forms are the library's kernels over lists,
-// which a GPU takes as they are.
+// Optimizer operators over all parameters. The reference implementations are PyTorch's foreach and fused
+// kernels, which CUDA uses directly.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-at::Tensor sum_of_squares_plain(at::TensorList tensors) {
+at::Tensor sum_of_squares_reference(at::TensorList tensors) {
   return at::stack(at::_foreach_norm(tensors, 2)).to(at::kDouble).square().sum();
 }
 
-void adamw_step_plain(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
-                      at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,
-                      double beta1, double beta2, double weight_decay, double eps,
-                      const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
+void adamw_step_reference(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
+                          at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,
+                          double beta1, double beta2, double weight_decay, double eps,
+                          const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
   const std::vector<at::Tensor> steps(values.size(), step);
-  // The kernel divides each gradient by an fp32 number as it reads it; fp64 gradients are scaled before.
+  // The fused kernel divides each gradient by an fp32 scale; fp64 gradients are scaled beforehand.
   const bool wide = values[0].scalar_type() == at::kDouble;
   std::optional<at::Tensor> divisor;
   if (scale && !wide) divisor = scale->reciprocal().to(at::kFloat);
@@ -44,23 +44,23 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "Tensor? scale, Tensor? skip) -> ()");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("sum_of_squares", sum_of_squares_plain);
-  m.impl("adamw_step", adamw_step_plain);
+  m.impl("sum_of_squares", sum_of_squares_reference);
+  m.impl("adamw_step", adamw_step_reference);
 }
 
 at::Tensor sum_of_squares(at::TensorList tensors) {
-  static const auto op = find_operator("hero::sum_of_squares", sum_of_squares_plain);
+  static const auto op = find_operator("hero::sum_of_squares", sum_of_squares_reference);
   return op.call(tensors);
 }
 
 void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step,
-                const AdamWRates& rates, const std::optional<at::Tensor>& scale,
+                const AdamWOptions& options, const std::optional<at::Tensor>& scale,
                 const std::optional<at::Tensor>& skip) {
-  static const auto op = find_operator("hero::adamw_step", adamw_step_plain);
+  static const auto op = find_operator("hero::adamw_step", adamw_step_reference);
   if (values.empty()) return;
-  op.call(values, gradients, exp_avg, exp_avg_sq, leaves, step, rates.lr, rates.beta1, rates.beta2,
-          rates.weight_decay, rates.eps, scale, skip);
+  op.call(values, gradients, exp_avg, exp_avg_sq, leaves, step, options.lr, options.beta1, options.beta2,
+          options.weight_decay, options.eps, scale, skip);
 }
 
 }  // namespace hero::ops

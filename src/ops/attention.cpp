@@ -1,7 +1,7 @@
-// Causal attention. Fused kernels take the training form, as many queries as keys; decoding, other types and
-// other devices go through the library's scaled_dot_product_attention, whose fused kernels want equal widths
-// of q, k and v, so narrower values are padded with zeros. Shared heads are repeated where its kernels want
-// equal numbers of heads: FlashAttention on CUDA does not.
+// Causal attention. Our fused CPU kernels handle training shapes, with as many queries as keys; decoding,
+// other types and other devices use PyTorch's scaled_dot_product_attention. Its fused kernels require equal
+// widths of q, k and v, so the narrower ones are zero-padded. Key and value heads are repeated for kernels
+// without GQA support; FlashAttention on CUDA supports it.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
@@ -9,13 +9,13 @@
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 namespace {
 
-// [B, Hkv, S, P] -> [B, H, S, P] in the type of sums.
+// [B, Hkv, S, P] -> [B, H, S, P] in the accumulation type.
 at::Tensor repeated(const at::Tensor& x, int64_t groups) {
   return x.to(accumulation_type(x.scalar_type())).repeat_interleave(groups, 1);
 }
@@ -29,14 +29,14 @@ at::Tensor causal_scores(const at::Tensor& q, const at::Tensor& k, double scale)
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> attention_forward_plain(const at::Tensor& q, const at::Tensor& k,
-                                                           const at::Tensor& v, double scale) {
+std::tuple<at::Tensor, at::Tensor> attention_forward_reference(const at::Tensor& q, const at::Tensor& k,
+                                                               const at::Tensor& v, double scale) {
   const auto scores = causal_scores(q, k, scale);
   const auto out = at::matmul(scores.softmax(-1), repeated(v, q.size(1) / v.size(1)));
   return {out.transpose(1, 2).to(q.scalar_type()).contiguous(), scores.logsumexp(-1)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_plain(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_reference(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, double scale) {
   const int64_t groups = q.size(1) / k.size(1);
@@ -59,8 +59,8 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "(Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("attention_forward", attention_forward_plain);
-  m.impl("attention_backward", attention_backward_plain);
+  m.impl("attention_forward", attention_forward_reference);
+  m.impl("attention_backward", attention_backward_reference);
 }
 
 namespace {
@@ -68,7 +68,7 @@ namespace {
 struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, double scale) {
-    static const auto op = find_operator("hero::attention_forward", attention_forward_plain);
+    static const auto op = find_operator("hero::attention_forward", attention_forward_reference);
     auto [out, lse] = op.call(q, k, v, scale);
     ctx->save_for_backward({q, k, v, out, lse});
     ctx->saved_data["scale"] = scale;
@@ -76,7 +76,7 @@ struct Attention : torch::autograd::Function<Attention> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::attention_backward", attention_backward_plain);
+    static const auto op = find_operator("hero::attention_backward", attention_backward_reference);
     const auto saved = ctx->get_saved_variables();
     auto [dq, dk, dv] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4],
                                 ctx->saved_data["scale"].toDouble());
@@ -84,7 +84,7 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-// The library's, whose values may not be wider or narrower than the keys.
+// PyTorch's attention, which requires values as wide as the keys.
 at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
   const bool masked = queries > 1 && queries < keys;
@@ -116,7 +116,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                   q.size(2) <= k.size(2),
               "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
               ", ", k.sizes(), ", ", v.sizes());
-  if (!q.is_cpu() || !cpu::suits_attention(q, k, v)) return library_attention(q, k, v, scale);
+  if (!q.is_cpu() || !cpu::supports_attention(q, k, v)) return library_attention(q, k, v, scale);
   return differentiable<Attention>(q, k, v, scale).transpose(1, 2);
 }
 

@@ -1,17 +1,17 @@
-// Attention of new positions over what their sequences' caches hold, and products of every head with weights
-// of its own, which latent attention needs there. No gradients: these serve generation.
+// Attention of new positions over KV caches, and per-head linear layers, which multi-head latent attention
+// needs. Inference only: no gradients.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-at::Tensor cached_attention_plain(const at::Tensor& q, at::TensorList keys, at::TensorList values,
-                                  at::IntArrayRef lengths, at::IntArrayRef counts, int64_t value_width,
-                                  double scale) {
+at::Tensor cached_attention_reference(const at::Tensor& q, at::TensorList keys, at::TensorList values,
+                                      at::IntArrayRef lengths, at::IntArrayRef counts, int64_t value_width,
+                                      double scale) {
   const auto acc = accumulation_type(q.scalar_type());
   std::vector<at::Tensor> outs;
   int64_t first = 0;
@@ -31,7 +31,7 @@ at::Tensor cached_attention_plain(const at::Tensor& q, at::TensorList keys, at::
   return at::cat(outs, 0);
 }
 
-at::Tensor heads_linear_plain(const at::Tensor& x, const at::Tensor& w, bool transposed) {
+at::Tensor heads_linear_reference(const at::Tensor& x, const at::Tensor& w, bool transposed) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto weight = w.to(acc);
   return at::bmm(x.to(acc).transpose(0, 1), transposed ? weight : weight.transpose(1, 2))
@@ -47,8 +47,8 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("heads_linear(Tensor x, Tensor w, bool transposed) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("cached_attention", cached_attention_plain);
-  m.impl("heads_linear", heads_linear_plain);
+  m.impl("cached_attention", cached_attention_reference);
+  m.impl("heads_linear", heads_linear_reference);
 }
 
 at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cached, double scale) {
@@ -71,9 +71,9 @@ at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cach
                 values[i].sizes(), ", ", counts[i]);
     rows += counts[i];
   }
-  TORCH_CHECK(rows == q_THQ.size(0), "cached_attention: the counts add up to ", rows, ", q is ",
-              q_THQ.sizes());
-  static const auto op = find_operator("hero::cached_attention", cached_attention_plain);
+  TORCH_CHECK(rows == q_THQ.size(0), "cached_attention: counts must sum to T = ", q_THQ.size(0), ", got ",
+              rows);
+  static const auto op = find_operator("hero::cached_attention", cached_attention_reference);
   return op.call(q_THQ, keys, values, lengths, counts, value_width, scale);
 }
 
@@ -82,7 +82,7 @@ at::Tensor heads_linear(const at::Tensor& x_THI, const at::Tensor& w, bool trans
                   w.size(transposed ? 1 : 2) == x_THI.size(2),
               "heads_linear: expected x [T, H, I] and w ", transposed ? "[H, I, O]" : "[H, O, I]", ", got ",
               x_THI.sizes(), " and ", w.sizes());
-  static const auto op = find_operator("hero::heads_linear", heads_linear_plain);
+  static const auto op = find_operator("hero::heads_linear", heads_linear_reference);
   return op.call(x_THI, w, transposed);
 }
 

@@ -5,8 +5,8 @@
 
 namespace hero::ops {
 
-/// Whether fused kernels can read what attention over caches gets: one type, the numbers of a row together.
-inline bool rows_together(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
+/// Whether the fused kernels accept these operands: one type, last dimension contiguous.
+inline bool last_dim_contiguous(const at::Tensor& q, at::TensorList keys, at::TensorList values) {
   const auto good = [&](const at::Tensor& t) {
     return t.stride(2) == 1 && t.scalar_type() == q.scalar_type();
   };

@@ -15,50 +15,51 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDriver = "libcuda.so.1";
-const char here = 0;  // an address in libhero.so
+const char kAddress = 0;  // any address in libhero.so
 
 fs::path folder_of(const void* address) {
   Dl_info info{};
   return dladdr(address, &info) && info.dli_fname ? fs::absolute(info.dli_fname).parent_path() : fs::path();
 }
 
-// Asks the driver itself: LibTorch's CUDA part is large, and most machines without a device lack the driver.
+// Queries the driver directly: LibTorch's CUDA libraries are large, and most machines without a device lack
+// the driver.
 std::string find_device() {
   void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
   if (!driver) return std::string("no NVIDIA driver (") + kDriver + ")";
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
   const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
   int devices = 0;
-  const int failed = !init || !count ? -1 : init(0);
-  if (failed || count(&devices) || devices == 0)
-    return "no CUDA device (cuInit: " + std::to_string(failed) + ", devices: " + std::to_string(devices) +
+  const int status = !init || !count ? -1 : init(0);
+  if (status || count(&devices) || devices == 0)
+    return "no CUDA device (cuInit: " + std::to_string(status) + ", devices: " + std::to_string(devices) +
            ")";
   return "";
 }
 
 std::string load(const fs::path& library) {
-  if (!fs::exists(library)) return "no " + library.string();
+  if (!fs::exists(library)) return library.string() + " does not exist";
   if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
   return dlerror();
 }
 
-std::string find_obstacle() {
-  std::string missing = find_device();
+std::string find_unavailable_reason() {
+  std::string reason = find_device();
   const auto torch = folder_of(reinterpret_cast<const void*>(&at::globalContext));
-  if (missing.empty()) missing = load(torch / "libtorch_cuda.so");
-  if (missing.empty()) missing = load(folder_of(&here) / "libhero_cuda.so");
-  if (missing.empty() && !at::hasCUDA()) missing = "no CUDA device that LibTorch can use";
-  return missing;
+  if (reason.empty()) reason = load(torch / "libtorch_cuda.so");
+  if (reason.empty()) reason = load(folder_of(&kAddress) / "libhero_cuda.so");
+  if (reason.empty() && !at::hasCUDA()) reason = "no CUDA device that LibTorch can use";
+  return reason;
 }
 
 }  // namespace
 
-const std::string& cuda_obstacle() {
-  static const std::string obstacle = find_obstacle();
-  return obstacle;
+const std::string& cuda_unavailable_reason() {
+  static const std::string reason = find_unavailable_reason();
+  return reason;
 }
 
-bool load_cuda_library() { return cuda_obstacle().empty(); }
+bool load_cuda_library() { return cuda_unavailable_reason().empty(); }
 
 c10::Device choose_device(const std::string& wanted, const std::string& key) {
   if (wanted == "cpu") return c10::kCPU;
@@ -66,7 +67,7 @@ c10::Device choose_device(const std::string& wanted, const std::string& key) {
     throw UserError(key + ": found " + wanted + ", expected one of auto, cpu, cuda");
   if (load_cuda_library()) return {c10::kCUDA, 0};
   if (wanted == "auto") return c10::kCPU;
-  throw UserError(key + ": found cuda, expected auto or cpu here: " + cuda_obstacle());
+  throw UserError(key + ": found cuda, expected auto or cpu here: " + cuda_unavailable_reason());
 }
 
 CudaDevice cuda_device(c10::Device device) {
@@ -77,21 +78,21 @@ CudaDevice cuda_device(c10::Device device) {
   size_t bytes = 0;
   if (!name_of || !memory_of || name_of(name, sizeof name, device.index()) ||
       memory_of(&bytes, device.index()))
-    throw RunError(device.str() + ": the driver says neither its name nor its memory");
+    throw RunError(device.str() + ": cannot query its name and memory from the driver");
   return {name, static_cast<int64_t>(bytes)};
 }
 
-void wait_for(c10::Device device) {
+void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 void use_deterministic_algorithms() {
-  // cuBLAS splits its work by a workspace of fixed size (its manual, "Results reproducibility").
+  // A workspace of fixed size makes cuBLAS deterministic (cuBLAS manual, "Results reproducibility").
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   at::globalContext().setDeterministicCuDNN(true);
-  // Split sums stay in fp32.
+  // Split-K reductions stay in fp32.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// CUDA when it is asked for. The program links LibTorch's CPU part alone, because its CUDA part would be
-// loaded at every start.
+// Loads CUDA on demand. The program links only LibTorch's CPU libraries, because linking its CUDA libraries
+// would load them at every start.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -8,32 +8,34 @@
 
 namespace hero {
 
-/// Loads libtorch_cuda.so and our kernels (libhero_cuda.so beside libhero.so), once. False where a driver, a
-/// device or one of the two is missing; without a driver nothing is loaded. To be called before anything else
-/// asks LibTorch about CUDA: LibTorch remembers the first answer.
+/// Loads libtorch_cuda.so and our kernels (libhero_cuda.so in the folder of libhero.so), once. Returns false
+/// if a driver, a device or one of the libraries is missing; without a driver it loads nothing. Call it
+/// before anything queries CUDA through LibTorch, which caches the first answer.
 bool load_cuda_library();
 
-/// What load_cuda_library() lacked, "" where it succeeded.
-const std::string& cuda_obstacle();
+/// Why load_cuda_library() failed, "" if it succeeded.
+const std::string& cuda_unavailable_reason();
 
-/// The device meant by `wanted`, the value of `key`: "cpu", "cuda" (the first one visible), or "auto", cuda
-/// where load_cuda_library() succeeds. UserError for any other word, and for cuda where it fails.
+/// Maps `wanted`, the value of `key`, to a device: "cpu", "cuda" (the first visible device), or "auto" (cuda
+/// if load_cuda_library() succeeds, else cpu). Throws UserError for any other value, and for cuda if it is
+/// unavailable.
 c10::Device choose_device(const std::string& wanted, const std::string& key);
 
-/// What the driver says of a CUDA device.
+/// Properties of a CUDA device, from the driver.
 struct CudaDevice {
   std::string name;
-  int64_t bytes = 0;  ///< of its memory
+  int64_t bytes = 0;  ///< total memory
 };
 
-/// `device` as choose_device() gave it, on cuda. Nothing is allocated there.
+/// Properties of `device`, a CUDA device returned by choose_device(). Allocates nothing on it.
 CudaDevice cuda_device(c10::Device device);
 
-/// Returns when the device has done all that it was given; on the CPU at once.
-void wait_for(c10::Device device);
+/// Waits for all work submitted to the device, like torch.cuda.synchronize(); returns immediately for the
+/// CPU.
+void synchronize(c10::Device device);
 
-/// Same input, same bits, also on CUDA. An operator that cannot promise that throws from now on. Before the
-/// first kernel runs.
+/// Makes results bitwise reproducible, also on CUDA; operators without a deterministic implementation throw
+/// from now on. Call it before the first kernel runs.
 void use_deterministic_algorithms();
 
 }  // namespace hero

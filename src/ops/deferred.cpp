@@ -1,6 +1,7 @@
 #include "ops/deferred.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -9,57 +10,59 @@
 namespace hero::ops {
 namespace {
 
-thread_local WeightGradients* in_force = nullptr;
+thread_local WeightGradientQueue* active_queue = nullptr;
 
-constexpr const char* kNote = "weight_gradients";
+constexpr const char* kQueueKey = "weight_gradients";
 
-struct Note : torch::CustomClassHolder {
-  explicit Note(WeightGradients* q) : queue(q) {}
-  WeightGradients* queue;
+struct SavedQueue : torch::CustomClassHolder {
+  explicit SavedQueue(WeightGradientQueue* q) : queue(q) {}
+  WeightGradientQueue* queue;
 };
 
 }  // namespace
 
-void WeightGradients::add(const at::Tensor& weight, std::function<at::Tensor()> make) {
+void WeightGradientQueue::add(const at::Tensor& weight, std::function<at::Tensor()> compute) {
   const bool first =
       std::ranges::none_of(entries_, [&](const Entry& entry) { return entry.weight.is_same(weight); });
-  entries_.push_back({weight, std::move(make)});
+  entries_.push_back({weight, std::move(compute)});
   if (first && deferred_) deferred_(weight);
 }
 
-void WeightGradients::run(const std::function<void(const at::Tensor& weight)>& done) {
+void WeightGradientQueue::run(const std::function<void(const at::Tensor& weight)>& done) {
   const at::NoGradGuard no_grad;
   auto entries = std::exchange(entries_, {});
-  std::unordered_map<const void*, int64_t> missing;
-  for (const auto& entry : entries) ++missing[entry.weight.unsafeGetTensorImpl()];
-  for (auto& [weight, make] : entries) {
-    auto made = make();
-    make = nullptr;  // its operands are needed no more
+  std::unordered_map<const void*, int64_t> remaining;
+  for (const auto& entry : entries) ++remaining[entry.weight.unsafeGetTensorImpl()];
+  for (auto& [weight, compute] : entries) {
+    auto gradient = compute();
+    compute = nullptr;  // releases the operands
     auto& grad = weight.mutable_grad();
     if (grad.defined()) {
-      grad.add_(made);
+      grad.add_(gradient);
     } else {
-      grad = std::move(made);
+      grad = std::move(gradient);
     }
-    if (--missing[weight.unsafeGetTensorImpl()] == 0 && done) done(weight);
+    if (--remaining[weight.unsafeGetTensorImpl()] == 0 && done) done(weight);
   }
 }
 
-DeferWeightGradients::DeferWeightGradients(WeightGradients* queue)
-    : before_(std::exchange(in_force, queue)) {}
+DeferWeightGradients::DeferWeightGradients(WeightGradientQueue* queue)
+    : previous_(std::exchange(active_queue, queue)) {}
 
-DeferWeightGradients::~DeferWeightGradients() { in_force = before_; }
+DeferWeightGradients::~DeferWeightGradients() { active_queue = previous_; }
 
-WeightGradients* DeferWeightGradients::queue() { return in_force; }
+WeightGradientQueue* DeferWeightGradients::queue() { return active_queue; }
 
-// The engine runs backward passes of CUDA devices on threads of its own: the note travels with the graph.
-void note_queue(torch::autograd::AutogradContext* ctx) {
-  if (in_force) ctx->saved_data[kNote] = c10::IValue::make_capsule(c10::make_intrusive<Note>(in_force));
+// The autograd engine runs CUDA backward passes on its own threads, so the queue is saved in the graph.
+void save_queue(torch::autograd::AutogradContext* ctx) {
+  if (active_queue)
+    ctx->saved_data[kQueueKey] = c10::IValue::make_capsule(c10::make_intrusive<SavedQueue>(active_queue));
 }
 
-WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx) {
-  const auto note = ctx->saved_data.find(kNote);
-  return note == ctx->saved_data.end() ? nullptr : static_cast<Note&>(*note->second.toCapsule()).queue;
+WeightGradientQueue* saved_queue(const torch::autograd::AutogradContext* ctx) {
+  const auto saved = ctx->saved_data.find(kQueueKey);
+  return saved == ctx->saved_data.end() ? nullptr
+                                        : static_cast<SavedQueue&>(*saved->second.toCapsule()).queue;
 }
 
 }  // namespace hero::ops

@@ -1,6 +1,6 @@
 #pragma once
-// Weight gradients put off, for schedules that send the gradient of a micro-batch's input on before they make
-// those of its weights (zero bubble: arXiv 2401.10241).
+// Deferred weight gradients, for pipeline schedules that send input gradients before they compute weight
+// gradients (zero bubble: arXiv 2401.10241).
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -11,23 +11,23 @@
 
 namespace hero::ops {
 
-/// Gradients that backward passes left to be made later, in their order, each with what it is made from.
-/// Outlives the backward passes of what ran forward under its DeferWeightGradients. One thread at a time.
-class WeightGradients {
+/// FIFO queue of deferred weight gradients and their operands. Must outlive the backward passes of all
+/// forward passes that ran under its DeferWeightGradients. Not thread-safe.
+class WeightGradientQueue {
  public:
-  /// `deferred(weight)` is called when a backward pass leaves the first gradient of a weight to this queue,
-  /// before the pass reaches the weight itself.
-  explicit WeightGradients(std::function<void(const at::Tensor& weight)> deferred = {})
+  /// `deferred(weight)` is called when a backward pass defers the first gradient of a weight, before the pass
+  /// reaches the weight itself.
+  explicit WeightGradientQueue(std::function<void(const at::Tensor& weight)> deferred = {})
       : deferred_(std::move(deferred)) {}
-  WeightGradients(const WeightGradients&) = delete;
-  WeightGradients& operator=(const WeightGradients&) = delete;
+  WeightGradientQueue(const WeightGradientQueue&) = delete;
+  WeightGradientQueue& operator=(const WeightGradientQueue&) = delete;
 
-  /// `make` returns the gradient of the leaf `weight`, contiguous, in the type that its grad has.
-  void add(const at::Tensor& weight, std::function<at::Tensor()> make);
+  /// `compute` returns the gradient of the leaf `weight`, contiguous and of the type of its grad.
+  void add(const at::Tensor& weight, std::function<at::Tensor()> compute);
 
-  /// Makes them all and adds each to its weight's grad, in the order in which they were put off: the bits are
-  /// those of backward passes that put nothing off. Calls `done(weight)` once for each weight, when its last
-  /// one is in. Afterwards the queue is empty.
+  /// Computes all gradients and accumulates them into the weights' grads in the order in which they were
+  /// deferred, so results are bitwise identical to backward passes without deferral. Calls `done(weight)`
+  /// once per weight, after its last gradient. Empties the queue.
   void run(const std::function<void(const at::Tensor& weight)>& done = {});
 
   bool empty() const { return entries_.empty(); }
@@ -35,49 +35,50 @@ class WeightGradients {
  private:
   struct Entry {
     at::Tensor weight;
-    std::function<at::Tensor()> make;
+    std::function<at::Tensor()> compute;
   };
   std::function<void(const at::Tensor& weight)> deferred_;
   std::vector<Entry> entries_;
 };
 
-/// While it lives, ops::linear, ops::experts and ops::route note `queue` when they run forward on this
-/// thread. Their backward passes, on whatever thread and at whatever time, then make the gradients of their
-/// inputs alone and leave those of weights to the queue. Weights that are no leaves get theirs at once, as do
-/// all weights with null. Other operators, and route_through, put nothing off.
+/// RAII guard: forward passes of ops::linear, ops::experts and ops::route on this thread save `queue`. Their
+/// backward passes, on any thread and at any time, then compute only input gradients and add the weight
+/// gradients to the queue. Gradients of non-leaf weights, and of all weights if `queue` is null, are computed
+/// immediately. Other operators, and route_through, never defer.
 class DeferWeightGradients {
  public:
-  explicit DeferWeightGradients(WeightGradients* queue);
+  explicit DeferWeightGradients(WeightGradientQueue* queue);
   ~DeferWeightGradients();
   DeferWeightGradients(const DeferWeightGradients&) = delete;
   DeferWeightGradients& operator=(const DeferWeightGradients&) = delete;
 
-  /// The queue in force on this thread, or null.
-  static WeightGradients* queue();
+  /// The active queue of this thread, or null.
+  static WeightGradientQueue* queue();
 
  private:
-  WeightGradients* before_;
+  WeightGradientQueue* previous_;
 };
 
-/// For an operator's forward pass: notes the queue in force, if any.
-void note_queue(torch::autograd::AutogradContext* ctx);
-/// The queue that the forward pass noted, or null.
-WeightGradients* noted_queue(const torch::autograd::AutogradContext* ctx);
+/// For forward passes: saves the active queue, if any.
+void save_queue(torch::autograd::AutogradContext* ctx);
+/// The queue that the forward pass saved, or null.
+WeightGradientQueue* saved_queue(const torch::autograd::AutogradContext* ctx);
 
 inline at::Tensor detached(const at::Tensor& x) { return x.detach(); }
 inline std::optional<at::Tensor> detached(const std::optional<at::Tensor>& x) {
   return x ? std::optional(x->detach()) : x;
 }
 
-/// For its backward pass: the gradient of its input number `input`, `weight`, which `op`, an Operator that
-/// lives on, makes of `operands`. Undefined where none is wanted, and where it was left to the noted queue.
+/// For backward passes: the gradient of `weight`, the input of index `input`, which `op` (an Operator of
+/// static lifetime) computes from `operands`. Undefined if it is not needed or was deferred to the saved
+/// queue.
 template <typename Op, typename... Operands>
 at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, size_t input, const at::Tensor& weight,
                            const Op& op, const Operands&... operands) {
   if (!ctx->needs_input_grad(input)) return {};
-  auto* queue = noted_queue(ctx);
+  auto* queue = saved_queue(ctx);
   if (!queue || !weight.is_leaf()) return op.call(operands...);
-  // Detached, operands keep nothing of the graph alive.
+  // Detached operands do not keep the graph alive.
   queue->add(weight, [&op, kept = std::tuple(detached(operands)...)] {
     return std::apply([&](const auto&... each) { return op.call(each...); }, kept);
   });

@@ -5,13 +5,12 @@
 
 namespace hero::ops {
 
-/// F's results, recorded for a backward pass where gradients are asked for; elsewhere its forward pass alone,
-/// without the record's cost.
+/// F::apply if gradients are enabled; otherwise only F::forward, without autograd overhead.
 template <class F, class... Arguments>
 auto differentiable(Arguments&&... arguments) {
   if (at::GradMode::is_enabled()) return F::apply(std::forward<Arguments>(arguments)...);
-  torch::autograd::AutogradContext unread;
-  return F::forward(&unread, std::forward<Arguments>(arguments)...);
+  torch::autograd::AutogradContext unused_ctx;
+  return F::forward(&unused_ctx, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace hero::ops

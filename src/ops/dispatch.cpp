@@ -1,18 +1,17 @@
-// How many assignments there are, where they go and how rows come back: counts, plan, permute, combine. Rows
-// are sorted by expert; both backward passes gather as well, through the inverse map, so nothing scatters and
-// sums have one order.
+// Token dispatch: counts, plan, permute, combine. Rows are sorted by expert. Both backward passes also
+// gather, through the inverse map, so nothing scatters and the summation order is fixed.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/count.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-at::Tensor count_assignments_plain(const at::Tensor& ids, int64_t experts) {
+at::Tensor count_assignments_reference(const at::Tensor& ids, int64_t experts) {
   const auto place = at::where(ids.ge(0), ids, experts);
   return at::zeros({ids.size(0), experts + 1}, ids.options())
       .scatter_add_(1, place, at::ones_like(ids))
@@ -20,8 +19,8 @@ at::Tensor count_assignments_plain(const at::Tensor& ids, int64_t experts) {
       .contiguous();
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::Tensor& ids,
-                                                                      int64_t experts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_reference(const at::Tensor& ids,
+                                                                          int64_t experts) {
   const auto flat = ids.flatten();
   const int64_t k = ids.size(1);
   const auto kept = flat.ge(0);
@@ -36,12 +35,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_plain(const at::
   return {counts, offsets, assignment.div(k, "floor"), row.view_as(ids)};
 }
 
-at::Tensor gather_rows_plain(const at::Tensor& x, const at::Tensor& token) {
+at::Tensor gather_rows_reference(const at::Tensor& x, const at::Tensor& token) {
   return x.index_select(0, token);
 }
 
-at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& weights,
-                          const at::Tensor& row, const std::optional<at::Tensor>& base) {
+at::Tensor sum_rows_reference(const at::Tensor& x, const std::optional<at::Tensor>& weights,
+                              const at::Tensor& row, const std::optional<at::Tensor>& base) {
   const auto acc = accumulation_type(x.scalar_type());
   auto sum = base ? base->to(acc) : at::zeros({row.size(0), x.size(1)}, x.options().dtype(acc));
   if (x.size(0) == 0) return sum.to(x.scalar_type());
@@ -53,9 +52,10 @@ at::Tensor sum_rows_plain(const at::Tensor& x, const std::optional<at::Tensor>& 
   return sum.to(x.scalar_type());
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward_plain(const at::Tensor& dy, const at::Tensor& y,
-                                                          const at::Tensor& weights, const at::Tensor& row,
-                                                          const at::Tensor& token) {
+std::tuple<at::Tensor, at::Tensor> combine_backward_reference(const at::Tensor& dy, const at::Tensor& y,
+                                                              const at::Tensor& weights,
+                                                              const at::Tensor& row,
+                                                              const at::Tensor& token) {
   const auto acc = accumulation_type(y.scalar_type());
   auto weight_N = at::zeros({y.size(0)}, y.options().dtype(acc));
   const auto kept = row.ge(0);
@@ -78,25 +78,25 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("count_assignments", count_assignments_plain);
-  m.impl("plan_assignments", plan_plain);
-  m.impl("gather_rows", gather_rows_plain);
-  m.impl("sum_rows", sum_rows_plain);
-  m.impl("combine_backward", combine_backward_plain);
+  m.impl("count_assignments", count_assignments_reference);
+  m.impl("plan_assignments", plan_reference);
+  m.impl("gather_rows", gather_rows_reference);
+  m.impl("sum_rows", sum_rows_reference);
+  m.impl("combine_backward", combine_backward_reference);
 }
 
 namespace {
 
 at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
                     const std::optional<at::Tensor>& base) {
-  static const auto op = find_operator("hero::sum_rows", sum_rows_plain);
+  static const auto op = find_operator("hero::sum_rows", sum_rows_reference);
   return op.call(x, weights, row, base);
 }
 
 struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& token, const at::Tensor& row) {
-    static const auto op = find_operator("hero::gather_rows", gather_rows_plain);
+    static const auto op = find_operator("hero::gather_rows", gather_rows_reference);
     ctx->save_for_backward({row});
     return op.call(x, token);
   }
@@ -117,7 +117,7 @@ struct Combine : torch::autograd::Function<Combine> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::combine_backward", combine_backward_plain);
+    static const auto op = find_operator("hero::combine_backward", combine_backward_reference);
     const auto saved = ctx->get_saved_variables();
     auto [dy, dweights] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3]);
     return {dy, dweights, {}, {}, ctx->saved_data["base"].toBool() ? grads[0] : at::Tensor()};
@@ -130,14 +130,14 @@ at::Tensor count_assignments(const at::Tensor& ids_GN, int64_t experts) {
   TORCH_CHECK(ids_GN.dim() == 2 && ids_GN.scalar_type() == at::kLong,
               "count_assignments: ids must be int64 [G, N], got ", ids_GN.scalar_type(), " ",
               ids_GN.sym_sizes());
-  static const auto op = find_operator("hero::count_assignments", count_assignments_plain);
+  static const auto op = find_operator("hero::count_assignments", count_assignments_reference);
   return op.call(ids_GN.contiguous(), experts);
 }
 
 Plan plan(const at::Tensor& ids_TK, int64_t experts) {
   TORCH_CHECK(ids_TK.dim() == 2 && ids_TK.scalar_type() == at::kLong, "plan: ids must be int64 [T, K], got ",
               ids_TK.scalar_type(), " ", ids_TK.sym_sizes());
-  static const auto op = find_operator("hero::plan_assignments", plan_plain);
+  static const auto op = find_operator("hero::plan_assignments", plan_reference);
   auto [counts, offsets, token, row] = op.call(ids_TK.contiguous(), experts);
   return {counts, offsets, token, row};
 }

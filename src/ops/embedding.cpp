@@ -1,4 +1,4 @@
-// Rows of a table. The table's gradient is summed in fp32, each row by one thread in the order of the tokens.
+// Embedding lookup. The weight gradient accumulates in fp32, each row on one thread in token order.
 #include <ATen/ATen.h>
 
 #include "ops/differentiable.h"

@@ -1,12 +1,12 @@
-// The experts: per row, silu(x G_e^T) * (x U_e^T) times D_e^T, rows sorted by expert. An expert without rows
-// costs nothing and gets a gradient of exact zeros.
+// Grouped expert MLP: per row (silu(x G_e^T) * (x U_e^T)) D_e^T, rows sorted by expert. Experts without rows
+// cost nothing and get gradients of exactly zero.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
@@ -19,25 +19,26 @@ at::Tensor rows_of(const at::Tensor& x, const int64_t* offsets, int64_t e) {
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> experts_forward_plain(const at::Tensor& x, const at::Tensor& gate_up,
-                                                         const at::Tensor& down, const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor> experts_forward_reference(const at::Tensor& x, const at::Tensor& gate_up,
+                                                             const at::Tensor& down,
+                                                             const at::Tensor& offsets) {
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
   auto y = at::empty_like(x), h = at::empty({x.size(0), gate_up.size(1)}, x.options());
   for (int64_t e = 0; e < gate_up.size(0); ++e) {
     if (o[e] == o[e + 1]) continue;
     rows_of(h, o, e).copy_(at::mm(rows_of(x, o, e), gate_up[e].t()));
-    rows_of(y, o, e).copy_(at::mm(swiglu_forward_plain(rows_of(h, o, e)), down[e].t()));
+    rows_of(y, o, e).copy_(at::mm(swiglu_forward_reference(rows_of(h, o, e)), down[e].t()));
   }
   y.slice(0, o[gate_up.size(0)]).zero_();
   return {y, h};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_plain(const at::Tensor& dy,
-                                                                            const at::Tensor& h,
-                                                                            const at::Tensor& gate_up,
-                                                                            const at::Tensor& down,
-                                                                            const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_reference(const at::Tensor& dy,
+                                                                                const at::Tensor& h,
+                                                                                const at::Tensor& gate_up,
+                                                                                const at::Tensor& down,
+                                                                                const at::Tensor& offsets) {
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
   auto dx = at::empty_like(dy), dh = at::empty_like(h),
@@ -45,16 +46,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_plain(cons
   for (int64_t e = 0; e < gate_up.size(0); ++e) {
     if (o[e] == o[e + 1]) continue;
     const auto h_e = rows_of(h, o, e), dh_e = rows_of(dh, o, e);
-    dh_e.copy_(swiglu_backward_plain(at::mm(rows_of(dy, o, e), down[e]), h_e));
-    rows_of(act, o, e).copy_(swiglu_forward_plain(h_e));
+    dh_e.copy_(swiglu_backward_reference(at::mm(rows_of(dy, o, e), down[e]), h_e));
+    rows_of(act, o, e).copy_(swiglu_forward_reference(h_e));
     rows_of(dx, o, e).copy_(at::mm(dh_e, gate_up[e]));
   }
   dx.slice(0, o[gate_up.size(0)]).zero_();
   return {dx, dh, act};
 }
 
-at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x,
-                                         const at::Tensor& offsets) {
+at::Tensor experts_backward_weight_reference(const at::Tensor& dy, const at::Tensor& x,
+                                             const at::Tensor& offsets) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto bounds = offsets.to(at::kCPU);
   const auto* o = bounds.const_data_ptr<int64_t>();
@@ -66,11 +67,12 @@ at::Tensor experts_backward_weight_plain(const at::Tensor& dy, const at::Tensor&
   return dw;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_plain(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_reference(
     const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
     const at::Tensor& down, const at::Tensor& offsets) {
-  const auto [dx, dh, act] = experts_backward_input_plain(dy, h, gate_up, down, offsets);
-  return {dx, experts_backward_weight_plain(dh, x, offsets), experts_backward_weight_plain(dy, act, offsets)};
+  const auto [dx, dh, act] = experts_backward_input_reference(dy, h, gate_up, down, offsets);
+  return {dx, experts_backward_weight_reference(dh, x, offsets),
+          experts_backward_weight_reference(dy, act, offsets)};
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
@@ -84,10 +86,10 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("experts_backward_weight(Tensor dy, Tensor x, Tensor offsets) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("experts_forward", experts_forward_plain);
-  m.impl("experts_backward", experts_backward_plain);
-  m.impl("experts_backward_input", experts_backward_input_plain);
-  m.impl("experts_backward_weight", experts_backward_weight_plain);
+  m.impl("experts_forward", experts_forward_reference);
+  m.impl("experts_backward", experts_backward_reference);
+  m.impl("experts_backward_input", experts_backward_input_reference);
+  m.impl("experts_backward_weight", experts_backward_weight_reference);
 }
 
 namespace {
@@ -95,22 +97,23 @@ namespace {
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& gate_up, const at::Tensor& down, const at::Tensor& offsets) {
-    static const auto op = find_operator("hero::experts_forward", experts_forward_plain);
+    static const auto op = find_operator("hero::experts_forward", experts_forward_reference);
     auto [y, h] = op.call(x, gate_up, down, offsets);
     ctx->save_for_backward({x, h, gate_up, down, offsets});
-    note_queue(ctx);
+    save_queue(ctx);
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::experts_backward", experts_backward_plain);
-    static const auto input_op = find_operator("hero::experts_backward_input", experts_backward_input_plain);
+    static const auto op = find_operator("hero::experts_backward", experts_backward_reference);
+    static const auto input_op =
+        find_operator("hero::experts_backward_input", experts_backward_input_reference);
     static const auto weight_op =
-        find_operator("hero::experts_backward_weight", experts_backward_weight_plain);
+        find_operator("hero::experts_backward_weight", experts_backward_weight_reference);
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
     const auto dy = grads[0].contiguous();
-    if (!noted_queue(ctx)) {
+    if (!saved_queue(ctx)) {
       auto [dx, dgate_up, ddown] = op.call(dy, x, h, gate_up, down, offsets);
       return {dx, dgate_up, ddown, {}};
     }

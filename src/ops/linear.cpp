@@ -1,5 +1,4 @@
-// y = x W^T. The one place, with experts and route, where weights are multiplied. bf16 runs accumulate in
-// fp32; the weight's gradient leaves in fp32.
+// y = x W^T. bf16 GEMMs accumulate in fp32; the weight gradient is returned in fp32.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -10,9 +9,11 @@
 
 namespace hero::ops {
 
-at::Tensor linear_forward_plain(const at::Tensor& x, const at::Tensor& w) { return at::mm(x, w.t()); }
-at::Tensor linear_backward_input_plain(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
-at::Tensor linear_backward_weight_plain(const at::Tensor& dy, const at::Tensor& x) {
+at::Tensor linear_forward_reference(const at::Tensor& x, const at::Tensor& w) { return at::mm(x, w.t()); }
+at::Tensor linear_backward_input_reference(const at::Tensor& dy, const at::Tensor& w) {
+  return at::mm(dy, w);
+}
+at::Tensor linear_backward_weight_reference(const at::Tensor& dy, const at::Tensor& x) {
   const auto acc = accumulation_type(x.scalar_type());
   return at::mm(dy.to(acc).t(), x.to(acc));
 }
@@ -23,24 +24,26 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("linear_backward_weight(Tensor dy, Tensor x) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("linear_forward", linear_forward_plain);
-  m.impl("linear_backward_input", linear_backward_input_plain);
-  m.impl("linear_backward_weight", linear_backward_weight_plain);
+  m.impl("linear_forward", linear_forward_reference);
+  m.impl("linear_backward_input", linear_backward_input_reference);
+  m.impl("linear_backward_weight", linear_backward_weight_reference);
 }
 
 namespace {
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
-    static const auto op = find_operator("hero::linear_forward", linear_forward_plain);
+    static const auto op = find_operator("hero::linear_forward", linear_forward_reference);
     ctx->save_for_backward({x, w});
-    note_queue(ctx);
+    save_queue(ctx);
     return op.call(x, w);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto input_op = find_operator("hero::linear_backward_input", linear_backward_input_plain);
-    static const auto weight_op = find_operator("hero::linear_backward_weight", linear_backward_weight_plain);
+    static const auto input_op =
+        find_operator("hero::linear_backward_input", linear_backward_input_reference);
+    static const auto weight_op =
+        find_operator("hero::linear_backward_weight", linear_backward_weight_reference);
     const auto saved = ctx->get_saved_variables();
     const auto dy = grads[0].contiguous();
     at::Tensor dx;

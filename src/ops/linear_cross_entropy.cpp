@@ -1,19 +1,20 @@
-// Output projection and cross-entropy in one pass over chunks of tokens. Of the logits only a chunk exists at
-// a time; the gradients of the summed loss are made while it does, and the backward pass scales them.
+// Output projection and cross-entropy fused, in chunks of tokens. Only one chunk of logits exists at a time;
+// gradients of the summed loss are computed from it in the forward pass, and the backward pass scales them.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_plain(const at::Tensor& x,
-                                                                          const at::Tensor& w,
-                                                                          const at::Tensor& targets,
-                                                                          bool gradients) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_reference(const at::Tensor& x,
+                                                                              const at::Tensor& w,
+                                                                              const at::Tensor& targets,
+                                                                              bool gradients) {
   const auto acc = accumulation_type(x.scalar_type());
   constexpr int64_t kChunk = 256;
   const auto wide_w = w.to(acc);
@@ -42,7 +43,7 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("linear_cross_entropy_forward", linear_cross_entropy_plain);
+  m.impl("linear_cross_entropy_forward", linear_cross_entropy_reference);
 }
 
 namespace {
@@ -50,7 +51,8 @@ namespace {
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             const at::Tensor& targets, bool gradients) {
-    static const auto op = find_operator("hero::linear_cross_entropy_forward", linear_cross_entropy_plain);
+    static const auto op =
+        find_operator("hero::linear_cross_entropy_forward", linear_cross_entropy_reference);
     auto [loss, dx, dw] = op.call(x, w, targets, gradients);
     ctx->save_for_backward({dx, dw});
     return loss;

@@ -1,6 +1,6 @@
-// Shapes and types of every kernel's results, for tensors without data: FakeTensor, AOTAutograd and
-// torch.compile. Sizes are symbolic. `plan_assignments` is missing: how many rows it keeps depends on its
-// data, and only Python can make such a size.
+// Meta kernels (result shapes and types) for FakeTensor, AOTAutograd and torch.compile, with symbolic sizes.
+// `plan_assignments` is missing: its number of rows is data-dependent, and only Python can create unbacked
+// sizes.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -13,7 +13,7 @@ using at::Tensor;
 using Sizes = std::vector<c10::SymInt>;
 
 Tensor like(const Tensor& x, const Sizes& sizes) { return at::empty_symint(sizes, x.options()); }
-// In the type that sums are kept in.
+// In the accumulation type.
 Tensor wide(const Tensor& x, const Sizes& sizes) {
   return at::empty_symint(sizes, x.options().dtype(accumulation_type(x.scalar_type())));
 }

@@ -1,16 +1,16 @@
 #pragma once
-// The menu of operators. Model code calls only these; each stands in <op>.cpp (schema, checks, autograd,
-// plain form) with its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. Those for CUDA wait for nothing from
-// the device, so that a step can be captured in a graph; fp64 goes through the plain forms there, which may
-// wait.
+// All operators that model code calls. Each is implemented in <op>.cpp (schema, checks, autograd, reference
+// implementation), its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. The CUDA kernels never synchronize
+// with the host, so a step can be captured in a CUDA graph; fp64 uses the reference implementations on CUDA,
+// which may synchronize.
 //
-// Shape suffixes, everywhere in the project:
+// Shape suffixes used throughout the project:
 //   B batch, S sequence, T tokens (B*S), D hidden size, H heads, E experts, K experts per token, N routed
 //   rows (<= T*K), F expert hidden size, V vocabulary, L MoE layers, M visible layers of one router, I/O
 //   input/output features.
 //
-// Weight gradients leave every operator in fp32 (fp64 for fp64 weights) whatever the weight's type: a bf16
-// leaf whose grad_dtype is fp32 therefore sums its micro-batches without rounding.
+// Every operator returns weight gradients in fp32 (fp64 for fp64 weights), whatever the weight's type: a bf16
+// leaf whose grad_dtype is fp32 accumulates micro-batches without rounding.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -28,18 +28,19 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& w_VD);
 /// x / sqrt(mean(x^2) + eps) * w over the last dimension; the mean in fp32 (arXiv 1910.07467).
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps);
 
-/// x + update, rounded to x's type, and rms_norm of that; with an undefined update x itself and its rms_norm.
-/// One pass forward, and one backward, which adds the gradients of both.
-struct Normed {
+/// x + update, rounded to x's type, and its rms_norm; if update is undefined, x itself and its rms_norm. One
+/// fused pass forward and one backward, which adds the gradients of both outputs.
+struct AddRmsNormOutput {
   at::Tensor sum, normed;
 };
-Normed add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D, double eps);
+AddRmsNormOutput add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D,
+                              double eps);
 
 /// Rotary embedding (arXiv 2104.09864) of the last dimension R of x [B, S, H, R] by the angles whose cosines
 /// and sines are cos/sin [S, R/2] fp32. `interleave`: pairs (2i, 2i+1); else (i, i + R/2).
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave);
 
-/// rms_norm of every head of x [B, S, H, R], then rope (not interleaved); nothing is rounded between them.
+/// rms_norm of every head of x [B, S, H, R], then rope (not interleaved), without rounding in between.
 at::Tensor norm_rope(const at::Tensor& x, const at::Tensor& w_R, double eps, const at::Tensor& cos,
                      const at::Tensor& sin);
 
@@ -50,25 +51,24 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 /// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
-/// What the caches of several sequences hold: sequence i in the first lengths[i] = S_i rows of keys[i] [.,
-/// Hkv, Q] and the first value_width = P columns of values[i] [., Hkv, .]; the last counts[i] positions are
-/// new.
+/// KV caches of several sequences: sequence i occupies the first lengths[i] = S_i rows of keys[i] [., Hkv, Q]
+/// and the first value_width = P columns of values[i] [., Hkv, .]; its last counts[i] positions are new.
 struct CachedSequences {
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> lengths, counts;
   int64_t value_width = 0;
 };
 
-/// Attention of the new positions over all that the caches hold; no gradient. q [T, H, Q]: counts[i] rows of
-/// sequence i, one sequence after the other. Row r of a sequence sees its first S_i - counts[i] + r + 1
-/// positions; softmax of q k^T * scale. Returns [T, H, P].
+/// Attention of the new positions over the caches; no gradient. q [T, H, Q]: counts[i] rows of sequence i,
+/// sequences concatenated. Row r of a sequence attends to its first S_i - counts[i] + r + 1 positions;
+/// softmax of q k^T * scale. Returns [T, H, P].
 at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cached, double scale);
 
-/// y [T, H, O] = x [T, H, I] times every head's own weight, w [H, O, I] or, `transposed`, [H, I, O]; no
+/// y [T, H, O] = x [T, H, I] times the weight of each head, w [H, O, I] or, if `transposed`, [H, I, O]; no
 /// gradient.
 at::Tensor heads_linear(const at::Tensor& x_THI, const at::Tensor& w, bool transposed);
 
-/// What a router with history reads: the detached probabilities of its M visible layers and their sums of
+/// Input of a router with history: the detached probabilities of its M visible layers and their sums of
 /// squares.
 struct VisibleHistory {
   at::Tensor probs;           ///< [T, M*E], a column range of the micro-batch's buffer
@@ -78,7 +78,7 @@ struct VisibleHistory {
   bool scale = true;  ///< false: rho = 1
 };
 
-/// Where a router leaves its own probabilities for later layers; undefined tensors: nobody reads them.
+/// Where a router stores its own probabilities for later layers; undefined tensors if no layer reads them.
 struct HistorySlot {
   at::Tensor probs;  ///< [T, E], a column range of the buffer
   at::Tensor sumsq;  ///< [T]
@@ -92,49 +92,49 @@ struct RouteOutput {
 
 /// Router logits Z = x W_O^T + (rho * H) W_R^T with W = [W_O | W_R] [E, D + M*E] and, per token without
 /// gradient, rho = RMS(x) / (RMS(H) + eps) * sqrt((l-1)/M); without history Z = x W_O^T. H gets no gradient
-/// (StopGrad). Writes softmax(Z) and its sum of squares into `slot`, identically whenever it is replayed.
+/// (StopGrad). Writes softmax(Z) and its sum of squares into `slot`; recomputation writes identical values.
 RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::optional<VisibleHistory>& history,
                   const HistorySlot& slot);
 
-/// The same with the history as differentiable tensors [T, E], oldest first: gradient flows into them and
-/// through rho
-/// (`router.detach = false`). Plain operators throughout.
+/// The same with the history as differentiable tensors [T, E], oldest first: gradients flow into them and
+/// through rho (`router.detach = false`). Uses PyTorch operators only.
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale);
 
-/// `route` as a function of tensors, for callers that keep no buffer: the history oldest first, each [T, E]
-/// with its sums of squares [T]. Entries that are neighbouring column ranges of one buffer are read where
-/// they lie, others are gathered once per pass. Returns logits and probs as `route` does, and the sums of
-/// squares [T] of probs rounded to x's type, which is what a caller stores.
+/// `route` as a pure function, for callers without a history buffer: the history is a list, oldest first, of
+/// tensors [T, E] with their sums of squares [T]. Entries that are adjacent column ranges of one buffer are
+/// read in place, others are concatenated once per pass. Returns logits and probs as `route` does, and the
+/// sums of squares [T] of probs rounded to x's type, which callers store.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> route_list(const at::Tensor& x_TD, const at::Tensor& w,
                                                           at::TensorList history, at::TensorList sumsq,
                                                           double depth_factor, double eps, bool scale);
 
-/// The history's part of the logits alone, (rho * H) W_R^T [T, E] fp32, for a model that makes the hidden
-/// state's part itself. w_R is [E, M*E]; only w_R gets a gradient.
+/// Only the history branch of the logits, (rho * H) W_R^T [T, E] fp32, for models that compute the
+/// hidden-state branch themselves. w_R is [E, M*E]; only w_R gets a gradient.
 at::Tensor history_logits(const at::Tensor& x_TD, const at::Tensor& w_R, at::TensorList history,
                           at::TensorList sumsq, double depth_factor, double eps, bool scale);
 
-/// The K experts of every token with the largest scores + bias, best first, int64 [T, K]; of equals the lower
-/// expert. bias [E] may be undefined. Of several groups (of E / groups neighbours each) only the kept_groups
-/// with the largest sums of their two best are eligible (DeepSeek-V3). No gradient; scores fp32 or fp64.
+/// The top K experts of every token by scores + bias, best first, int64 [T, K]; ties go to the lower index.
+/// bias [E] may be undefined. With several groups (of E / groups adjacent experts each), only experts in the
+/// kept_groups with the largest sums of their two best scores are eligible (DeepSeek-V3). No gradient; scores
+/// fp32 or fp64.
 at::Tensor top_experts(const at::Tensor& scores_TE, const at::Tensor& bias_E, int64_t k, int64_t groups,
                        int64_t kept_groups);
 
-/// w = s factor, or, `normalise`, s / (sum_k s + eps) factor, for the scores s [T, K] of `ids`, no id twice
-/// in a row.
-at::Tensor expert_weights(const at::Tensor& scores_TE, const at::Tensor& ids_TK, bool normalise, double eps,
+/// w = s * factor, or with `normalize` s / (sum_k s + eps) * factor, for the scores s [T, K] of `ids`; ids
+/// must be unique per token.
+at::Tensor expert_weights(const at::Tensor& scores_TE, const at::Tensor& ids_TK, bool normalize, double eps,
                           double factor);
 
-/// Where each kept assignment goes: rows sorted by expert, tokens ascending within one. On CUDA the host does
-/// not know how many were dropped, so there N = T*K always, and rows from offsets[E] on are unused: their
-/// token is 0, permute copies that token's row into them, experts makes zeros of them forward and backward,
-/// combine leaves them out and gives them a gradient of zeros, and nothing is ever summed over them.
+/// Row of each kept assignment: rows are sorted by expert, then by token. On CUDA the host does not know how
+/// many assignments were dropped, so N = T*K and rows from offsets[E] on are padding: their token is 0,
+/// permute copies that token's row into them, experts returns zeros for them forward and backward, combine
+/// skips them and returns zero gradients for them, and no reduction includes them.
 struct Plan {
-  at::Tensor counts;   ///< [E] int64, kept rows of each expert
-  at::Tensor offsets;  ///< [E+1] int64, first row of each expert; the last is the number of kept rows
+  at::Tensor counts;   ///< [E] int64, rows of each expert
+  at::Tensor offsets;  ///< [E+1] int64, first row of each expert; the last is the number of rows
   at::Tensor token;    ///< [N] int64, the token of a row
-  at::Tensor row;      ///< [T, K] int64, the row of an assignment, -1 where it was dropped
+  at::Tensor row;      ///< [T, K] int64, the row of an assignment, -1 if it was dropped
 };
 
 /// ids_TK int64 in [0, E), -1 for an assignment dropped by capacity.
@@ -148,31 +148,31 @@ at::Tensor permute(const at::Tensor& x_TD, const Plan& plan);
 at::Tensor experts(const at::Tensor& x_ND, const at::Tensor& gate_up, const at::Tensor& down,
                    const Plan& plan);
 
-/// y_TD = base_TD + sum_k weights_TK y_ND[row], rounded once; dropped assignments add nothing. weights fp32;
-/// an undefined base is zeros.
+/// y_TD = base_TD + sum_k weights_TK y_ND[row], rounded once; dropped assignments contribute zero. weights
+/// fp32; an undefined base means zeros.
 at::Tensor combine(const at::Tensor& y_ND, const at::Tensor& weights_TK, const Plan& plan,
                    const at::Tensor& base_TD = {});
 
-/// Sum over tokens of -log softmax(x w^T)[target] in fp32, in chunks of tokens: no full fp32 copy of the
-/// logits exists. targets int64 [T], -1 ignored. Returns a scalar; its gradient w.r.t. x and w is made in the
-/// same pass.
+/// Sum over tokens of -log softmax(x w^T)[target] in fp32, in chunks of tokens, so the full fp32 logits are
+/// never materialized. targets int64 [T], -1 is ignored. Returns a scalar; gradients w.r.t. x and w are
+/// computed in the same pass.
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, const at::Tensor& targets_T);
 
-/// Sum of squares over all elements of `tensors`: a scalar, fp64 over fp32 sums of pieces (fp64 for fp64), on
-/// their device. At least one tensor.
+/// Sum of squares over all elements of `tensors`: an fp64 scalar on their device, accumulated from fp32
+/// partial sums (fp64 for fp64). At least one tensor.
 at::Tensor sum_of_squares(at::TensorList tensors);
 
-struct AdamWRates {
+struct AdamWOptions {
   double lr, beta1, beta2, weight_decay, eps;
 };
 
-/// One step of AdamW (arXiv 1711.05101) on flat tensors of one type, fp32 or fp64, in place: values, first
-/// and second moments; and `leaves`, the new values in the type that operators read (a leaf that is its
-/// values is one tensor with them). `step`, from 1, is an fp32 scalar on their device. `scale` (fp64 scalar):
-/// what every gradient is multiplied by as it is read. `skip` (fp32 scalar on a GPU): 1, update nothing.
+/// One step of AdamW (arXiv 1711.05101) on flat tensors of one type, fp32 or fp64. Updates values (master
+/// weights), first and second moments in place, and `leaves`, the values in the operators' type; a leaf may
+/// be the same tensor as its values. `step`, from 1, is an fp32 scalar on their device. `scale` (fp64 scalar)
+/// multiplies every gradient. `skip` (fp32 scalar on a GPU): if 1, nothing is updated.
 void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step,
-                const AdamWRates& rates, const std::optional<at::Tensor>& scale,
+                const AdamWOptions& rates, const std::optional<at::Tensor>& scale,
                 const std::optional<at::Tensor>& skip);
 
 }  // namespace hero::ops

@@ -1,13 +1,14 @@
 #pragma once
-// Calls of registered operators from C++. Each kernel is registered in the library `hero` with a plain form
-// for every device (CompositeExplicitAutograd) and, where there is one, a fused form for CPU.
+// Calls registered operators from C++. Each operator is registered in the library `hero` with a reference
+// implementation for every device (CompositeExplicitAutograd) and, where available, fused kernels for CPU and
+// CUDA.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 namespace hero::ops {
 
-/// A registered operator, called below autograd: the Functions around it make its gradients, and the
-/// dispatcher's stand-in for operators without gradients would box every argument.
+/// A registered operator, called below autograd: torch::autograd::Functions compute its gradients, and the
+/// dispatcher's autograd fallback would box every argument.
 template <typename Signature>
 class Operator;
 template <typename Result, typename... Arguments>
@@ -24,13 +25,13 @@ class Operator<Result(Arguments...)> {
   c10::TypedOperatorHandle<Result(Arguments...)> handle_;
 };
 
-/// The registered operator `name` with the C++ signature of `plain`.
+/// The registered operator `name` with the given C++ signature.
 template <typename Signature>
 Operator<Signature> find_operator(const char* name, Signature*) {
   return Operator<Signature>(name);
 }
 
-/// Type in which sums, softmax and gradients of weights are kept: fp64 for fp64 values, else fp32.
+/// Type of sums, softmax and weight gradients: fp64 for fp64 values, else fp32.
 inline at::ScalarType accumulation_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }

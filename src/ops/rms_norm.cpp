@@ -1,34 +1,35 @@
-// RMSNorm, and the same of a sum. The mean of squares and the normalised value stay in fp32 (fp64 for fp64);
-// the output is rounded once. The norm of a sum is that of the sum as it was rounded.
+// RMSNorm, optionally fused with a residual addition. The mean of squares and the normalized value stay in
+// fp32 (fp64 for fp64); the output is rounded once. The fused form normalizes the rounded sum.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward_plain(const at::Tensor& x, const at::Tensor& w,
-                                                          double eps) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& w,
+                                                              double eps) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto wide = x.to(acc);
   const auto rstd = (wide.pow(2).mean(-1) + eps).rsqrt();
   return {(wide * rstd.unsqueeze(-1) * w.to(acc)).to(x.scalar_type()), rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward_plain(const at::Tensor& x,
-                                                                          const at::Tensor& update,
-                                                                          const at::Tensor& w, double eps) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward_reference(const at::Tensor& x,
+                                                                              const at::Tensor& update,
+                                                                              const at::Tensor& w,
+                                                                              double eps) {
   const auto sum = x + update;
-  auto [y, rstd] = rms_norm_forward_plain(sum, w, eps);
+  auto [y, rstd] = rms_norm_forward_reference(sum, w, eps);
   return {sum, y, rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward_plain(const at::Tensor& dy, const at::Tensor& x,
-                                                           const at::Tensor& w, const at::Tensor& rstd,
-                                                           const std::optional<at::Tensor>& dsum) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x,
+                                                               const at::Tensor& w, const at::Tensor& rstd,
+                                                               const std::optional<at::Tensor>& dsum) {
   const auto acc = accumulation_type(x.scalar_type());
   const auto normed = x.to(acc) * rstd.unsqueeze(-1);
   const auto wide = dy.to(acc);
@@ -45,23 +46,23 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dsum=None) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("rms_norm_forward", rms_norm_forward_plain);
-  m.impl("add_rms_norm_forward", add_rms_norm_forward_plain);
-  m.impl("rms_norm_backward", rms_norm_backward_plain);
+  m.impl("rms_norm_forward", rms_norm_forward_reference);
+  m.impl("add_rms_norm_forward", add_rms_norm_forward_reference);
+  m.impl("rms_norm_backward", rms_norm_backward_reference);
 }
 
 namespace {
 
 std::tuple<at::Tensor, at::Tensor> norm_forward(const at::Tensor& x, const at::Tensor& w, double eps) {
-  static const auto op = find_operator("hero::rms_norm_forward", rms_norm_forward_plain);
+  static const auto op = find_operator("hero::rms_norm_forward", rms_norm_forward_reference);
   return op.call(x, w, eps);
 }
 
-// From what forward saved: x (or the sum), w, rstd.
+// `saved`: x (or the sum), w, rstd.
 std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& dy,
                                                  const torch::autograd::variable_list& saved,
                                                  const std::optional<at::Tensor>& dsum) {
-  static const auto op = find_operator("hero::rms_norm_backward", rms_norm_backward_plain);
+  static const auto op = find_operator("hero::rms_norm_backward", rms_norm_backward_reference);
   return op.call(dy.contiguous(), saved[0], saved[1], saved[2], dsum);
 }
 
@@ -89,7 +90,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
       ctx->save_for_backward({x, w, rstd});
       return {x, y};
     }
-    static const auto op = find_operator("hero::add_rms_norm_forward", add_rms_norm_forward_plain);
+    static const auto op = find_operator("hero::add_rms_norm_forward", add_rms_norm_forward_reference);
     auto [sum, y, rstd] = op.call(x, *update, w, eps);
     ctx->save_for_backward({sum, w, rstd});
     return {sum, y};
@@ -115,11 +116,12 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
   return differentiable<RmsNorm>(rows(x), w_D, eps).view_symint(x.sym_sizes());
 }
 
-Normed add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D, double eps) {
+AddRmsNormOutput add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D,
+                              double eps) {
   check_weight("add_rms_norm", x, w_D);
   TORCH_CHECK(!update.defined() || (update.sizes() == x.sizes() && update.scalar_type() == x.scalar_type()),
-              "add_rms_norm: the update must be like x, ", x.scalar_type(), " ", x.sizes(), ", got ",
-              update.scalar_type(), " ", update.sizes());
+              "add_rms_norm: update must have the type and shape of x, ", x.scalar_type(), " ", x.sizes(),
+              ", got ", update.scalar_type(), " ", update.sizes());
   const auto more = update.defined() ? std::optional(rows(update)) : std::nullopt;
   const auto both = differentiable<AddRmsNorm>(rows(x), more, w_D, eps);
   return {both[0].view(x.sizes()), both[1].view(x.sizes())};

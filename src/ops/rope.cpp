@@ -1,17 +1,17 @@
-// Rotary embedding of the last dimension: pairs of features turn by an angle that grows with the position.
-// Turning back is the gradient.
+// Rotary embedding of the last dimension: rotates pairs of features by a position-dependent angle. The
+// gradient is the inverse rotation.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
-                      bool inverse) {
+at::Tensor rope_reference(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
+                          bool inverse) {
   const auto acc = accumulation_type(x.scalar_type());
   const int64_t half = x.size(-1) / 2;
   const auto wide = x.to(acc);
@@ -19,20 +19,20 @@ at::Tensor rope_plain(const at::Tensor& x, const at::Tensor& cos, const at::Tens
   const auto odd = interleave ? wide.slice(-1, 1, 2 * half, 2) : wide.slice(-1, half, 2 * half);
   const auto c = cos.to(acc).unsqueeze(1), s = (inverse ? -sin : sin).to(acc).unsqueeze(1);
   const auto first = even * c - odd * s, second = even * s + odd * c;
-  const auto turned = interleave ? at::stack({first, second}, -1).flatten(-2) : at::cat({first, second}, -1);
-  return turned.to(x.scalar_type());
+  const auto rotated = interleave ? at::stack({first, second}, -1).flatten(-2) : at::cat({first, second}, -1);
+  return rotated.to(x.scalar_type());
 }
 
 TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("rope_turn(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope_turn", rope_plain); }
+TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope_turn", rope_reference); }
 
 namespace {
 
 at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                 bool inverse) {
-  static const auto op = find_operator("hero::rope_turn", rope_plain);
+  static const auto op = find_operator("hero::rope_turn", rope_reference);
   return op.call(x, cos, sin, interleave, inverse);
 }
 

@@ -1,8 +1,7 @@
-// The router: Z = x W_O^T + rho * (H W_R^T), row by row (Eq. of Z^(l) and Eq. (rou) of the HERO-MoE paper).
-// The history is read where it lies and never copied: W's two column ranges multiply x and H separately, the
-// O product first, and rho scales the rows of the second product. Products accumulate in fp32; logits,
-// softmax, RMS and rho are fp32 (fp64 in fp64 runs). The backward pass makes no gradient of H or rho: dW_R =
-// (rho * dZ)^T H.
+// The router: Z = x W_O^T + rho * (H W_R^T) per token (Eq. of Z^(l) and Eq. (rou) of the HERO-MoE paper). The
+// history is read in place, never copied: the two column ranges of W multiply x and H in separate GEMMs, W_O
+// first, and rho scales the rows of the second result. GEMMs accumulate in fp32; logits, softmax, RMS and rho
+// are fp32 (fp64 in fp64 runs). H and rho get no gradient: dW_R = (rho * dZ)^T H.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
@@ -10,12 +9,12 @@
 #include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_reference(
     const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
     const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
     const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq) {
@@ -44,7 +43,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_plain(
   return {logits, probs, stats};
 }
 
-std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
+std::tuple<at::Tensor, at::Tensor> route_backward_input_reference(
     const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs, const at::Tensor& x,
     const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats) {
   const auto dz = dlogits + probs * (dprobs - (dprobs * probs).sum(1, /*keepdim=*/true));
@@ -52,8 +51,8 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input_plain(
   return {dx, history ? at::stack({dz, dz * stats.slice(1, 2, 3)}) : dz.unsqueeze(0)};
 }
 
-at::Tensor route_backward_weight_plain(const at::Tensor& dz, const at::Tensor& x,
-                                       const std::optional<at::Tensor>& history) {
+at::Tensor route_backward_weight_reference(const at::Tensor& dz, const at::Tensor& x,
+                                           const std::optional<at::Tensor>& history) {
   const auto dw = at::mm(dz[0].t(), x.to(dz.scalar_type()));
   return history ? at::cat({dw, at::mm(dz[1].t(), history->to(dz.scalar_type()))}, 1) : dw;
 }
@@ -69,9 +68,9 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("route_backward_weight(Tensor dz, Tensor x, Tensor? history) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("route_forward", route_forward_plain);
-  m.impl("route_backward_input", route_backward_input_plain);
-  m.impl("route_backward_weight", route_backward_weight_plain);
+  m.impl("route_forward", route_forward_reference);
+  m.impl("route_backward_input", route_backward_input_reference);
+  m.impl("route_backward_weight", route_backward_weight_reference);
 }
 
 namespace {
@@ -84,22 +83,23 @@ struct Route : torch::autograd::Function<Route> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                                                 const at::Tensor& w, const VisibleHistory& history,
                                                 const HistorySlot& slot) {
-    static const auto op = find_operator("hero::route_forward", route_forward_plain);
-    // Below ADInplaceOrView a slot's writing does not advance the buffer's version: earlier layers' views of
-    // it, saved for their backward passes, stay valid, because nobody writes what they read.
+    static const auto op = find_operator("hero::route_forward", route_forward_reference);
+    // Below ADInplaceOrView, writing a slot does not bump the buffer's version. Views saved by earlier layers
+    // for backward stay valid, because the columns they read are not written again.
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [logits, probs, stats] =
         op.call(x, w, if_defined(history.probs), if_defined(history.sumsq), history.depth_factor, history.eps,
                 history.scale, if_defined(slot.probs), if_defined(slot.sumsq));
     ctx->save_for_backward({x, w, probs, stats, history.probs});
     ctx->mark_non_differentiable({stats});
-    note_queue(ctx);
+    save_queue(ctx);
     return {logits, probs, stats};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_plain);
-    static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_plain);
+    static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_reference);
+    static const auto weight_op =
+        find_operator("hero::route_backward_weight", route_backward_weight_reference);
     const auto saved = ctx->get_saved_variables();
     const auto history = if_defined(saved[4]);
     const auto [dx, dz] = input_op.call(grads[0].contiguous(), grads[1].contiguous(), saved[2], saved[0],
@@ -135,8 +135,8 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
 
 namespace {
 
-// w in the type that sums are kept in. Its gradient stays in that type: a cast's own backward pass would
-// round it.
+// Casts w to the accumulation type. The gradient stays in that type; the backward pass of `to` would round
+// it.
 struct Widen : torch::autograd::Function<Widen> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& w) {
     return w.to(accumulation_type(w.scalar_type()));

@@ -1,34 +1,34 @@
-// The router as a function: the history is a list of tensors and nothing is written, so that autograd,
-// AOTAutograd and torch.compile see plain values. The kernels are those of route.cpp.
+// The router as a pure function: the history is a list of tensors and nothing is mutated, as autograd,
+// AOTAutograd and torch.compile require. Uses the kernels of route.cpp.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 namespace {
 
-// The columns of `parts` as one matrix: a view where they lie side by side in one buffer, else a copy.
+// Concatenates the columns of `parts`: a view if they are adjacent in one buffer, else a copy.
 at::Tensor join_columns(at::TensorList parts) {
   const auto& first = parts[0];
   const int64_t rows = first.size(0), stride = first.stride(0);
   int64_t columns = 0;
-  bool neighbours = true;
+  bool adjacent = true;
   for (const auto& part : parts) {
-    neighbours = neighbours && part.is_alias_of(first) && part.scalar_type() == first.scalar_type() &&
-                 part.stride(0) == stride && (part.size(1) == 1 || part.stride(1) == 1) &&
-                 part.storage_offset() == first.storage_offset() + columns;
+    adjacent = adjacent && part.is_alias_of(first) && part.scalar_type() == first.scalar_type() &&
+               part.stride(0) == stride && (part.size(1) == 1 || part.stride(1) == 1) &&
+               part.storage_offset() == first.storage_offset() + columns;
     columns += part.size(1);
   }
-  if (neighbours && (rows == 1 || stride >= columns))
+  if (adjacent && (rows == 1 || stride >= columns))
     return first.as_strided({rows, columns}, {stride, 1}, first.storage_offset());
   return at::cat(parts, 1);
 }
 
-// Sums of squares [T] side by side.
+// Stacks sums of squares [T] as columns.
 at::Tensor join_sums(at::TensorList sums, at::ScalarType type) {
   std::vector<at::Tensor> columns;
   for (const auto& sum : sums) columns.push_back(sum.unsqueeze(1));
@@ -42,7 +42,7 @@ std::optional<at::Tensor> joined(at::TensorList history) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> route_list_forward(
     const at::Tensor& x, const at::Tensor& w, at::TensorList history, at::TensorList sumsq,
     double depth_factor, double eps, bool scale) {
-  static const auto op = find_operator("hero::route_forward", route_forward_plain);
+  static const auto op = find_operator("hero::route_forward", route_forward_reference);
   const auto acc = accumulation_type(x.scalar_type());
   const auto squares = history.empty() ? std::nullopt : std::optional(join_sums(sumsq, acc));
   const auto stored = at::empty({x.size(0), w.size(0)}, x.options());
@@ -56,14 +56,14 @@ std::tuple<at::Tensor, at::Tensor> route_list_backward(const at::Tensor& dlogits
                                                        const at::Tensor& probs, const at::Tensor& x,
                                                        const at::Tensor& w, at::TensorList history,
                                                        const at::Tensor& stats) {
-  static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_plain);
-  static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_plain);
-  const auto seen = joined(history);
-  const auto [dx, dz] = input_op.call(dlogits, dprobs, probs, x, w, seen, stats);
-  return {dx, weight_op.call(dz, x, seen)};
+  static const auto input_op = find_operator("hero::route_backward_input", route_backward_input_reference);
+  static const auto weight_op = find_operator("hero::route_backward_weight", route_backward_weight_reference);
+  const auto joined_history = joined(history);
+  const auto [dx, dz] = input_op.call(dlogits, dprobs, probs, x, w, joined_history, stats);
+  return {dx, weight_op.call(dz, x, joined_history)};
 }
 
-// -> the history's part of the logits, rho
+// -> history branch of the logits, rho
 std::tuple<at::Tensor, at::Tensor> history_logits_forward(const at::Tensor& x, const at::Tensor& w,
                                                           at::TensorList history, at::TensorList sumsq,
                                                           double depth_factor, double eps, bool scale) {
@@ -149,7 +149,7 @@ struct HistoryLogits : torch::autograd::Function<HistoryLogits> {
   }
 };
 
-// `columns` of w belong to x, the others to the history.
+// The first `columns` columns of w belong to x, the others to the history.
 void check_operands(const char* name, const at::Tensor& x, const at::Tensor& w, const c10::SymInt& columns,
                     at::TensorList history, at::TensorList sumsq) {
   TORCH_CHECK(x.dim() == 2 && w.dim() == 2, name, ": x must be [T, D] and weight a matrix, got ",

@@ -4,17 +4,17 @@
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
 
-at::Tensor swiglu_forward_plain(const at::Tensor& gate_up) {
+at::Tensor swiglu_forward_reference(const at::Tensor& gate_up) {
   const auto parts = gate_up.to(accumulation_type(gate_up.scalar_type())).chunk(2, -1);
   return (at::silu(parts[0]) * parts[1]).to(gate_up.scalar_type());
 }
 
-at::Tensor swiglu_backward_plain(const at::Tensor& dy, const at::Tensor& gate_up) {
+at::Tensor swiglu_backward_reference(const at::Tensor& dy, const at::Tensor& gate_up) {
   const auto acc = accumulation_type(gate_up.scalar_type());
   const auto parts = gate_up.to(acc).chunk(2, -1);
   const auto s = at::sigmoid(parts[0]), silu = parts[0] * s, wide = dy.to(acc);
@@ -26,21 +26,21 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("swiglu_backward(Tensor dy, Tensor gate_up) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("swiglu_forward", swiglu_forward_plain);
-  m.impl("swiglu_backward", swiglu_backward_plain);
+  m.impl("swiglu_forward", swiglu_forward_reference);
+  m.impl("swiglu_backward", swiglu_backward_reference);
 }
 
 namespace {
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate_up) {
-    static const auto op = find_operator("hero::swiglu_forward", swiglu_forward_plain);
+    static const auto op = find_operator("hero::swiglu_forward", swiglu_forward_reference);
     ctx->save_for_backward({gate_up});
     return op.call(gate_up);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    static const auto op = find_operator("hero::swiglu_backward", swiglu_backward_plain);
+    static const auto op = find_operator("hero::swiglu_backward", swiglu_backward_reference);
     return {op.call(grads[0], ctx->get_saved_variables()[0])};
   }
 };

@@ -1,5 +1,5 @@
-// torch.ops.hero.*: the operators that Python calls. Each is the C++ front of ops.h, so gradients come from
-// the torch::autograd::Functions behind it; tracers see the functional kernels that those call.
+// torch.ops.hero.*: the operators that Python calls. Each wraps a function of ops.h, whose
+// torch::autograd::Function provides the gradient; tracers see the functional kernels inside.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -13,8 +13,8 @@ using at::Tensor;
 using RouteResult = std::tuple<Tensor, Tensor, Tensor>;
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> plan_public(const Tensor& ids, int64_t experts) {
-  auto made = plan(ids, experts);
-  return {made.counts, made.offsets, made.token, made.row};
+  auto result = plan(ids, experts);
+  return {result.counts, result.offsets, result.token, result.row};
 }
 
 Tensor rms_norm_public(const Tensor& x, const Tensor& weight, double eps) {
@@ -78,8 +78,8 @@ TORCH_LIBRARY_IMPL(hero, CompositeImplicitAutograd, m) {
   m.impl("linear_cross_entropy", linear_cross_entropy);
 }
 
-// Under autocast the operands of weight products take the lower type; histories stay as they were stored, and
-// logits and losses are fp32 anyhow.
+// Autocast: operands of GEMMs are cast to the lower type; histories keep their type, and logits and losses
+// are always fp32.
 namespace {
 
 template <c10::DeviceType device>

@@ -1,6 +1,7 @@
 #include "optim/adamw.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <numbers>
@@ -12,11 +13,11 @@ namespace {
 
 // Scalars on the gradients' device.
 struct Clipping {
-  std::optional<at::Tensor> scale;  // fp64, what the gradients are multiplied by
-  std::optional<at::Tensor> skip;   // fp32, 1: update nothing
+  std::optional<at::Tensor> scale;  // fp64 factor of the gradients
+  std::optional<at::Tensor> skip;   // fp32, 1: skip the update
 };
 
-// On the CPU the norm is at hand, and gradients that need no scaling are not written again.
+// On the CPU the norm can be read, so gradients are scaled only if necessary.
 std::optional<Clipping> clipping_on_cpu(double norm, double limit) {
   if (!std::isfinite(norm)) return std::nullopt;
   if (limit == 0 || norm <= limit) return Clipping{};
@@ -41,40 +42,40 @@ AdamW::AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<
       config_(config),
       step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))),
       buckets_(std::move(buckets)) {
-  if (buckets_) pieces_ = buckets_->pieces();
+  if (buckets_) shards_ = buckets_->shards();
   const auto& all = parameters.all();
   for (size_t i = 0; i < all.size(); ++i) {
-    // What nobody trains and all ranks have is the first one's.
-    if (buckets_ && (buckets_->holds(i) || !buckets_->first_of(i))) continue;
-    pieces_.push_back(
+    // Replicated parameters without a bucket (frozen ones) belong to the first rank.
+    if (buckets_ && (buckets_->contains(i) || !buckets_->is_first_rank_of(i))) continue;
+    shards_.push_back(
         {.parameter = i, .begin = 0, .end = all[i].values.numel(), .values = all[i].values.view({-1})});
   }
-  for (auto& piece : pieces_) {
-    if (!all[piece.parameter].leaf.requires_grad()) continue;
-    piece.exp_avg = at::zeros_like(piece.values);
-    piece.exp_avg_sq = at::zeros_like(piece.values);
+  for (auto& shard : shards_) {
+    if (!all[shard.parameter].leaf.requires_grad()) continue;
+    shard.exp_avg = at::zeros_like(shard.values);
+    shard.exp_avg_sq = at::zeros_like(shard.values);
   }
 }
 
-at::Tensor AdamW::gradient(const Piece& piece) const {
-  if (buckets_ && buckets_->holds(piece.parameter)) return buckets_->gradient(piece);
-  const auto& gradient = parameters_->all()[piece.parameter].leaf.grad();
+at::Tensor AdamW::gradient(const ParameterShard& shard) const {
+  if (buckets_ && buckets_->contains(shard.parameter)) return buckets_->gradient(shard);
+  const auto& gradient = parameters_->all()[shard.parameter].leaf.grad();
   return gradient.defined() ? gradient.view({-1}) : at::Tensor();
 }
 
-at::Tensor AdamW::gradient_square() const {
+at::Tensor AdamW::squared_gradient_norm() const {
   std::vector<at::Tensor> gradients;
-  for (const auto& piece : pieces_) {
-    if (auto g = gradient(piece); g.defined()) gradients.push_back(std::move(g));
+  for (const auto& shard : shards_) {
+    if (auto g = gradient(shard); g.defined()) gradients.push_back(std::move(g));
   }
   if (gradients.empty()) return at::zeros({}, step_.options().dtype(at::kDouble));
   return ops::sum_of_squares(gradients);
 }
 
 std::string AdamW::non_finite_gradient() const {
-  for (const auto& piece : pieces_) {
-    const auto g = gradient(piece);
-    if (g.defined() && !g.isfinite().all().item<bool>()) return parameters_->all()[piece.parameter].name;
+  for (const auto& shard : shards_) {
+    const auto g = gradient(shard);
+    if (g.defined() && !g.isfinite().all().item<bool>()) return parameters_->all()[shard.parameter].name;
   }
   return "";
 }
@@ -87,19 +88,19 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
   step_.fill_(static_cast<double>(step));
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> values, gradients, first, second, leaves;
-    for (const auto& piece : pieces_) {
-      const auto& parameter = parameters_->all()[piece.parameter];
+    for (const auto& shard : shards_) {
+      const auto& parameter = parameters_->all()[shard.parameter];
       if (parameter.decay != decay) continue;
-      auto g = gradient(piece);
+      auto g = gradient(shard);
       if (!g.defined()) continue;
-      values.push_back(piece.values);
+      values.push_back(shard.values);
       gradients.push_back(std::move(g));
-      first.push_back(piece.exp_avg);
-      second.push_back(piece.exp_avg_sq);
-      // Buckets send the new values to all ranks' leaves themselves.
-      const bool whole = !buckets_ || !buckets_->holds(piece.parameter);
-      const bool apart = parameter.leaf.scalar_type() != piece.values.scalar_type();
-      leaves.push_back(whole && apart ? parameter.leaf.detach().view({-1}) : piece.values);
+      first.push_back(shard.exp_avg);
+      second.push_back(shard.exp_avg_sq);
+      // Leaves in buckets are updated by all_gather_values.
+      const bool unsharded = !buckets_ || !buckets_->contains(shard.parameter);
+      const bool separate_leaf = parameter.leaf.scalar_type() != shard.values.scalar_type();
+      leaves.push_back(unsharded && separate_leaf ? parameter.leaf.detach().view({-1}) : shard.values);
     }
     ops::adamw_step(values, gradients, first, second, leaves, step_,
                     {.lr = lr,
@@ -109,10 +110,10 @@ void AdamW::step(int64_t step, double lr, const at::Tensor& norm) {
                      .eps = config_.eps},
                     clipping->scale, clipping->skip);
   }
-  if (buckets_) buckets_->spread();
+  if (buckets_) buckets_->all_gather_values();
 }
 
-void AdamW::clear_gradients(bool keep) {
+void AdamW::zero_grad(bool keep) {
   std::vector<at::Tensor> kept;
   for (auto& p : parameters_->all()) {
     auto& gradient = p.leaf.mutable_grad();

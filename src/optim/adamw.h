@@ -1,5 +1,6 @@
 #pragma once
-// AdamW (arXiv 1711.05101) over the fp32 values of all parameters. On a GPU nothing here waits for it.
+// AdamW (arXiv 1711.05101) on the fp32 master values of all parameters. Only non_finite_gradient()
+// synchronizes with the GPU.
 #include "config/config.h"
 #include "optim/buckets.h"
 
@@ -7,44 +8,44 @@ namespace hero {
 
 class AdamW {
  public:
-  /// A process alone: it owns every parameter whole.
+  /// Single process: it owns all parameters.
   AdamW(Parameters& parameters, const OptimConfig& config);
-  /// Parameters and their state shared out as Buckets does. Load weights before.
+  /// Optimizer state and values sharded as in Buckets. Load the weights first.
   AdamW(Parameters& parameters, const OptimConfig& config, const Group& data, const Group& replica);
 
-  /// Gradients that other ranks share; null: this process owns all.
+  /// Gradients that are reduced over ranks; null for a single process.
   Buckets* buckets() { return buckets_.get(); }
 
-  /// Sum of squares over the gradients of this rank's pieces (ops::sum_of_squares): a scalar on the
-  /// parameters' device. Parameters without a gradient count 0.
-  at::Tensor gradient_square() const;
+  /// Sum of squares over the gradients of this rank's shards (ops::sum_of_squares): a scalar on the
+  /// parameters' device. Parameters without a gradient count as 0.
+  at::Tensor squared_gradient_norm() const;
 
-  /// The first parameter whose gradient is not finite, "" if none on this rank.
+  /// Name of the first parameter on this rank whose gradient is not finite, "" if none.
   std::string non_finite_gradient() const;
 
-  /// Scales the gradients, whose norm is `norm`, to the norm config.clip_norm where it is larger (0: never),
-  /// updates values with learning rate `lr` and publishes them to the leaves. A norm that is not finite
-  /// updates nothing. `step` counts from 1 (bias correction).
+  /// Clips the gradients, whose global norm is `norm`, to config.clip_norm (0: no clipping), updates the
+  /// values with learning rate `lr` and copies them to the leaves. Skips the update if the norm is not
+  /// finite. `step` counts from 1 (bias correction).
   void step(int64_t step, double lr, const at::Tensor& norm);
 
-  /// Before the next step's backward passes. `keep`: the tensors stay, as zeros.
-  void clear_gradients(bool keep = false);
+  /// Call before the next step's backward passes. `keep`: zero the tensors instead of freeing them.
+  void zero_grad(bool keep = false);
 
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<ParameterShard>& shards() const { return shards_; }
 
  private:
   AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets);
-  /// Flat; undefined where there is none.
-  at::Tensor gradient(const Piece& piece) const;
+  /// Flattened; undefined if there is none.
+  at::Tensor gradient(const ParameterShard& shard) const;
 
   Parameters* parameters_;
   OptimConfig config_;
   at::Tensor step_;  ///< fp32 scalar on the parameters' device
   std::unique_ptr<Buckets> buckets_;
-  std::vector<Piece> pieces_;
+  std::vector<ParameterShard> shards_;
 };
 
-/// Linear warm-up over warmup_steps, then a cosine from lr to min_lr at the last step; `step` from 1 to
+/// Linear warmup over warmup_steps, then cosine decay from lr to min_lr at the last step; `step` from 1 to
 /// `steps`.
 double learning_rate(const OptimConfig& config, int64_t step, int64_t steps);
 

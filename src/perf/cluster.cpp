@@ -8,15 +8,15 @@
 namespace hero {
 namespace {
 
-constexpr double kMost = 1 << 20;  // GPUs
+constexpr double kMaxGpus = 1 << 20;
 
-Field count(const char* key, int64_t* value, const char* help) {
-  return {.key = key, .value = value, .help = help, .min = 1, .max = kMost};
+Field positive_integer(const char* key, int64_t* value, const char* help) {
+  return {.key = key, .value = value, .help = help, .min = 1, .max = kMaxGpus};
 }
-Field amount(const char* key, double* value, const char* help) {
+Field positive(const char* key, double* value, const char* help) {
   return {.key = key, .value = value, .help = help, .min = 0, .above_min = true};
 }
-Field perhaps_none(const char* key, double* value, const char* help) {
+Field non_negative(const char* key, double* value, const char* help) {
   return {.key = key, .value = value, .help = help, .min = 0};
 }
 
@@ -32,27 +32,25 @@ void require_all(const std::vector<Field>& list, const std::string& file) {
 }  // namespace
 
 std::vector<Field> cluster_fields(Cluster& c) {
-  return {
-      count("gpus", &c.gpus, "GPUs in all"),
-      count("gpus_per_node", &c.gpus_per_node, "GPUs of a node"),
-      amount("teraflops", &c.teraflops, "TFLOP/s of a GPU: dense products in the run's type"),
-      {.key = "efficiency",
-       .value = &c.efficiency,
-       .help = "share of the TFLOP/s that products reach",
-       .min = 0,
-       .max = 1,
-       .above_min = true,
-       .below_max = true},
-      amount("memory_gib", &c.memory_gib, "GiB of memory of a GPU"),
-      perhaps_none("reserved_gib", &c.reserved_gib, "GiB of a GPU that the run's tensors cannot have"),
-      perhaps_none("bandwidth_memory_gbs", &c.bandwidth_memory_gbs,
-                   "GB/s of a GPU's memory, for non-matmul work; 0: that takes no time"),
-      amount("bandwidth_node_gbs", &c.bandwidth_node_gbs,
-             "GB/s that a GPU sends within its node, one direction"),
-      amount("bandwidth_network_gbs", &c.bandwidth_network_gbs,
-             "GB/s that a GPU sends to other nodes, one direction"),
-      perhaps_none("latency_node_us", &c.latency_node_us, "microseconds of a message within a node"),
-      perhaps_none("latency_network_us", &c.latency_network_us, "microseconds of a message between nodes")};
+  return {positive_integer("gpus", &c.gpus, "total number of GPUs"),
+          positive_integer("gpus_per_node", &c.gpus_per_node, "GPUs per node"),
+          positive("teraflops", &c.teraflops, "TFLOP/s per GPU: dense matrix products in train.dtype"),
+          {.key = "efficiency",
+           .value = &c.efficiency,
+           .help = "fraction of the TFLOP/s that matrix products reach",
+           .min = 0,
+           .max = 1,
+           .above_min = true,
+           .below_max = true},
+          positive("memory_gib", &c.memory_gib, "memory per GPU in GiB"),
+          non_negative("reserved_gib", &c.reserved_gib, "GiB per GPU not available to tensors"),
+          non_negative("bandwidth_memory_gbs", &c.bandwidth_memory_gbs,
+                       "GPU memory bandwidth in GB/s, for non-matmul work; 0: ignore non-matmul work"),
+          positive("bandwidth_node_gbs", &c.bandwidth_node_gbs, "GB/s per GPU within a node, one direction"),
+          positive("bandwidth_network_gbs", &c.bandwidth_network_gbs,
+                   "GB/s per GPU between nodes, one direction"),
+          non_negative("latency_node_us", &c.latency_node_us, "latency within a node in microseconds"),
+          non_negative("latency_network_us", &c.latency_network_us, "latency between nodes in microseconds")};
 }
 
 std::string cluster_flag(std::string key) {
@@ -60,7 +58,7 @@ std::string cluster_flag(std::string key) {
   return "--" + key;
 }
 
-Cluster read_cluster(const std::string& file, const std::map<std::string, Scalar>& given) {
+Cluster read_cluster(const std::string& file, const std::map<std::string, FieldValue>& given) {
   Cluster cluster;
   const auto list = cluster_fields(cluster);
   for (const TomlEntry& entry : file.empty() ? std::vector<TomlEntry>{} : read_toml(file)) {
@@ -68,7 +66,7 @@ Cluster read_cluster(const std::string& file, const std::map<std::string, Scalar
     const Field* field = find_field(list, entry.key);
     if (!field) throw UserError(where + ": unknown key; did you mean " + nearest_key(list, entry.key) + "?");
     if (!entry.value || !assign(*field, *entry.value))
-      throw UserError(where + ": found " + entry.shown + ", expected " + expected(*field));
+      throw UserError(where + ": found " + entry.display + ", expected " + expected(*field));
   }
   for (const auto& [key, value] : given) {
     const Field* field = find_field(list, key);
@@ -78,7 +76,7 @@ Cluster read_cluster(const std::string& file, const std::map<std::string, Scalar
   require_all(list, file);
   if (cluster.gpus > cluster.gpus_per_node && cluster.gpus % cluster.gpus_per_node != 0) {
     throw UserError((file.empty() ? "--gpus" : file + ": gpus") + ": found " + std::to_string(cluster.gpus) +
-                    ", expected a multiple of the node's " + std::to_string(cluster.gpus_per_node));
+                    ", expected a multiple of gpus_per_node = " + std::to_string(cluster.gpus_per_node));
   }
   if (cluster.reserved_gib >= cluster.memory_gib) {
     throw UserError((file.empty() ? "--reserved-gib" : file + ": reserved_gib") + ": found " +

@@ -27,12 +27,12 @@ double median(Samples values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// A column of the table: of both sides a value from every round, the same in all where it is counted.
+// A column of the table: one value per round for both models. Counted values are equal in all rounds.
 struct Column {
   std::string key;    ///< in the JSON
-  std::string title;  ///< in the table; empty: in the JSON alone
+  std::string title;  ///< in the table; empty: only in the JSON
   std::string unit;
-  std::string per;   ///< what the value is of
+  std::string per;   ///< what the value refers to
   double scale = 1;  ///< the table shows value * scale
   Samples baseline = {}, hero = {};
 
@@ -54,22 +54,22 @@ struct Operations {
   double router = 0, total = 0, router_exact = 0, total_exact = 0;
 };
 
-// Of a step, or of a micro-batch's forward pass.
+// Tokens of a step, or of a micro-batch for forward passes.
 int64_t tokens_of(const Config& config, bool forward) {
   const auto& t = config.train;
   return (forward ? t.micro_batch : t.global_batch) * t.sequence;
 }
 
-// Of a step; of a micro-batch's forward pass, which the paper's count does not tell from the rest, exactly.
+// Operations of a step, or of a micro-batch's forward pass; the paper's count has no forward-only figure.
 Operations operations(const Config& config, bool forward) {
   Operations sum;
   const auto tokens = static_cast<double>(tokens_of(config, forward));
-  for (const Part& part : model_parts(config)) {
-    const double exact = (part.forward + (forward ? 0 : part.backward)) * tokens,
-                 paper = forward ? exact : part.paper * tokens;
+  for (const CostItem& item : model_costs(config)) {
+    const double exact = (item.forward + (forward ? 0 : item.backward)) * tokens,
+                 paper = forward ? exact : item.paper * tokens;
     sum.total += paper;
     sum.total_exact += exact;
-    if (part.name != kRouterPart && part.name != kHistoryPart) continue;
+    if (item.name != kRouterCost && item.name != kHistoryCost) continue;
     sum.router += paper;
     sum.router_exact += exact;
   }
@@ -78,13 +78,13 @@ Operations operations(const Config& config, bool forward) {
 
 double parameters(const Config& config) {
   double sum = 0;
-  for (const Part& part : model_parts(config)) sum += part.parameters;
+  for (const CostItem& item : model_costs(config)) sum += item.parameters;
   return sum;
 }
 
-// Forward passes hold the weights, and of the rest little beside them.
+// Forward passes need little memory besides the weights.
 double needed_memory(const Config& config, at::Device device, bool forward) {
-  if (forward) return parameters(config) * Widths(config).operand;
+  if (forward) return parameters(config) * ElementSizes(config).operand;
   return device.is_cpu() ? total(process_memory(config)) : total(device_memory(config, {}));
 }
 
@@ -95,8 +95,8 @@ void check_memory(const Config& config, at::Device device, bool forward) {
   std::snprintf(numbers, sizeof numbers, "found %.0f MiB available, expected the %.0f MiB that ",
                 available / (1 << 20), needed / (1 << 20));
   throw UserError("memory: " + std::string(numbers) +
-                  "`hero cost` predicts for this configuration; --layers N measures its first N layers, "
-                  "--forward its forward passes alone, --train.micro_batch=1 shorter batches");
+                  "`hero cost` predicts for this configuration; use --layers N for the first N layers, "
+                  "--forward for forward passes only, --train.micro_batch=1 for smaller batches");
 }
 
 std::vector<Column> measure(const Config variants[2], const CostTableOptions& options) {
@@ -104,7 +104,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
   const auto steps = static_cast<double>(train.steps);
   const bool forward = options.steps.forward;
   const std::string step = forward ? "forward pass of a micro-batch" : "optimizer step",
-                    count = step + (forward ? "" : ", the paper's count"),
+                    count = step + (forward ? "" : ", paper's count"),
                     passes = forward ? "forward" : "forward and backward";
   std::vector<Column> columns = {{"peak_memory_mib", "peak memory", "MiB", "process"},
                                  {"router_flops", "router FLOPs", "G", count, 1e-9},
@@ -115,11 +115,11 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
                                  {"total_training_hours", "total train time", "h",
                                   std::to_string(train.steps) + " steps at the measured step time"},
                                  {"step_ms", "", "ms", step},
-                                 {"tensor_peak_mib", "", "MiB", "process, tensors alone"},
+                                 {"tensor_peak_mib", "", "MiB", "process, tensors only"},
                                  {"router_flops_exact", "", "", step},
                                  {"total_flops_exact", "", "", step},
-                                 {"product_share", "", "", step + ", of the rate of matrix products"}};
-  const auto of_process = options.steps.warmup + options.steps.steps + observed_steps(options.steps.steps);
+                                 {"product_share", "", "", step + ", fraction of the GEMM throughput"}};
+  const auto of_process = options.steps.warmup + options.steps.steps + profiled_steps(options.steps.steps);
   StepProgress progress(
       "step", 2 * options.rounds * of_process,
       {.rate_unit = "tok", .rate_per_item = static_cast<double>(tokens_of(variants[0], forward))});
@@ -135,8 +135,8 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
         return samples.empty() ? std::nullopt : std::optional(median(samples));
       };
       const auto step_ms = median_of(costs.step_ms),
-                 whole_ms = forward ? median_of(costs.forward_ms) : step_ms;
-      const double seconds = *whole_ms * 1e-3;
+                 total_ms = forward ? median_of(costs.forward_ms) : step_ms;
+      const double seconds = *total_ms * 1e-3;
       const std::optional<double> values[] = {costs.peak_memory_mib,
                                               counted.router,
                                               counted.total,
@@ -147,7 +147,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
                                               costs.tensor_peak_mib,
                                               counted.router_exact,
                                               counted.total_exact,
-                                              counted.total_exact / seconds / costs.product_rate};
+                                              counted.total_exact / seconds / costs.gemm_flops};
       for (size_t i = 0; i < columns.size(); ++i) {
         if (values[i]) (hero ? columns[i].hero : columns[i].baseline).push_back(*values[i]);
       }
@@ -157,7 +157,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
   return columns;
 }
 
-json side(const Samples& values) {
+json summary_json(const Samples& values) {
   return {{"median", median(values)},
           {"min", std::ranges::min(values)},
           {"max", std::ranges::max(values)},
@@ -174,8 +174,8 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
     if (!c.known()) continue;
     table[c.key] = {
         {"per", c.per},
-        {"baseline", side(c.baseline)},
-        {"hero", side(c.hero)},
+        {"baseline", summary_json(c.baseline)},
+        {"hero", summary_json(c.hero)},
         {"difference",
          {{"absolute", c.difference()}, {"percent", c.percent()}, {"percent_rounds", c.percents()}}}};
   }
@@ -223,10 +223,10 @@ void print_table(const std::vector<Column>& all, const Config& config, at::Devic
   const auto& t = config.train;
   std::printf("%s\n", to_string(this_machine(device)).c_str());
   std::printf(
-      "%s parameters in %ld layers, %s, %s tokens a %s in micro-batches of %ld x %ld; %ld rounds of %ld "
+      "%s parameters in %ld layers, %s, %s tokens per %s in micro-batches of %ld x %ld; %ld rounds of %ld "
       "%s\n\n",
-      with_thousands(std::llround(parameters(config))).c_str(), config.model.num_hidden_layers,
-      t.dtype.c_str(), with_thousands(tokens_of(config, options.steps.forward)).c_str(),
+      format_with_commas(std::llround(parameters(config))).c_str(), config.model.num_hidden_layers,
+      t.dtype.c_str(), format_with_commas(tokens_of(config, options.steps.forward)).c_str(),
       options.steps.forward ? "pass" : "step", t.micro_batch, t.sequence, options.rounds, options.steps.steps,
       options.steps.forward ? "passes" : "steps");
   std::vector<Column> columns;
@@ -248,7 +248,7 @@ void print_table(const std::vector<Column>& all, const Config& config, at::Devic
   row("difference", [](const Column& c) { return digits(c.difference() * c.scale, true); });
   row("", [](const Column& c) { return digits(c.percent(), true) + "%"; });
   row("  rounds", [](const Column& c) { return range(c.percents(), 1, "%"); });
-  std::printf("\nMedians over rounds, and from the least to the most of them. Per:\n");
+  std::printf("\nMedians and ranges over rounds. Each value is per:\n");
   for (const Column& c : columns) std::printf("  %-17s %s\n", c.title.c_str(), c.per.c_str());
 }
 
@@ -267,7 +267,7 @@ Config first_layers(const Config& config, int64_t layers) {
   RouterConfig& r = cut.router;
   r.stages = std::min(r.stages, std::max<int64_t>(after, 1));
   if (r.stage_sizes.empty()) return cut;
-  // Ends move to the same fraction of the layers; no stage is left empty.
+  // Stage boundaries keep their fraction of the layers; no stage is empty.
   std::vector<int64_t> sizes;
   int64_t end = 0, cut_end = 0;
   for (int64_t s = 0; s < r.stages; ++s) {

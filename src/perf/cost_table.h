@@ -1,5 +1,5 @@
 #pragma once
-// The paper's table of costs: a baseline and HERO measured in turn.
+// The paper's cost table: baseline and HERO, measured alternately.
 #include <string>
 
 #include "perf/step_benchmark.h"
@@ -12,11 +12,11 @@ struct CostTableOptions {
   bool as_json = false;
 };
 
-/// The first `layers` of the model: stages keep their proportions, each at least one MoE layer. UserError
-/// where the model has fewer.
+/// The first `layers` layers of the model. Stages scale proportionally, with at least one MoE layer each.
+/// UserError if the model has fewer layers.
 Config first_layers(const Config& config, int64_t layers);
 
-/// Measures and prints. UserError where a side would not fit in this machine's memory.
+/// Measures and prints the table. UserError if a model does not fit into this machine's memory.
 void run_cost_table(const Config& config, const CostTableOptions& options);
 
 }  // namespace hero

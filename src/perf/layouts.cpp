@@ -8,9 +8,9 @@
 namespace hero {
 namespace {
 
-constexpr int64_t kMostChunks = 4, kMostMicroBatch = 16;
+constexpr int64_t kMaxChunks = 4, kMaxMicroBatch = 16;
 
-bool accepted(const Config& config) {
+bool is_valid(const Config& config) {
   try {
     check(config);
     return true;
@@ -19,46 +19,47 @@ bool accepted(const Config& config) {
   }
 }
 
-double bytes_for_model(const Cluster& cluster) {
+double available_bytes(const Cluster& cluster) {
   return (cluster.memory_gib - cluster.reserved_gib) * (1 << 30);
 }
 
-// Schedules with their chunks a rank.
+// Schedules with their chunks per rank.
 std::vector<std::pair<std::string, int64_t>> schedules(int64_t pipeline) {
   if (pipeline == 1) return {{"1f1b", 1}};
   std::vector<std::pair<std::string, int64_t>> all = {{"1f1b", 1}, {"zero_bubble", 1}};
-  for (int64_t chunks = 2; chunks <= kMostChunks; ++chunks) all.emplace_back("interleaved", chunks);
+  for (int64_t chunks = 2; chunks <= kMaxChunks; ++chunks) all.emplace_back("interleaved", chunks);
   return all;
 }
 
-// Seconds of all passes of the first layers, in a layout of one layer a chunk.
-std::vector<double> seconds_until(const Config& config, const Cluster& cluster) {
+// Cumulative seconds of all passes over the first i layers, with one layer per chunk.
+std::vector<double> cumulative_seconds(const Config& config, const Cluster& cluster) {
   Config single = as_baseline(config);
   single.parallel.pipeline = config.model.num_hidden_layers;
   single.parallel.chunks = 1;
   single.parallel.chunk_sizes.assign(config.model.num_hidden_layers, 1);
   const auto costs = pipeline_costs(single, cluster);
-  std::vector<double> until = {0};
+  std::vector<double> cumulative = {0};
   for (size_t i = 0; i < costs.forward.size(); ++i)
-    until.push_back(until.back() + costs.forward[i] + costs.input_gradient[i] + costs.weight_gradient[i]);
-  return until;
+    cumulative.push_back(cumulative.back() + costs.forward[i] + costs.input_gradient[i] +
+                         costs.weight_gradient[i]);
+  return cumulative;
 }
 
-// Expert ranks, micro-batches, recomputation and splits for a pipeline.
-void add_rest(Config c, const Cluster& cluster, std::vector<Config>& all) {
+// Varies expert ranks, micro-batch size, recomputation and layer split.
+void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
   const int64_t chunks = c.parallel.pipeline * c.parallel.chunks;
   for (int64_t expert = 1; expert <= c.parallel.data; ++expert) {
     if (c.parallel.data % expert != 0 || c.model.num_experts % expert != 0) continue;
     c.parallel.expert = expert;
-    for (c.train.micro_batch = 1; c.train.micro_batch <= kMostMicroBatch; c.train.micro_batch *= 2) {
+    for (c.train.micro_batch = 1; c.train.micro_batch <= kMaxMicroBatch; c.train.micro_batch *= 2) {
       for (const bool recompute : {false, true}) {
         c.train.recompute = recompute;
         c.parallel.chunk_sizes.clear();
-        if (accepted(c)) all.push_back(c);
+        if (is_valid(c)) all.push_back(c);
         if (chunks == 1) continue;
-        const auto usual = chunk_bounds(c, chunks);
+        const auto default_bounds = chunk_bounds(c, chunks);
         c.parallel.chunk_sizes = balanced_chunks(c, cluster, chunks);
-        if (chunk_bounds(c, chunks) != usual && accepted(c)) all.push_back(c);
+        if (chunk_bounds(c, chunks) != default_bounds && is_valid(c)) all.push_back(c);
       }
     }
   }
@@ -68,18 +69,18 @@ void add_rest(Config c, const Cluster& cluster, std::vector<Config>& all) {
 
 std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks) {
   const int64_t layers = config.model.num_hidden_layers;
-  const auto until = seconds_until(config, cluster);
-  // most[c][i]: of the longest part when the first i layers are split into c + 1; cut[c][i]: where the last
-  // of these begins.
-  std::vector<std::vector<double>> most(chunks, until);
+  const auto cumulative = cumulative_seconds(config, cluster);
+  // longest[c][i]: time of the slowest chunk when the first i layers are split into c + 1 chunks; cut[c][i]:
+  // first layer of the last of these chunks.
+  std::vector<std::vector<double>> longest(chunks, cumulative);
   std::vector<std::vector<int64_t>> cut(chunks, std::vector<int64_t>(layers + 1, 0));
   for (int64_t c = 1; c < chunks; ++c) {
     for (int64_t i = c + 1; i <= layers; ++i) {
-      most[c][i] = std::numeric_limits<double>::infinity();
+      longest[c][i] = std::numeric_limits<double>::infinity();
       for (int64_t j = c; j < i; ++j) {
-        const double longest = std::max(most[c - 1][j], until[i] - until[j]);
-        if (longest >= most[c][i]) continue;
-        most[c][i] = longest;
+        const double slowest = std::max(longest[c - 1][j], cumulative[i] - cumulative[j]);
+        if (slowest >= longest[c][i]) continue;
+        longest[c][i] = slowest;
         cut[c][i] = j;
       }
     }
@@ -101,19 +102,19 @@ std::vector<Config> layouts(const Config& config, const Cluster& cluster) {
       c.parallel.data = cluster.gpus / pipeline;
       c.parallel.schedule = schedule;
       c.parallel.chunks = chunks;
-      add_rest(c, cluster, all);
+      add_variants(c, cluster, all);
     }
   }
   return all;
 }
 
 PlanSearch search(const std::vector<Config>& layouts, const Cluster& cluster, size_t keep,
-                  const std::function<void(int64_t)>& tell) {
+                  const std::function<void(int64_t)>& on_progress) {
   PlanSearch found;
   for (const Config& config : layouts) {
     const double needed = total(planned_memory(config, schedule_of(config)));
-    found.least_memory = found.tried == 0 ? needed : std::min(found.least_memory, needed);
-    if (needed <= bytes_for_model(cluster)) {
+    found.min_memory = found.tried == 0 ? needed : std::min(found.min_memory, needed);
+    if (needed <= available_bytes(cluster)) {
       ++found.fitting;
       Plan plan{config, predict(config, cluster)};
       const auto slower = std::ranges::upper_bound(found.fastest, plan.prediction.seconds, {},
@@ -121,35 +122,34 @@ PlanSearch search(const std::vector<Config>& layouts, const Cluster& cluster, si
       found.fastest.insert(slower, std::move(plan));
       if (found.fastest.size() > keep) found.fastest.pop_back();
     }
-    tell(++found.tried);
+    on_progress(++found.tried);
   }
   return found;
 }
 
-Config own_layout(const Config& config, const Cluster& cluster) {
-  Config own = config;
-  ParallelConfig& p = own.parallel;
+Config configured_layout(const Config& config, const Cluster& cluster) {
+  Config configured = config;
+  ParallelConfig& p = configured.parallel;
   if (cluster.gpus % p.pipeline != 0 || (p.data != 0 && p.data * p.pipeline != cluster.gpus)) {
-    throw UserError("parallel: found data " + std::to_string(p.data) + " times pipeline " +
+    throw UserError("parallel: found data " + std::to_string(p.data) + " x pipeline " +
                     std::to_string(p.pipeline) + ", expected the cluster's " + std::to_string(cluster.gpus) +
                     " GPUs");
   }
   p.data = cluster.gpus / p.pipeline;
-  check(own);
-  return own;
+  check(configured);
+  return configured;
 }
 
-double fitted_efficiency(const Config& config, Cluster cluster, double seconds) {
+double fit_efficiency(const Config& config, Cluster cluster, double seconds) {
   const auto at = [&](double efficiency) {
     cluster.efficiency = efficiency;
     return predict(config, cluster).seconds;
   };
   if (const double least = at(1); least > seconds) {
     char text[160];
-    std::snprintf(
-        text, sizeof text,
-        "--hours: found %.6g s a step, expected at least %.6g s, what the cluster's whole rate allows",
-        seconds, least);
+    std::snprintf(text, sizeof text,
+                  "--hours: found %.6g s per step, expected at least %.6g s, the time at an efficiency of 1",
+                  seconds, least);
     throw UserError(text);
   }
   double low = 1e-6, high = 1;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kInstructions[] = {"sse2", "avx2", "avx512f", "avx512_bf16", "amx_bf16"};
 
-// The text after "name" and a colon of the first line that has it; empty: none has.
+// The value of the first "name: value" line; empty if there is none.
 std::string value_of(const char* file, const std::string& name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -26,10 +26,10 @@ std::string value_of(const char* file, const std::string& name) {
   return "";
 }
 
-double number_in(const char* file) {
+double read_number(const char* file) {
   std::ifstream in(file);
   double value = std::numeric_limits<double>::infinity();
-  in >> value;  // "max" leaves 0
+  in >> value;  // fails for "max"
   return in ? value : std::numeric_limits<double>::infinity();
 }
 
@@ -68,8 +68,8 @@ double available_memory(c10::Device device) {
   if (!device.is_cpu()) return static_cast<double>(cuda_device(device).bytes);
   double bytes = std::numeric_limits<double>::infinity();
   if (const auto kib = value_of("/proc/meminfo", "MemAvailable"); !kib.empty()) bytes = std::stod(kib) * 1024;
-  const double limit = number_in("/sys/fs/cgroup/memory.max"),
-               used = number_in("/sys/fs/cgroup/memory.current");
+  const double limit = read_number("/sys/fs/cgroup/memory.max"),
+               used = read_number("/sys/fs/cgroup/memory.current");
   return std::isfinite(limit) && std::isfinite(used) ? std::min(bytes, limit - used) : bytes;
 }
 

@@ -9,98 +9,101 @@
 namespace hero {
 namespace {
 
-constexpr double kIndex = 8;          // bytes of an id, a row or a token number
-constexpr double kCrossingIndex = 2;  // of an expert's number between stages
+constexpr double kIndex = 8;          // bytes of an expert id or row index
+constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
 
-double number(int64_t n) { return static_cast<double>(n); }
+double to_double(int64_t n) { return static_cast<double>(n); }
 
-// Fused attention reads its operands where they lie; the library's wants equal heads and widths.
+// Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
   return config.train.dtype == "bf16" && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;
 }
 
-// Per token, from the normed input to the input of the output projection.
-double grouped_attention(const Config& config, const Widths& w) {
+// Bytes per token, from the normalized input to the input of the output projection.
+double grouped_attention(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
-  const double h = number(m.num_attention_heads), g = number(m.num_key_value_heads), p = number(m.head_dim);
+  const double h = to_double(m.num_attention_heads), g = to_double(m.num_key_value_heads),
+               p = to_double(m.head_dim);
   const double projection = (h + 2 * g) * p, rstds = h + g;
   if (fused_attention(config, m.head_dim, m.head_dim))  // the values are a view of the projection
-    return (projection + 2 * h * p + g * p) * w.operand + (rstds + h) * w.wide;
+    return (projection + 2 * h * p + g * p) * w.operand + (rstds + h) * w.accum;
   const double repeated = h == g ? 0 : h * p;  // values
-  return (projection + 3 * h * p + repeated) * w.operand + (rstds + h) * w.wide;
+  return (projection + 3 * h * p + repeated) * w.operand + (rstds + h) * w.accum;
 }
 
-double latent_attention(const Config& config, const Widths& w) {
+double latent_attention(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
-  const double h = number(m.num_attention_heads), nope = number(m.qk_nope_head_dim), v = number(m.v_head_dim),
-               qk = nope + number(m.qk_rope_head_dim), q_rank = number(m.q_lora_rank),
-               kv_rank = number(m.kv_lora_rank), head = std::max(qk, v);
-  const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + number(m.qk_rope_head_dim);
-  const double latents = kv_rank + q_rank;        // normed
-  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's log-sums
+  const double h = to_double(m.num_attention_heads), nope = to_double(m.qk_nope_head_dim),
+               v = to_double(m.v_head_dim), qk = nope + to_double(m.qk_rope_head_dim),
+               q_rank = to_double(m.q_lora_rank), kv_rank = to_double(m.kv_lora_rank), head = std::max(qk, v);
+  const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + to_double(m.qk_rope_head_dim);
+  const double latents = kv_rank + q_rank;        // normalized
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's logsumexp
   if (fused_attention(config, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim))
-    return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.wide;
+    return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.accum;
   const double values = v < qk ? h * head : h * (nope + v);
-  const double joined = v == qk ? 0 : h * v;  // padded heads are joined by a copy
-  return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.wide;
+  const double joined = v == qk ? 0 : h * v;  // unpadding copies the heads
+  return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.accum;
 }
 
-double feed_forward(double width, const Widths& w) { return 3 * width * w.operand; }
+double feed_forward(double width, const ElementSizes& w) { return 3 * width * w.operand; }
 
-// Router, choice and losses of one MoE layer.
-double routing(const Config& config, const Widths& w) {
+// Router, expert selection and losses of one MoE layer.
+double routing(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
   const RouterConfig& r = config.router;
-  const double e = number(m.num_experts), k = number(m.num_experts_per_tok);
+  const double e = to_double(m.num_experts), k = to_double(m.num_experts_per_tok);
   const bool sigmoid = m.scoring_func == "sigmoid";
-  double bytes = (2 * e + 5) * w.wide;  // logits, probabilities, statistics
-  if (w.router != w.operand) bytes += number(m.hidden_size) * w.router;
-  if (sigmoid) bytes += e * w.wide;
-  if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.wide;
-  bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.wide;
-  if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.wide);
-  if (r.z_loss > 0) bytes += w.wide;
-  if (r.coupling_loss > 0) bytes += k * kIndex + 2 * w.wide;
+  double bytes = (2 * e + 5) * w.accum;  // logits, probabilities, statistics
+  if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
+  if (sigmoid) bytes += e * w.accum;
+  if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.accum;
+  bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.accum;
+  if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.accum);
+  if (r.z_loss > 0) bytes += w.accum;
+  if (r.coupling_loss > 0) bytes += k * kIndex + 2 * w.accum;
   return bytes;
 }
 
-double experts(const ModelConfig& m, const Widths& w) {
-  const double rows = number(m.num_experts_per_tok);
+double experts(const ModelConfig& m, const ElementSizes& w) {
+  const double rows = to_double(m.num_experts_per_tok);
   const double row =
-      (2 * number(m.hidden_size) + 2 * number(m.moe_intermediate_size)) * w.operand + 2 * kIndex;
-  return rows * row + feed_forward(number(m.n_shared_experts * m.moe_intermediate_size), w);
+      (2 * to_double(m.hidden_size) + 2 * to_double(m.moe_intermediate_size)) * w.operand + 2 * kIndex;
+  return rows * row + feed_forward(to_double(m.n_shared_experts * m.moe_intermediate_size), w);
 }
 
 }  // namespace
 
-Widths::Widths(const Config& config)
+ElementSizes::ElementSizes(const Config& config)
     : operand(config.train.dtype == "bf16"   ? 2
               : config.train.dtype == "fp64" ? 8
                                              : 4),
-      wide(config.train.dtype == "fp64" ? 8 : 4),
+      accum(config.train.dtype == "fp64" ? 8 : 4),
       router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
 
 double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const ModelConfig& m = config.model;
-  const Widths w(config);
-  const double d = number(m.hidden_size);
-  double bytes = 4 * d * w.operand + 2 * w.wide;  // input, normed, middle, normed; two norms
+  const ElementSizes w(config);
+  const double d = to_double(m.hidden_size);
+  double bytes = 4 * d * w.operand + 2 * w.accum;  // inputs and outputs of two norms
   bytes += m.model_type == "deepseek_v3" ? latent_attention(config, w) : grouped_attention(config, w);
-  if (moe_numbers(m)[i] > 0) {
+  if (moe_layer_numbers(m)[i] > 0) {
     bytes += routing(config, w) + experts(m, w);
   } else {
-    bytes += feed_forward(number(m.intermediate_size), w);
+    bytes += feed_forward(to_double(m.intermediate_size), w);
   }
   return tokens * bytes;
 }
 
-double routing_bytes(const Config& config, double tokens) { return tokens * routing(config, Widths(config)); }
+double routing_bytes(const Config& config, double tokens) {
+  return tokens * routing(config, ElementSizes(config));
+}
 
 double head_activation_bytes(const Config& config, double tokens) {
   const ModelConfig& m = config.model;
-  const Widths w(config);
-  const double d = number(m.hidden_size);
-  return tokens * (3 * d * w.operand + w.wide) + number(m.vocab_size) * d * w.wide;
+  const ElementSizes w(config);
+  const double d = to_double(m.hidden_size);
+  return tokens * (3 * d * w.operand + w.accum) + to_double(m.vocab_size) * d * w.accum;
 }
 
 std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {
@@ -121,7 +124,7 @@ double history_bytes(const Config& config, double tokens, const Layout& layout, 
   if (config.router.kind != "hero" || layers == 0) return 0;
   const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
                                                           : stage_of_layers(layers, config.router);
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   const auto bounds = layout_bounds(config, layout);
   double slots = 0;
   for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline) {
@@ -134,18 +137,18 @@ double history_bytes(const Config& config, double tokens, const Layout& layout, 
         here += layer >= bounds[chunk] && layer < bounds[chunk + 1];
         reached += layer < bounds[chunk + 1];
       }
-      if (here > 0) slots += number(std::min(reached, members - 1));
+      if (here > 0) slots += to_double(std::min(reached, members - 1));
     }
   }
-  const Widths w(config);
-  return tokens * slots * (number(config.model.num_experts) * w.router + w.wide);
+  const ElementSizes w(config);
+  return tokens * slots * (to_double(config.model.num_experts) * w.router + w.accum);
 }
 
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk) {
   const int64_t layers = moe_layers(config.model);
   if (config.router.kind != "hero" || layers == 0) return 0;
-  const auto numbers = moe_numbers(config.model);
+  const auto numbers = moe_layer_numbers(config.model);
   const auto stage_of = stage_of_layers(layers, config.router);
   int64_t before = 0;  // MoE layers
   for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
@@ -155,11 +158,11 @@ double crossing_history_bytes(const Config& config, double tokens, const std::ve
       if (j <= before) seen.insert(j);
     }
   }
-  const Widths w(config);
-  const double top = number(config.parallel.history_top);
+  const ElementSizes w(config);
+  const double top = to_double(config.parallel.history_top);
   const double entries =
-      top > 0 ? top * (w.router + kCrossingIndex) + w.router : number(config.model.num_experts) * w.router;
-  return tokens * number(static_cast<int64_t>(seen.size())) * (entries + w.wide);
+      top > 0 ? top * (w.router + kCrossingIndex) + w.router : to_double(config.model.num_experts) * w.router;
+  return tokens * to_double(static_cast<int64_t>(seen.size())) * (entries + w.accum);
 }
 
 std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout) {
@@ -168,76 +171,77 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   std::vector<StageWeights> sums(layout.pipeline);
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     StageWeights& sum = sums[stage_of[i]];
-    for (const Part& part : layer_parts(config, i, visible[i])) {
-      if (part.name == "experts") {
-        sum.experts += part.parameters / number(layout.expert);
+    for (const CostItem& item : layer_costs(config, i, visible[i])) {
+      if (item.name == "experts") {
+        sum.experts += item.parameters / to_double(layout.expert);
       } else {
-        sum.common += part.parameters;
+        sum.common += item.parameters;
       }
     }
   }
-  const double table = number(m.vocab_size * m.hidden_size);
+  const double table = to_double(m.vocab_size * m.hidden_size);
   sums.front().common += table;
-  sums.back().common += number(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  sums.back().common +=
+      to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
   return sums;
 }
 
 int64_t expert_replicas(const Layout& layout) { return std::max<int64_t>(layout.data / layout.expert, 1); }
 
-std::vector<MemoryPart> stage_memory(const Config& config, const Layout& layout, int64_t stage,
+std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout, int64_t stage,
                                      double in_flight) {
   const ModelConfig& m = config.model;
-  const Widths w(config);
-  const double tokens = number(config.train.micro_batch * config.train.sequence);
+  const ElementSizes w(config);
+  const double tokens = to_double(config.train.micro_batch * config.train.sequence);
   const double micro_batches =
-      number(config.train.global_batch) / number(config.train.micro_batch * layout.data);
-  const auto stage_of = pipeline_stages(config, layout), numbers = moe_numbers(m);
+      to_double(config.train.global_batch) / to_double(config.train.micro_batch * layout.data);
+  const auto stage_of = pipeline_stages(config, layout), numbers = moe_layer_numbers(m);
   double layers = 0, largest = 0;
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     if (stage_of[i] != stage) continue;
     const double layer = layer_activation_bytes(config, i, tokens);
-    const double kept =
-        tokens * number(m.hidden_size) * w.operand + (numbers[i] > 0 ? routing_bytes(config, tokens) : 0);
-    layers += config.train.recompute ? kept : layer;
+    const double saved =
+        tokens * to_double(m.hidden_size) * w.operand + (numbers[i] > 0 ? routing_bytes(config, tokens) : 0);
+    layers += config.train.recompute ? saved : layer;
     largest = std::max(largest, config.train.recompute ? layer : 0.0);
   }
   const StageWeights weights = stage_weights(config, layout)[stage];
-  const double parameters = weights.sum(), sharded = weights.common / number(layout.data) +
-                                                     weights.experts / number(expert_replicas(layout));
-  // The output projection's gradient exists twice while the loss is differentiated.
+  const double parameters = weights.sum(), sharded = weights.common / to_double(layout.data) +
+                                                     weights.experts / to_double(expert_replicas(layout));
+  // The output projection's gradient exists twice during the loss's backward pass.
   const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
-                                                         number(m.vocab_size * m.hidden_size) * w.wide
+                                                         to_double(m.vocab_size * m.hidden_size) * w.accum
                                                    : 0;
-  const double gradients = parameters * w.wide, activations = in_flight * layers + largest + head;
-  // A lone micro-batch's gradients take the place of its activations as these go.
+  const double gradients = parameters * w.accum, activations = in_flight * layers + largest + head;
+  // With a single micro-batch, gradients reuse the memory of freed activations.
   const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
   return {{"weights", parameters * w.operand},
-          {"master weights", w.operand == w.wide && layout.data == 1 ? 0 : sharded * w.wide},
+          {"master weights", w.operand == w.accum && layout.data == 1 ? 0 : sharded * w.accum},
           {"gradients", gradients},
-          {"optimizer moments", 2 * sharded * w.wide},
+          {"optimizer moments", 2 * sharded * w.accum},
           {"activations", activations},
           {"gradients in place of activations", -shared},
           {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};
 }
 
-std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout) {
-  std::vector<MemoryPart> most;
+std::vector<MemoryItem> device_memory(const Config& config, const Layout& layout) {
+  std::vector<MemoryItem> largest_stage;
   for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
-    auto parts = stage_memory(config, layout, stage, number(layout.in_flight));
-    if (total(parts) > total(most)) most = std::move(parts);
+    auto items = stage_memory(config, layout, stage, to_double(layout.in_flight));
+    if (total(items) > total(largest_stage)) largest_stage = std::move(items);
   }
-  return most;
+  return largest_stage;
 }
 
 void check_vocabulary(const Config& config) {
   if (config.model.vocab_size > 0) return;
   throw UserError(
-      "model.vocab_size: found 0, expected the vocabulary's size, such as --model.vocab_size=8192");
+      "model.vocab_size: found 0, expected the vocabulary size, for example --model.vocab_size=8192");
 }
 
-double total(const std::vector<MemoryPart>& parts) {
+double total(const std::vector<MemoryItem>& items) {
   double sum = 0;
-  for (const MemoryPart& part : parts) sum += part.bytes;
+  for (const MemoryItem& item : items) sum += item.bytes;
   return sum;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Bytes that training holds on one device, by part. The trainer's own tensors are counted one by one, so a
-// change there is a change here; tests compare with what the allocator hands out.
+// Bytes that training holds on one device, by category. Counts the trainer's tensors one by one, so changes
+// there must be repeated here; tests compare with the allocator's total.
 #include <string>
 #include <vector>
 
@@ -8,79 +8,79 @@
 
 namespace hero {
 
-/// How training is spread over devices.
+/// How training is distributed over devices.
 struct Layout {
-  int64_t data = 1;       ///< ranks that share the optimizer's state and split the batch
-  int64_t pipeline = 1;   ///< stages that split the layers
-  int64_t expert = 1;     ///< data ranks that split every layer's experts
-  int64_t chunks = 1;     ///< parts of the layers on every pipeline rank
-  int64_t in_flight = 1;  ///< micro-batches whose activations a device holds at a time
+  int64_t data = 1;       ///< data parallel ranks; batch and optimizer state are sharded over them
+  int64_t pipeline = 1;   ///< pipeline stages
+  int64_t expert = 1;     ///< expert parallel ranks, a subset of the data ranks
+  int64_t chunks = 1;     ///< model chunks per pipeline rank
+  int64_t in_flight = 1;  ///< micro-batches whose activations a device holds at once
 };
 
-struct MemoryPart {
+struct MemoryItem {
   std::string name;
   double bytes = 0;
 };
 
-/// Bytes that a decoder layer keeps for its backward pass and for the losses, for `tokens` tokens, its input
-/// included and its history slots not.
+/// Bytes that decoder layer i saves for its backward pass and for the losses, for `tokens` tokens. Includes
+/// its input, but not its history slots.
 double layer_activation_bytes(const Config& config, int64_t i, double tokens);
 
-/// The part of them that a MoE layer's router, choice and losses keep.
+/// The part of these bytes that a MoE layer's router, expert selection and losses save.
 double routing_bytes(const Config& config, double tokens);
 
 /// The same for the final norm, the output projection and the loss, the projection's gradient included.
 double head_activation_bytes(const Config& config, double tokens);
 
-/// Slots and sums of squares of the routing history that a pipeline stage holds for `tokens` tokens. Each of
-/// its chunks has those of every layer that lies on it or sent its routing there, but for a group's last,
-/// which nobody reads.
+/// Bytes of the routing history (slots and sums of squares) on a pipeline stage for `tokens` tokens. Each
+/// chunk holds the history of its own layers and of those that sent theirs to it, except a group's last
+/// layer, which is never read.
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage);
 
-/// What crosses the boundary behind the chunk: slots and sums of squares of the layers before it that layers
-/// behind it see. `bounds`: chunk_bounds. Of parallel.history_top entries, each with its number in two bytes,
-/// and the mass of the rest, where that is set.
+/// Bytes of history sent to the next chunk: slots and sums of squares of the layers up to this chunk that are
+/// visible to later layers. `bounds`: chunk_bounds. With parallel.history_top, only the top entries with
+/// 2-byte expert ids and the mass of the rest.
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk);
 
-/// Weights, master weights, gradients, optimizer, activations, history and workspace of the pipeline stage
-/// that holds most, in the order of their names' first mention here.
-std::vector<MemoryPart> device_memory(const Config& config, const Layout& layout);
+/// Weights, master weights, gradients, optimizer moments, activations and history of the pipeline stage with
+/// the most memory.
+std::vector<MemoryItem> device_memory(const Config& config, const Layout& layout);
 
-/// The same for one stage and its own number of micro-batches in flight.
-std::vector<MemoryPart> stage_memory(const Config& config, const Layout& layout, int64_t stage,
+/// The same for one stage with `in_flight` micro-batches.
+std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout, int64_t stage,
                                      double in_flight);
 
-/// UserError where model.vocab_size is not known.
+/// UserError if model.vocab_size is not set.
 void check_vocabulary(const Config& config);
 
-double total(const std::vector<MemoryPart>& parts);
+double total(const std::vector<MemoryItem>& items);
 
-/// Weights that a device holds: those that all data ranks share, and its part of the experts, which only
-/// every layout.expert-th data rank has too.
+/// Number of weights on a device: `common` ones are replicated on all data ranks, `experts` on every
+/// layout.expert-th data rank.
 struct StageWeights {
   double common = 0, experts = 0;
   double sum() const { return common + experts; }
 };
 
-/// Of a device of each pipeline stage: all of its layers, the embedding on the first stage, final norm and
-/// output projection on the last. Tied, the last stage has a copy.
+/// Per pipeline stage: its layers, the embedding on the first stage, final norm and output projection on the
+/// last. With tied embeddings, the last stage has a copy.
 std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout);
 
 /// Data ranks that hold the same experts.
 int64_t expert_replicas(const Layout& layout);
 
-/// Bytes of one number, by what it is for.
-struct Widths {
+/// Bytes per element, by kind of tensor.
+struct ElementSizes {
   double operand;  ///< weights and activations
-  double wide;     ///< sums, logits and gradients
-  double router;   ///< the router's operands and the history
+  double accum;    ///< sums, logits and gradients
+  double router;   ///< router operands and history
 
-  explicit Widths(const Config& config);
+  explicit ElementSizes(const Config& config);
 };
 
-/// First decoder layer of every chunk and the number of layers: chunk_bounds, and for one chunk the whole
-/// model whatever parallel.chunk_sizes says.
+/// First decoder layer of every chunk, then the number of layers: chunk_bounds, but ignores
+/// parallel.chunk_sizes for a single chunk.
 std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout);
 
 /// The pipeline stage of every decoder layer.

@@ -20,18 +20,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The dispatcher's callbacks are plain functions. One clock lives at a time.
-struct Seen {
-  std::mutex mutex;  // backward passes have threads of their own on a GPU
+// Dispatcher callbacks are plain functions without state. Only one timer exists at a time.
+struct TimerState {
+  std::mutex mutex;  // on a GPU, backward passes run in other threads
   c10::Device device = c10::kCPU;
   int64_t calls = 0;
   double seconds = 0;
-  std::vector<std::pair<c10::Event, c10::Event>> events;  // on a GPU, before and after
+  std::vector<std::pair<c10::Event, c10::Event>> events;  // on a GPU: start and end
 };
 
-Seen& seen() {
-  static Seen seen;
-  return seen;
+TimerState& timer_state() {
+  static TimerState timer_state;
+  return timer_state;
 }
 
 c10::Event event_now(c10::Device device) {
@@ -40,64 +40,65 @@ c10::Event event_now(c10::Device device) {
   return event;
 }
 
-struct Began : at::ObserverContext {
+struct CallContext : at::ObserverContext {
   Clock::time_point time = Clock::now();
   std::optional<c10::Event> event;
 };
 
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> on_call_start(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (name != "hero::route_forward" && !name.starts_with("hero::route_backward_")) return nullptr;
-  auto began = std::make_unique<Began>();
-  if (const auto device = seen().device; !device.is_cpu()) began->event = event_now(device);
-  return began;
+  auto call = std::make_unique<CallContext>();
+  if (const auto device = timer_state().device; !device.is_cpu()) call->event = event_now(device);
+  return call;
 }
 
-void end(const at::RecordFunction&, at::ObserverContext* context) {
+void on_call_end(const at::RecordFunction&, at::ObserverContext* context) {
   if (!context) return;
-  auto& began = *static_cast<Began*>(context);
-  const std::chrono::duration<double> spent = Clock::now() - began.time;
-  auto& all = seen();
-  const std::scoped_lock lock(all.mutex);
-  ++all.calls;
-  if (began.event) {
-    all.events.emplace_back(std::move(*began.event), event_now(all.device));
+  auto& call = *static_cast<CallContext*>(context);
+  const std::chrono::duration<double> spent = Clock::now() - call.time;
+  auto& state = timer_state();
+  const std::scoped_lock lock(state.mutex);
+  ++state.calls;
+  if (call.event) {
+    state.events.emplace_back(std::move(*call.event), event_now(state.device));
   } else {
-    all.seconds += spent.count();
+    state.seconds += spent.count();
   }
 }
 
 }  // namespace
 
-RouterClock::RouterClock(c10::Device device) {
-  auto& all = seen();
-  all.device = device;
-  all.calls = 0;
-  all.seconds = 0;
-  all.events.clear();
-  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}));
+RouterTimer::RouterTimer(c10::Device device) {
+  auto& state = timer_state();
+  state.device = device;
+  state.calls = 0;
+  state.seconds = 0;
+  state.events.clear();
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(on_call_start, on_call_end).scopes({at::RecordScope::FUNCTION}));
 }
 
-RouterClock::~RouterClock() {
+RouterTimer::~RouterTimer() {
   at::removeCallback(handle_);
-  seen().events.clear();
+  timer_state().events.clear();
 }
 
-double RouterClock::seconds() const {
-  auto& all = seen();
-  const std::scoped_lock lock(all.mutex);
-  wait_for(all.device);
-  double sum = all.seconds;
-  for (const auto& [before, after] : all.events) sum += before.elapsedTime(after) * 1e-3;
+double RouterTimer::seconds() const {
+  auto& state = timer_state();
+  const std::scoped_lock lock(state.mutex);
+  synchronize(state.device);
+  double sum = state.seconds;
+  for (const auto& [before, after] : state.events) sum += before.elapsedTime(after) * 1e-3;
   return sum;
 }
 
-int64_t RouterClock::calls() const {
-  const std::scoped_lock lock(seen().mutex);
-  return seen().calls;
+int64_t RouterTimer::calls() const {
+  const std::scoped_lock lock(timer_state().mutex);
+  return timer_state().calls;
 }
 
-class TensorLedger::Counter : public c10::MemoryReportingInfoBase {
+class TensorMemoryTracker::Counter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
     live += bytes;
@@ -108,15 +109,15 @@ class TensorLedger::Counter : public c10::MemoryReportingInfoBase {
   int64_t live = 0, peak = 0;
 };
 
-TensorLedger::TensorLedger()
+TensorMemoryTracker::TensorMemoryTracker()
     : log_level_(std::exchange(FLAGS_caffe2_log_level, c10::GLOG_ERROR)),
       counter_(std::make_shared<Counter>()),
       guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_)) {}
 
-TensorLedger::~TensorLedger() { FLAGS_caffe2_log_level = log_level_; }
+TensorMemoryTracker::~TensorMemoryTracker() { FLAGS_caffe2_log_level = log_level_; }
 
-int64_t TensorLedger::live() const { return counter_->live; }
+int64_t TensorMemoryTracker::live() const { return counter_->live; }
 
-int64_t TensorLedger::peak() const { return counter_->peak; }
+int64_t TensorMemoryTracker::peak() const { return counter_->peak; }
 
 }  // namespace hero

@@ -1,6 +1,6 @@
 #pragma once
-// What is seen of a training step from outside of it: time in the routers' operators, bytes of tensors. Only
-// while such an observer lives; steps without one pay nothing.
+// Observers of a training step: time in router operators, bytes of tensors. Steps without an observer have no
+// overhead.
 #include <ATen/record_function.h>
 #include <c10/core/Device.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -9,35 +9,34 @@
 
 namespace hero {
 
-/// Time spent in hero::route_forward and hero::route_backward_*, by callbacks of the dispatcher: this
-/// machine's clock, or on a GPU events in the stream before and after each. What a recorded graph replays is
-/// not seen.
-class RouterClock {
+/// Time spent in hero::route_forward and hero::route_backward_*, measured in dispatcher callbacks: wall
+/// clock, or CUDA events on a GPU. Does not include replayed CUDA graphs.
+class RouterTimer {
  public:
-  explicit RouterClock(c10::Device device);
-  ~RouterClock();
-  RouterClock(const RouterClock&) = delete;
-  RouterClock& operator=(const RouterClock&) = delete;
+  explicit RouterTimer(c10::Device device);
+  ~RouterTimer();
+  RouterTimer(const RouterTimer&) = delete;
+  RouterTimer& operator=(const RouterTimer&) = delete;
 
-  double seconds() const;  ///< since the clock began; on a GPU waits for what it was given
+  double seconds() const;  ///< since construction; synchronizes a GPU
   int64_t calls() const;
 
  private:
   at::CallbackHandle handle_;
 };
 
-/// Bytes of CPU tensors that this thread makes and frees while it lives. Temporaries that operators take from
-/// the heap themselves are not among them, nor are tensors that were there before; of their end the library
-/// would warn, so its warnings wait meanwhile.
-class TensorLedger {
+/// Bytes of CPU tensors that this thread allocates and frees during the tracker's lifetime, without
+/// operators' own heap allocations and earlier tensors. PyTorch warns when earlier tensors are freed, so
+/// warnings are off.
+class TensorMemoryTracker {
  public:
-  TensorLedger();
-  ~TensorLedger();
-  TensorLedger(const TensorLedger&) = delete;
-  TensorLedger& operator=(const TensorLedger&) = delete;
+  TensorMemoryTracker();
+  ~TensorMemoryTracker();
+  TensorMemoryTracker(const TensorMemoryTracker&) = delete;
+  TensorMemoryTracker& operator=(const TensorMemoryTracker&) = delete;
 
-  int64_t live() const;  ///< bytes made and not freed since it began
-  int64_t peak() const;  ///< the most that `live` was
+  int64_t live() const;  ///< bytes allocated and not freed since construction
+  int64_t peak() const;  ///< maximum of `live`
 
  private:
   class Counter;

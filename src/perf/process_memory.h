@@ -1,11 +1,11 @@
 #pragma once
-// Resident memory of `hero train` at its peak, as peak_memory_mib of its metrics says.
+// Peak resident memory of `hero train`, peak_memory_mib in its metrics.
 #include "perf/memory.h"
 
 namespace hero {
 
-/// By part: what a lone device holds at the step's fullest moment, what the CPU's operators take for
-/// themselves then, and the process with its libraries.
-std::vector<MemoryPart> process_memory(const Config& config);
+/// By category: tensors on a single device at the peak of a step, workspace of CPU operators at that time,
+/// and the process with its libraries.
+std::vector<MemoryItem> process_memory(const Config& config);
 
 }  // namespace hero

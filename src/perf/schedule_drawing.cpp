@@ -1,4 +1,4 @@
-// Colours are Okabe and Ito's, which people with any colour vision tell apart.
+// Colors are from the color-blind safe palette of Okabe and Ito.
 #include "perf/schedule_drawing.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace {
 
 constexpr double kLeft = 64, kRight = 16, kTop = 64, kRow = 30, kGap = 6, kAxis = 36, kDigit = 6.2;
 
-struct Look {
+struct PassStyle {
   const char* name;
-  std::array<int, 3> colour;
+  std::array<int, 3> color;
 };
 
-Look look_of(Pass pass) {
+PassStyle style_of(Pass pass) {
   switch (pass) {
     case Pass::forward:
       return {"forward", {86, 180, 233}};
@@ -43,10 +43,10 @@ std::string format(const char* form, ...) {
 }
 
 // A rank's first chunk is lightest.
-std::string colour(Pass pass, int64_t own, int64_t chunks_of_rank) {
+std::string color(Pass pass, int64_t local_chunk, int64_t chunks_of_rank) {
   const double share =
-      chunks_of_rank > 1 ? static_cast<double>(own) / static_cast<double>(chunks_of_rank - 1) : 1;
-  const auto c = look_of(pass).colour;
+      chunks_of_rank > 1 ? static_cast<double>(local_chunk) / static_cast<double>(chunks_of_rank - 1) : 1;
+  const auto c = style_of(pass).color;
   const auto mixed = [&](int v) { return static_cast<int>(std::lround(v + (255 - v) * 0.6 * (1 - share))); };
   return format("#%02x%02x%02x", mixed(c[0]), mixed(c[1]), mixed(c[2]));
 }
@@ -58,11 +58,11 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-// 1, 2 or 5 times a power of ten, so that `length` has at most `most` of it.
-double tick(double length, double most) {
-  const double power = std::pow(10, std::floor(std::log10(length / most)));
+// Tick spacing of 1, 2 or 5 times a power of ten, with at most `max_ticks` ticks in `length`.
+double tick(double length, double max_ticks) {
+  const double power = std::pow(10, std::floor(std::log10(length / max_ticks)));
   for (const double factor : {1, 2, 5, 10}) {
-    if (power * factor * most >= length) return power * factor;
+    if (power * factor * max_ticks >= length) return power * factor;
   }
   return 10 * power;
 }
@@ -71,7 +71,7 @@ std::string shown_time(double seconds, double step) {
   return step < 1 ? format("%g ms", std::round(seconds * 1e6) / 1e3) : format("%g s", seconds);
 }
 
-// The shortest passes get room for their numbers, within bounds.
+// Wide enough for the numbers in the shortest passes, within bounds.
 double drawn_width(const Simulation& simulation) {
   double shortest = simulation.seconds;
   for (const auto& spans : simulation.spans) {
@@ -89,11 +89,11 @@ void draw_legend(std::ostringstream& out, const Schedule& schedule, int64_t chun
       return std::ranges::any_of(actions, [&](const Action& action) { return action.pass == pass; });
     });
     if (!used) continue;
-    for (int64_t own = 0; own < chunks_of_rank; ++own, x += 14) {
+    for (int64_t local_chunk = 0; local_chunk < chunks_of_rank; ++local_chunk, x += 14) {
       out << format("<rect x=\"%.1f\" y=\"32\" width=\"14\" height=\"14\" fill=\"%s\"/>\n", x,
-                    colour(pass, own, chunks_of_rank).c_str());
+                    color(pass, local_chunk, chunks_of_rank).c_str());
     }
-    const std::string name = look_of(pass).name;
+    const std::string name = style_of(pass).name;
     out << format("<text x=\"%.1f\" y=\"43\">%s</text>\n", x + 5, name.c_str());
     x += 26 + 7.0 * static_cast<double>(name.size());
   }
@@ -112,12 +112,12 @@ void draw_rank(std::ostringstream& out, const Schedule& schedule, const Simulati
     const Span span = simulation.spans[rank][i];
     const double x = kLeft + span.start * scale, width = (span.end - span.start) * scale;
     out << format("<g><title>chunk %ld, %s, micro-batch %ld: %s to %s</title>", action.chunk,
-                  look_of(action.pass).name, action.micro_batch, shown_time(span.start, end).c_str(),
+                  style_of(action.pass).name, action.micro_batch, shown_time(span.start, end).c_str(),
                   shown_time(span.end, end).c_str());
     out << format(
         "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\" stroke=\"#333333\" "
         "stroke-width=\"0.6\"/>",
-        x, y, width, kRow, colour(action.pass, action.chunk / ranks, chunks_of_rank).c_str());
+        x, y, width, kRow, color(action.pass, action.chunk / ranks, chunks_of_rank).c_str());
     const std::string number = std::to_string(action.micro_batch);
     if (width > kDigit * static_cast<double>(number.size()) + 2)
       out << format("<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>", x + width / 2, y + 20,

@@ -1,6 +1,7 @@
 #include "perf/step_benchmark.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <cmath>
@@ -28,22 +29,22 @@ at::Tensor random_samples(const Config& config, int64_t count, at::Device device
   return at::randint(config.model.vocab_size, {count, t.micro_batch, t.sequence + 1}, options);
 }
 
-// The forward pass of a micro-batch, as a step runs it where gradients are on.
-double forward_ms(const Transformer& model, const Position& position) {
+// Milliseconds of a micro-batch's forward pass, with gradients if enabled.
+double forward_ms(const Transformer& model, const ForwardContext& position) {
   const auto& config = model.config();
   const auto device = model.device();
   const auto tokens = random_samples(config, 1, device)[0].slice(1, 1).contiguous().to(device);
-  wait_for(device);
+  synchronize(device);
   const auto begin = Clock::now();
   const auto output = model.forward(tokens, position, config.train.recompute);
-  wait_for(device);
+  synchronize(device);
   return milliseconds_since(begin);
 }
 
-// What `hero train` does in a step, less its logs, on random tokens.
-class Training {
+// A step of `hero train` without logging, on random tokens.
+class TrainingWorkload {
  public:
-  Training(const Config& config, at::Device device)
+  TrainingWorkload(const Config& config, at::Device device)
       : config_(config),
         model_(config, device),
         optimizer_(model_.parameters(), config.optim),
@@ -71,7 +72,7 @@ class Training {
   }
 
  private:
-  Position position(int64_t micro_batch) const {
+  ForwardContext position(int64_t micro_batch) const {
     const auto& t = config_.train;
     return {true, static_cast<uint64_t>(t.seed), steps_, micro_batch * t.micro_batch * t.sequence};
   }
@@ -84,10 +85,10 @@ class Training {
   int64_t steps_ = 0;
 };
 
-// Forward passes alone: weights in the run's type, and nothing is kept for a backward pass.
-class Forward {
+// Forward passes only: weights in train.dtype, nothing saved for a backward pass.
+class ForwardWorkload {
  public:
-  Forward(const Config& config, at::Device device) : model_(config, device) {}
+  ForwardWorkload(const Config& config, at::Device device) : model_(config, device) {}
 
   void measure(StepCosts& costs) { costs.forward_ms.push_back(step_ms()); }
 
@@ -102,38 +103,39 @@ class Forward {
 
 constexpr double kMiB = 1 << 20;
 
-template <typename Work>
+template <typename Workload>
 StepCosts measure(const Config& config, at::Device device, const StepOptions& options,
                   const std::function<void()>& on_step) {
-  std::optional<Work> work;
-  int64_t held = 0;
+  std::optional<Workload> workload;
+  int64_t initial_bytes = 0;
   {
-    const TensorLedger ledger;
-    work.emplace(config, device);
-    held = ledger.live();
+    const TensorMemoryTracker tracker;
+    workload.emplace(config, device);
+    initial_bytes = tracker.live();
   }
   StepCosts costs, unused;
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
-    work->measure(i < options.warmup ? unused : costs);
+    workload->measure(i < options.warmup ? unused : costs);
     on_step();
   }
   costs.peak_memory_mib = peak_memory_mib(device);
-  for (int64_t i = 0; i < observed_steps(options.steps); ++i) {
-    const TensorLedger ledger;
-    const RouterClock clock(device);
-    work->step_ms();
-    if (clock.calls() > 0) costs.router_ms.push_back(clock.seconds() * 1e3);
-    costs.tensor_peak_mib = std::max(costs.tensor_peak_mib, static_cast<double>(held + ledger.peak()) / kMiB);
+  for (int64_t i = 0; i < profiled_steps(options.steps); ++i) {
+    const TensorMemoryTracker tracker;
+    const RouterTimer timer(device);
+    workload->step_ms();
+    if (timer.calls() > 0) costs.router_ms.push_back(timer.seconds() * 1e3);
+    costs.tensor_peak_mib =
+        std::max(costs.tensor_peak_mib, static_cast<double>(initial_bytes + tracker.peak()) / kMiB);
     on_step();
   }
-  if (!device.is_cpu()) costs.tensor_peak_mib = costs.peak_memory_mib;  // its tensors' it is
-  costs.product_rate = gemm_rate(train_dtype(config), device);
+  if (!device.is_cpu()) costs.tensor_peak_mib = costs.peak_memory_mib;  // already counts tensors only
+  costs.gemm_flops = gemm_flops_per_second(train_dtype(config), device);
   return costs;
 }
 
 }  // namespace
 
-int64_t observed_steps(int64_t steps) { return (steps + 1) / 2; }
+int64_t profiled_steps(int64_t steps) { return (steps + 1) / 2; }
 
 StepCosts measure_steps(const Config& config, const StepOptions& options,
                         const std::function<void()>& on_step) {
@@ -141,8 +143,8 @@ StepCosts measure_steps(const Config& config, const StepOptions& options,
   if (device.is_cuda()) use_deterministic_algorithms();
   prepare_process(config);
   at::manual_seed(static_cast<uint64_t>(config.train.seed));
-  return options.forward ? measure<Forward>(config, device, options, on_step)
-                         : measure<Training>(config, device, options, on_step);
+  return options.forward ? measure<ForwardWorkload>(config, device, options, on_step)
+                         : measure<TrainingWorkload>(config, device, options, on_step);
 }
 
 }  // namespace hero

@@ -25,13 +25,13 @@ namespace fs = std::filesystem;
   throw RunError("hero bench step: " + what + ": " + std::strerror(reason));
 }
 
-// A configuration as a file while this lives.
+// A temporary configuration file.
 class ConfigFile {
  public:
   explicit ConfigFile(const Config& config) {
     std::string name = (fs::temp_directory_path() / "hero-bench-XXXXXX.toml").string();
     const int descriptor = ::mkstemps(name.data(), 5);
-    if (descriptor < 0) fail(name + " cannot be made", errno);
+    if (descriptor < 0) fail(name + " cannot be created", errno);
     ::close(descriptor);
     path_ = name;
     write_file(path_, dump(config));
@@ -46,17 +46,17 @@ class ConfigFile {
   std::string path_;
 };
 
-// A child process whose stdout is read here.
+// A child process whose stdout is read through a pipe.
 class Child {
  public:
-  explicit Child(std::vector<std::string> words) {
+  explicit Child(std::vector<std::string> command) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail("no pipe", errno);
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail("cannot create a pipe", errno);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
+    for (auto& word : command) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     const int failed = ::posix_spawn(&process_, arguments[0], &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -64,7 +64,7 @@ class Child {
     out_.reset(::fdopen(ends[0], "r"));
     if (failed) fail("cannot be started", failed);
   }
-  // Without a reader it ends at its next line.
+  // Closes the pipe, which ends the child at its next line.
   ~Child() {
     out_.reset();
     if (process_ > 0) wait();
@@ -72,7 +72,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// False at the end.
+  /// False at the end of the stream.
   bool read(std::string& line) {
     line.clear();
     for (int c; (c = std::getc(out_.get())) != EOF;) {
@@ -82,7 +82,7 @@ class Child {
     return false;
   }
 
-  /// Its exit status, 128 + n after signal n.
+  /// Returns the exit status; 128 + n after signal n.
   int wait() {
     int status = 0;
     while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) {
@@ -112,7 +112,7 @@ void write_steps(const Config& config, const StepOptions& options) {
                             {"router_ms", costs.router_ms},
                             {"peak_memory_mib", costs.peak_memory_mib},
                             {"tensor_peak_mib", costs.tensor_peak_mib},
-                            {"product_rate", costs.product_rate}})
+                            {"product_rate", costs.gemm_flops}})
                           .dump()
                           .c_str());
 }
@@ -120,17 +120,17 @@ void write_steps(const Config& config, const StepOptions& options) {
 StepCosts measure_in_child(const Config& config, const StepOptions& options,
                            const std::function<void()>& on_step) {
   const ConfigFile file(config);
-  std::vector<std::string> words = {fs::read_symlink("/proc/self/exe").string(),
-                                    "bench",
-                                    "step",
-                                    "--config",
-                                    file.path(),
-                                    "--steps",
-                                    std::to_string(options.steps),
-                                    "--warmup",
-                                    std::to_string(options.warmup)};
-  if (options.forward) words.push_back("--forward");
-  Child child(std::move(words));
+  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(),
+                                      "bench",
+                                      "step",
+                                      "--config",
+                                      file.path(),
+                                      "--steps",
+                                      std::to_string(options.steps),
+                                      "--warmup",
+                                      std::to_string(options.warmup)};
+  if (options.forward) command.push_back("--forward");
+  Child child(std::move(command));
   StepCosts costs;
   bool complete = false;
   for (std::string line; child.read(line);) {
@@ -144,11 +144,11 @@ StepCosts measure_in_child(const Config& config, const StepOptions& options,
              .router_ms = found.at("router_ms"),
              .peak_memory_mib = found.at("peak_memory_mib"),
              .tensor_peak_mib = found.at("tensor_peak_mib"),
-             .product_rate = found.at("product_rate")};
+             .gemm_flops = found.at("product_rate")};
     complete = true;
   }
   if (const int status = child.wait(); status != 0 || !complete) {
-    throw RunError("hero bench step: a " + config.router.kind + " model's process left with status " +
+    throw RunError("hero bench step: process of the " + config.router.kind + " model exited with status " +
                    std::to_string(status));
   }
   return costs;

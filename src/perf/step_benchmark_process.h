@@ -1,15 +1,15 @@
 #pragma once
-// `hero bench step` in a process of its own, because the highest resident memory is a process's. It writes
-// JSON lines: {"step": n} after every step, and in the end the samples.
+// `hero bench step` in a separate process, because peak resident memory is per process. Writes JSON lines:
+// {"step": n} after every step, then the samples.
 #include "perf/step_benchmark.h"
 
 namespace hero {
 
-/// What `hero bench step` does: measures here, writes the lines to stdout.
+/// Implements `hero bench step`: measures in this process and writes the lines to stdout.
 void write_steps(const Config& config, const StepOptions& options);
 
-/// Runs the same in a child process of this program; `on_step` hears of each of its steps. RunError with the
-/// child's status where it fails; its own message is on stderr by then.
+/// Runs write_steps in a child process and calls `on_step` after each step. RunError with the child's status
+/// if it fails, after the child's own message on stderr.
 StepCosts measure_in_child(const Config& config, const StepOptions& options,
                            const std::function<void()>& on_step);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Seconds of a training step from two rates of a machine: matrix products by their operations, everything
-// else by the bytes that pass through memory.
+// Predicted time of a training step from two rates of a machine: FLOP/s for matrix products, memory bandwidth
+// for everything else.
 #include <string>
 #include <vector>
 
@@ -8,23 +8,23 @@
 
 namespace hero {
 
-/// What a machine does in a second.
+/// Throughput per second.
 struct Rates {
-  double operations = 0;  ///< of matrix products in the run's type
-  double bytes = 0;       ///< read and written; 0: not known, and nothing but products is predicted
+  double operations = 0;  ///< of matrix products in train.dtype
+  double bytes = 0;       ///< read and written; 0: unknown, only matrix products are predicted
 };
 
-/// Of train.device, with as many threads as the run: gemm_rate, and copying 256 MiB (a GPU: 2 GiB), read and
-/// written.
+/// Measures train.device with train.threads threads: gemm_flops_per_second, and the bandwidth of copying 256
+/// MiB (GPU: 2 GiB), read plus written.
 Rates measure_rates(const Config& config);
 
-struct TimePart {
+struct TimeItem {
   std::string name;
   double seconds = 0;
 };
 
-/// By part: the products of model_parts (the forward ones twice with train.recompute), then activations and
-/// their gradients, weights and their gradients, and the optimizer as bytes.
-std::vector<TimePart> step_time(const Config& config, const Rates& rates);
+/// By category: the matrix products of model_costs (the forward ones twice with train.recompute), then
+/// activations and their gradients, weights and their gradients, and the optimizer as bytes.
+std::vector<TimeItem> step_time(const Config& config, const Rates& rates);
 
 }  // namespace hero

@@ -14,15 +14,15 @@ using json = nlohmann::ordered_json;
 json cost_of(const Config& config) {
   double parameters = 0, active = 0, exact = 0, paper = 0, router_exact = 0, router_paper = 0;
   const auto tokens = static_cast<double>(config.train.global_batch * config.train.sequence);
-  for (const auto& part : model_parts(config)) {
-    const double operations = (part.forward + part.backward) * tokens;
-    parameters += part.parameters;
-    active += part.active;
+  for (const auto& item : model_costs(config)) {
+    const double operations = (item.forward + item.backward) * tokens;
+    parameters += item.parameters;
+    active += item.active;
     exact += operations;
-    paper += part.paper * tokens;
-    if (part.name != kRouterPart && part.name != kHistoryPart) continue;
+    paper += item.paper * tokens;
+    if (item.name != kRouterCost && item.name != kHistoryCost) continue;
     router_exact += operations;
-    router_paper += part.paper * tokens;
+    router_paper += item.paper * tokens;
   }
   return {{"parameters", parameters},
           {"active_parameters", active},

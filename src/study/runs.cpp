@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "hf/resolve.h"
-#include "io/child.h"
+#include "io/child_process.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/step_progress.h"
@@ -38,15 +38,15 @@ bool evaluated(const StudyRun& run) {
   return found.is_object() && found.value("step", int64_t{-1}) == run.config.train.steps;
 }
 
-// One run on its way: training, then evaluation.
-class Active {
+// A run in progress: training, then evaluation.
+class ActiveRun {
  public:
-  explicit Active(const StudyRun& run) : run_(&run), child_(start()) {}
+  explicit ActiveRun(const StudyRun& run) : run_(&run), child_(start()) {}
 
   const StudyRun& run() const { return *run_; }
   void stop() const { child_.send(SIGTERM); }
 
-  /// The status with which the run came to its end; nothing while it goes on.
+  /// Exit status of the finished run; nullopt while it is in progress.
   std::optional<int> poll() {
     const auto status = child_.status();
     if (!status || *status != 0 || evaluated(*run_) || stop_signal()) return status;
@@ -56,24 +56,24 @@ class Active {
   }
 
  private:
-  Child start() {
+  ChildProcess start() {
     evaluating_ = trained(*run_);
-    return Child(evaluating_ ? run_->evaluate : run_->train, log_of(*run_));
+    return ChildProcess(evaluating_ ? run_->evaluate : run_->train, log_of(*run_));
   }
 
   const StudyRun* run_;
   bool evaluating_ = false;
-  Child child_;
+  ChildProcess child_;
 };
 
-// Progress lines end in a carriage return.
+// Progress lines end with a carriage return.
 std::string last_line(const fs::path& file) {
   std::string text = read_file(file.string());
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   return text.substr(text.find_last_of("\r\n") + 1);
 }
 
-// Reads only what has come to a metrics file since it was last asked.
+// Counts steps in a metrics file; reads only what was appended since the last call.
 class StepCounter {
  public:
   explicit StepCounter(const StudyRun& run) : path_(run.folder / "metrics.jsonl") {}
@@ -82,7 +82,7 @@ class StepCounter {
     std::ifstream file(path_, std::ios::binary | std::ios::ate);
     if (!file) return steps_;
     const auto size = static_cast<int64_t>(file.tellg());
-    if (size < read_) read_ = steps_ = 0;  // cut back by a run that goes on
+    if (size < read_) read_ = steps_ = 0;  // truncated by a resumed run
     file.seekg(read_);
     std::string added(static_cast<size_t>(size - read_), '\0');
     file.read(added.data(), static_cast<std::streamsize>(added.size()));
@@ -96,7 +96,7 @@ class StepCounter {
   int64_t read_ = 0, steps_ = 0;
 };
 
-std::string names_of(const std::deque<Active>& active) {
+std::string joined_names(const std::deque<ActiveRun>& active) {
   std::string names;
   for (const auto& one : active) names += (names.empty() ? "" : ", ") + one.run().name;
   return names;
@@ -133,19 +133,19 @@ std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<
   return runs;
 }
 
-void check_present(const StudyRun& run) {
+void check_existing_run(const StudyRun& run) {
   const auto path = run.folder / "config.toml";
   if (!fs::exists(path)) return;
-  const Config own = load_config({path.string()}, {});
-  Config asked = run.config;
-  if (asked.model.vocab_size == 0) asked.model.vocab_size = own.model.vocab_size;
-  for (const auto& difference : differences(own, asked)) {
-    const bool free = std::ranges::any_of(
+  const Config existing = load_config({path.string()}, {});
+  Config expected = run.config;
+  if (expected.model.vocab_size == 0) expected.model.vocab_size = existing.model.vocab_size;
+  for (const auto& difference : differences(existing, expected)) {
+    const bool may_differ = std::ranges::any_of(
         std::initializer_list<const char*>{"train.threads:", "train.device:", "checkpoint."},
         [&](const char* prefix) { return difference.starts_with(prefix); });
-    if (!free) {
+    if (!may_differ) {
       throw UserError(path.string() + ": the run was started with different settings (" + difference +
-                      "); expected this study's configuration, or another --out");
+                      "); expected this study's configuration or a different --out");
     }
   }
 }
@@ -171,18 +171,18 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
                         {.start = done(),
                          .rate_unit = "tok",
                          .rate_per_item = static_cast<double>(train.global_batch * train.sequence)});
-  std::deque<Active> active;
+  std::deque<ActiveRun> active;
   int failed = 0;
-  bool told = false;
+  bool stopping = false;
   while (!active.empty() || (!waiting.empty() && !failed && !stop_signal())) {
     while (!waiting.empty() && !failed && !stop_signal() && static_cast<int64_t>(active.size()) < jobs) {
       fs::create_directories(waiting.front()->folder.parent_path());
       active.emplace_back(*waiting.front());
       waiting.pop_front();
     }
-    if (stop_signal() && !told) {
+    if (stop_signal() && !stopping) {
       for (const auto& one : active) one.stop();
-      told = true;
+      stopping = true;
     }
     for (auto one = active.begin(); one != active.end();) {
       const auto status = one->poll();
@@ -196,12 +196,12 @@ int train_all(const std::vector<StudyRun>& runs, int64_t jobs) {
       }
       one = active.erase(one);
     }
-    progress.update(done(), names_of(active));
+    progress.update(done(), joined_names(active));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   progress.finish();
   if (!stop_signal()) return failed;
-  std::fprintf(stderr, "stopped by signal %d, every run saved; the same command resumes them\n",
+  std::fprintf(stderr, "stopped by signal %d, all runs saved; the same command resumes them\n",
                stop_signal());
   return 128 + stop_signal();
 }

@@ -1,5 +1,5 @@
 #pragma once
-// A study's training runs: which there are, which are finished, and how the others are brought to their end.
+// The training runs of a study: list, state, and execution in child processes.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct StudyOptions {
   std::vector<std::string> variants, flags, data, held_out;
   int64_t seeds = 1;
   int64_t jobs = 1;
-  int64_t threads = 0;  ///< of each run; 0: the cores' share
+  int64_t threads = 0;  ///< per run; 0: cores / jobs
 };
 
 /// One variant under one seed, trained in OUT/seed-SEED/NAME.
@@ -21,23 +21,23 @@ struct StudyRun {
   std::string name;  ///< "seed-SEED/NAME"
   std::filesystem::path folder;
   Config config;
-  std::vector<std::string> train, evaluate;  ///< the program's words; no words: no evaluation
+  std::vector<std::string> train, evaluate;  ///< command-line arguments of hero; empty: no evaluation
 };
 
-/// All runs, seed by seed, so that every variant has as many as any other for most of the time. Seeds are
-/// train.seed and those after it. Variants that are another's model have no runs of their own.
+/// All runs in order of seeds, so that variants progress evenly. Seeds start at train.seed. Variants with
+/// same_as have no runs of their own.
 std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<Variant>& variants);
 
-/// UserError where a folder holds a run of another configuration; train.threads, train.device and
+/// UserError if the folder contains a run with a different configuration; train.threads, train.device and
 /// checkpoint.* may differ.
-void check_present(const StudyRun& run);
+void check_existing_run(const StudyRun& run);
 
-/// Whether it is trained to its last step, and evaluated if it is to be.
+/// Whether the run is trained to its last step and, if requested, evaluated.
 bool finished(const StudyRun& run);
 
-/// Brings all runs to their end, `jobs` of them at a time, with one progress line for all. Returns 0; 128 + n
-/// after signal n, when every run has saved; or, after the runs beside it have come to their end, the status
-/// of the first that failed.
+/// Completes all runs, `jobs` at a time, with one progress line. Returns 0; 128 + n after signal n, once
+/// every run has saved a checkpoint; or the status of the first failed run, once the active runs have
+/// finished.
 int train_all(const std::vector<StudyRun>& runs, int64_t jobs);
 
 }  // namespace hero

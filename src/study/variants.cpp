@@ -18,18 +18,18 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   return all;
 }
 
-// Without what a baseline's router does not read.
-RouterConfig read_by_baseline(const RouterConfig& router) {
-  RouterConfig left = router, unread;
-  left.window = unread.window;
-  left.scale = unread.scale;
-  left.eps = unread.eps;
-  left.init = unread.init;
-  left.detach = unread.detach;
-  left.history = unread.history;
-  left.stages = unread.stages;
-  left.stage_sizes = unread.stage_sizes;
-  return left;
+// Resets the keys that a baseline router does not read.
+RouterConfig without_history_keys(const RouterConfig& router) {
+  RouterConfig result = router, defaults;
+  result.window = defaults.window;
+  result.scale = defaults.scale;
+  result.eps = defaults.eps;
+  result.init = defaults.init;
+  result.detach = defaults.detach;
+  result.history = defaults.history;
+  result.stages = defaults.stages;
+  result.stage_sizes = defaults.stage_sizes;
+  return result;
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
     variant.overlay = overlay;
     for (const auto& other : variants) {
       if (other.name == variant.name) {
-        throw UserError("--variants: found " + variant.name + " twice, expected different names");
+        throw UserError("--variants: found " + variant.name + " twice, expected unique names");
       }
     }
     variant.config = load_config({base.string(), overlay.string()}, flags);
@@ -60,8 +60,8 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
 bool same_model(const Config& a, const Config& b) {
   Config left = a, right = b;
   if (a.router.kind == "baseline" && b.router.kind == "baseline") {
-    left.router = read_by_baseline(a.router);
-    right.router = read_by_baseline(b.router);
+    left.router = without_history_keys(a.router);
+    right.router = without_history_keys(b.router);
   } else if (a.router.kind == b.router.kind && all_visible(a) == all_visible(b)) {
     right.router.window = a.router.window;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The models that a study compares: one configuration, and what each variant says over it.
+// The variants that a study compares: a base configuration with an overlay each.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,20 +12,20 @@ struct Variant {
   std::string name;
   std::filesystem::path overlay;
   Config config;
-  std::string same_as;  ///< an earlier variant that trains the same model; empty: none
+  std::string same_as;  ///< earlier variant that trains the same model; empty: none
 };
 
-/// Variants by name (NAME.toml beside `base`, else among the program's own configurations) or as a path to a
-/// TOML file, whose stem is then the name. `flags` count over everything. UserError where there is no such
-/// file, two have one name, or a configuration is refused.
+/// Variants by name (NAME.toml next to `base`, else built-in) or by path to a TOML file, with its stem as
+/// name. `flags` override all files. UserError for a missing file, duplicate names or an invalid
+/// configuration.
 std::vector<Variant> read_variants(const std::filesystem::path& base, const std::vector<std::string>& names,
                                    const std::vector<std::string>& flags);
 
-/// Whether both configurations train one model: what they differ in is not read, or leaves every S(l) the
-/// same, as a window does that is no shorter than the stage.
+/// Whether both configurations train the same model: their differences are not read, or leave every S(l)
+/// unchanged, like a window that is not shorter than the stage.
 bool same_model(const Config& a, const Config& b);
 
-/// Routers whose S(l) is shorter than without the window.
+/// Number of routers whose S(l) is truncated by the window.
 int64_t layers_cut(const Config& config);
 
 }  // namespace hero

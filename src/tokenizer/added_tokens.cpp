@@ -37,7 +37,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text) const {
 std::vector<AddedTokens::Section> AddedTokens::split(std::string_view text) const {
   if (tokens_.empty()) return {{text, -1}};
   std::vector<Section> sections;
-  std::size_t behind = 0;  // of the last token, with the whitespace it took
+  std::size_t end_of_last = 0;  // of the last token, including stripped whitespace
   for (std::size_t at = 0; at < text.size();) {
     const auto* const token =
         begins_[static_cast<unsigned char>(text[at])] ? longest_at(text.substr(at)) : nullptr;
@@ -46,20 +46,20 @@ std::vector<AddedTokens::Section> AddedTokens::split(std::string_view text) cons
       continue;
     }
     std::size_t begin = at, end = at + token->content.size();
-    at = end;  // whatever the token takes along, the search goes on here
+    at = end;  // continue the search here, regardless of stripping
     if (token->single_word) {
-      const std::size_t beside = std::min<std::size_t>(begin, 4);  // a character's bytes at most
-      if (word_characters_.suffix(text.substr(begin - beside, beside)) > 0 ||
+      const std::size_t before = std::min<std::size_t>(begin, 4);  // a character has at most 4 bytes
+      if (word_characters_.suffix(text.substr(begin - before, before)) > 0 ||
           word_characters_.prefix(text.substr(end, 4)) > 0)
         continue;
     }
-    if (token->lstrip) begin = std::max(behind, begin - spaces_.suffix(text.substr(0, begin)));
+    if (token->lstrip) begin = std::max(end_of_last, begin - spaces_.suffix(text.substr(0, begin)));
     if (token->rstrip) end += spaces_.prefix(text.substr(end));
-    if (behind < begin) sections.push_back({text.substr(behind, begin - behind), -1});
+    if (end_of_last < begin) sections.push_back({text.substr(end_of_last, begin - end_of_last), -1});
     sections.push_back({text.substr(begin, end - std::min(begin, end)), token->id});
-    behind = end;
+    end_of_last = end;
   }
-  if (behind < text.size()) sections.push_back({text.substr(behind), -1});
+  if (end_of_last < text.size()) sections.push_back({text.substr(end_of_last), -1});
   return sections;
 }
 

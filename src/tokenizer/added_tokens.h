@@ -1,4 +1,4 @@
-// Tokens that are looked for in the text itself, before anything is normalised or split.
+// Added tokens, matched in the text before normalization and pre-tokenization.
 #pragma once
 #include <bitset>
 #include <cstdint>
@@ -14,30 +14,30 @@ namespace hero {
 struct AddedToken {
   std::string content;
   int32_t id = -1;
-  bool single_word = false;  // not beside a letter, digit or the like
-  bool lstrip = false;       // takes the whitespace before it along
-  bool rstrip = false;       // and behind it
-  bool normalized = false;   // is looked for, normalised, in normalised text
-  bool special = false;      // invisible when decoded
+  bool single_word = false;  // only matches as a whole word
+  bool lstrip = false;       // includes preceding whitespace
+  bool rstrip = false;       // includes following whitespace
+  bool normalized = false;   // matches in normalized text
+  bool special = false;      // omitted by decode
 };
 
 class AddedTokens {
  public:
-  /// Looks for every token by its content as it stands here.
+  /// Matches every token by its content, unmodified.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   struct Section {
     std::string_view text;
-    int32_t id;  // of a token, or -1 for text between tokens
+    int32_t id;  // token id, or -1 for text between tokens
   };
-  /// `text` from left to right: of the tokens that begin leftmost, the longest. Without tokens one section.
+  /// Splits `text` at added tokens, leftmost-longest. Without tokens: one section.
   std::vector<Section> split(std::string_view text) const;
 
  private:
   const AddedToken* longest_at(std::string_view text) const;
 
   std::vector<AddedToken> tokens_;
-  std::bitset<256> begins_;                       // by byte: some token begins with it
+  std::bitset<256> begins_;                       // by byte: a token begins with it
   std::unordered_map<uint64_t, uint32_t> edges_;  // by node << 8 | byte
   std::vector<int32_t> ends_;                     // by node: the token that ends there, or -1
   CharacterSet spaces_, word_characters_;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kNoPair = std::numeric_limits<uint64_t>::max();
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
-constexpr std::size_t kShort = 64;  // up to here looking at every pair again is faster than a heap
+constexpr std::size_t kShort = 64;  // up to this length, a linear scan is faster than a heap
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -31,7 +31,7 @@ BpeMerges::BpeMerges(const std::array<int32_t, 256>& bytes, const std::vector<Me
     const uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
     std::size_t slot = slot_of(pair, shift_);
     while (table_[slot].pair != kNoPair && table_[slot].pair != pair) slot = (slot + 1) & (slots - 1);
-    table_[slot] = {pair, rank, merges[rank].joined};
+    table_[slot] = {pair, rank, merges[rank].merged};
   }
 }
 
@@ -48,21 +48,21 @@ void BpeMerges::encode(std::string_view word, std::vector<int32_t>& ids) const {
   symbols(word, ids);
   const std::size_t count = ids.size() - before;
   int32_t* const first = ids.data() + before;
-  ids.resize(before + (count <= kShort ? join_short(first, count) : join_long(first, count)));
+  ids.resize(before + (count <= kShort ? merge_short(first, count) : merge_long(first, count)));
 }
 
 void BpeMerges::symbols(std::string_view word, std::vector<int32_t>& ids) const {
-  bool behind_unknown = false;
+  bool after_unknown = false;
   for (const char c : word) {
     const int32_t id = bytes_[static_cast<unsigned char>(c)];
     if (id >= 0) ids.push_back(id);
-    if (id < 0 && unknown_ >= 0 && !(behind_unknown && fuse_unknown_)) ids.push_back(unknown_);
-    behind_unknown = id < 0;
+    if (id < 0 && unknown_ >= 0 && !(after_unknown && fuse_unknown_)) ids.push_back(unknown_);
+    after_unknown = id < 0;
   }
 }
 
-// Joins in place; the number of symbols that are left.
-std::size_t BpeMerges::join_short(int32_t* ids, std::size_t count) const {
+// Merges in place and returns the number of remaining symbols.
+std::size_t BpeMerges::merge_short(int32_t* ids, std::size_t count) const {
   std::array<Entry, kShort> pairs;  // pairs[i]: the merge of ids[i] and ids[i + 1]
   const auto look_up = [&](std::size_t i) {
     const Entry* const found = find(ids[i], ids[i + 1]);
@@ -75,7 +75,7 @@ std::size_t BpeMerges::join_short(int32_t* ids, std::size_t count) const {
       if (pairs[i].rank < pairs[best].rank) best = i;
     }
     if (pairs[best].rank == kNoRank) break;
-    ids[best] = pairs[best].joined;
+    ids[best] = pairs[best].merged;
     std::copy(ids + best + 2, ids + count, ids + best + 1);
     std::copy(pairs.begin() + best + 1, pairs.begin() + count - 1, pairs.begin() + best);
     --count;
@@ -85,13 +85,13 @@ std::size_t BpeMerges::join_short(int32_t* ids, std::size_t count) const {
   return count;
 }
 
-// The same with a heap. An entry of the heap is out of date when its pair no longer stands where it was.
-std::size_t BpeMerges::join_long(int32_t* ids, std::size_t count) const {
+// The same with a heap. A heap entry is stale if its position no longer holds its pair.
+std::size_t BpeMerges::merge_long(int32_t* ids, std::size_t count) const {
   struct Candidate {
     uint32_t rank;
     std::size_t at;
     uint64_t pair;
-    int32_t joined;
+    int32_t merged;
     bool operator>(const Candidate& other) const {
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
@@ -102,11 +102,11 @@ std::size_t BpeMerges::join_long(int32_t* ids, std::size_t count) const {
   const auto look_up = [&](std::size_t at) {
     if (next[at] == count) return;
     if (const Entry* const found = find(ids[at], ids[next[at]]))
-      candidates.push({found->rank, at, found->pair, found->joined});
+      candidates.push({found->rank, at, found->pair, found->merged});
   };
   for (std::size_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // of the first: never used
+    previous[i] = i - 1;  // unused for the first symbol
   }
   for (std::size_t i = 0; i < count; ++i) look_up(i);
   while (!candidates.empty()) {
@@ -114,7 +114,7 @@ std::size_t BpeMerges::join_long(int32_t* ids, std::size_t count) const {
     candidates.pop();
     const std::size_t at = best.at;
     if (ids[at] == kGone || next[at] == count || pair_of(ids[at], ids[next[at]]) != best.pair) continue;
-    ids[at] = best.joined;
+    ids[at] = best.merged;
     ids[next[at]] = kGone;
     next[at] = next[next[at]];
     if (next[at] != count) previous[next[at]] = at;

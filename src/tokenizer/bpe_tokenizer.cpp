@@ -14,7 +14,7 @@ BpeTokenizer::BpeTokenizer(const std::string& json, const std::string& name)
 
 BpeTokenizer::BpeTokenizer(TokenizerJson json, const std::string& name)
     : ids_(json.vocab), normalizer_(json.normalizer), pre_tokenizer_(std::move(json.pre_tokenizer)) {
-  const auto bytes_of = [](const std::string& piece) { return bytes_of_letters(piece).value_or(piece); };
+  const auto bytes_of = [](const std::string& piece) { return unicode_to_bytes(piece).value_or(piece); };
   const auto place = [&](const std::string& piece, int32_t id, const std::string& text) {
     const std::size_t size = std::max(pieces_.size(), static_cast<std::size_t>(id) + 1);
     pieces_.resize(size);
@@ -25,19 +25,19 @@ BpeTokenizer::BpeTokenizer(TokenizerJson json, const std::string& name)
   for (const auto& [piece, id] : json.vocab) {
     place(piece, id, bytes_of(piece));
     if (!json.ignore_merges) continue;
-    if (const auto word = bytes_of_letters(piece)) words_.emplace(*word, id);
+    if (const auto word = unicode_to_bytes(piece)) words_.emplace(*word, id);
   }
 
   std::array<int32_t, 256> bytes;
   for (int byte = 0; byte < 256; ++byte) {
-    const auto found = json.vocab.find(byte_letters()[byte]);
+    const auto found = json.vocab.find(bytes_to_unicode()[byte]);
     bytes[byte] = found == json.vocab.end() ? -1 : found->second;
   }
   const bool every_byte = std::find(bytes.begin(), bytes.end(), -1) == bytes.end();
   const auto unknown = json.vocab.find(json.unknown);
   if (!every_byte && !json.unknown.empty() && unknown == json.vocab.end()) {
     throw UserError(name + ": model.unk_token: found \"" + json.unknown +
-                    "\", expected a piece of model.vocab, which lacks letters of bytes");
+                    "\", expected a piece of model.vocab, which does not cover all bytes");
   }
   merges_ = std::make_unique<BpeMerges>(
       bytes, json.merges, unknown == json.vocab.end() ? -1 : unknown->second, json.fuse_unknown);
@@ -100,12 +100,12 @@ std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 int32_t BpeTokenizer::eos_id() const {
-  for (const char* const usual : {"<|endoftext|>", "<|end_of_text|>",
-                                  "<\xEF\xBD\x9C"
-                                  "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
-                                  "</s>", "<|im_end|>"}) {
-    if (std::find(added_contents_.begin(), added_contents_.end(), usual) != added_contents_.end())
-      return ids_.at(usual);
+  for (const char* const common : {"<|endoftext|>", "<|end_of_text|>",
+                                   "<\xEF\xBD\x9C"
+                                   "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+                                   "</s>", "<|im_end|>"}) {
+    if (std::find(added_contents_.begin(), added_contents_.end(), common) != added_contents_.end())
+      return ids_.at(common);
   }
   return -1;
 }

@@ -1,6 +1,6 @@
-// Hugging Face tokenizer.json files with byte-level BPE (GPT-2, Qwen, Llama 3, DeepSeek V3). The ids are
-// those of tokenizers' `encode(text, add_special_tokens=False)`: added tokens that the text spells become
-// their ids. Characters that Unicode assigned after version 14.0 (PCRE2 10.42's) may be split otherwise.
+// Hugging Face tokenizer.json files with byte-level BPE (GPT-2, Qwen, Llama 3, DeepSeek V3). Ids equal those
+// of tokenizers' `encode(text, add_special_tokens=False)`, which matches added tokens in the text. Characters
+// added after Unicode 14.0 (the version of PCRE2 10.42) may be split differently.
 #pragma once
 #include <array>
 #include <memory>
@@ -19,7 +19,7 @@ struct TokenizerJson;
 
 class BpeTokenizer : public TokenizerBackend {
  public:
-  /// `json`: the content of the file; `name` stands for it in messages. UserError as read_tokenizer_json.
+  /// `json`: contents of the file; `name`: its name in messages. UserError like read_tokenizer_json.
   BpeTokenizer(const std::string& json, const std::string& name);
 
   void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const override;
@@ -28,11 +28,11 @@ class BpeTokenizer : public TokenizerBackend {
   std::string bytes(int32_t id) const override { return texts_[id]; }
   int32_t bos_id() const override { return -1; }
   int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
-  /// The first of the usual end tokens among the added ones, or -1.
+  /// The first common EOS token among the added tokens, or -1.
   int32_t eos_id() const override;
   bool lossless() const override { return lossless_; }
 
-  /// The id of a piece or added token, as the file writes it.
+  /// The id of a piece or added token, as written in the file.
   std::optional<int32_t> id_of(const std::string& piece) const;
 
  private:
@@ -40,14 +40,14 @@ class BpeTokenizer : public TokenizerBackend {
   void encode_section(std::string_view text, std::vector<int32_t>& ids, WordCache& cache,
                       PreTokenizer::Scratch& scratch) const;
 
-  std::vector<std::string> pieces_;  // by id; "" where there is none
-  std::vector<std::string> texts_;   // by id: the bytes it stands for, "" for special tokens
+  std::vector<std::string> pieces_;  // by id; "" for unused ids
+  std::vector<std::string> texts_;   // by id: decoded bytes, "" for special tokens
   std::unordered_map<std::string, int32_t> ids_;
   TextNormalizer normalizer_;
-  std::unique_ptr<AddedTokens> added_, added_normalized_;  // looked for before and after normalising
+  std::unique_ptr<AddedTokens> added_, added_normalized_;  // matched before and after normalization
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<BpeMerges> merges_;
-  std::unordered_map<std::string, int32_t> words_;  // words that stay whole, as bytes
+  std::unordered_map<std::string, int32_t> words_;  // words that are not merged (ignore_merges), as bytes
   std::vector<std::string> added_contents_;
   bool lossless_ = true;
 };

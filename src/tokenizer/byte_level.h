@@ -1,5 +1,5 @@
-// GPT-2's alphabet: every byte has a letter of its own. Printable Latin-1 characters stand for their own
-// byte, the other 68 bytes are U+0100, U+0101, ... in their order.
+// GPT-2's byte-level alphabet: printable Latin-1 characters represent their own byte, the other 68 bytes are
+// U+0100, U+0101, ... in order.
 #pragma once
 #include <array>
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace hero {
 
-/// The letter of each byte, in UTF-8.
-const std::array<std::string, 256>& byte_letters();
+/// The character of each byte, in UTF-8.
+const std::array<std::string, 256>& bytes_to_unicode();
 
-/// The bytes that the letters of `token` (valid UTF-8) stand for; nothing when it holds another character.
-std::optional<std::string> bytes_of_letters(std::string_view token);
+/// Inverse mapping of `token` (valid UTF-8); nullopt if it contains any other character.
+std::optional<std::string> unicode_to_bytes(std::string_view token);
 
 }  // namespace hero

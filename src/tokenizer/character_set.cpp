@@ -13,7 +13,7 @@ struct CharacterSet::Set {
 CharacterSet::CharacterSet(const std::string& pattern) {
   UErrorCode status = U_ZERO_ERROR;
   auto set = std::make_unique<Set>(Set{icu::UnicodeSet(icu::UnicodeString::fromUTF8(pattern), status)});
-  if (U_FAILURE(status)) throw RunError("ICU knows no characters " + pattern + ": " + u_errorName(status));
+  if (U_FAILURE(status)) throw RunError("ICU: invalid character set " + pattern + ": " + u_errorName(status));
   set->characters.freeze();
   set_ = std::move(set);
 }

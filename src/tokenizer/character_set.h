@@ -7,18 +7,18 @@
 
 namespace hero {
 
-/// A set of characters by their Unicode properties, as ICU writes them ("[:White_Space:]").
+/// A set of characters defined by an ICU pattern of Unicode properties ("[:White_Space:]").
 class CharacterSet {
  public:
   explicit CharacterSet(const std::string& pattern);
   CharacterSet(CharacterSet&&) noexcept;
   ~CharacterSet();
 
-  /// The length of the longest prefix of `text` (valid UTF-8) within the set, or outside it.
+  /// Length of the longest prefix of `text` (valid UTF-8) within the set, or outside it.
   std::size_t prefix(std::string_view text, bool within = true) const;
-  /// The length of the longest suffix of `text` within the set.
+  /// Length of the longest suffix of `text` within the set.
   std::size_t suffix(std::string_view text) const;
-  /// The [begin, end) of every single character within the set, appended.
+  /// Appends [begin, end) of every character within the set.
   void find(std::string_view text, std::vector<std::pair<std::size_t, std::size_t>>& matches) const;
 
  private:

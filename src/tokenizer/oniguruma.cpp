@@ -11,15 +11,15 @@ namespace hero {
 
 namespace {
 
-// As they stand inside a class.
+// Written for use inside a character class.
 constexpr const char* kSpace =
     "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{"
     "3000}";
-constexpr const char* kNoSpace =
+constexpr const char* kNonSpace =
     "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}"
     "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{D7FF}"
     "\\x{E000}-\\x{10FFFF}";
-// Oniguruma counts the superscripts and fractions of Latin-1 too.
+// Oniguruma includes Latin-1 superscripts and fractions.
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 
 constexpr std::array<std::string_view, 37> kCategories = {
@@ -34,13 +34,13 @@ bool is_category(std::string_view name) {
   return false;
 }
 
-class Translation {
+class PatternTranslator {
  public:
-  Translation(std::string_view pattern, const std::string& name) : pattern_(pattern), name_(name) {}
+  PatternTranslator(std::string_view pattern, const std::string& name) : pattern_(pattern), name_(name) {}
 
   std::string run() {
     ignores_case_.push_back(false);
-    if (accept("(?i)")) {  // at the very start it rules the whole pattern
+    if (accept("(?i)")) {  // at the start, it applies to the whole pattern
       out_ += "(?i)";
       ignores_case_.back() = true;
     }
@@ -49,7 +49,7 @@ class Translation {
   }
 
  private:
-  [[noreturn]] void refuse(std::size_t at, const std::string& found) const {
+  [[noreturn]] void reject(std::size_t at, const std::string& found) const {
     throw UserError(name_ + ": character " + std::to_string(at) + ": found " + found + " in \"" +
                     std::string(pattern_) + "\", which has no exact translation to PCRE2");
   }
@@ -74,7 +74,7 @@ class Translation {
       case '(':
         return open_group();
       case ')':
-        if (ignores_case_.size() == 1) refuse(at_, "\")\" without \"(\"");
+        if (ignores_case_.size() == 1) reject(at_, "\")\" without \"(\"");
         ignores_case_.pop_back();
         break;
       case '^':
@@ -95,16 +95,16 @@ class Translation {
     out_ += c;
   }
 
-  // A character that stands for itself, or an operator that both write alike.
+  // A literal character, or an operator with the same syntax in both.
   void literal() {
     const char c = peek();
     if (ignores_case()) {
-      if (static_cast<unsigned char>(c) >= 0x80) refuse(at_, "a character outside ASCII inside (?i: )");
+      if (static_cast<unsigned char>(c) >= 0x80) reject(at_, "a character outside ASCII inside (?i: )");
       // Oniguruma also matches single characters that fold to two letters: U+FB00 for "ff", U+00DF for "ss".
       const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       const std::string pair = {previous_letter_, lower};
       for (const char* const folded : {"ff", "fi", "fl", "ss", "st"}) {
-        if (pair == folded) refuse(at_ - 1, "\"" + pair + "\" inside (?i: )");
+        if (pair == folded) reject(at_ - 1, "\"" + pair + "\" inside (?i: )");
       }
       previous_letter_ = std::isalpha(static_cast<unsigned char>(lower)) ? lower : '\0';
     }
@@ -114,7 +114,7 @@ class Translation {
 
   void open_group() {
     previous_letter_ = '\0';
-    if (pattern_.substr(at_).starts_with("(*")) refuse(at_, "\"(*\"");
+    if (pattern_.substr(at_).starts_with("(*")) reject(at_, "\"(*\"");
     bool ignores = ignores_case();
     for (const char* const head : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:"}) {
       if (!accept(head)) continue;
@@ -123,14 +123,14 @@ class Translation {
       ignores_case_.push_back(ignores);
       return;
     }
-    if (peek(1) == '?') refuse(at_, "the group \"" + std::string(pattern_.substr(at_, 4)) + "\"");
+    if (peek(1) == '?') reject(at_, "the group \"" + std::string(pattern_.substr(at_, 4)) + "\"");
     ++at_;
-    out_ += "(?:";  // nothing refers to what a group caught
+    out_ += "(?:";  // captures are not used
     ignores_case_.push_back(ignores);
   }
 
-  // {n}, {n,}, {,m}, {n,m}; "{" stands for itself elsewhere. Ruby reads {n}? as {0,1} of {n}, and {n,m}+ as
-  // one or more of {n,m}, both unlike PCRE2.
+  // {n}, {n,}, {,m}, {n,m}; any other "{" is literal. Ruby parses {n}? as (?:{n})? and {n,m}+ as
+  // (?:{n,m})+, unlike PCRE2.
   void interval() {
     std::size_t end = at_ + 1;
     const auto digits = [&] {
@@ -149,7 +149,7 @@ class Translation {
     }
     const std::size_t begin = std::exchange(at_, end + 1);
     if (peek() == '+' || (peek() == '?' && !comma)) {
-      refuse(begin, "\"" + std::string(pattern_.substr(begin, at_ + 1 - begin)) + "\"");
+      reject(begin, "\"" + std::string(pattern_.substr(begin, at_ + 1 - begin)) + "\"");
     }
     out_ += "{" + (least.empty() ? "0" : least) + (comma ? "," : "") + most + "}";
   }
@@ -159,17 +159,17 @@ class Translation {
     const std::size_t begin = at_++;
     out_ += '[';
     if (accept("^")) out_ += '^';
-    if (peek() == ']') refuse(begin, "a class that begins with \"]\"");
+    if (peek() == ']') reject(begin, "a class that begins with \"]\"");
     while (peek() != ']') {
-      if (at_ >= pattern_.size()) refuse(begin, "a class without \"]\"");
-      if (peek() == '[') refuse(at_, "\"[\" inside a class");
-      if (peek() == '&' && peek(1) == '&') refuse(at_, "\"&&\" inside a class");
+      if (at_ >= pattern_.size()) reject(begin, "a class without \"]\"");
+      if (peek() == '[') reject(at_, "\"[\" inside a class");
+      if (peek() == '&' && peek(1) == '&') reject(at_, "\"&&\" inside a class");
       if (peek() == '\\') {
         escape(true);
         continue;
       }
       if (ignores_case() && static_cast<unsigned char>(peek()) >= 0x80)
-        refuse(at_, "a character outside ASCII inside (?i: )");
+        reject(at_, "a character outside ASCII inside (?i: )");
       out_ += pattern_[at_++];
     }
     ++at_;
@@ -179,10 +179,10 @@ class Translation {
   void escape(bool in_class) {
     const std::size_t begin = at_;
     const char c = peek(1);
-    const auto refuse_it = [&] { refuse(begin, "\"\\" + std::string(1, c) + "\""); };
+    const auto reject_escape = [&] { reject(begin, "\"\\" + std::string(1, c) + "\""); };
     const auto write = [&](const std::string& members, bool negated) {
-      if (ignores_case()) refuse_it();
-      if (in_class && negated) refuse_it();
+      if (ignores_case()) reject_escape();
+      if (in_class && negated) reject_escape();
       out_ += in_class ? members : std::string(negated ? "[^" : "[") + members + "]";
     };
     const std::string word = std::string("[") + kWord + "]", no_word = std::string("[^") + kWord + "]";
@@ -192,7 +192,7 @@ class Translation {
         out_ += in_class ? kSpace : std::string("[") + kSpace + "]";
         return;
       case 'S':
-        out_ += in_class ? kNoSpace : std::string("[") + kNoSpace + "]";
+        out_ += in_class ? kNonSpace : std::string("[") + kNonSpace + "]";
         return;
       case 'd':
         return write("\\p{Nd}", false);
@@ -203,11 +203,11 @@ class Translation {
       case 'W':
         return write(kWord, true);
       case 'b':
-        if (in_class) refuse_it();
+        if (in_class) reject_escape();
         out_ += "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
         return;
       case 'B':
-        if (in_class) refuse_it();
+        if (in_class) reject_escape();
         out_ += "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))";
         return;
       case 'p':
@@ -229,18 +229,18 @@ class Translation {
       case 'A':
       case 'z':
       case 'Z':
-        if (in_class) refuse_it();
+        if (in_class) reject_escape();
         break;
       default:
         if (c == '\0' || std::isalnum(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80)
-          refuse_it();
+          reject_escape();
     }
     out_ += std::string("\\") + c;
   }
 
   void property(std::size_t begin, char letter) {
     const std::size_t end = pattern_.find('}', at_);
-    if (peek() != '{' || end == pattern_.npos) refuse(begin, "a property without {name}");
+    if (peek() != '{' || end == pattern_.npos) reject(begin, "a property without {name}");
     std::string name(pattern_.substr(at_ + 1, end - at_ - 1));
     at_ = end + 1;
     bool negated = letter == 'P';
@@ -248,7 +248,7 @@ class Translation {
       negated = !negated;
       name.erase(0, 1);
     }
-    if (ignores_case()) refuse(begin, "a property inside (?i: )");
+    if (ignores_case()) reject(begin, "a property inside (?i: )");
     if (!is_category(name)) name = "sc:" + name;
     out_ += std::string(negated ? "\\P{" : "\\p{") + name + "}";
   }
@@ -265,9 +265,9 @@ class Translation {
     } else {
       take(letter == 'u' ? 4 : 2);
       if (letter == 'u' && digits.size() != 4) digits.clear();
-      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') digits.clear();  // a byte, no character
+      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') digits.clear();  // a byte, not a character
     }
-    if (digits.empty() || ignores_case()) refuse(begin, "\"\\" + std::string(1, letter) + "\"");
+    if (digits.empty() || ignores_case()) reject(begin, "\"\\" + std::string(1, letter) + "\"");
     out_ += "\\x{" + digits + "}";
   }
 
@@ -275,14 +275,14 @@ class Translation {
   const std::string& name_;
   std::size_t at_ = 0;
   std::string out_;
-  std::vector<bool> ignores_case_;  // of the groups that are open
-  char previous_letter_ = '\0';     // inside (?i: ), lower case
+  std::vector<bool> ignores_case_;  // of the open groups
+  char previous_letter_ = '\0';     // inside (?i: ), lowercase
 };
 
 }  // namespace
 
 std::string pcre2_pattern(std::string_view pattern, const std::string& name) {
-  return Translation(pattern, name).run();
+  return PatternTranslator(pattern, name).run();
 }
 
 }  // namespace hero

@@ -13,18 +13,18 @@ struct Piece {
 
 using Behavior = PreTokenizer::Behavior;
 
-// A match joins the piece that was seen just before it, unless that is a match too.
-std::vector<Piece> merge_with_last(const std::vector<Piece>& pieces) {
+// Merges each match into the preceding piece, unless that is also a match.
+std::vector<Piece> merge_into_previous(const std::vector<Piece>& pieces) {
   std::vector<Piece> merged;
-  bool behind_match = false;
+  bool after_match = false;
   for (const auto& piece : pieces) {
-    if (piece.match && !behind_match && !merged.empty()) {
+    if (piece.match && !after_match && !merged.empty()) {
       merged.back().begin = std::min(merged.back().begin, piece.begin);
       merged.back().end = std::max(merged.back().end, piece.end);
     } else {
       merged.push_back(piece);
     }
-    behind_match = piece.match;
+    after_match = piece.match;
   }
   return merged;
 }
@@ -41,7 +41,7 @@ std::vector<Piece> merge_runs(const std::vector<Piece>& pieces) {
   return merged;
 }
 
-std::vector<Piece> behave(std::vector<Piece> pieces, Behavior behavior) {
+std::vector<Piece> apply_behavior(std::vector<Piece> pieces, Behavior behavior) {
   switch (behavior) {
     case Behavior::isolated:
       break;
@@ -51,10 +51,10 @@ std::vector<Piece> behave(std::vector<Piece> pieces, Behavior behavior) {
     case Behavior::contiguous:
       return merge_runs(pieces);
     case Behavior::merged_with_previous:
-      return merge_with_last(pieces);
+      return merge_into_previous(pieces);
     case Behavior::merged_with_next:
       std::reverse(pieces.begin(), pieces.end());
-      pieces = merge_with_last(pieces);
+      pieces = merge_into_previous(pieces);
       std::reverse(pieces.begin(), pieces.end());
       break;
   }
@@ -74,8 +74,8 @@ void PreTokenizer::add_prefix_space() {
 }
 
 void PreTokenizer::split(std::string_view text, Scratch& scratch) const {
-  auto& [words, pieces, matches, made] = scratch;
-  made.clear();
+  auto& [words, pieces, matches, prefixed] = scratch;
+  prefixed.clear();
   words.clear();
   if (!text.empty()) words.push_back(text);
   const auto keep = [&words](std::string_view word) {
@@ -87,29 +87,29 @@ void PreTokenizer::split(std::string_view text, Scratch& scratch) const {
     for (const std::string_view piece : pieces) {
       const auto* const split = std::get_if<Split>(&step);
       if (!split) {
-        words.push_back(piece.front() == ' ' ? piece : made.emplace_back(" " + std::string(piece)));
+        words.push_back(piece.front() == ' ' ? piece : prefixed.emplace_back(" " + std::string(piece)));
         continue;
       }
       matches.clear();
       std::visit([&](const auto& pattern) { pattern.find(piece, matches); }, split->pattern);
-      std::size_t behind = 0;
-      if (split->behavior == Behavior::isolated) {  // the usual one, whatever is a match
+      std::size_t last_end = 0;
+      if (split->behavior == Behavior::isolated) {  // common case; same result for matches and gaps
         for (const auto& [begin, end] : matches) {
-          keep(piece.substr(behind, begin - behind));
+          keep(piece.substr(last_end, begin - last_end));
           keep(piece.substr(begin, end - begin));
-          behind = end;
+          last_end = end;
         }
-        keep(piece.substr(behind));
+        keep(piece.substr(last_end));
         continue;
       }
       std::vector<Piece> cut;
       for (const auto& [begin, end] : matches) {
-        if (behind != begin) cut.push_back({behind, begin, split->invert});
+        if (last_end != begin) cut.push_back({last_end, begin, split->invert});
         cut.push_back({begin, end, !split->invert});
-        behind = end;
+        last_end = end;
       }
-      if (behind != piece.size()) cut.push_back({behind, piece.size(), split->invert});
-      for (const auto& part : behave(std::move(cut), split->behavior))
+      if (last_end != piece.size()) cut.push_back({last_end, piece.size(), split->invert});
+      for (const auto& part : apply_behavior(std::move(cut), split->behavior))
         keep(piece.substr(part.begin, part.end - part.begin));
     }
   }

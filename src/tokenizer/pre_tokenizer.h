@@ -1,5 +1,5 @@
-// The pre-tokenizers of tokenizer.json files: a text is cut into words, which BPE encodes one by one. Every
-// step cuts the pieces that the step before it left, each as if it were the whole text.
+// Pre-tokenizers of tokenizer.json files: split a text into words, which BPE encodes separately. Each step
+// splits the pieces of the previous step independently.
 #pragma once
 #include <deque>
 #include <string>
@@ -14,25 +14,25 @@ namespace hero {
 
 class PreTokenizer {
  public:
-  /// What becomes of a match: its own piece; dropped; joined with the matches beside it; the end of the piece
-  /// before it; the begin of the piece behind it.
+  /// Handling of a match: its own piece; removed; merged with adjacent matches; appended to the previous
+  /// piece; prepended to the next piece.
   enum class Behavior { isolated, removed, contiguous, merged_with_previous, merged_with_next };
   using Pattern = std::variant<Regex, CharacterSet>;
 
-  /// Cuts at the matches of `pattern`, or, inverted, at what lies between them.
+  /// Splits at the matches of `pattern`, or, inverted, at the gaps between them.
   void add_split(Pattern pattern, Behavior behavior, bool invert);
-  /// Writes a space before every piece that begins with none.
+  /// Prepends a space to every piece that does not start with one.
   void add_prefix_space();
 
   bool keeps_text() const { return keeps_text_; }
 
-  /// What a call needs; views into it live until the next.
+  /// Buffers of a call; views into it are valid until the next call.
   struct Scratch {
     std::vector<std::string_view> words, pieces;
     std::vector<std::pair<std::size_t, std::size_t>> matches;
-    std::deque<std::string> made;
+    std::deque<std::string> prefixed;
   };
-  /// The words of `text` (valid UTF-8), none of them empty, in scratch.words.
+  /// Stores the non-empty words of `text` (valid UTF-8) in scratch.words.
   void split(std::string_view text, Scratch& scratch) const;
 
  private:

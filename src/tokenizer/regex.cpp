@@ -14,7 +14,7 @@ namespace hero {
 
 namespace {
 
-constexpr std::size_t kCompiledStack = 1 << 20;  // bytes; the interpreter takes over, with memory of the heap
+constexpr std::size_t kJitStack = 1 << 20;  // bytes; beyond this, the interpreter uses the heap
 
 std::string message_of(int code) {
   PCRE2_UCHAR text[256] = {};
@@ -22,13 +22,13 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-// What a thread needs to match: no pattern of ours asks for more than the position of the whole match.
+// Per-thread match state. Only the position of the whole match is needed.
 class Matcher {
  public:
   Matcher()
       : data_(pcre2_match_data_create(1, nullptr)),
         context_(pcre2_match_context_create(nullptr)),
-        stack_(pcre2_jit_stack_create(32 << 10, kCompiledStack, nullptr)) {
+        stack_(pcre2_jit_stack_create(32 << 10, kJitStack, nullptr)) {
     if (!data_ || !context_ || !stack_) throw std::bad_alloc();
     pcre2_jit_stack_assign(context_, nullptr, stack_);
     pcre2_set_match_limit(context_, std::numeric_limits<uint32_t>::max());
@@ -69,7 +69,7 @@ std::size_t character_length(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-void Regex::Free::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+void Regex::Deleter::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
 
 Regex::Regex(std::string_view pattern, const std::string& name) {
   const std::string translated = pcre2_pattern(pattern, name);
@@ -84,23 +84,23 @@ Regex::Regex(std::string_view pattern, const std::string& name) {
     throw UserError(name + ": found \"" + std::string(pattern) + "\", expected a regular expression (" +
                     message_of(error) + " in \"" + translated.substr(0, at) + "\")");
   }
-  // Where PCRE2 was built without a compiler it interprets, which finds the same.
+  // Without JIT support, PCRE2 interprets the pattern with the same result.
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
 }
 
 void Regex::find(std::string_view text, std::vector<std::pair<std::size_t, std::size_t>>& matches) const {
   thread_local Matcher matcher;
-  std::optional<std::size_t> behind;
+  std::optional<std::size_t> last_end;
   for (std::size_t at = 0; at <= text.size();) {
     const auto match = matcher.find(code_.get(), text, at);
     if (!match) return;
-    if (match->first == match->second && behind == match->second) {
+    if (match->first == match->second && last_end == match->second) {
       at += at < text.size() ? character_length(text, at) : 1;
       continue;
     }
     matches.push_back(*match);
     at = match->second;
-    behind = at;
+    last_end = at;
   }
 }
 

@@ -10,12 +10,12 @@ namespace hero {
 
 namespace {
 
-// Protocol buffers' wire format: a key of field number and wire type, then the value.
+// Reader of the protobuf wire format: a key (field number and wire type), then the value.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
 
-  // The next field; false at the end.
+  // Reads the next field; false at the end.
   bool next() {
     if (rest_.empty()) return false;
     const uint64_t key = varint();
@@ -45,7 +45,7 @@ class Message {
   std::string_view bytes() const { return bytes_; }
 
  private:
-  [[noreturn]] static void fail() { throw RunError("a SentencePiece model ends within a field"); }
+  [[noreturn]] static void fail() { throw RunError("SentencePiece model: truncated field"); }
   std::string_view take(uint64_t size) {
     if (size > rest_.size()) fail();
     const auto taken = rest_.substr(0, size);

@@ -4,12 +4,12 @@
 
 namespace hero {
 
-/// What a SentencePiece model file (a ModelProto) says about its pieces.
+/// Pieces of a SentencePiece model file (ModelProto).
 struct SentencePieceModel {
   enum class Kind { unigram = 1, bpe, word, character };
   enum class Type { normal = 1, unknown, control, user_defined, unused, byte };
   struct Piece {
-    std::string text;  // U+2581 for the space
+    std::string text;  // with U+2581 as the space
     float score = 0;
     Type type = Type::normal;
   };
@@ -17,7 +17,7 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;  // by id
 };
 
-/// Reads the bytes of a model that SentencePiece has accepted. RunError when they end early.
+/// Parses a model that SentencePiece has loaded before. RunError if it is truncated.
 SentencePieceModel read_sentencepiece_model(const std::string& bytes);
 
 }  // namespace hero

@@ -12,7 +12,7 @@ namespace hero {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kLongestWord = 1 << 16;              // longer ones are cut between characters
+constexpr std::size_t kLongestWord = 1 << 16;              // longer words are split between characters
 
 std::size_t byte_pair(char left, char right) {
   return static_cast<std::size_t>(static_cast<unsigned char>(left)) << 8 | static_cast<unsigned char>(right);
@@ -32,11 +32,11 @@ std::string with_spaces(const std::string& piece) {
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name)
     : pieces_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  // An empty message parses as a model without pieces, on which SentencePiece would abort.
+  // SentencePiece aborts on a model without pieces, such as an empty file.
   if (model.empty() || !pieces_->LoadFromSerializedProto(model).ok() || pieces_->GetPieceSize() == 0) {
-    throw UserError(name + ": no SentencePiece model found in its " + std::to_string(model.size()) +
-                    " bytes, expected one written by hero data tokenizer or SentencePiece, or a Hugging Face "
-                    "tokenizer.json");
+    throw UserError(name + ": found " + std::to_string(model.size()) +
+                    " bytes that are not a SentencePiece model, expected a model written by hero data "
+                    "tokenizer or SentencePiece, or a Hugging Face tokenizer.json");
   }
   vocab_size_ = pieces_->GetPieceSize();
   eos_id_ = pieces_->eos_id();
@@ -53,7 +53,7 @@ void SentencePieceTokenizer::inspect() {
   for (int id = 0; id < vocab_size_; ++id) {
     if (pieces_->IsByte(id) || pieces_->IsControl(id) || pieces_->IsUnknown(id)) continue;
     const std::string piece = with_spaces(pieces_->IdToPiece(id));
-    for (std::size_t i = 1; i < piece.size(); ++i) joined_.set(byte_pair(piece[i - 1], piece[i]));
+    for (std::size_t i = 1; i < piece.size(); ++i) adjacent_.set(byte_pair(piece[i - 1], piece[i]));
   }
   const std::string probe = "  a  b\t\n\n \xEF\xAC\x81\xC2\xA0\r\n\x01\xF0\x9F\xA6\x86 ";
   std::vector<int32_t> ids;
@@ -75,7 +75,7 @@ std::string_view SentencePieceTokenizer::first_word(std::string_view text) const
   const std::size_t limit = utf8_floor(text, kLongestWord);
   for (std::size_t i = 1; i < limit; ++i) {
     const bool inside_character = (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
-    if (!inside_character && !joined_[byte_pair(text[i - 1], text[i])]) return text.substr(0, i);
+    if (!inside_character && !adjacent_[byte_pair(text[i - 1], text[i])]) return text.substr(0, i);
   }
   return text.substr(0, limit);
 }

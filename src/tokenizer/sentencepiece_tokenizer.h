@@ -1,8 +1,7 @@
-// SentencePiece model files. For vocabularies made by train_tokenizer every valid UTF-8 text survives encode
-// and decode byte for byte: what has no piece falls back to bytes, and U+2581, which SentencePiece itself
-// uses for the space, is always written as its three bytes. Text is encoded word by word, through a cache; a
-// word ends between two bytes that stand side by side in no piece of the vocabulary, so the ids are those of
-// the whole text.
+// SentencePiece model files. Vocabularies from train_tokenizer are lossless for all valid UTF-8: characters
+// without a piece fall back to bytes, and U+2581, which SentencePiece uses for the space, is always encoded
+// as three bytes. Text is encoded word by word, through a cache. Words are split between bytes that are not
+// adjacent in any piece, so the ids equal those of the whole text.
 #pragma once
 #include <bitset>
 #include <memory>
@@ -17,7 +16,7 @@ namespace hero {
 
 class SentencePieceTokenizer : public TokenizerBackend {
  public:
-  /// `model`: the bytes of the file; `name` stands for it in messages. UserError when they are no model.
+  /// `model`: contents of the file; `name`: its name in messages. UserError if it is not a valid model.
   SentencePieceTokenizer(const std::string& model, const std::string& name);
   ~SentencePieceTokenizer() override;
 
@@ -40,8 +39,8 @@ class SentencePieceTokenizer : public TokenizerBackend {
   int64_t vocab_size_ = 0;
   int32_t eos_id_ = -1;
   bool lossless_ = false;
-  std::bitset<1 << 16> joined_;        // by two bytes: side by side in some piece
-  std::vector<int32_t> space_symbol_;  // the byte pieces of U+2581
+  std::bitset<1 << 16> adjacent_;      // by two bytes: adjacent in a piece
+  std::vector<int32_t> space_symbol_;  // byte pieces of U+2581
 };
 
 }  // namespace hero

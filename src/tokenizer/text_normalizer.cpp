@@ -15,10 +15,10 @@ namespace hero {
 namespace {
 
 void check(UErrorCode status) {
-  if (U_FAILURE(status)) throw RunError(std::string("ICU cannot normalise text: ") + u_errorName(status));
+  if (U_FAILURE(status)) throw RunError(std::string("ICU: normalization failed: ") + u_errorName(status));
 }
 
-const icu::Normalizer2& of_form(TextNormalizer::Form form) {
+const icu::Normalizer2& icu_normalizer(TextNormalizer::Form form) {
   using Form = TextNormalizer::Form;
   UErrorCode status = U_ZERO_ERROR;
   const auto* const found = form == Form::nfc    ? icu::Normalizer2::getNFCInstance(status)
@@ -32,10 +32,10 @@ const icu::Normalizer2& of_form(TextNormalizer::Form form) {
 const icu::UnicodeSet& unicode_9() {
   static const icu::UnicodeSet set = [] {
     UErrorCode status = U_ZERO_ERROR;
-    icu::UnicodeSet made(icu::UnicodeString("[:age=9.0:]"), status);
+    icu::UnicodeSet result(icu::UnicodeString("[:age=9.0:]"), status);
     check(status);
-    made.freeze();
-    return made;
+    result.freeze();
+    return result;
   }();
   return set;
 }
@@ -47,7 +47,7 @@ void append(std::string& text, UChar32 c) {
   text.append(bytes, static_cast<std::size_t>(length));
 }
 
-// Character by character, without the rules of languages or of a word's end: U+0130 alone becomes two.
+// Per character, without locale or context rules. Only U+0130 maps to two characters.
 std::string lowercase(std::string_view text) {
   std::string lower;
   lower.reserve(text.size());
@@ -63,9 +63,9 @@ std::string lowercase(std::string_view text) {
 }  // namespace
 
 struct TextNormalizer::Step {
-  explicit Step(Form form) : form(form), normal(of_form(form), unicode_9()) {}
+  explicit Step(Form form) : form(form), normal(icu_normalizer(form), unicode_9()) {}
   Form form;
-  icu::FilteredNormalizer2 normal;  // not used for lower case
+  icu::FilteredNormalizer2 normal;  // unused for lowercase
 };
 
 TextNormalizer::TextNormalizer(std::vector<Form> forms) {

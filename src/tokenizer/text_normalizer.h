@@ -1,5 +1,5 @@
-// Unicode normalisation and lower case as Hugging Face's tokenizers write them. Its normalisation tables are
-// those of Unicode 9.0: characters assigned since stay as they are and reorder with nothing, here too.
+// Unicode normalization and lowercasing, compatible with Hugging Face tokenizers, whose normalization tables
+// are from Unicode 9.0: characters added later are unchanged and not reordered.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,12 +12,12 @@ class TextNormalizer {
  public:
   enum class Form { nfc, nfd, nfkc, nfkd, lowercase };
 
-  /// One after the other; none leaves text as it is.
+  /// Applies `forms` in order.
   explicit TextNormalizer(std::vector<Form> forms);
   ~TextNormalizer();
 
   bool changes_text() const { return !steps_.empty(); }
-  /// The normalised text (valid UTF-8): `text` itself where nothing changes, else what is now in `buffer`.
+  /// Normalized text (valid UTF-8): `text` itself if unchanged, else a view of `buffer`.
   std::string_view apply(std::string_view text, std::string& buffer) const;
 
  private:

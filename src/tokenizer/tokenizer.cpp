@@ -6,7 +6,7 @@
 #include "io/file_io.h"
 #include "io/sha256.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/end_token.h"
+#include "tokenizer/eos_token.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 
 namespace hero {
@@ -18,31 +18,31 @@ namespace {
 constexpr std::string_view kJsonName = "tokenizer.json";
 constexpr const char* kCompanions[] = {"tokenizer_config.json", "chat_template.jinja"};
 
-// A SentencePiece model begins with the byte of its first field.
+// A SentencePiece model starts with a protobuf field key, not "{".
 bool is_json(std::string_view bytes) {
   const auto begin = bytes.find_first_not_of(" \t\r\n");
   return begin != bytes.npos && bytes[begin] == '{';
 }
 
-// The tokenizer file of a folder, or "".
-std::string file_within(const fs::path& folder) {
+// Path of the tokenizer file in a folder, or "".
+std::string find_tokenizer_file(const fs::path& folder) {
   for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
     if (fs::is_regular_file(folder / name)) return (folder / name).string();
   }
   return "";
 }
 
-std::string file_of(const std::string& path) {
+std::string resolve_file(const std::string& path) {
   if (!fs::is_directory(path)) return path;
-  const std::string file = file_within(path);
+  const std::string file = find_tokenizer_file(path);
   if (file.empty())
     throw UserError(path +
                     ": found a folder without tokenizer.model and tokenizer.json, expected one of them");
   return file;
 }
 
-// By their names, from beside PREFIXtokenizer.json.
-std::map<std::string, std::string> companions_of(const std::string& path) {
+// Companion files of PREFIXtokenizer.json, by name.
+std::map<std::string, std::string> read_companions(const std::string& path) {
   std::map<std::string, std::string> companions;
   if (!path.ends_with(kJsonName)) return companions;
   const std::string prefix = path.substr(0, path.size() - kJsonName.size());
@@ -55,9 +55,9 @@ std::map<std::string, std::string> companions_of(const std::string& path) {
 }  // namespace
 
 Tokenizer::Tokenizer(const std::string& path) {
-  const std::string file = file_of(path);
+  const std::string file = resolve_file(path);
   model_ = read_file(file);
-  if (is_json(model_)) companions_ = companions_of(file);
+  if (is_json(model_)) companions_ = read_companions(file);
   open(file, file);
 }
 
@@ -71,7 +71,7 @@ Tokenizer::~Tokenizer() = default;
 void Tokenizer::open(const std::string& path, const std::string& name) {
   if (is_json(model_)) {
     auto bpe = std::make_unique<const BpeTokenizer>(model_, name);
-    eos_id_ = end_token(*bpe, companions_, path);
+    eos_id_ = eos_token_id(*bpe, companions_, path);
     backend_ = std::move(bpe);
   } else {
     backend_ = std::make_unique<const SentencePieceTokenizer>(model_, name);
@@ -124,7 +124,7 @@ const char* Tokenizer::file_name(std::string_view model) {
   return is_json(model) ? kJsonName.data() : "tokenizer.model";
 }
 
-bool Tokenizer::in_folder(const std::string& path) { return !file_within(path).empty(); }
+bool Tokenizer::in_folder(const std::string& path) { return !find_tokenizer_file(path).empty(); }
 
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
   const bool json = tokenizer.file_name() == kJsonName;
@@ -134,7 +134,7 @@ std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) 
     if (companion != tokenizer.companions().end()) {
       write_file(path, companion->second);
     } else if (json) {
-      fs::remove(path);  // another tokenizer's
+      fs::remove(path);  // of a previous tokenizer
     }
   }
   const std::string path = out + (json ? ".tokenizer.json" : ".model");

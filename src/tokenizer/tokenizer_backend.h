@@ -9,8 +9,7 @@
 
 namespace hero {
 
-/// What the kinds of tokenizer files do differently; the members are Tokenizer's, whose ids are checked
-/// before they come here.
+/// Interface of the tokenizer formats; see Tokenizer for the members. Tokenizer validates ids before calls.
 class TokenizerBackend {
  public:
   virtual ~TokenizerBackend() = default;

@@ -19,18 +19,17 @@ using Type = SentencePieceModel::Type;
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 
-// With the space itself for U+2581: a text's own U+2581 then has no piece and falls back to bytes.
+// Replaces U+2581 with a space: a U+2581 in the text then has no piece and falls back to bytes.
 std::string with_spaces(std::string text) {
   for (std::size_t at = 0; (at = text.find(kSpaceSymbol, at)) != text.npos; ++at)
     text.replace(at, kSpaceSymbol.size(), 1, ' ');
   return text;
 }
 
-// Where `piece` may be cut in two pieces, in the order in which the pairs should join. Two of them can
-// overlap in a text, x y z with piece = xy = yz: then SentencePiece joins the left pair, so its cut comes
-// first.
-std::vector<std::size_t> cuts(const std::string& piece,
-                              const std::unordered_map<std::string, float>& normal) {
+// Positions that split `piece` into two pieces, in merge order. Two pairs can overlap in a text (x y z with
+// piece = xy = yz); SentencePiece then merges the left pair, so its split comes first.
+std::vector<std::size_t> split_positions(const std::string& piece,
+                                         const std::unordered_map<std::string, float>& normal) {
   std::vector<std::size_t> found;
   for (std::size_t at = piece.size() - 1; at > 0; --at) {
     if (utf8_floor(piece, at) == at && normal.contains(piece.substr(0, at)) &&
@@ -49,7 +48,7 @@ std::vector<std::size_t> cuts(const std::string& piece,
   return found;
 }
 
-// By falling score, SentencePiece's order of joining.
+// By descending score, SentencePiece's merge order.
 json merges_of(const SentencePieceModel& model) {
   std::unordered_map<std::string, float> normal;
   for (const auto& piece : model.pieces) {
@@ -63,7 +62,7 @@ json merges_of(const SentencePieceModel& model) {
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   json merges = json::array();
   for (const auto& [score, piece] : order) {
-    for (const std::size_t cut : cuts(piece, normal))
+    for (const std::size_t cut : split_positions(piece, normal))
       merges.push_back({piece.substr(0, cut), piece.substr(cut)});
   }
   return merges;

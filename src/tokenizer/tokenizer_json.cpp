@@ -15,8 +15,8 @@ constexpr int64_t kMostIds = 1 << 24;
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-[[noreturn]] void other_kind(const JsonNode& node, const std::string& expected) {
-  node.refuse(expected + "; hero_moe.data tokenizes with such files");
+[[noreturn]] void unsupported(const JsonNode& node, const std::string& expected) {
+  node.reject(expected + "; use hero_moe.data for other tokenizers");
 }
 
 std::string type_of(const JsonNode& node) { return node.null() ? "null" : node.at("type").text(); }
@@ -41,7 +41,7 @@ void read_normalizer(const JsonNode& node, std::vector<TextNormalizer::Form>& fo
     forms.push_back(form);
     return;
   }
-  other_kind(node.at("type"), "NFC, NFD, NFKC, NFKD, Lowercase or Sequence");
+  unsupported(node.at("type"), "NFC, NFD, NFKC, NFKD, Lowercase or Sequence");
 }
 
 PreTokenizer::Behavior read_behavior(const JsonNode& node) {
@@ -52,7 +52,7 @@ PreTokenizer::Behavior read_behavior(const JsonNode& node) {
   if (name == "Contiguous") return Behavior::contiguous;
   if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
   if (name == "MergedWithNext") return Behavior::merged_with_next;
-  node.refuse("Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
+  node.reject("Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
 }
 
 std::string escaped(const std::string& text) {
@@ -75,7 +75,7 @@ class PreTokenizerReader {
       for (const auto& inner : node.at("pretokenizers").items()) read(inner);
       return;
     }
-    if (bytes_) other_kind(node.at("type"), "nothing behind ByteLevel");
+    if (bytes_) unsupported(node.at("type"), "nothing after ByteLevel");
     if (type == "Split") {
       split(node);
     } else if (type == "ByteLevel") {
@@ -87,14 +87,14 @@ class PreTokenizerReader {
                       single ? PreTokenizer::Behavior::isolated : PreTokenizer::Behavior::contiguous, false);
     } else if (type == "Punctuation") {
       node.check_keys({"type", "behavior"});
-      // The table that tokenizers uses has the punctuation of Unicode 8.0, two of which are symbols today.
+      // tokenizers uses the punctuation of Unicode 8.0, two characters of which are symbols today.
       into_.add_split(
           CharacterSet("[[[:P:]&[:age=8.0:]][$+<=>\\^`|~\\u166D\\U000111C9]]"),
           node.has("behavior") ? read_behavior(node.at("behavior")) : PreTokenizer::Behavior::isolated,
           false);
     } else {
       const bool known = node.has("type");
-      other_kind(known ? node.at("type") : node, "Split, ByteLevel, Digits, Punctuation or Sequence");
+      unsupported(known ? node.at("type") : node, "Split, ByteLevel, Digits, Punctuation or Sequence");
     }
   }
   bool bytes() const { return bytes_; }
@@ -129,25 +129,25 @@ void check_post_processor(const JsonNode& node) {
     for (const auto& inner : node.at("processors").items()) check_post_processor(inner);
   } else if (type != "ByteLevel" && type != "TemplateProcessing" && type != "RobertaProcessing" &&
              type != "BertProcessing") {
-    other_kind(node.at("type"),
-               "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
+    unsupported(node.at("type"),
+                "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
   }
 }
 
-// UserError when a switch that hero lacks is on.
-void check_off(const JsonNode& model, const char* key) {
+// UserError if an unsupported feature is enabled.
+void check_disabled(const JsonNode& model, const char* key) {
   if (!model.has(key)) return;
   const auto node = model.at(key);
   const auto& value = node.value();
-  const bool off = value.is_null() || value == "" || value == false || (value.is_number() && value == 0);
-  if (!off) other_kind(node, "null");
+  const bool disabled = value.is_null() || value == "" || value == false || (value.is_number() && value == 0);
+  if (!disabled) unsupported(node, "null");
 }
 
 void read_merges(const JsonNode& node, TokenizerJson& json) {
   const auto id_of = [&](const JsonNode& merge, const std::string& piece) {
     const auto found = json.vocab.find(piece);
     if (found == json.vocab.end())
-      merge.refuse("pieces of model.vocab that join to one of it (\"" + piece + "\")");
+      merge.reject("pieces and a merge result in model.vocab (\"" + piece + "\" is missing)");
     return found->second;
   };
   for (const auto& merge : node.items()) {
@@ -157,12 +157,12 @@ void read_merges(const JsonNode& node, TokenizerJson& json) {
       if (both.starts_with("#version")) continue;
       const auto space = both.find(' ');
       if (space == both.npos || both.find(' ', space + 1) != both.npos)
-        merge.refuse("two pieces and a space");
+        merge.reject("two pieces and a space");
       left = both.substr(0, space);
       right = both.substr(space + 1);
     } else {
       const auto parts = merge.items();
-      if (parts.size() != 2) merge.refuse("two pieces");
+      if (parts.size() != 2) merge.reject("two pieces");
       left = parts[0].text();
       right = parts[1].text();
     }
@@ -171,13 +171,13 @@ void read_merges(const JsonNode& node, TokenizerJson& json) {
 }
 
 void read_model(const JsonNode& model, TokenizerJson& json) {
-  // Files of the first years have no type.
-  if (model.has("type") && model.at("type").text() != "BPE") other_kind(model.at("type"), "\"BPE\"");
+  // Old files have no type.
+  if (model.has("type") && model.at("type").text() != "BPE") unsupported(model.at("type"), "\"BPE\"");
   model.check_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                     "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   for (const char* const key :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
-    check_off(model, key);
+    check_disabled(model, key);
   const auto optional_flag = [&](const char* key) {
     return model.has(key) && !model.at(key).null() && model.at(key).flag();
   };
@@ -186,18 +186,18 @@ void read_model(const JsonNode& model, TokenizerJson& json) {
   if (model.has("unk_token") && !model.at("unk_token").null()) json.unknown = model.at("unk_token").text();
 
   const auto vocab = model.at("vocab");
-  if (!vocab.value().is_object() || vocab.value().empty()) vocab.refuse("an object of pieces and their ids");
+  if (!vocab.value().is_object() || vocab.value().empty()) vocab.reject("an object of pieces and their ids");
   std::unordered_map<int32_t, const std::string*> pieces;
   for (const auto& [piece, value] : vocab.value().items()) {
     const auto id = static_cast<int32_t>(vocab.at(piece).integer(0, kMostIds - 1));
     const auto [other, fresh] = pieces.emplace(id, &json.vocab.emplace(piece, id).first->first);
-    if (!fresh) vocab.at(piece).refuse("another id than that of \"" + *other->second + "\"");
+    if (!fresh) vocab.at(piece).reject("a different id than \"" + *other->second + "\"");
   }
   read_merges(model.at("merges"), json);
 }
 
-// Numbers the tokens as tokenizers does, which reads no id: those that the model has keep theirs, the others
-// follow behind the number of the model's pieces.
+// Assigns ids like tokenizers, which ignores the ids in the file: tokens of the model keep their id, others
+// follow after the number of pieces of the model.
 void read_added(const JsonNode& node, TokenizerJson& json) {
   auto next = static_cast<int32_t>(json.vocab.size());
   std::set<int32_t> taken;
@@ -215,13 +215,13 @@ void read_added(const JsonNode& node, TokenizerJson& json) {
     token.normalized = item.at("normalized").flag();
     token.special = item.at("special").flag();
     if (token.content.empty()) continue;
-    if (known.contains(token.content)) item.at("content").refuse("every token once");
+    if (known.contains(token.content)) item.at("content").reject("every token once");
     const auto in_model = json.vocab.find(token.content);
     const bool fresh = in_model == json.vocab.end();
     token.id = fresh ? next++ : in_model->second;
     if (item.at("id").integer(0, kMostIds - 1) != token.id || (fresh && taken.contains(token.id))) {
-      item.at("id").refuse(std::to_string(token.id) +
-                           (fresh ? ", the next id behind those of model.vocab" : ", as in model.vocab"));
+      item.at("id").reject(std::to_string(token.id) +
+                           (fresh ? ", the next id after model.vocab" : ", as in model.vocab"));
     }
     known.emplace(token.content, json.added.size());
     json.added.push_back(std::move(token));
@@ -242,19 +242,20 @@ TokenizerJson read_tokenizer_json(const std::string& text, const std::string& fi
   read_model(root.at("model"), json);
   root.check_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                    "post_processor", "decoder", "model"});
-  if (root.has("version") && root.at("version").text() != "1.0") root.at("version").refuse("\"1.0\"");
+  if (root.has("version") && root.at("version").text() != "1.0") root.at("version").reject("\"1.0\"");
   for (const char* const key : {"truncation", "padding"}) {
-    if (root.has(key) && !root.at(key).null()) root.at(key).refuse("null: documents are taken whole");
+    if (root.has(key) && !root.at(key).null())
+      root.at(key).reject("null: documents are not truncated or padded");
   }
   if (root.has("normalizer")) read_normalizer(root.at("normalizer"), json.normalizer);
   PreTokenizerReader reader(file, json.pre_tokenizer);
   const auto pre_tokenizer = root.at("pre_tokenizer");
   if (!pre_tokenizer.null()) reader.read(pre_tokenizer);
-  if (!reader.bytes()) other_kind(pre_tokenizer, "ByteLevel, alone or last in a Sequence");
+  if (!reader.bytes()) unsupported(pre_tokenizer, "ByteLevel, alone or last in a Sequence");
   if (root.has("post_processor")) check_post_processor(root.at("post_processor"));
   const auto decoder = root.at("decoder");
   if (type_of(decoder) != "ByteLevel")
-    other_kind(decoder.null() ? decoder : decoder.at("type"), "\"ByteLevel\"");
+    unsupported(decoder.null() ? decoder : decoder.at("type"), "\"ByteLevel\"");
   if (root.has("added_tokens")) read_added(root.at("added_tokens"), json);
   return json;
 }

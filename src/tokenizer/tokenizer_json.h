@@ -1,7 +1,7 @@
-// What a Hugging Face tokenizer.json of the byte-level BPE kind says. It may hold: the normalizers NFC, NFD,
-// NFKC, NFKD and Lowercase; the pre-tokenizers Split, Digits and Punctuation, and ByteLevel as the last one;
-// the model BPE without dropout, byte fallback and affixes; the decoder ByteLevel. Post-processors only add
-// tokens that hero leaves out.
+// Contents of a Hugging Face tokenizer.json with byte-level BPE. Supported: normalizers NFC, NFD, NFKC, NFKD
+// and Lowercase; pre-tokenizers Split, Digits and Punctuation, with ByteLevel last; model BPE without
+// dropout, byte fallback and affixes; decoder ByteLevel. Post-processors are ignored: they only add special
+// tokens.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -15,18 +15,18 @@
 namespace hero {
 
 struct TokenizerJson {
-  std::unordered_map<std::string, int32_t> vocab;  // of the model, in letters of bytes
-  std::vector<BpeMerges::Merge> merges;            // in the order of their ranks
-  std::string unknown;                             // the token for bytes that have none, "" without
+  std::unordered_map<std::string, int32_t> vocab;  // of the model, in byte-level characters
+  std::vector<BpeMerges::Merge> merges;            // by rank
+  std::string unknown;                             // token for bytes without a token; "": none
   bool fuse_unknown = false;
-  bool ignore_merges = false;     // a word that is a token stays whole
+  bool ignore_merges = false;     // words in the vocabulary are not merged
   std::vector<AddedToken> added;  // with their ids
   std::vector<TextNormalizer::Form> normalizer;
   PreTokenizer pre_tokenizer;
 };
 
-/// `text`: the file's content; `file` stands for it in messages. UserError for what is broken, and by name
-/// for what is another kind.
+/// `text`: contents of the file; `file`: its name in messages. UserError for invalid files and, by name, for
+/// unsupported features.
 TokenizerJson read_tokenizer_json(const std::string& text, const std::string& file);
 
 }  // namespace hero

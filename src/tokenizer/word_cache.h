@@ -1,4 +1,4 @@
-// Ids of words met before. One per thread; bounded, emptied when full.
+// Cache of encoded words. One per thread; bounded, cleared when full.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,8 +11,8 @@ namespace hero {
 
 class WordCache {
  public:
-  /// Appends the ids of `word`, those of an earlier call where there was one; else `encode(word, ids)`
-  /// appends them. Long words are not kept.
+  /// Appends the cached ids of `word`, or calls `encode(word, ids)` and caches them. Long words are not
+  /// cached.
   template <typename Encode>
   void append(std::string_view word, std::vector<int32_t>& ids, Encode encode) {
     if (word.size() > kLongestCached) return encode(word, ids);

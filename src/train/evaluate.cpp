@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
@@ -9,7 +10,7 @@
 namespace hero {
 
 Evaluation evaluate(const Transformer& model, const SequentialReader& reader, int64_t sequence, int64_t batch,
-                    const std::function<void(int64_t)>& done) {
+                    const std::function<void(int64_t)>& on_progress) {
   at::NoGradGuard no_grad;
   Evaluation result;
   double sum = 0;
@@ -26,7 +27,7 @@ Evaluation evaluate(const Transformer& model, const SequentialReader& reader, in
     const auto output = model.forward(windows.slice(1, 0, sequence).contiguous().to(model.device()));
     const auto targets_T = targets.view({-1}).to(model.device());
     sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
-    done(first + count);
+    on_progress(first + count);
   }
   result.loss = sum / static_cast<double>(result.tokens);
   result.perplexity = std::exp(result.loss);

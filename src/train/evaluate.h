@@ -1,5 +1,5 @@
 #pragma once
-// Loss of a model on held-out text.
+// Loss of a model on held-out data.
 #include <functional>
 
 #include "data/sampler.h"
@@ -14,9 +14,9 @@ struct Evaluation {
   double perplexity = 0;  ///< e^loss
 };
 
-/// Predicts every token but the first once, in windows of the reader's sequence length, `batch` windows at a
-/// time. `done` is called with the number of windows finished.
+/// Predicts every token except the first once, in windows of the reader's sequence length, `batch` windows at
+/// a time. Calls `on_progress` with the number of completed windows.
 Evaluation evaluate(const Transformer& model, const SequentialReader& reader, int64_t sequence, int64_t batch,
-                    const std::function<void(int64_t)>& done);
+                    const std::function<void(int64_t)>& on_progress);
 
 }  // namespace hero

@@ -19,8 +19,8 @@ std::ifstream open_log(const std::filesystem::path& path) {
   return stream;
 }
 
-// Length of the file up to and with its last line feed.
-uint64_t whole_lines(const std::filesystem::path& path, uint64_t size) {
+// Length of the file up to and including its last line feed.
+uint64_t complete_lines_size(const std::filesystem::path& path, uint64_t size) {
   std::ifstream stream = open_log(path);
   std::string block;
   for (uint64_t end = size; end > 0;) {
@@ -45,15 +45,15 @@ std::optional<int64_t> step_of(const std::string& line) {
 }  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& path) : file_(path) {
-  const uint64_t whole = whole_lines(path, file_.size());
-  if (whole < file_.size()) file_.truncate(whole);
+  const uint64_t complete = complete_lines_size(path, file_.size());
+  if (complete < file_.size()) file_.truncate(complete);
 }
 
 void MetricsLog::append(const nlohmann::ordered_json& line) {
   file_.append(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-void MetricsLog::cut_to(int64_t step) {
+void MetricsLog::truncate_after(int64_t step) {
   std::ifstream stream = open_log(file_.path());
   const std::filesystem::path kept = file_.path().string() + ".tmp";
   DurableFile target(kept);
@@ -74,7 +74,7 @@ void MetricsLog::cut_to(int64_t step) {
   }
   target.write(buffer.data(), buffer.size());
   target.commit();
-  file_.replace_by(kept);
+  file_.replace_with(kept);
 }
 
 }  // namespace hero

@@ -1,5 +1,5 @@
-// JSON Lines logs of a run (metrics.jsonl, routing.jsonl): one object a step, readable while the run goes on.
-// Numbers are written with the digits that read back bit-equal; what is not finite is null.
+// JSON Lines logs of a run (metrics.jsonl, routing.jsonl): one object per step, readable during the run.
+// Numbers are written with enough digits to be read back exactly; non-finite values are null.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -11,17 +11,17 @@ namespace hero {
 
 class MetricsLog {
  public:
-  /// Goes on at the end of the file, after dropping a line that a killed process tore. RunError if it cannot
-  /// be written.
+  /// Appends to the file, after removing an incomplete last line. RunError if it cannot be written.
   explicit MetricsLog(const std::filesystem::path& path);
 
-  /// One object, `step` (an integer) among its keys, in the order given. RunError on a full disk: the line is
-  /// then not there at all.
+  /// Appends one object with an integer key `step`, keeping the order of keys. RunError on a full disk; then
+  /// nothing is written.
   void append(const nlohmann::ordered_json& line);
 
-  /// Keeps exactly the lines of steps <= `step`, unchanged, replacing the file atomically. A torn last line
-  /// goes; any other line that is no object with an integer `step` is a UserError naming file and line.
-  void cut_to(int64_t step);
+  /// Keeps the lines of steps <= `step`, unchanged, and replaces the file atomically. Removes an incomplete
+  /// last line; any other line that is not an object with an integer `step` is a UserError naming file and
+  /// line.
+  void truncate_after(int64_t step);
 
  private:
   AppendFile file_;

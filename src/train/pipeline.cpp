@@ -11,10 +11,10 @@
 namespace hero {
 namespace {
 
-// Actions ahead whose inputs are asked for.
-constexpr size_t kAhead = 2;
+// Number of later actions whose receives are posted in advance.
+constexpr size_t kPrefetchedActions = 2;
 
-// Adds the time that it lives.
+// Adds the time of its scope.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -27,8 +27,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-bool forward_pass(const Action& action) { return action.pass == Pass::forward; }
-bool takes_gradient(const Action& action) {
+bool is_forward(const Action& action) { return action.pass == Pass::forward; }
+bool needs_output_gradient(const Action& action) {
   return action.pass == Pass::backward || action.pass == Pass::input_gradient;
 }
 
@@ -36,131 +36,132 @@ bool takes_gradient(const Action& action) {
 
 Pipeline::Pipeline(const Transformer& model, const World& world) : model_(model), world_(world) {}
 
-const Group& Pipeline::lane(int64_t from_chunk, int64_t to_chunk) const {
+const Group& Pipeline::channel(int64_t from_chunk, int64_t to_chunk) const {
   const bool gradients = to_chunk < from_chunk;
   const int64_t lower = std::min(from_chunk, to_chunk);
   const bool wraps = rank_of(lower + 1) < rank_of(lower);
-  return world_.lane(gradients, wraps);
+  return world_.channel(gradients, wraps);
 }
 
-bool Pipeline::couples(int64_t first_behind) const {
-  return model_.config().router.coupling_loss > 0 && first_behind > 1 &&
-         first_behind <= model_.layout().layers();
+bool Pipeline::has_coupling_across(int64_t first_layer_after) const {
+  return model_.config().router.coupling_loss > 0 && first_layer_after > 1 &&
+         first_layer_after <= model_.layout().layers();
 }
 
 void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
-  sent_.push_back(lane(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
+  sent_.push_back(channel(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
 }
 
 void Pipeline::run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
-                   const Deferral& deferral) {
+                   const DeferralHooks& hooks) {
   traffic_ = {};
-  apart_ = std::ranges::any_of(actions, [](const Action& a) { return a.pass == Pass::weight_gradient; });
-  size_t asked = 0;
+  splits_backward_ =
+      std::ranges::any_of(actions, [](const Action& a) { return a.pass == Pass::weight_gradient; });
+  size_t posted = 0;
   for (size_t i = 0; i < actions.size(); ++i) {
-    for (; asked < std::min(i + 1 + kAhead, actions.size()); ++asked)
-      ask(actions[asked], read(actions[asked].micro_batch));
+    for (; posted < std::min(i + 1 + kPrefetchedActions, actions.size()); ++posted)
+      post_receives(actions[posted], read(actions[posted].micro_batch));
     const auto& action = actions[i];
-    if (forward_pass(action)) forward(action, read(action.micro_batch), loss, deferral);
-    if (takes_gradient(action)) backward(action);
+    if (is_forward(action)) forward(action, read(action.micro_batch), loss, hooks);
+    if (needs_output_gradient(action)) backward(action);
     if (action.pass == Pass::weight_gradient)
-      put_off_.extract({action.chunk, action.micro_batch}).mapped()->run(deferral.added);
+      deferred_.extract({action.chunk, action.micro_batch}).mapped()->run(hooks.on_added);
   }
-  for (auto& pending : sent_) pending.wait();
+  for (auto& work : sent_) work.wait();
   sent_.clear();
 }
 
-void Pipeline::ask(const Action& action, const MicroBatch& batch) {
-  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
+  const ModelChunk& chunk = model_.shard().chunks[local_index(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
   const auto& config = model_.config();
   const int64_t b = batch.samples.size(0), s = batch.samples.size(1) - 1;
   const auto options = at::TensorOptions(model_.device());
-  const auto receive = [&](Coming& coming, int64_t from, bool mass) {
-    const Group& messages = lane(from, action.chunk);
-    coming.x = at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
-    coming.x_pending = messages.receive(coming.x, rank_of(from), 0);
+  const auto receive = [&](PendingReceive& incoming, int64_t from, bool mass) {
+    const Group& group = channel(from, action.chunk);
+    incoming.x = at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
+    incoming.x_work = group.receive(incoming.x, rank_of(from), 0);
     if (!mass) return;
-    coming.mass_T = at::empty({b * s}, options.dtype(at::promoteTypes(train_dtype(config), at::kFloat)));
-    coming.mass_pending = messages.receive(coming.mass_T, rank_of(from), 0);
+    incoming.mass_T = at::empty({b * s}, options.dtype(at::promoteTypes(train_dtype(config), at::kFloat)));
+    incoming.mass_work = group.receive(incoming.mass_T, rank_of(from), 0);
   };
-  if (forward_pass(action) && !chunk.begins) {
-    auto& coming = activations_[key];
+  if (is_forward(action) && !chunk.is_first) {
+    auto& incoming = activations_[key];
     const int64_t width =
         history_message_width(model_.layout().experts(), config.parallel.history_top, router_dtype(config));
     for (const int64_t l : model_.layout().needed_from(chunk.first_moe)) {
-      coming.history.emplace_back(l, at::empty({b * s, width}, options.dtype(at::kByte)));
-      coming.history_pending.push_back(
-          lane(action.chunk - 1, action.chunk)
-              .receive(coming.history.back().second, rank_of(action.chunk - 1), 0));
+      incoming.history.emplace_back(l, at::empty({b * s, width}, options.dtype(at::kByte)));
+      incoming.history_work.push_back(
+          channel(action.chunk - 1, action.chunk)
+              .receive(incoming.history.back().second, rank_of(action.chunk - 1), 0));
     }
-    receive(coming, action.chunk - 1, couples(chunk.first_moe));
+    receive(incoming, action.chunk - 1, has_coupling_across(chunk.first_moe));
   }
-  if (takes_gradient(action) && !chunk.ends)
-    receive(gradients_[key], action.chunk + 1, couples(chunk.last_moe));
+  if (needs_output_gradient(action) && !chunk.is_last)
+    receive(gradients_[key], action.chunk + 1, has_coupling_across(chunk.last_moe));
 }
 
 void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss& loss,
-                       const Deferral& deferral) {
-  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+                       const DeferralHooks& hooks) {
+  const ModelChunk& chunk = model_.shard().chunks[local_index(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
   const auto& config = model_.config();
   const int64_t length = batch.samples.size(1) - 1, tokens = batch.samples.size(0) * length;
   const int64_t top = config.parallel.history_top;
   const auto history = model_.new_history(chunk, tokens);
-  const auto needed = [&behind = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
-    return std::ranges::binary_search(behind, l);
+  const auto needed = [&layers = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
+    return std::ranges::binary_search(layers, l);
   };
-  const auto pass_on = [&](const at::Tensor& message) {
-    send(message, chunk.number, chunk.number + 1);
+  const auto forward_history = [&](const at::Tensor& message) {
+    send(message, chunk.index, chunk.index + 1);
     traffic_.history += static_cast<int64_t>(message.nbytes());
   };
-  Flight flight;
-  if (chunk.begins) {
-    flight.input = batch.samples.slice(1, 0, length).contiguous();
+  InFlightOperation operation;
+  if (chunk.is_first) {
+    operation.input = batch.samples.slice(1, 0, length).contiguous();
   } else {
-    auto coming = std::move(activations_.extract(key).mapped());
-    for (size_t i = 0; i < coming.history.size(); ++i) {
-      const auto& [l, message] = coming.history[i];
-      coming.history_pending[i].wait();
+    auto incoming = std::move(activations_.extract(key).mapped());
+    for (size_t i = 0; i < incoming.history.size(); ++i) {
+      const auto& [l, message] = incoming.history[i];
+      incoming.history_work[i].wait();
       const Stopwatch watch(traffic_.history_seconds);
-      if (needed(l)) pass_on(message);
+      if (needed(l)) forward_history(message);
       history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
     }
-    coming.x_pending.wait();
-    flight.input = coming.x.set_requires_grad(true);
-    if (coming.mass_T.defined()) {
-      coming.mass_pending.wait();
-      flight.mass_in = coming.mass_T.set_requires_grad(true);
+    incoming.x_work.wait();
+    operation.input = incoming.x.set_requires_grad(true);
+    if (incoming.mass_T.defined()) {
+      incoming.mass_work.wait();
+      operation.mass_in = incoming.mass_T.set_requires_grad(true);
     }
   }
-  if (apart_) flight.put_off = std::make_unique<ops::WeightGradients>(deferral.deferred);
-  const ops::DeferWeightGradients guard(flight.put_off.get());
-  const auto output = model_.run_chunk(held(action.chunk), flight.input, history, batch.position,
+  if (splits_backward_) operation.deferred = std::make_unique<ops::WeightGradientQueue>(hooks.on_deferred);
+  const ops::DeferWeightGradients guard(operation.deferred.get());
+  const auto output = model_.run_chunk(local_index(action.chunk), operation.input, history, batch.position,
                                        config.train.recompute, [&](int64_t l) {
                                          if (!needed(l)) return;
                                          const Stopwatch watch(traffic_.history_seconds);
-                                         pass_on(pack_history(history->slot(l).probs, top));
+                                         forward_history(pack_history(history->slot(l).probs, top));
                                        });
-  const auto losses = loss(chunk, output, batch, flight.mass_in);
-  flight.loss = losses.total;
-  if (!chunk.ends) {
-    flight.output = output.hidden_TD;
-    send(flight.output.detach(), chunk.number, chunk.number + 1);
-    traffic_.activations += static_cast<int64_t>(flight.output.nbytes());
-    if (couples(chunk.last_moe)) {
-      flight.mass_out = losses.mass_T;
-      send(flight.mass_out.detach(), chunk.number, chunk.number + 1);
-      traffic_.activations += static_cast<int64_t>(flight.mass_out.nbytes());
+  const auto losses = loss(chunk, output, batch, operation.mass_in);
+  operation.loss = losses.total;
+  if (!chunk.is_last) {
+    operation.output = output.hidden_TD;
+    send(operation.output.detach(), chunk.index, chunk.index + 1);
+    traffic_.activations += static_cast<int64_t>(operation.output.nbytes());
+    if (has_coupling_across(chunk.last_moe)) {
+      operation.mass_out = losses.mass_T;
+      send(operation.mass_out.detach(), chunk.index, chunk.index + 1);
+      traffic_.activations += static_cast<int64_t>(operation.mass_out.nbytes());
     }
   }
-  flights_.emplace(key, std::move(flight));
+  in_flight_.emplace(key, std::move(operation));
 }
 
 void Pipeline::backward(const Action& action) {
-  const Chunk& chunk = model_.part().chunks[held(action.chunk)];
+  const ModelChunk& chunk = model_.shard().chunks[local_index(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
-  auto flight = std::move(flights_.extract(key).mapped());
+  auto operation = std::move(in_flight_.extract(key).mapped());
   std::vector<at::Tensor> roots, gradients;
   // A first chunk without trainable weights has no graph.
   const auto add = [&](const at::Tensor& root, const at::Tensor& gradient) {
@@ -168,24 +169,24 @@ void Pipeline::backward(const Action& action) {
     roots.push_back(root);
     gradients.push_back(gradient);
   };
-  if (flight.loss.defined()) add(flight.loss, {});
-  if (!chunk.ends) {
-    auto coming = std::move(gradients_.extract(key).mapped());
-    coming.x_pending.wait();
-    add(flight.output, coming.x);
-    if (flight.mass_out.defined()) {
-      coming.mass_pending.wait();
-      add(flight.mass_out, coming.mass_T);
+  if (operation.loss.defined()) add(operation.loss, {});
+  if (!chunk.is_last) {
+    auto incoming = std::move(gradients_.extract(key).mapped());
+    incoming.x_work.wait();
+    add(operation.output, incoming.x);
+    if (operation.mass_out.defined()) {
+      incoming.mass_work.wait();
+      add(operation.mass_out, incoming.mass_T);
     }
   }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
-  if (apart_) put_off_.emplace(key, std::move(flight.put_off));
-  if (chunk.begins) return;
-  send(flight.input.grad(), chunk.number, chunk.number - 1);
-  traffic_.activations += static_cast<int64_t>(flight.input.nbytes());
-  if (!flight.mass_in.defined()) return;
-  send(flight.mass_in.grad(), chunk.number, chunk.number - 1);
-  traffic_.activations += static_cast<int64_t>(flight.mass_in.nbytes());
+  if (splits_backward_) deferred_.emplace(key, std::move(operation.deferred));
+  if (chunk.is_first) return;
+  send(operation.input.grad(), chunk.index, chunk.index - 1);
+  traffic_.activations += static_cast<int64_t>(operation.input.nbytes());
+  if (!operation.mass_in.defined()) return;
+  send(operation.mass_in.grad(), chunk.index, chunk.index - 1);
+  traffic_.activations += static_cast<int64_t>(operation.mass_in.nbytes());
 }
 
 }  // namespace hero

@@ -12,10 +12,10 @@
 namespace hero {
 namespace {
 
-// CPU tensors by malloc, aligned here. posix_memalign, the library's way, looks in glibc before 2.38 for a
-// hole that is larger than the request by the alignment: a tensor never fits the place of one of its own
-// size, and the heap of a training run grew by a fifth.
-class Heap : public c10::Allocator {
+// CPU allocator on malloc with its own alignment. PyTorch uses posix_memalign, which in glibc before 2.38
+// searches for a free block larger than the request by the alignment: a tensor never reuses the block of a
+// freed tensor of its size, and the heap of a training run grew by a fifth.
+class MallocAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
@@ -52,13 +52,13 @@ void prepare_process(const Config& config, int64_t processes) {
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   at::set_num_threads(static_cast<int>(config.train.threads > 0 ? config.train.threads
                                                                 : std::max<int64_t>(cores / processes, 1)));
-  // Tensors and packed weights of a step are freed and asked for again thousands of times: all of them live
-  // in one heap, which keeps its pages. A mapping of its own would be cleared by the kernel at every use.
+  // A step frees and reallocates tensors and packed weights thousands of times. Keep them all in one heap
+  // that keeps its pages: the kernel would zero the pages of separate mappings at every allocation.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
-  static Heap heap;
-  c10::SetCPUAllocator(&heap, /*priority=*/1);
+  static MallocAllocator allocator;
+  c10::SetCPUAllocator(&allocator, /*priority=*/1);
 }
 
 }  // namespace hero

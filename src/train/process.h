@@ -1,12 +1,11 @@
 #pragma once
-// This process as training wants it.
+// Threads and heap of a training process.
 #include "config/config.h"
 
 namespace hero {
 
-/// Threads: config.train.threads, or this process's share of the cores among `processes` on this machine.
-/// Heap: pages of freed activations are kept, and CPU tensors come from an allocator that finds a freed
-/// tensor's place again.
+/// Threads: config.train.threads, or this machine's cores divided by `processes`. Heap: keeps the pages of
+/// freed activations, and installs a CPU tensor allocator that reuses freed blocks of the same size.
 void prepare_process(const Config& config, int64_t processes = 1);
 
 }  // namespace hero

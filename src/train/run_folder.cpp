@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In a run folder: where its weights came from. A run that ends before its first checkpoint begins with them
-// again.
-constexpr const char* kInitNote = "init-from";
+// File in the run folder with the source of the initial weights, needed to restart a run that ended before
+// its first checkpoint.
+constexpr const char* kInitFromFile = "init-from";
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
@@ -34,7 +34,7 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
-// What may change when a run is resumed. parallel.history_top changes what is trained.
+// Options that may change when a run resumes. parallel.history_top may not: it changes the model.
 bool may_change(const std::string& difference) {
   if (difference.starts_with("parallel.history_top:")) return false;
   for (const char* prefix : {"train.steps:", "train.threads:", "train.device:", "train.cuda_graph:",
@@ -48,7 +48,7 @@ bool any_prefix(const std::string& text, std::initializer_list<const char*> pref
   return std::ranges::any_of(prefixes, [&](const char* prefix) { return text.starts_with(prefix); });
 }
 
-// What a run begins with before files and flags: defaults, or the model in --init-from.
+// Configuration before files and flags: defaults, or the model of --init-from.
 Config base_config(const TrainOptions& options) {
   Config base;
   if (options.init_from.empty()) return base;
@@ -69,18 +69,19 @@ Config base_config(const TrainOptions& options) {
   return base;
 }
 
-// The model without what its family does not read: what its config.json says.
-Config as_folders_say(const Config& config, const fs::path& folder) {
+// The model as in its config.json, without options that its family does not use.
+Config through_config_json(const Config& config, const fs::path& folder) {
   return parse_model_config(model_config_json(config, /*eos=*/-1), folder.string());
 }
 
-// Weights mean something only in the model they come from: files and flags may add a history, stretch
-// positions and choose how to train. Returns whether they add a history.
+// Rejects options that do not match the weights. Files and flags may add a history, extend positions and
+// change training options. Returns whether they add a history.
 bool check_init(const fs::path& init_from, const Config& config) {
   const auto folder = resolve_model_dir(init_from);
   const auto from = load_model_config(folder);
   const bool hero = from.router.kind == "hero";
-  for (const auto& difference : differences(as_folders_say(from, folder), as_folders_say(config, folder))) {
+  for (const auto& difference :
+       differences(through_config_json(from, folder), through_config_json(config, folder))) {
     const bool structure =
         any_prefix(difference, {"model."}) ||
         (hero &&
@@ -97,23 +98,23 @@ bool check_init(const fs::path& init_from, const Config& config) {
   return new_history;
 }
 
-// The configuration of a resumed run: its own, with what the command line may change.
+// The configuration of a resumed run: its own, with permitted changes from the command line.
 Config resumed_config(const TrainOptions& options) {
   const auto path = options.run / "config.toml";
   const auto own = load_config({path.string()}, {});
   auto files = options.config_files;
   if (files.empty()) files.push_back(path.string());
-  auto asked = load_config(files, options.flags, base_config(options));
-  if (asked.model.vocab_size == 0) asked.model.vocab_size = own.model.vocab_size;
-  std::vector<std::string> refused;
-  for (const auto& difference : differences(own, asked)) {
-    if (!may_change(difference)) refused.push_back(difference);
+  auto requested = load_config(files, options.flags, base_config(options));
+  if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
+  std::vector<std::string> rejected;
+  for (const auto& difference : differences(own, requested)) {
+    if (!may_change(difference)) rejected.push_back(difference);
   }
-  if (!refused.empty()) {
-    throw UserError(path.string() + ": the run was started with different settings (" + join(refused) +
+  if (!rejected.empty()) {
+    throw UserError(path.string() + ": the run was started with different settings (" + join(rejected) +
                     "); resume with its own configuration");
   }
-  return asked;
+  return requested;
 }
 
 }  // namespace
@@ -125,7 +126,7 @@ RunLock::RunLock(const fs::path& run) {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(std::exchange(descriptor_, -1));
     throw UserError(run.string() +
-                    ": another process trains in this folder; wait for it, or give another --run");
+                    ": another process trains in this folder; wait for it, or pass another --run");
   }
 }
 
@@ -135,19 +136,19 @@ RunLock::~RunLock() {
 
 namespace {
 
-// Whether the folder holds a run, and the checkpoint to go on from.
-struct Found {
+// Whether the folder contains a run, and the checkpoint to resume from.
+struct ExistingRun {
   bool started = false;
   fs::path checkpoint;
 };
 
-// What the first process of a run finds; it alone locks and cleans.
-Found find_run(const TrainOptions& options, RunLock& lock) {
-  Found found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
+// Inspects the run folder. Rank 0 only: locks the folder and removes leftovers.
+ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
+  ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
   if (!found.started) return found;
   if (!options.resume) {
     throw UserError(options.run.string() +
-                    ": holds a run already; give --resume to continue it, or another --run");
+                    ": contains a run; pass --resume to continue it, or another --run");
   }
   lock = RunLock(options.run);
   clean_leftovers(options.run);
@@ -159,16 +160,16 @@ Found find_run(const TrainOptions& options, RunLock& lock) {
   return found;
 }
 
-// `writes`: makes the folder and says in it what the run is.
-Run open_found(const TrainOptions& given_options, const Found& found, bool writes, RunLock lock) {
+// `writes`: creates the folder and writes the run's configuration.
+Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found, bool writes, RunLock lock) {
   Run run;
   run.lock = std::move(lock);
   run.checkpoint = found.checkpoint;
   TrainOptions options = given_options;
   const bool started = found.started;
-  const fs::path init_note = options.run / kInitNote;
-  if (started && run.checkpoint.empty() && options.init_from.empty() && fs::exists(init_note))
-    options.init_from = read_file(init_note.string());
+  const fs::path init_from_file = options.run / kInitFromFile;
+  if (started && run.checkpoint.empty() && options.init_from.empty() && fs::exists(init_from_file))
+    options.init_from = read_file(init_from_file.string());
   run.config = started ? resumed_config(options)
                        : load_config(options.config_files, options.flags, base_config(options));
   auto& config = run.config;
@@ -176,7 +177,7 @@ Run open_found(const TrainOptions& given_options, const Found& found, bool write
     run.inputs = load_inputs(run.checkpoint);
     if (!options.data.empty() && options.data != run.inputs.data) {
       throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) +
-                      " as the run was started");
+                      ", as when the run was started");
     }
   } else {
     run.inputs.data = options.data;
@@ -190,12 +191,12 @@ Run open_found(const TrainOptions& given_options, const Found& found, bool write
   const auto files = read_token_files(first);
   if (given == 0) {
     if (!files) {
-      const IndexedDataset present(
-          resolve_prefix(first, "train"));  // where there are none at all, that is the error
-      throw UserError("model.vocab_size: 0, and no vocabulary stands beside " + run.inputs.data[0] +
-                      "; expected the vocabulary's size where the data has no .json of hero data tokenize");
+      const IndexedDataset present(resolve_prefix(first, "train"));  // throws if there is no data at all
+      throw UserError(
+          "model.vocab_size: 0, and there is no vocabulary for " + run.inputs.data[0] +
+          "; expected the vocabulary's size if the data has no .json file from hero data tokenize");
     }
-    // Rounded up, so that every width suits the matrix products.
+    // Rounded up for efficient GEMM shapes.
     config.model.vocab_size = (files->vocab_size + 63) / 64 * 64;
   }
   check(config);
@@ -208,36 +209,37 @@ Run open_found(const TrainOptions& given_options, const Found& found, bool write
                                              static_cast<uint64_t>(config.train.seed),
                                              config.model.vocab_size, files ? files->eos_id : -1);
   if (run.checkpoint.empty()) {
-    if (const auto& beside = run.stream->token_files()) {
-      const Tokenizer tokenizer(beside->tokenizer);
+    if (const auto& vocabulary = run.stream->token_files()) {
+      const Tokenizer tokenizer(vocabulary->tokenizer);
       run.inputs.tokenizer = tokenizer.model();
       run.inputs.tokenizer_files = tokenizer_files(tokenizer);
-      run.inputs.eos = beside->eos_id;
+      run.inputs.eos = vocabulary->eos_id;
     }
-  } else if (const auto& beside = run.stream->token_files(); beside && !run.inputs.tokenizer.empty()) {
-    if (Tokenizer(beside->tokenizer).model() != run.inputs.tokenizer) {
-      throw UserError(beside->tokenizer + ": another tokenizer than the run's (" +
+  } else if (const auto& vocabulary = run.stream->token_files();
+             vocabulary && !run.inputs.tokenizer.empty()) {
+    if (Tokenizer(vocabulary->tokenizer).model() != run.inputs.tokenizer) {
+      throw UserError(vocabulary->tokenizer + ": different tokenizer than the run's (" +
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
   if (!writes) return run;
   std::error_code failed;
   fs::create_directories(options.run, failed);
-  if (failed) throw RunError(options.run.string() + ": cannot be made: " + failed.message());
+  if (failed) throw RunError(options.run.string() + ": cannot create the folder: " + failed.message());
   if (!started) {
     run.lock = RunLock(options.run);
     if (run.init_from.empty()) {
-      fs::remove(init_note);
+      fs::remove(init_from_file);
     } else {
-      write_file(init_note.string(), run.init_from.string());
+      write_file(init_from_file.string(), run.init_from.string());
     }
   }
   write_file((options.run / "config.toml").string(), dump(config));
   return run;
 }
 
-// What must be alike on all ranks.
-std::vector<std::pair<std::string, std::string>> facts(Run& run) {
+// Values that must be equal on all ranks.
+std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
   std::vector<std::pair<std::string, std::string>> all;
   all.emplace_back("hero", program_version());
   for (const auto& field : fields(run.config)) {
@@ -245,14 +247,14 @@ std::vector<std::pair<std::string, std::string>> facts(Run& run) {
   }
   for (const auto& source : parse_sources(run.inputs.data)) {
     const auto prefix = resolve_prefix(source.prefix, "train");
-    all.emplace_back(prefix + ".idx", "sha256 " + record_file(prefix + ".idx").sha256);
+    all.emplace_back(prefix + ".idx", "sha256 " + hash_file(prefix + ".idx").sha256);
     all.emplace_back(prefix + ".bin", std::to_string(fs::file_size(prefix + ".bin")) + " bytes");
   }
   return all;
 }
 
-// Begins what rank 0 tells the others where it refuses.
-constexpr char kRefused = '!';
+// Prefix of rank 0's message if it rejects the run.
+constexpr char kRejected = '!';
 
 }  // namespace
 
@@ -260,33 +262,33 @@ Run open_run(const TrainOptions& options, const World* world) {
   RunLock lock;
   if (!world) {
     const auto found = find_run(options, lock);
-    return open_found(options, found, /*writes=*/true, std::move(lock));
+    return open_run_folder(options, found, /*writes=*/true, std::move(lock));
   }
   Run run;
-  if (world->first()) {
+  if (world->is_rank_zero()) {
     try {
       const auto found = find_run(options, lock);
-      run = open_found(options, found, /*writes=*/true, std::move(lock));
-      world->tell("run", (found.started ? "1" : "0") + found.checkpoint.string());
+      run = open_run_folder(options, found, /*writes=*/true, std::move(lock));
+      world->set("run", (found.started ? "1" : "0") + found.checkpoint.string());
     } catch (const UserError& error) {
-      world->tell("run", kRefused + std::string(error.what()));
-      world->dismiss();
+      world->set("run", kRejected + std::string(error.what()));
+      world->stop_heartbeat();
       throw;
     }
   } else {
-    const auto told = world->hear("run");
-    if (told[0] == kRefused) {
-      world->dismiss();
-      throw UserError("rank 0: " + told.substr(1));
+    const auto message = world->get("run");
+    if (message[0] == kRejected) {
+      world->stop_heartbeat();
+      throw UserError("rank 0: " + message.substr(1));
     }
     try {
-      run = open_found(options, {told[0] == '1', told.substr(1)}, /*writes=*/false, RunLock());
+      run = open_run_folder(options, {message[0] == '1', message.substr(1)}, /*writes=*/false, RunLock());
     } catch (const UserError& error) {
-      world->agree({{"start of the run", error.what()}});
+      world->check_same_on_all_ranks({{"opening the run", error.what()}});
       throw;
     }
   }
-  world->agree(facts(run));
+  world->check_same_on_all_ranks(rank_invariants(run));
   return run;
 }
 

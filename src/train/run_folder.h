@@ -1,5 +1,5 @@
 #pragma once
-// How a run begins: its folder, its configuration, its data, and where it goes on.
+// Opens a run: folder, configuration, data, and the checkpoint to resume from.
 #include <memory>
 #include <utility>
 
@@ -10,7 +10,7 @@
 
 namespace hero {
 
-/// Holds a run folder for this process: a second one that opens the same folder is refused.
+/// Exclusive lock on a run folder. UserError if another process holds it.
 class RunLock {
  public:
   RunLock() = default;
@@ -29,19 +29,19 @@ class RunLock {
 struct Run {
   RunLock lock;
   Config config;
-  at::Device device = at::kCPU;  ///< what train.device means here
+  at::Device device = at::kCPU;  ///< resolved train.device
   RunInputs inputs;
   std::unique_ptr<TokenStream> stream;
-  std::filesystem::path checkpoint;  ///< to go on from; empty: from the start
-  std::filesystem::path init_from;   ///< model folder whose weights begin the run; empty: initialised
-  bool new_history = false;          ///< those are a baseline's, and this run's routers have a history
+  std::filesystem::path checkpoint;  ///< to resume from; empty: none
+  std::filesystem::path init_from;   ///< model folder of the initial weights; empty: random
+  bool new_history = false;          ///< init_from is a baseline and this run's routers have a history
 };
 
-/// Makes or reopens the folder. A folder that already holds a run needs `resume`; a resumed run keeps its
-/// configuration, and what the command line says otherwise is refused, except train.steps, train.threads,
-/// train.device, train.cuda_graph, train.routing_every, parallel.* and checkpoint.*. UserError for all of
-/// that and for unfit data. Of several processes (`world`) rank 0 does so, the others read what it found;
-/// UserError on all where they were started with other configurations, programs or data.
+/// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its
+/// configuration; the command line may change only train.steps, train.threads, train.device,
+/// train.cuda_graph, train.routing_every, parallel.* and checkpoint.*. With several processes (`world`) rank
+/// 0 opens the folder and the others follow. UserError if the settings or data are invalid, or differ between
+/// ranks (configuration, program, data).
 Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero

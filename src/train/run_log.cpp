@@ -1,6 +1,7 @@
 #include "train/run_log.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
 
@@ -37,7 +38,7 @@ json ranks(const StepRecord& s) {
 }  // namespace
 
 RunLog::RunLog(const std::filesystem::path& run)
-    : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), board_(run / "tb") {}
+    : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), tensorboard_(run / "tb") {}
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
   const double share = layers.max_share();
@@ -70,11 +71,11 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                                                     {"speed/mfu", s.mfu},
                                                     {"memory/peak_mib", s.peak_memory_mib},
                                                     {"routing/max_expert_share", share}};
-  for (const auto& [tag, value] : scalars) board_.scalar(tag, value, s.step, now);
+  for (const auto& [tag, value] : scalars) tensorboard_.scalar(tag, value, s.step, now);
   for (const auto& [name, values] : per_layer.items()) {
     for (size_t l = 0; l < values.size(); ++l) {
       if (values[l].is_number())
-        board_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
+        tensorboard_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
     }
   }
   if (snapshot) {
@@ -89,10 +90,10 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
   }
 }
 
-void RunLog::cut_to(int64_t step) {
-  metrics_.cut_to(step);
-  routing_.cut_to(step);
-  board_.cut_to(step);
+void RunLog::truncate_after(int64_t step) {
+  metrics_.truncate_after(step);
+  routing_.truncate_after(step);
+  tensorboard_.truncate_after(step);
 }
 
 double peak_memory_mib(at::Device device) {
@@ -101,7 +102,7 @@ double peak_memory_mib(at::Device device) {
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return static_cast<double>(stats.allocated_bytes[all].peak) / kMib;
   }
-  // What getrusage says includes the memory of the process that started this one (vfork).
+  // getrusage includes the memory of the parent process (vfork).
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;
@@ -113,17 +114,17 @@ double peak_memory_mib(at::Device device) {
 
 namespace {
 
-// Of `multiply`, which returns the product of two matrices [n, n] on the device.
+// Throughput of `multiply`, which returns the product of two [n, n] matrices on the device.
 template <typename F>
-double rate_of(int64_t n, at::Device device, const F& multiply) {
+double best_flops_per_second(int64_t n, at::Device device, const F& multiply) {
   const double work = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-  if (!device.is_cpu()) multiply();  // a first call sets the library up
-  wait_for(device);
+  if (!device.is_cpu()) multiply();  // the first call initializes the library
+  synchronize(device);
   double best = 0, spent = 0;
   for (int i = 0; i < 8 && spent < 0.05; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     const at::Tensor c = multiply();
-    wait_for(device);
+    synchronize(device);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     best = std::max(best, work / seconds);
     spent += seconds;
@@ -133,18 +134,18 @@ double rate_of(int64_t n, at::Device device, const F& multiply) {
 
 }  // namespace
 
-double gemm_rate(at::ScalarType dtype, at::Device device) {
+double gemm_flops_per_second(at::ScalarType dtype, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto square = [&](int64_t n) { return at::ones({n, n}, at::TensorOptions(device).dtype(dtype)); };
   const auto a = square(device.is_cpu() ? 1024 : 8192);
-  const double ours = rate_of(a.size(0), device, [&] { return ops::linear(a, a); });
+  const double ours = best_flops_per_second(a.size(0), device, [&] { return ops::linear(a, a); });
   if (device.is_cpu()) {
-    // Where the processor has no instructions for the type, the library may go number by number: half a
-    // minute for all of `a`.
+    // Without native instructions for the dtype, PyTorch may fall back to scalar code: half a minute for `a`.
     const auto small = square(256);
-    if (rate_of(small.size(0), device, [&] { return at::mm(small, small); }) < ours / 10) return ours;
+    if (best_flops_per_second(small.size(0), device, [&] { return at::mm(small, small); }) < ours / 10)
+      return ours;
   }
-  return std::max(ours, rate_of(a.size(0), device, [&] { return at::mm(a, a); }));
+  return std::max(ours, best_flops_per_second(a.size(0), device, [&] { return at::mm(a, a); }));
 }
 
 }  // namespace hero

@@ -1,6 +1,6 @@
 #pragma once
-// What a step leaves in the run folder: a line in metrics.jsonl, now and then a snapshot in routing.jsonl,
-// TensorBoard events in tb/.
+// Logs of a step in the run folder: a line in metrics.jsonl, periodic snapshots in routing.jsonl, TensorBoard
+// events in tb/.
 #include <filesystem>
 
 #include "loss/loss.h"
@@ -11,13 +11,13 @@
 
 namespace hero {
 
-/// One step as it is logged. Losses are means over the step's micro-batches.
+/// Metrics of one step. Losses are means over the step's micro-batches.
 struct StepRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double lr = 0, gradient_norm = 0;
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
-  std::vector<double> busy_ms = {};  ///< of several ranks: what each did not wait for others, the step before
+  std::vector<double> busy_ms = {};  ///< with several ranks: time not spent waiting, previous step
   Pipeline::Traffic traffic = {};    ///< between pipeline ranks
 };
 
@@ -25,21 +25,21 @@ class RunLog {
  public:
   explicit RunLog(const std::filesystem::path& run);
 
-  /// `layers` with sums on the CPU.
+  /// The sums of `layers` must be on the CPU.
   void write(const StepRecord& step, const LayerStats& layers, bool snapshot);
-  /// Drops everything after `step`, for resuming.
-  void cut_to(int64_t step);
+  /// Drops all entries after `step`, for resuming.
+  void truncate_after(int64_t step);
 
  private:
   MetricsLog metrics_, routing_;
-  TensorBoardLog board_;
+  TensorBoardLog tensorboard_;
 };
 
-/// Highest memory so far, MiB: what this process had resident, or on a GPU what its tensors took there.
+/// Peak memory so far, MiB: resident memory of this process, or allocated tensor memory on a GPU.
 double peak_memory_mib(at::Device device);
 
-/// Operations per second of a square matrix product of this type on this device, the library's or ours
-/// (ops::linear), the best of a few; of 1024 rows on the CPU, of 8192 elsewhere.
-double gemm_rate(at::ScalarType dtype, at::Device device);
+/// Throughput in FLOP/s of a square GEMM of this dtype on this device, the best of several runs of at::mm and
+/// ops::linear; 1024 rows on the CPU, 8192 elsewhere.
+double gemm_flops_per_second(at::ScalarType dtype, at::Device device);
 
 }  // namespace hero

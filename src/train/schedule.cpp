@@ -10,16 +10,16 @@
 namespace hero {
 namespace {
 
-// A chunk's work on a micro-batch, in the order of a rank.
-struct Work {
+// A forward or backward pass of a chunk on a micro-batch.
+struct ChunkPass {
   int64_t chunk, micro_batch;
 };
 
-// Megatron-LM's order: micro-batches in groups of as many as there are ranks; a group passes through all of a
-// rank's chunks before the next one.
-std::vector<Work> chunk_order(int64_t rank, int64_t ranks, int64_t chunks, int64_t micro_batches,
-                              bool forward) {
-  std::vector<Work> order;
+// Megatron-LM's interleaved order: micro-batches in groups of `ranks`; a group passes through all chunks of a
+// rank before the next group.
+std::vector<ChunkPass> chunk_order(int64_t rank, int64_t ranks, int64_t chunks, int64_t micro_batches,
+                                   bool forward) {
+  std::vector<ChunkPass> order;
   for (int64_t group = 0; group < micro_batches; group += ranks) {
     const int64_t end = std::min(group + ranks, micro_batches);
     for (int64_t c = 0; c < chunks; ++c) {
@@ -30,22 +30,22 @@ std::vector<Work> chunk_order(int64_t rank, int64_t ranks, int64_t chunks, int64
   return order;
 }
 
-// `warm_up` forward passes, then one forward and one backward pass in turn, then the rest of the backward
+// 1F1B: `warm_up` forward passes, then alternating forward and backward passes, then the remaining backward
 // passes.
-std::vector<Action> alternate(const std::vector<Work>& forward, const std::vector<Work>& backward,
-                              size_t warm_up) {
+std::vector<Action> one_forward_one_backward(const std::vector<ChunkPass>& forward,
+                                             const std::vector<ChunkPass>& backward, size_t warm_up) {
   std::vector<Action> actions;
   for (size_t i = 0; i < forward.size() + warm_up; ++i) {
     if (i < forward.size()) actions.push_back({Pass::forward, forward[i].chunk, forward[i].micro_batch});
     if (i < warm_up) continue;
-    const Work& work = backward[i - warm_up];
+    const ChunkPass& work = backward[i - warm_up];
     actions.push_back({Pass::backward, work.chunk, work.micro_batch});
   }
   return actions;
 }
 
-// Every backward pass in two; the weights' part follows `delay` micro-batches later, so that every rank holds
-// as many micro-batches as the first.
+// Splits backward passes. Weight gradients follow `delay` micro-batches later, so that every rank holds as
+// many micro-batches in flight as the first.
 std::vector<Action> split_backward(const std::vector<Action>& whole, int64_t delay) {
   std::vector<Action> actions, waiting;
   size_t begun = 0;
@@ -62,7 +62,7 @@ std::vector<Action> split_backward(const std::vector<Action>& whole, int64_t del
   return actions;
 }
 
-std::vector<Action> alone(int64_t chunks, int64_t micro_batches) {
+std::vector<Action> single_rank_actions(int64_t chunks, int64_t micro_batches) {
   std::vector<Action> actions;
   for (int64_t m = 0; m < micro_batches; ++m) {
     for (int64_t c = 0; c < chunks; ++c) actions.push_back({Pass::forward, c, m});
@@ -76,32 +76,33 @@ void require(bool good, const std::string& what, int64_t found, const std::strin
     throw UserError("schedule: found " + std::to_string(found) + " " + what + ", expected " + expected);
 }
 
-[[noreturn]] void wrong(int64_t rank, const Action& action, const std::string& what) {
+[[noreturn]] void fail(int64_t rank, const Action& action, const std::string& what) {
   throw std::logic_error("schedule: rank " + std::to_string(rank) + ", " + to_text(action) + ": " + what);
 }
 
-// Where every action stands. Both kinds of backward pass count as the input's gradient.
-class Places {
+// Positions of all actions. Whole backward passes count as input gradients.
+class ActionIndex {
  public:
-  Places(const Schedule& schedule, int64_t chunks) : chunks_(chunks) {
+  ActionIndex(const Schedule& schedule, int64_t chunks) : chunks_(chunks) {
     for (const auto& actions : schedule) {
       for (const Action& action : actions) micro_batches_ = std::max(micro_batches_, action.micro_batch + 1);
     }
-    places_.assign(3 * chunks * micro_batches_, {-1, -1});
+    positions_.assign(3 * chunks * micro_batches_, {-1, -1});
     for (size_t r = 0; r < schedule.size(); ++r) {
       for (size_t i = 0; i < schedule[r].size(); ++i)
-        places_[slot(schedule[r][i])] = {static_cast<int64_t>(r), static_cast<int64_t>(i)};
+        positions_[slot(schedule[r][i])] = {static_cast<int64_t>(r), static_cast<int64_t>(i)};
     }
   }
 
-  std::vector<Place> needs(const Action& action) const {
+  std::vector<ActionPosition> dependencies(const Action& action) const {
     const auto [pass, c, m] = action;
     if (pass == Pass::weight_gradient) return {at({Pass::input_gradient, c, m})};
     if (pass == Pass::forward)
-      return c > 0 ? std::vector<Place>{at({Pass::forward, c - 1, m})} : std::vector<Place>{};
-    std::vector<Place> places = {at({Pass::forward, c, m})};
-    if (c + 1 < chunks_) places.push_back(at({Pass::input_gradient, c + 1, m}));
-    return places;
+      return c > 0 ? std::vector<ActionPosition>{at({Pass::forward, c - 1, m})}
+                   : std::vector<ActionPosition>{};
+    std::vector<ActionPosition> result = {at({Pass::forward, c, m})};
+    if (c + 1 < chunks_) result.push_back(at({Pass::input_gradient, c + 1, m}));
+    return result;
   }
 
  private:
@@ -109,38 +110,37 @@ class Places {
     const int64_t kind = action.pass == Pass::forward ? 0 : action.pass == Pass::weight_gradient ? 2 : 1;
     return static_cast<size_t>((kind * chunks_ + action.chunk) * micro_batches_ + action.micro_batch);
   }
-  Place at(const Action& action) const { return places_[slot(action)]; }
+  ActionPosition at(const Action& action) const { return positions_[slot(action)]; }
 
   int64_t chunks_, micro_batches_ = 0;
-  std::vector<Place> places_;
+  std::vector<ActionPosition> positions_;
 };
 
-// Every action once, where its chunk lies, and every backward pass either whole or in both parts.
+// Every action exists once, on the rank of its chunk; every backward pass is either whole or split.
 void check_complete(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
   const auto ranks = static_cast<int64_t>(schedule.size());
   std::map<std::tuple<Pass, int64_t, int64_t>, int64_t> times;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     for (const Action& action : schedule[rank]) {
       const auto [pass, c, m] = action;
-      if (c < 0 || c >= chunks || m < 0 || m >= micro_batches) wrong(rank, action, "out of bounds");
-      if (c % ranks != rank) wrong(rank, action, "belongs to rank " + std::to_string(c % ranks));
-      if (++times[{pass, c, m}] > 1) wrong(rank, action, "stands twice");
+      if (c < 0 || c >= chunks || m < 0 || m >= micro_batches) fail(rank, action, "out of bounds");
+      if (c % ranks != rank) fail(rank, action, "belongs to rank " + std::to_string(c % ranks));
+      if (++times[{pass, c, m}] > 1) fail(rank, action, "is duplicated");
     }
   }
   for (int64_t c = 0; c < chunks; ++c) {
     for (int64_t m = 0; m < micro_batches; ++m) {
       const auto has = [&](Pass pass) { return times.contains({pass, c, m}); };
-      if (!has(Pass::forward)) wrong(c % ranks, {Pass::forward, c, m}, "is missing");
+      if (!has(Pass::forward)) fail(c % ranks, {Pass::forward, c, m}, "is missing");
       const bool input = has(Pass::input_gradient), weight = has(Pass::weight_gradient);
-      if (input != weight) wrong(c % ranks, {Pass::backward, c, m}, "one of its two parts is missing");
+      if (input != weight) fail(c % ranks, {Pass::backward, c, m}, "input or weight gradient is missing");
       if (input == has(Pass::backward))
-        wrong(c % ranks, {Pass::backward, c, m}, input ? "stands whole and in parts" : "is missing");
+        fail(c % ranks, {Pass::backward, c, m}, input ? "is both whole and split" : "is missing");
     }
   }
 }
 
-// Messages of one kind between two ranks by (sender, receiver, gradients): once in the sender's order, once
-// in the receiver's.
+// Messages by (sender, receiver, gradients), in the order of the sender or of the receiver.
 using Messages = std::map<std::tuple<int64_t, int64_t, bool>, std::vector<Action>>;
 
 void check_order(const Schedule& schedule, int64_t chunks) {
@@ -161,9 +161,9 @@ void check_order(const Schedule& schedule, int64_t chunks) {
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& arriving = sent.at(edge)[i];
       if (actions[i].chunk != arriving.chunk || actions[i].micro_batch != arriving.micro_batch)
-        wrong(std::get<1>(edge), actions[i],
-              "message " + std::to_string(i) + " from rank " + std::to_string(std::get<0>(edge)) +
-                  " is for " + to_text(arriving));
+        fail(std::get<1>(edge), actions[i],
+             "message " + std::to_string(i) + " from rank " + std::to_string(std::get<0>(edge)) + " is for " +
+                 to_text(arriving));
     }
   }
 }
@@ -176,18 +176,19 @@ Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, i
     throw UserError("schedule: found " + kind + ", expected one of 1f1b, interleaved, zero_bubble");
   require(ranks > 0, "ranks", ranks, "at least 1");
   require(micro_batches > 0, "micro-batches", micro_batches, "at least 1");
-  require(chunks > 0 && (interleaved || chunks == 1), "chunks a rank", chunks,
+  require(chunks > 0 && (interleaved || chunks == 1), "chunks per rank", chunks,
           interleaved ? "at least 1" : "1 with " + kind);
   require(!interleaved || micro_batches % ranks == 0, "micro-batches", micro_batches,
           "a multiple of the " + std::to_string(ranks) + " ranks with interleaved");
-  if (ranks == 1) return {alone(chunks, micro_batches)};
+  if (ranks == 1) return {single_rank_actions(chunks, micro_batches)};
   Schedule schedule;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t behind = ranks - 1 - rank;
-    // Later chunks of the first group begin before its first backward pass; two more of a rank's turns pass
-    // for every rank behind it.
+    // The first group passes through all but the last chunk before its first backward pass; each later rank
+    // adds two passes.
     const int64_t warm_up = chunks > 1 ? 2 * behind + (chunks - 1) * ranks : behind;
-    const auto whole = alternate(chunk_order(rank, ranks, chunks, micro_batches, true),
+    const auto whole =
+        one_forward_one_backward(chunk_order(rank, ranks, chunks, micro_batches, true),
                                  chunk_order(rank, ranks, chunks, micro_batches, false),
                                  static_cast<size_t>(std::min(warm_up, chunks * micro_batches)));
     schedule.push_back(zero_bubble ? split_backward(whole, rank) : whole);
@@ -195,35 +196,36 @@ Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, i
   return schedule;
 }
 
-void carry_out(const Schedule& schedule, int64_t chunks,
-               const std::function<void(Place, const std::vector<Place>&)>& visit) {
-  const Places places(schedule, chunks);
+void visit_in_dependency_order(
+    const Schedule& schedule, int64_t chunks,
+    const std::function<void(ActionPosition, const std::vector<ActionPosition>&)>& visit) {
+  const ActionIndex index(schedule, chunks);
   std::vector<int64_t> done(schedule.size(), 0);
   for (bool moved = true; moved;) {
     moved = false;
     for (int64_t rank = 0; rank < static_cast<int64_t>(schedule.size()); ++rank) {
       for (; done[rank] < static_cast<int64_t>(schedule[rank].size()); ++done[rank], moved = true) {
-        const auto needs = places.needs(schedule[rank][done[rank]]);
-        const bool ready =
-            std::ranges::all_of(needs, [&](const Place& p) { return p.rank >= 0 && p.index < done[p.rank]; });
+        const auto dependencies = index.dependencies(schedule[rank][done[rank]]);
+        const bool ready = std::ranges::all_of(
+            dependencies, [&](const ActionPosition& p) { return p.rank >= 0 && p.index < done[p.rank]; });
         if (!ready) break;
-        visit({rank, done[rank]}, needs);
+        visit({rank, done[rank]}, dependencies);
       }
     }
   }
   for (size_t rank = 0; rank < schedule.size(); ++rank) {
     if (done[rank] < static_cast<int64_t>(schedule[rank].size()))
-      wrong(static_cast<int64_t>(rank), schedule[rank][done[rank]], "waits for ever");
+      fail(static_cast<int64_t>(rank), schedule[rank][done[rank]], "deadlock");
   }
 }
 
 void check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
   check_complete(schedule, chunks, micro_batches);
-  carry_out(schedule, chunks, [](Place, const std::vector<Place>&) {});
+  visit_in_dependency_order(schedule, chunks, [](ActionPosition, const std::vector<ActionPosition>&) {});
   check_order(schedule, chunks);
 }
 
-std::vector<int64_t> held_activations(const Schedule& schedule) {
+std::vector<int64_t> peak_activations(const Schedule& schedule) {
   std::vector<int64_t> held;
   for (const auto& actions : schedule) {
     int64_t now = 0, most = 0;

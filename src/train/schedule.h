@@ -1,7 +1,7 @@
 #pragma once
-// What every pipeline rank does in a step, and in which order: data that the trainer carries out, that can be
-// printed and drawn, and whose properties are tested without a process. Chunk c of the model lies on rank
-// c % ranks.
+// Pipeline schedules: the ordered actions of every pipeline rank in a step, as data that the trainer runs,
+// that can be printed and drawn, and that is tested without processes. Chunk c of the model is on
+// rank c % ranks.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,8 +12,8 @@ namespace hero {
 enum class Pass {
   forward,
   backward,        ///< gradients of inputs and weights together
-  input_gradient,  ///< of inputs alone, so that the rank before can go on
-  weight_gradient  ///< of weights, whenever a rank would otherwise wait
+  input_gradient,  ///< of inputs only; unblocks the previous rank
+  weight_gradient  ///< of weights; fills pipeline bubbles
 };
 
 struct Action {
@@ -26,39 +26,38 @@ struct Action {
 /// Actions of every pipeline rank, in order.
 using Schedule = std::vector<std::vector<Action>>;
 
-/// `kind`: "1f1b" (PipeDream-flush; arXiv 2104.04473), "interleaved" 1F1B with `chunks` chunks a rank (the
+/// `kind`: "1f1b" (PipeDream-flush; arXiv 2104.04473), "interleaved" 1F1B with `chunks` chunks per rank (the
 /// same paper; micro_batches a multiple of ranks), "zero_bubble" (ZB-H1 of arXiv 2401.10241: 1F1B's memory,
-/// input and weight gradients apart). With one rank every micro-batch goes forward and backward at once.
-/// UserError for a kind, or numbers, that do not go together.
+/// separate input and weight gradients). With one rank, each micro-batch runs forward and backward in turn.
+/// UserError for invalid arguments.
 Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
 
-/// Most activations that each rank holds at a time, one for each chunk and micro-batch whose forward pass
-/// began and whose weights' gradient is not done.
-std::vector<int64_t> held_activations(const Schedule& schedule);
+/// Peak number of in-flight activations per rank: one per chunk and micro-batch from its forward pass to its
+/// weight gradient.
+std::vector<int64_t> peak_activations(const Schedule& schedule);
 
-/// Carries the schedule out without times. `chunks`: of the whole model. std::logic_error naming the rank and
-/// the action where an action is missing, twice or on a wrong rank, where it needs what can never come
-/// (deadlock), or where a receiver needs the messages of one sender and kind (activations, gradients) in
-/// another order than they are sent.
+/// Validates a schedule. `chunks`: of the whole model. std::logic_error naming rank and action if an action
+/// is missing, duplicated, on the wrong rank or deadlocked, or if a receiver needs the messages of one sender
+/// and kind (activations, gradients) in a different order than they are sent.
 void check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches);
 
 /// "0F3": chunk 0, forward, micro-batch 3; B backward, I input gradient, W weight gradient (PyTorch's
 /// notation).
 std::string to_text(const Action& action);
 
-/// One line a rank: "rank 0: 0F0 0F1 0B0 0B1".
+/// One line per rank: "rank 0: 0F0 0F1 0B0 0B1".
 std::string to_text(const Schedule& schedule);
 
-/// An action by its rank and its number in that rank's order.
-struct Place {
+/// Position of an action: its rank and its index in that rank's order.
+struct ActionPosition {
   int64_t rank, index;
 };
 
-/// Calls `visit` with every action and with those that it needs and that were visited before it: the
-/// micro-batch's pass on the chunk before (forward) or behind (gradients), a chunk's forward for its
-/// gradients, its input gradient for its weights. std::logic_error on a deadlock. `chunks`: of the whole
-/// model.
-void carry_out(const Schedule& schedule, int64_t chunks,
-               const std::function<void(Place, const std::vector<Place>&)>& visit);
+/// Calls `visit` for every action with its dependencies, all visited before: the micro-batch's pass on the
+/// previous chunk (forward) or the next one (gradients), the forward pass for gradients, the input gradient
+/// for weight gradients. std::logic_error on a deadlock. `chunks`: of the whole model.
+void visit_in_dependency_order(
+    const Schedule& schedule, int64_t chunks,
+    const std::function<void(ActionPosition, const std::vector<ActionPosition>&)>& visit);
 
 }  // namespace hero

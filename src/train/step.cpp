@@ -1,6 +1,7 @@
 #include "train/step.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <array>
 #include <cmath>
@@ -9,12 +10,12 @@
 namespace hero {
 namespace {
 
-// What stands where in a step's sums; behind it every rank's busy time, and the layers' statistics.
+// Layout of a step's sums; followed by every rank's busy time and the layer statistics.
 constexpr int64_t kLosses = 5;  // total, lm, balance, z, coupling
 constexpr int64_t kSquare = kLosses, kSignal = kSquare + 1, kTraffic = kSignal + 2, kBusy = kTraffic + 3;
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 
-int64_t ranks(const World* world) { return world ? world->mesh().size() : 1; }
+int64_t world_size(const World* world) { return world ? world->mesh().size() : 1; }
 int64_t data_ranks(const World* world) { return world ? world->mesh().data : 1; }
 
 }  // namespace
@@ -24,27 +25,27 @@ TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance
       optimizer_(optimizer),
       balance_(balance),
       world_(world),
-      sums_(at::zeros({kBusy + ranks(world) + LayerStats::size(model.layout())},
+      sums_(at::zeros({kBusy + world_size(world) + LayerStats::size(model.layout())},
                       at::TensorOptions(model.device()).dtype(at::kDouble))),
       losses_(sums_.slice(0, 0, kLosses)),
       gradient_square_(sums_[kSquare]),
       signals_(sums_.slice(0, kSignal, kTraffic)),
-      busy_(sums_.slice(0, kBusy, kBusy + ranks(world))),
-      layers_(model.layout(), sums_.slice(0, kBusy + ranks(world))),
-      use_graph_(model.config().train.cuda_graph && model.device().is_cuda() && ranks(world) == 1) {
+      busy_(sums_.slice(0, kBusy, kBusy + world_size(world))),
+      layers_(model.layout(), sums_.slice(0, kBusy + world_size(world))),
+      use_graph_(model.config().train.cuda_graph && model.device().is_cuda() && world_size(world) == 1) {
   if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
 }
 
 void TrainStep::begin(double busy) {
-  // What a recording adds to must stay where it is.
-  optimizer_.clear_gradients(/*keep=*/graph_ != nullptr);
+  // A recorded graph accumulates into fixed addresses.
+  optimizer_.zero_grad(/*keep=*/graph_ != nullptr);
   sums_.zero_();
   layers_.clear_tokens();
   if (world_) busy_[world_->mesh().rank].fill_(busy);
 }
 
 void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read) {
-  if (auto* buckets = optimizer_.buckets()) buckets->expect(micro_batches);
+  if (auto* buckets = optimizer_.buckets()) buckets->prepare_for_backward(micro_batches);
   if (!pipeline_) {
     for (int64_t i = 0; i < micro_batches; ++i) {
       const auto batch = read(i);
@@ -56,56 +57,57 @@ void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
   const auto& mesh = world_->mesh();
   const auto schedule = make_schedule(parallel.schedule, mesh.pipeline, parallel.chunks, micro_batches);
   std::map<int64_t, MicroBatch> batches;
-  const auto known = [&](int64_t i) -> const MicroBatch& {
+  const auto cached = [&](int64_t i) -> const MicroBatch& {
     auto found = batches.find(i);
     if (found == batches.end()) {
       auto batch = read(i);
       batch.samples = batch.samples.to(model_.device(), /*non_blocking=*/true);
-      layers_.count_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
+      layers_.add_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
       found = batches.emplace(i, std::move(batch)).first;
     }
     return found->second;
   };
-  pipeline_->run(schedule[mesh.pipeline_rank()], known,
-                 [&](const Chunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
-                     const at::Tensor& mass_T) { return account(chunk, output, batch.samples, mass_T); },
-                 {.deferred =
-                      [&](const at::Tensor& leaf) {
-                        if (auto* buckets = optimizer_.buckets()) buckets->expect_deferred(leaf);
-                      },
-                  .added =
-                      [&](const at::Tensor& leaf) {
-                        if (auto* buckets = optimizer_.buckets()) buckets->add_deferred(leaf);
-                      }});
+  pipeline_->run(
+      schedule[mesh.pipeline_rank()], cached,
+      [&](const ModelChunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
+          const at::Tensor& mass_T) { return accumulate_losses(chunk, output, batch.samples, mass_T); },
+      {.on_deferred =
+           [&](const at::Tensor& leaf) {
+             if (auto* buckets = optimizer_.buckets()) buckets->expect_deferred_gradient(leaf);
+           },
+       .on_added =
+           [&](const at::Tensor& leaf) {
+             if (auto* buckets = optimizer_.buckets()) buckets->mark_deferred_ready(leaf);
+           }});
 }
 
-void TrainStep::micro_batch(const at::Tensor& samples, const Position& position) {
-  layers_.count_tokens(data_ranks(world_) * samples.size(0) * (samples.size(1) - 1));
+void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& position) {
+  layers_.add_tokens(data_ranks(world_) * samples.size(0) * (samples.size(1) - 1));
   const auto moved = samples.to(model_.device(), /*non_blocking=*/true);
   if (!use_graph_) return compute(moved, position);
   if (!graph_) {
-    // Recording runs the work for real, on whatever has been summed up so far: only a first micro-batch can.
-    recorded_samples_ = moved.clone();
-    graph_ = record_graph([&, position] { compute(recorded_samples_, position); });
-    optimizer_.clear_gradients(/*keep=*/true);
+    // Warm-up runs the work and changes the sums, so only the first micro-batch of a step can be recorded.
+    graph_samples_ = moved.clone();
+    graph_ = record_graph([&, position] { compute(graph_samples_, position); });
+    optimizer_.zero_grad(/*keep=*/true);
     sums_.zero_();
   }
-  recorded_samples_.copy_(moved);
+  graph_samples_.copy_(moved);
   graph_->replay();
 }
 
-void TrainStep::compute(const at::Tensor& samples, const Position& position) {
+void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
   const auto output = model_.forward(tokens, position, model_.config().train.recompute);
-  account(model_.part().chunks.front(), output, samples).total.backward();
+  accumulate_losses(model_.shard().chunks.front(), output, samples).total.backward();
 }
 
-Pipeline::ChunkLoss TrainStep::account(const Chunk& chunk, const Transformer::Output& output,
-                                       const at::Tensor& samples, const at::Tensor& mass_T) {
+Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
+                                                 const at::Tensor& samples, const at::Tensor& mass_T) {
   const auto& c = model_.config().train;
   const auto targets = samples.slice(1, 1).reshape({-1});
-  const auto losses =
-      compute_losses(model_, output, targets, samples.size(1) - 1, balance_, /*ends=*/chunk.ends, mass_T);
+  const auto losses = compute_losses(model_, output, targets, samples.size(1) - 1, balance_,
+                                     /*is_last_chunk=*/chunk.is_last, mass_T);
   const double share = static_cast<double>(c.micro_batch) / static_cast<double>(c.global_batch);
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
@@ -116,7 +118,7 @@ Pipeline::ChunkLoss TrainStep::account(const Chunk& chunk, const Transformer::Ou
   return {weighted, losses.mass_T};
 }
 
-void TrainStep::ask_to_stop(int signal) {
+void TrainStep::request_stop(int signal) {
   for (int i = 0; i < 2; ++i) {
     if (signal == kSignals[i]) signals_[i].fill_(1.0);
   }
@@ -125,7 +127,7 @@ void TrainStep::ask_to_stop(int signal) {
 void TrainStep::update(int64_t step, double lr) {
   at::NoGradGuard no_grad;
   if (auto* buckets = optimizer_.buckets()) buckets->finish();
-  gradient_square_.copy_(optimizer_.gradient_square());
+  gradient_square_.copy_(optimizer_.squared_gradient_norm());
   if (pipeline_) {
     const auto& t = pipeline_->traffic();
     const std::array<double, 3> values = {static_cast<double>(t.activations), static_cast<double>(t.history),
@@ -164,8 +166,8 @@ StepSums TrainStep::read() const {
           .traffic = {.activations = static_cast<int64_t>(values[kTraffic]),
                       .history = static_cast<int64_t>(values[kTraffic + 1]),
                       .history_seconds = values[kTraffic + 2]},
-          .busy = std::vector<double>(values + kBusy, values + kBusy + ranks(world_)),
-          .layers = layers_.with_sums(host.slice(0, kBusy + ranks(world_)))};
+          .busy = std::vector<double>(values + kBusy, values + kBusy + world_size(world_)),
+          .layers = layers_.with_sums(host.slice(0, kBusy + world_size(world_)))};
 }
 
 }  // namespace hero

@@ -68,7 +68,7 @@ std::string event(double wall_time, int64_t step, std::string_view payload) {
   return record(kEventWallTime + raw(wall_time) + step_field + std::string(payload));
 }
 
-// The next record, framing included, or nothing at the end and at a record that is torn or damaged.
+// The next record with its framing, or nullopt at the end and at an incomplete or damaged record.
 std::optional<std::string> read_record(std::istream& stream) {
   std::string bytes(12, '\0');
   if (!stream.read(bytes.data(), 12)) return std::nullopt;
@@ -84,7 +84,7 @@ std::optional<std::string> read_record(std::istream& stream) {
                                                                           : std::nullopt;
 }
 
-// An Event's step: 0 if it carries none.
+// An Event's step: 0 if it has none.
 int64_t step_of(std::string_view event) {
   uint64_t step = 0;
   size_t at = 0;
@@ -136,10 +136,10 @@ std::filesystem::path event_file(const std::filesystem::path& folder) {
 TensorBoardLog::TensorBoardLog(const std::filesystem::path& folder)
     : file_(std::make_unique<AppendFile>(event_file(folder))) {
   std::ifstream stream(path(), std::ios::binary);
-  uint64_t whole = 0;
-  while (const auto bytes = read_record(stream)) whole += bytes->size();
-  if (whole < file_->size()) file_->truncate(whole);
-  if (whole == 0) file_->append(event(now(), 0, field(kEventFileVersion, "brain.Event:2")));
+  uint64_t complete = 0;
+  while (const auto bytes = read_record(stream)) complete += bytes->size();
+  if (complete < file_->size()) file_->truncate(complete);
+  if (complete == 0) file_->append(event(now(), 0, field(kEventFileVersion, "brain.Event:2")));
 }
 
 void TensorBoardLog::scalar(std::string_view tag, double value, int64_t step, double wall_time) {
@@ -148,9 +148,9 @@ void TensorBoardLog::scalar(std::string_view tag, double value, int64_t step, do
   file_->append(event(wall_time, step, field(kEventSummary, field(kSummaryValue, content))));
 }
 
-void TensorBoardLog::cut_to(int64_t step) {
+void TensorBoardLog::truncate_after(int64_t step) {
   std::ifstream stream(path(), std::ios::binary);
-  // A name without "tfevents": TensorBoard would read a leftover.
+  // Not named "tfevents": TensorBoard would read a leftover file.
   const std::filesystem::path kept = path().parent_path() / "cut.tmp";
   DurableFile target(kept);
   for (bool first = true; const auto bytes = read_record(stream); first = false) {
@@ -158,7 +158,7 @@ void TensorBoardLog::cut_to(int64_t step) {
     if (keep) target.write(bytes->data(), bytes->size());
   }
   target.commit();
-  file_->replace_by(kept);
+  file_->replace_with(kept);
 }
 
 }  // namespace hero

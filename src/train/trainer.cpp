@@ -16,7 +16,7 @@
 #include "io/step_progress.h"
 #include "io/stop_signal.h"
 #include "model/counts.h"
-#include "model/part.h"
+#include "model/model_chunk.h"
 #include "ops/cuda_library.h"
 #include "train/process.h"
 #include "train/run_folder.h"
@@ -30,32 +30,32 @@ namespace fs = std::filesystem;
 
 class Trainer {
  public:
-  /// `world`: null for a process alone.
+  /// `world`: null for a single process.
   Trainer(Run run, const fs::path& folder, const World* world)
       : run_(std::move(run)),
         folder_(folder),
         world_(world),
         mesh_(world ? world->mesh() : Mesh()),
-        model_(run_.config, run_.device, model_part()),
+        model_(run_.config, run_.device, model_shard()),
         optimizer_(make_optimizer()),
         step_(model_, optimizer_, state_.balance, world),
-        writer_(voices(), folder, static_cast<int>(run_.config.checkpoint.keep)),
-        machine_share_per_token_(training_flops_per_token(run_.config) /
-                                 gemm_rate(train_dtype(run_.config), run_.device) /
-                                 static_cast<double>(mesh_.size())) {
+        writer_(store_client(), folder, static_cast<int>(run_.config.checkpoint.keep)),
+        gemm_seconds_per_token_(training_flops_per_token(run_.config) /
+                                gemm_flops_per_second(train_dtype(run_.config), run_.device) /
+                                static_cast<double>(mesh_.size())) {
     state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), run_.device);
-    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_.pieces());
+    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
-    log_->cut_to(state_.step);
+    log_->truncate_after(state_.step);
   }
 
   int run() {
     const auto& c = run_.config;
     std::optional<StepProgress> progress;
     if (log_) {
-      announce();
+      log_start();
       progress.emplace(
           "step", c.train.steps,
           ProgressOptions{
@@ -81,16 +81,16 @@ class Trainer {
   }
 
  private:
-  ModelPart model_part() const {
-    auto part = pipeline_part(run_.config, mesh_.pipeline_rank(), mesh_.pipeline);
-    if (mesh_.expert == 1) return part;
-    part.experts = run_.config.model.num_experts / mesh_.expert;
-    part.first_expert = part.experts * mesh_.expert_rank();
-    part.expert_group = &world_->expert();
-    return part;
+  ModelShard model_shard() const {
+    auto shard = pipeline_shard(run_.config, mesh_.pipeline_rank(), mesh_.pipeline);
+    if (mesh_.expert == 1) return shard;
+    shard.experts = run_.config.model.num_experts / mesh_.expert;
+    shard.first_expert = shard.experts * mesh_.expert_rank();
+    shard.expert_group = &world_->expert();
+    return shard;
   }
 
-  // Loads the weights before: of what other ranks own it keeps no fp32 values.
+  // Loads the weights first: the optimizer keeps fp32 values only of its own shards.
   AdamW make_optimizer() {
     if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
     if (!run_.checkpoint.empty()) load_weights(run_.checkpoint, model_);
@@ -100,18 +100,18 @@ class Trainer {
 
   int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
 
-  void announce() const {
+  void log_start() const {
     const auto& c = run_.config;
     int64_t parameters = 0;
-    for (const auto& part : model_parts(c)) parameters += static_cast<int64_t>(part.parameters);
+    for (const auto& item : model_costs(c)) parameters += static_cast<int64_t>(item.parameters);
     std::string layout;
     if (world_) {
       layout = "data " + std::to_string(mesh_.data) + " x pipeline " + std::to_string(mesh_.pipeline) +
                ", experts over " + std::to_string(mesh_.expert) + ", ";
     }
-    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens a step, %s%s, %s\n", folder_.c_str(),
-                 c.router.kind.c_str(), with_thousands(parameters).c_str(),
-                 with_thousands(step_tokens()).c_str(), layout.c_str(),
+    std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens per step, %s%s, %s\n", folder_.c_str(),
+                 c.router.kind.c_str(), format_with_commas(parameters).c_str(),
+                 format_with_commas(step_tokens()).c_str(), layout.c_str(),
                  run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
                                       : run_.device.str().c_str(),
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
@@ -128,15 +128,15 @@ class Trainer {
     set_current_step(record.step);
     step_.begin(busy_seconds_);
     step_.run(c.train.global_batch / micro / mesh_.data, [&](int64_t i) {
-      // Data ranks take turns. A GPU copies from pinned memory while this thread goes on, so every
-      // micro-batch has its own.
+      // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
+      // GPU is asynchronous.
       const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
       const auto samples =
           at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
       run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
       return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
     });
-    step_.ask_to_stop(stop_signal());
+    step_.request_stop(stop_signal());
     step_.update(record.step, record.lr);
     const auto sums = step_.read();
     stop_ = world_ ? sums.stop_signal : stop_signal();
@@ -161,7 +161,7 @@ class Trainer {
     for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
     record.traffic = sums.traffic;
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
-    record.mfu = record.tokens_per_second * machine_share_per_token_;
+    record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
     const bool last = record.step == c.train.steps;
     if (log_) {
@@ -171,21 +171,21 @@ class Trainer {
     return record.loss;
   }
 
-  // `wait`: until the checkpoint exists; otherwise training goes on while it is written.
+  // `wait`: returns when the checkpoint exists; otherwise training continues while it is written.
   void save(bool wait) {
     if (saved_ == state_.step) return writer_.finish();
     const bool buffers = mesh_.data_rank() == 0;
-    writer_.save(state_.step, checkpoint_contents(model_, optimizer_.pieces(), state_, run_.inputs, buffers),
+    writer_.save(state_.step, checkpoint_contents(model_, optimizer_.shards(), state_, run_.inputs, buffers),
                  wait);
     saved_ = state_.step;
   }
 
-  Voices voices() const {
+  StoreClient store_client() const {
     if (!world_) return {};
     return {.rank = mesh_.rank,
-            .size = mesh_.size(),
-            .tell = [this](const std::string& key, const std::string& value) { world_->tell(key, value); },
-            .hear = [this](const std::string& key) { return world_->hear(key); }};
+            .world_size = mesh_.size(),
+            .set = [this](const std::string& key, const std::string& value) { world_->set(key, value); },
+            .get = [this](const std::string& key) { return world_->get(key); }};
   }
 
   [[noreturn]] void fail(std::string what) {
@@ -208,10 +208,10 @@ class Trainer {
   TrainingState state_;
   TrainStep step_;
   CheckpointWriter writer_;
-  std::optional<RunLog> log_;       // rank 0's
-  double machine_share_per_token_;  // seconds that a token would take at the measured GEMM rate
-  double busy_seconds_ = 0;         // of the last step, those without waiting for other ranks
-  int stop_ = 0;                    // signal on which all ranks stop after this step
+  std::optional<RunLog> log_;      // rank 0 only
+  double gemm_seconds_per_token_;  // seconds per token at the measured GEMM throughput
+  double busy_seconds_ = 0;        // of the last step, without waiting for other ranks
+  int stop_ = 0;                   // signal that stops all ranks after this step
   int64_t saved_ = -1;
 };
 
@@ -224,12 +224,12 @@ void warn_about(const Run& run, int64_t ranks) {
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
   if (!run.init_from.empty() && !run.new_history && r.kind == "hero" && r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + r.init +
-                    "\" has no effect: --init-from brings every router's weights");
+                    "\" has no effect: --init-from provides the weights of all routers");
   warn(lines);
-  warn(options_outside_config_json(run.config, /*dtype=*/"fp32"));
+  warn(options_missing_from_config_json(run.config, /*dtype=*/"fp32"));
 }
 
-int train_alone(const TrainOptions& options) {
+int train_single_process(const TrainOptions& options) {
   auto run = open_run(options);
   make_mesh(run.config, /*rank=*/0, /*size=*/1);
   if (run.device.is_cuda()) use_deterministic_algorithms();
@@ -238,32 +238,32 @@ int train_alone(const TrainOptions& options) {
   return Trainer(std::move(run), options.run, nullptr).run();
 }
 
-// Silence is measured before the run's own configuration is known.
-double timeout_of(const TrainOptions& options) {
+// Timeout of the rendezvous, needed before the run's own configuration is loaded.
+double initial_timeout(const TrainOptions& options) {
   auto files = options.config_files;
   const auto own = options.run / "config.toml";
   if (files.empty() && fs::exists(own)) files = {own.string()};
   return load_config(files, options.flags).parallel.timeout;
 }
 
-int train_together(const TrainOptions& given, const Launch& launch) {
+int train_distributed(const TrainOptions& given, const Launch& launch) {
   TrainOptions options = given;
-  options.resume |= launch.restarts > 0;
-  World world(launch, timeout_of(options));
+  options.resume |= launch.restart_count > 0;
+  World world(launch, initial_timeout(options));
   auto run = open_run(options, &world);
   if (run.device.is_cuda()) {
     run.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));
     use_deterministic_algorithms();
   }
-  prepare_process(run.config, launch.local_size);
-  if (world.first()) warn_about(run, launch.size);
-  world.form(run.config, run.device);
+  prepare_process(run.config, launch.local_world_size);
+  if (world.is_rank_zero()) warn_about(run, launch.world_size);
+  world.init_process_groups(run.config, run.device);
   std::optional<Trainer> trainer;
   try {
     trainer.emplace(std::move(run), options.run, &world);
     return trainer->run();
   } catch (const std::exception& error) {
-    // Nothing is saved any more, and nothing is waited for: what others were to bring may never come.
+    // Exit without saving or waiting: other ranks may never respond.
     std::fprintf(stderr, "hero: %s\n", diagnosis(error.what()).c_str());
     std::fflush(stderr);
     std::_Exit(1);
@@ -275,7 +275,7 @@ int train_together(const TrainOptions& given, const Launch& launch) {
 int train(const TrainOptions& options) {
   catch_stop_signals();
   const auto launch = read_launch();
-  return launch.host.empty() ? train_alone(options) : train_together(options, launch);
+  return launch.host.empty() ? train_single_process(options) : train_distributed(options, launch);
 }
 
 }  // namespace hero

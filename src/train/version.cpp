@@ -12,7 +12,7 @@ std::string program_version() {
   Dl_info library{};
   std::string hash = "unknown";
   if (dladdr(reinterpret_cast<const void*>(&ops::linear), &library) != 0 && library.dli_fname)
-    hash = record_file(library.dli_fname).sha256.substr(0, 12);
+    hash = hash_file(library.dli_fname).sha256.substr(0, 12);
   return "torch " TORCH_VERSION ", libhero.so " + hash;
 }
 

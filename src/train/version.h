@@ -3,7 +3,7 @@
 
 namespace hero {
 
-/// This program and what it is linked with, such that equal texts mean equal arithmetic.
+/// Versions of this program and its libraries. Equal versions compute identical results.
 std::string program_version();
 
 }  // namespace hero

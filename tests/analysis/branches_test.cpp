@@ -1,13 +1,14 @@
-// What the history does to the choice, token by token, from the oracle's router inputs and distributions.
+// Effect of the history on expert selection, against the oracle's router inputs and probabilities.
 #include "analysis/branches.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "analysis/trained.h"
+#include "analysis/perturbed_models.h"
 #include "oracle/sparse.h"
 
 namespace {
@@ -16,11 +17,11 @@ using analyze::kVariants;
 
 constexpr int64_t kBatch = 2, kLength = 40;
 
-// Layer l of an example, every part of its logits multiplied out from the router's input.
+// Layer l of an example, with all logit branches computed from the router's input.
 struct Direct {
   at::Tensor z_o, z_r;           // [T, E]
   std::vector<int64_t> seen;     // S(l)
-  std::vector<at::Tensor> z_rp;  // of every layer in it
+  std::vector<at::Tensor> z_rp;  // of each layer in S(l)
   std::vector<at::Tensor> centered;
 };
 
@@ -63,7 +64,7 @@ struct Example {
     return out;
   }
 
-  // The experts of every token that the oracle's policy chooses for these logits.
+  // The experts of every token that the oracle selects for these logits.
   std::vector<std::set<int64_t>> chosen(int64_t l, const at::Tensor& logits) const {
     const auto& c = model.config();
     auto without_capacity = c;
@@ -71,7 +72,7 @@ struct Example {
     const auto bias = weights.find("model.layers." + std::to_string(analyze::decoder_layer(c, l)) +
                                    ".mlp.gate.e_score_correction_bias");
     oracle::LayerRouting routing{.logits = logits};
-    oracle::choose(without_capacity, bias == weights.end() ? at::Tensor() : bias->second, routing);
+    oracle::select_experts(without_capacity, bias == weights.end() ? at::Tensor() : bias->second, routing);
     return sets(routing.ids);
   }
 
@@ -110,7 +111,7 @@ double mean_kl(const at::Tensor& z, const at::Tensor& other) {
 }
 
 double mean_equal_best(const at::Tensor& a, const at::Tensor& b) {
-  return mean_part(Example::sets(oracle::largest(a, 1)), Example::sets(oracle::largest(b, 1)));
+  return mean_part(Example::sets(oracle::topk_indices(a, 1)), Example::sets(oracle::topk_indices(b, 1)));
 }
 
 double variance(const at::Tensor& z) { return (z - z.mean(1, true)).pow(2).mean().item<double>(); }
@@ -150,20 +151,20 @@ void expect_all(const hero::Config& config) {
                 1e-9);
     EXPECT_NEAR(use.agreement, mean_part(ids, example.chosen(l, direct.z_o)), 1e-12);
     EXPECT_NEAR(use.agreement_1, mean_equal_best(z, direct.z_o), 1e-12);
-    EXPECT_NEAR(use.alone, mean_part(ids, Example::sets(oracle::largest(direct.z_r, k))), 1e-12);
-    EXPECT_NEAR(use.alone_1, mean_equal_best(z, direct.z_r), 1e-12);
-    EXPECT_NEAR(use.alone_kl, mean_kl(z, direct.z_r), 1e-9);
+    EXPECT_NEAR(use.history_only, mean_part(ids, Example::sets(oracle::topk_indices(direct.z_r, k))), 1e-12);
+    EXPECT_NEAR(use.history_only_1, mean_equal_best(z, direct.z_r), 1e-12);
+    EXPECT_NEAR(use.history_only_kl, mean_kl(z, direct.z_r), 1e-9);
   }
   for (const auto& [removed, wanted] : {std::pair{hero::Contribution::kRaw, &want},
                                         std::pair{hero::Contribution::kCentered, &want_centered}}) {
     const auto found = sums.removal(removed);
     EXPECT_LT((found.change_LL - wanted->change_LL).abs().max().item<double>(), 1e-12);
     EXPECT_LT((found.kl_LL - wanted->kl_LL).abs().max().item<double>(), 1e-9);
-    EXPECT_GT(found.change_LL.max().item<double>(), 0.01);  // the example is one in which something happens
+    EXPECT_GT(found.change_LL.max().item<double>(), 0.01);  // removal has an effect in this example
   }
 }
 
-TEST(Branches, AgainstDirectRouting) {
+TEST(Branches, MatchDirectComputation) {
   for (const auto& variant : kVariants) {
     SCOPED_TRACE(variant.name);
     expect_all(analyze::config_of(variant));
@@ -186,7 +187,7 @@ TEST(Branches, HistoryWithGradient) {
   expect_all(config);
 }
 
-// A router of zeros for one predecessor takes nothing out, to the bit.
+// Removing a zero block changes nothing, bitwise.
 TEST(Branches, ZeroBlocksChangeNothing) {
   auto config = small::qwen();
   config.train.dtype = "fp32";
@@ -207,15 +208,15 @@ TEST(Branches, ZeroBlocksChangeNothing) {
   }
 }
 
-// Sums over parts of the tokens, in calls and within one, are those over all.
-TEST(Branches, TokensAddUp) {
+// Sums over subsets of the tokens, across calls and within one, equal the sum over all.
+TEST(Branches, SumsAreAdditiveOverTokens) {
   const Example example(analyze::config_of(kVariants[0]));
   const auto places = [](int64_t first, int64_t last) { return at::arange(first, last, at::kLong); };
   hero::HistorySums whole(example.model), parts(example.model), repeated(example.model);
   whole.add(example.routings);
-  parts.add(hero::rows_of(example.routings, places(0, 13)));
-  parts.add(hero::rows_of(example.routings, places(13, kBatch * kLength)));
-  repeated.add(hero::rows_of(example.routings, places(0, kBatch * kLength).repeat(60)));  // more than 4096
+  parts.add(hero::select_tokens(example.routings, places(0, 13)));
+  parts.add(hero::select_tokens(example.routings, places(13, kBatch * kLength)));
+  repeated.add(hero::select_tokens(example.routings, places(0, kBatch * kLength).repeat(60)));  // > 4096
   for (const auto* other : {&parts, &repeated}) {
     for (const auto removed : {hero::Contribution::kRaw, hero::Contribution::kCentered}) {
       const auto found = other->removal(removed), expected = whole.removal(removed);
@@ -223,12 +224,12 @@ TEST(Branches, TokensAddUp) {
       EXPECT_LT(small::relative_error(found.change_LL, expected.change_LL), 1e-12);
     }
     EXPECT_NEAR(other->use(5).variance_share, whole.use(5).variance_share, 1e-12);
-    EXPECT_NEAR(other->use(5).alone_kl, whole.use(5).alone_kl, 1e-12);
+    EXPECT_NEAR(other->use(5).history_only_kl, whole.use(5).history_only_kl, 1e-12);
   }
 }
 
-// In bf16 the stored history is rounded; Z_O and Z_R must still have the variances that the router reports.
-TEST(Branches, VarianceShareIsTheRoutersOwnInBf16) {
+// In bf16 the stored history is rounded; the variances of Z_O and Z_R must still match the router's.
+TEST(Branches, VarianceShareMatchesRouterInBf16) {
   hero::Transformer model(small::fused(small::qwen()));
   small::perturb(model, 0.1, 6);
   const at::NoGradGuard no_grad;

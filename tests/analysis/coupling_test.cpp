@@ -1,4 +1,4 @@
-// What the weights say, against loops over their entries.
+// Coupling statistics against loops over the weights.
 #include "analysis/coupling.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "analysis/trained.h"
+#include "analysis/perturbed_models.h"
 #include "io/error.h"
 
 namespace {
@@ -30,7 +30,7 @@ struct Example {
   hero::Transformer model;
 };
 
-// W_R^(l,p), S(l) as the oracle has it.
+// W_R^(l,p), with S(l) from the oracle.
 at::Tensor block(const Example& example, const std::vector<int64_t>& seen, int64_t l, size_t m) {
   const auto& config = example.model.config();
   const int64_t e = config.model.num_experts, first = config.model.hidden_size + static_cast<int64_t>(m) * e;
@@ -57,7 +57,7 @@ std::vector<double> entries_of(const at::Tensor& block) {
   return {w, w + block.numel()};
 }
 
-// The row-major entries of an [E, E] block less the means of their column and of their row, plus the block's.
+// Entries of an [E, E] block minus the means of their column and row, plus the block's mean.
 at::Tensor without_means(const at::Tensor& block) {
   const int64_t e = block.size(0);
   std::vector<double> w = entries_of(block), rows(e, 0.0), columns(e, 0.0);
@@ -71,7 +71,7 @@ at::Tensor without_means(const at::Tensor& block) {
   return at::tensor(w, at::kDouble).view({e, e});
 }
 
-// An entry within rounding of tau may lie on either side.
+// Entries within rounding of tau may be on either side.
 void expect_strong(const std::optional<hero::StrongCoupling>& found,
                    const std::map<int64_t, std::vector<double>>& by_distance) {
   ASSERT_TRUE(found);
@@ -97,7 +97,7 @@ void expect_strong(const std::optional<hero::StrongCoupling>& found,
   }
 }
 
-TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
+TEST(Coupling, DependencyThresholdAndRatiosMatchEquations) {
   for (const auto& variant : kVariants) {
     SCOPED_TRACE(variant.name);
     const Example example(analyze::config_of(variant));
@@ -143,8 +143,8 @@ TEST(Coupling, DependencyThresholdAndRatiosAgainstTheirEquations) {
   }
 }
 
-// 121 entries: the 90th percentile is the 109th smallest itself, which is not beyond it.
-TEST(Coupling, EntriesAtTheThresholdAreNotBeyondIt) {
+// 121 entries: the 90th percentile is the 109th smallest entry, which is not above it.
+TEST(Coupling, EntriesAtThresholdAreNotCounted) {
   auto config = small::qwen();
   config.model.num_hidden_layers = 2;
   config.model.num_experts = 11;
@@ -163,7 +163,7 @@ TEST(Coupling, EntriesAtTheThresholdAreNotBeyondIt) {
   EXPECT_EQ(signs.size(), 2u);
 }
 
-TEST(Coupling, BlocksOfAModelWithDenseLayersAndWithoutAConfigToml) {
+TEST(Coupling, BlocksWithDenseLayersAndWithoutConfigToml) {
   auto config = small::deepseek();
   config.train.dtype = "fp32";
   const Example example(config);
@@ -194,14 +194,14 @@ TEST(Coupling, EffectiveRankOfMatricesWithKnownSingularValues) {
   EXPECT_NEAR(hero::effective_rank(at::eye(6)), 6, 1e-12);
   EXPECT_NEAR(hero::effective_rank(at::ones({6, 6})), 1, 1e-6);
   EXPECT_EQ(hero::effective_rank(at::zeros({6, 6})), 0);
-  // Singular values 3 and 1, turned.
-  const auto turn = std::get<0>(at::linalg_qr(small::normal({2, 2}, 1)));
-  const auto matrix = at::mm(turn, at::diag(at::tensor({3.0, 1.0}, at::kDouble)));
+  // Singular values 3 and 1, rotated.
+  const auto rotation = std::get<0>(at::linalg_qr(small::normal({2, 2}, 1)));
+  const auto matrix = at::mm(rotation, at::diag(at::tensor({3.0, 1.0}, at::kDouble)));
   const double entropy = -(0.75 * std::log(0.75) + 0.25 * std::log(0.25));
   EXPECT_NEAR(hero::effective_rank(matrix), std::exp(entropy), 1e-12);
 }
 
-TEST(Coupling, PairThatFiguresShow) {
+TEST(Coupling, DefaultPair) {
   const auto pair = [](int64_t layers, int64_t stages) {
     hero::RouterConfig router;
     router.kind = "hero";
@@ -211,7 +211,7 @@ TEST(Coupling, PairThatFiguresShow) {
   EXPECT_EQ(pair(30, 2)->layer, 10);
   EXPECT_EQ(pair(30, 2)->predecessor, 9);
   EXPECT_EQ(pair(5, 1)->layer, 3);   // of 2, 3, 4, 5
-  EXPECT_EQ(pair(18, 2)->layer, 9);  // 10 begins a stage; of 2 .. 9 and 11 .. 18
+  EXPECT_EQ(pair(18, 2)->layer, 9);  // 10 starts a stage; of 2 .. 9 and 11 .. 18
   EXPECT_EQ(pair(2, 1)->layer, 2);
   EXPECT_FALSE(pair(1, 1));
   EXPECT_FALSE(pair(4, 4));
@@ -228,26 +228,26 @@ TEST(Coupling, NothingVisible) {
     EXPECT_EQ(values.abs().max().item<double>(), 0);
 }
 
-TEST(Coupling, RefusesBaselinesAndBrokenWeights) {
+TEST(Coupling, RejectsBaselinesAndInvalidWeights) {
   Example example(small::qwen());
   auto config = small::qwen();
   config.router.kind = "baseline";
-  const auto refuse = [&] { hero::RouterHistory(example.folder.path(), config); };
-  EXPECT_NE(
-      hero::test::error_of<hero::UserError>(refuse).find("router.kind = \"baseline\", expected a HERO model"),
-      std::string::npos);
+  const auto read_history = [&] { hero::RouterHistory(example.folder.path(), config); };
+  EXPECT_NE(hero::test::error_of<hero::UserError>(read_history)
+                .find("router.kind = \"baseline\", expected a HERO model"),
+            std::string::npos);
   config = small::qwen();
   config.router.window = 1;
-  EXPECT_NE(
-      hero::test::error_of<hero::UserError>(refuse).find("model.layers.2.mlp.gate.weight has the shape"),
-      std::string::npos);
+  EXPECT_NE(hero::test::error_of<hero::UserError>(read_history)
+                .find("model.layers.2.mlp.gate.weight has the shape"),
+            std::string::npos);
   config.router.window = 0;
   for (auto& p : example.model.parameters().all()) {
     if (p.name == "model.layers.2.mlp.gate.weight") p.values[0][30] = std::nan("");
   }
   analyze::save(example.model, example.folder.path());
-  EXPECT_NE(hero::test::error_of<hero::UserError>(refuse).find(
-                "model.layers.2.mlp.gate.weight: found a number that is not finite"),
+  EXPECT_NE(hero::test::error_of<hero::UserError>(read_history)
+                .find("model.layers.2.mlp.gate.weight: found a non-finite value"),
             std::string::npos);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Saves a step by so many ranks: one in the foreground, several behind their backs.
+// Saves a step with `ranks` ranks: one synchronously, several asynchronously.
 test::Save saver(int64_t ranks) {
   if (ranks == 1) return [](const fs::path& run, int64_t step) { test::save_example(run, step); };
   return [ranks](const fs::path& run, int64_t step) { test::save_by_ranks(run, step, ranks); };
@@ -35,8 +35,8 @@ TEST_P(CheckpointKilledAtRandomLong, SixtyTimes) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CheckpointKilledAtRandomLong, testing::Values(1, 3));
 
-// Runs `save` in a child, stops each of its threads before and after every system call, and kills it at the
-// stop of this number. False if the child ends before that.
+// Runs `save` in a child, stops each of its threads before and after every system call, and kills it at stop
+// number `stops`. False if the child exits before.
 bool killed_at(int stops, const std::function<void()>& save) {
   const pid_t child = fork();
   if (child == 0) {
@@ -75,7 +75,7 @@ bool can_trace() {
 class CheckpointKilledLong : public testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
 
 TEST_P(CheckpointKilledLong, AroundEverySystemCall) {
-  if (!can_trace()) GTEST_SKIP() << "no ptrace here";
+  if (!can_trace()) GTEST_SKIP() << "ptrace is not permitted";
   const auto [ranks, step] = GetParam();
   const test::TemporaryFolder folder;
   test::save_example(folder / "before", 1);

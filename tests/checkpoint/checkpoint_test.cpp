@@ -28,7 +28,7 @@ std::vector<std::string> example_files() {
           "state.json"};
 }
 
-TEST(Checkpoint, IsAFolderOfAllItsFiles) {
+TEST(Checkpoint, ContainsAllFiles) {
   const TemporaryFolder run;
   write_bytes(run / "tokenizer.model", std::string("\0\1\2", 3));
   ExampleContents contents(7);
@@ -44,7 +44,7 @@ TEST(Checkpoint, IsAFolderOfAllItsFiles) {
   EXPECT_EQ(ShardedReader(saved, "optimizer").names(), (std::vector<std::string>{"exp_avg.model.a", "step"}));
 }
 
-TEST(Checkpoint, OldestGoBeyondKeep) {
+TEST(Checkpoint, KeepsTheNewest) {
   const TemporaryFolder run;
   for (const int64_t step : {5, 20, 100000000, 9, 30}) save_example(run.path(), step, 0);
   EXPECT_EQ(names_in(run / "checkpoints"),
@@ -57,7 +57,7 @@ TEST(Checkpoint, OldestGoBeyondKeep) {
   save_example(run.path(), 25, 1);
   EXPECT_EQ(names_in(run / "checkpoints"),
             (std::vector<std::string>{"step-00000025", "step-00000030", "step-00000040", "step-100000000"}))
-      << "later steps stay, and so does what was just saved";
+      << "later steps and the checkpoint just saved are kept";
 }
 
 TEST(Checkpoint, SameStepIsReplaced) {
@@ -73,7 +73,7 @@ TEST(Checkpoint, SameStepIsReplaced) {
   EXPECT_NO_THROW(verify_checkpoint(saved));
 }
 
-TEST(Checkpoint, LeftoversAreNotListedAndGo) {
+TEST(Checkpoint, LeftoversAreIgnoredAndRemoved) {
   const TemporaryFolder run;
   save_example(run.path(), 3);
   const fs::path folder = run / "checkpoints";
@@ -88,12 +88,12 @@ TEST(Checkpoint, LeftoversAreNotListedAndGo) {
   clean_leftovers(run.path());
   EXPECT_EQ(names_in(folder),
             (std::vector<std::string>{"mine.tmp", "step-00000003", "step-00000006", "step-5"}))
-      << "only the program's own leftovers";
+      << "removes only the program's own leftovers";
   clean_leftovers(run / "none");
   EXPECT_TRUE(list_checkpoints(run / "none").empty());
 }
 
-TEST(Checkpoint, HalfReplacedComesBack) {
+TEST(Checkpoint, InterruptedReplacementIsReverted) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 3);
   fs::rename(saved, saved.string() + ".old");
@@ -111,7 +111,7 @@ void flip_bit(const fs::path& path, size_t at, int bit) {
   file.put(static_cast<char>(byte));
 }
 
-TEST(Checkpoint, EveryFlippedBitIsFoundInTheFileItIsIn) {
+TEST(Checkpoint, FlippedBitIsReportedWithItsFile) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 2, 0);
   std::mt19937 random(3);
@@ -131,26 +131,26 @@ TEST(Checkpoint, EveryFlippedBitIsFoundInTheFileItIsIn) {
   EXPECT_NO_THROW(verify_checkpoint(saved));
 }
 
-TEST(Checkpoint, TruncatedGrownAndMissingFilesAreNamed) {
+TEST(Checkpoint, TruncatedExtendedAndMissingFilesAreReported) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 2, 0);
   for (const std::string& name : example_files()) {
     const std::string bytes = read_bytes(saved / name);
-    const auto damage = [&] { return error_of<UserError>([&] { verify_checkpoint(saved); }); };
+    const auto error = [&] { return error_of<UserError>([&] { verify_checkpoint(saved); }); };
     write_bytes(saved / name, bytes.substr(0, bytes.size() / 2));
-    EXPECT_NE(damage().find(name + ": " + (name == "manifest.json" ? "altered or truncated" : "truncated")),
+    EXPECT_NE(error().find(name + ": " + (name == "manifest.json" ? "altered or truncated" : "truncated")),
               std::string::npos)
-        << damage();
+        << error();
     write_bytes(saved / name, bytes + "x");
-    EXPECT_NE(damage().find(name + ": altered"), std::string::npos) << damage();
+    EXPECT_NE(error().find(name + ": altered"), std::string::npos) << error();
     fs::remove(saved / name);
-    EXPECT_NE(damage().find(name + ": missing"), std::string::npos) << damage();
-    EXPECT_EQ(damage().find('\n'), std::string::npos);
+    EXPECT_NE(error().find(name + ": missing"), std::string::npos) << error();
+    EXPECT_EQ(error().find('\n'), std::string::npos);
     write_bytes(saved / name, bytes);
   }
 }
 
-TEST(Checkpoint, DamageNamesTheNewestIntactOneBefore) {
+TEST(Checkpoint, ErrorNamesTheNewestIntactEarlierCheckpoint) {
   const TemporaryFolder run;
   for (const int64_t step : {1, 2, 3, 4}) save_example(run.path(), step, 0);
   const fs::path folder = run / "checkpoints";
@@ -165,7 +165,7 @@ TEST(Checkpoint, DamageNamesTheNewestIntactOneBefore) {
             std::string::npos);
 }
 
-TEST(Checkpoint, FailedSaveLeavesTheEarlierOnes) {
+TEST(Checkpoint, FailedSaveKeepsEarlierCheckpoints) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 1);
   ExampleContents contents(2);
@@ -190,7 +190,7 @@ TEST(Checkpoint, UnwritableFolderIsARunError) {
   EXPECT_NE(message("/proc/nowhere").find("cannot save checkpoint /proc/nowhere"), std::string::npos);
 }
 
-TEST(Checkpoint, FullDiskLeavesTheEarlierOnes) {
+TEST(Checkpoint, FullDiskKeepsEarlierCheckpoints) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 1);
   const auto save = [&] { save_example(run.path(), 2); };
@@ -217,7 +217,7 @@ TEST(Checkpoint, KilledSavesLeaveAResumableRun) {
   }
 }
 
-TEST(Checkpoint, ModelFolderIsFoundFromWhatTheUserNames) {
+TEST(Checkpoint, ResolvesModelFolder) {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& name) {
     return error_of<UserError>([&] { resolve_model_dir(folder / name); });
@@ -232,7 +232,7 @@ TEST(Checkpoint, ModelFolderIsFoundFromWhatTheUserNames) {
   write_bytes(folder / "model" / "config.json", "{}");
   EXPECT_EQ(resolve_model_dir(folder / "model"), folder / "model");
 
-  EXPECT_NE(message("none").find("found nothing, expected a run folder"), std::string::npos);
+  EXPECT_NE(message("none").find("no such folder, expected a run folder"), std::string::npos);
   EXPECT_NE(message("model/config.json").find("found a file, expected a run folder"), std::string::npos);
   fs::create_directories(folder / "new" / "checkpoints" / "step-00000001.tmp");
   EXPECT_NE(message("new").find("found no finished checkpoint"), std::string::npos);

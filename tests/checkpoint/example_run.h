@@ -19,7 +19,7 @@ namespace hero::test {
 
 constexpr int kKeep = 2;
 
-/// A small checkpoint whose every file depends on its step; `model` is sharded when saved with kShardBytes.
+/// A small checkpoint. Every file depends on its step; `model` is sharded when saved with kShardBytes.
 class ExampleContents {
  public:
   explicit ExampleContents(int64_t step) {
@@ -44,7 +44,7 @@ inline std::filesystem::path save_example(const std::filesystem::path& run, int6
   return save_checkpoint(run, step, *contents, keep, kShardBytes);
 }
 
-/// What a rank saves of the same checkpoint when `size` ranks share model.b and its moment.
+/// One rank's part of the same checkpoint when model.b and its moment are sharded over `size` ranks.
 inline CheckpointContents example_of_rank(int64_t step, int64_t rank, int64_t size) {
   const int64_t begin = 300 * rank / size, end = 300 * (rank + 1) / size;
   const auto values = at::full({end - begin}, step, at::kFloat);
@@ -55,11 +55,11 @@ inline CheckpointContents example_of_rank(int64_t step, int64_t rank, int64_t si
   return contents;
 }
 
-/// Saves the examples of `size` ranks behind their backs; throws what rank 0 throws.
+/// Saves the examples of `size` ranks asynchronously; throws what rank 0 throws.
 inline void save_by_ranks(const std::filesystem::path& run, int64_t step, int64_t size) {
-  Board board;
-  const auto errors = in_ranks(size, [&](int64_t rank) {
-    CheckpointWriter writer(board.voices(rank, size), run, kKeep);
+  InMemoryStore store;
+  const auto errors = run_ranks(size, [&](int64_t rank) {
+    CheckpointWriter writer(store.client(rank, size), run, kKeep);
     writer.save(step, example_of_rank(step, rank, size), /*wait=*/false);
     writer.finish();
   });
@@ -74,8 +74,8 @@ inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-/// What must hold of a run after any kill, once its leftovers are gone: it goes on from `at_least` or later,
-/// every checkpoint is whole and its own, nothing else lies about, and saving works.
+/// Invariants of a killed run after cleanup: it can resume from step `at_least` or later, every checkpoint is
+/// intact and consistent, there are no other files, and saving works.
 inline void expect_resumable(const std::filesystem::path& run, int64_t at_least) {
   clean_leftovers(run);
   const auto checkpoints = list_checkpoints(run);
@@ -100,13 +100,13 @@ inline void expect_resumable(const std::filesystem::path& run, int64_t at_least)
 
 using Save = std::function<void(const std::filesystem::path& run, int64_t step)>;
 
-/// A child saves step after step, each twice, until it is killed after `microseconds`. Returns the last step
-/// that it reported as saved.
+/// Kills a child after `microseconds` while it saves step after step, each twice. Returns the last step that
+/// it reported as saved.
 int64_t save_until_killed(const std::filesystem::path& run, int64_t first_step, int64_t microseconds,
                           const Save& save);
 
-/// The message of the RunError that `save` fails with in a child whose files may not have more than `bytes`
-/// bytes: the limit stands for a full disk. "" if it does not fail.
+/// Runs `save` in a child with a file size limit of `bytes`, which simulates a full disk. Returns the message
+/// of its RunError, "" on success.
 std::string message_under_limit(uint64_t bytes, const std::function<void()>& save);
 
 }  // namespace hero::test

@@ -13,43 +13,43 @@
 
 namespace hero::test {
 
-/// Where ranks that are threads of one process leave words for one another.
-class Board {
+/// A store for ranks that are threads of one process.
+class InMemoryStore {
  public:
-  Voices voices(int64_t rank, int64_t size) {
-    return {rank, size, [this](const std::string& key, const std::string& value) { tell(key, value); },
-            [this](const std::string& key) { return hear(key); }};
+  StoreClient client(int64_t rank, int64_t world_size) {
+    return {rank, world_size, [this](const std::string& key, const std::string& value) { set(key, value); },
+            [this](const std::string& key) { return get(key); }};
   }
 
-  void tell(const std::string& key, const std::string& value) {
+  void set(const std::string& key, const std::string& value) {
     const std::lock_guard lock(mutex_);
-    if (!words_.emplace(key, value).second) throw std::logic_error("told twice: " + key);
-    told_.notify_all();
+    if (!values_.emplace(key, value).second) throw std::logic_error("set twice: " + key);
+    changed_.notify_all();
   }
 
-  std::string hear(const std::string& key) {
+  std::string get(const std::string& key) {
     std::unique_lock lock(mutex_);
-    told_.wait(lock, [&] { return words_.contains(key) || key.ends_with(silent_); });
-    if (key.ends_with(silent_)) throw RunError("no word under " + key);
-    return words_.at(key);
+    changed_.wait(lock, [&] { return values_.contains(key) || key.ends_with(failing_suffix_); });
+    if (key.ends_with(failing_suffix_)) throw RunError("timeout on key " + key);
+    return values_.at(key);
   }
 
-  /// Whoever listens to keys that end so gives up.
-  void silence(const std::string& end) {
+  /// get() fails for keys with this suffix.
+  void fail_keys(const std::string& suffix) {
     const std::lock_guard lock(mutex_);
-    silent_ = end;
-    told_.notify_all();
+    failing_suffix_ = suffix;
+    changed_.notify_all();
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable told_;
-  std::map<std::string, std::string> words_;
-  std::string silent_ = "nobody";
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::string failing_suffix_ = "(none)";
 };
 
-/// Runs work(rank) for all ranks at once. Returns what each threw, "" where nothing.
-inline std::vector<std::string> in_ranks(int64_t size, const std::function<void(int64_t rank)>& work) {
+/// Runs work(rank) concurrently for all ranks. Returns the error message of each, "" on success.
+inline std::vector<std::string> run_ranks(int64_t size, const std::function<void(int64_t rank)>& work) {
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {

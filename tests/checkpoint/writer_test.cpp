@@ -1,4 +1,4 @@
-// Checkpoints that several ranks write, behind training's back. The ranks are threads.
+// Asynchronous checkpoints of several ranks. The ranks are threads.
 #include "checkpoint/writer.h"
 
 #include <ATen/ATen.h>
@@ -15,15 +15,15 @@ namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Board;
 using test::example_of_rank;
-using test::in_ranks;
+using test::InMemoryStore;
 using test::names_in;
+using test::run_ranks;
 using test::TemporaryFolder;
 
 constexpr int64_t kRanks = 4;
 
-TEST(CheckpointWriter, FourRanksFillOneFolder) {
+TEST(CheckpointWriter, FourRanksWriteOneFolder) {
   const TemporaryFolder run;
   test::save_example(run.path(), 1);
   test::save_by_ranks(run.path(), 7, kRanks);
@@ -52,14 +52,14 @@ TEST(CheckpointWriter, FourRanksFillOneFolder) {
                                       "exp_avg.model.b[225,300)", "exp_avg.model.b[75,150)"}));
 }
 
-TEST(CheckpointWriter, LargePartsOfARankAreSharded) {
+TEST(CheckpointWriter, LargeFilesOfARankAreSharded) {
   const TemporaryFolder run;
-  Board board;
-  const auto errors = in_ranks(2, [&](int64_t rank) {
+  InMemoryStore store;
+  const auto errors = run_ranks(2, [&](int64_t rank) {
     CheckpointContents contents;
     for (const char* name : {"a", "b", "c"})
       contents.model.emplace_back(name + std::to_string(rank), at::ones({10}));
-    CheckpointWriter(board.voices(rank, 2), run.path(), 0, /*max_shard_bytes=*/100).save(1, contents, true);
+    CheckpointWriter(store.client(rank, 2), run.path(), 0, /*max_shard_bytes=*/100).save(1, contents, true);
   });
   EXPECT_EQ(errors, std::vector<std::string>(2));
   EXPECT_EQ(names_in(run / "checkpoints" / "step-00000001"),
@@ -71,14 +71,14 @@ TEST(CheckpointWriter, LargePartsOfARankAreSharded) {
   EXPECT_EQ(ShardedReader(run / "checkpoints" / "step-00000001", "model").names().size(), 6u);
 }
 
-// Ranks that save step 1 whole, then step 2 with something changed, then step 3 whole. What each says of
-// step 2 is returned; the others must succeed, and nothing of step 2 may stay.
+// All ranks save steps 1 to 3, with changed contents in step 2. Returns each rank's error of step 2. The
+// others must succeed, and no file of step 2 may remain.
 std::vector<std::string> failures(const fs::path& run,
                                   const std::function<void(int64_t rank, CheckpointContents&)>& change) {
-  Board board;
+  InMemoryStore store;
   std::vector<std::string> messages(kRanks);
-  const auto errors = in_ranks(kRanks, [&](int64_t rank) {
-    CheckpointWriter writer(board.voices(rank, kRanks), run, 0);
+  const auto errors = run_ranks(kRanks, [&](int64_t rank) {
+    CheckpointWriter writer(store.client(rank, kRanks), run, 0);
     writer.save(1, example_of_rank(1, rank, kRanks), false);
     auto contents = example_of_rank(2, rank, kRanks);
     change(rank, contents);
@@ -91,7 +91,7 @@ std::vector<std::string> failures(const fs::path& run,
     writer.save(3, example_of_rank(3, rank, kRanks), false);
     writer.finish();
   });
-  EXPECT_EQ(errors, std::vector<std::string>(kRanks)) << "a failure is told once";
+  EXPECT_EQ(errors, std::vector<std::string>(kRanks)) << "a failure is thrown once";
   EXPECT_EQ(names_in(run / "checkpoints"), (std::vector<std::string>{"step-00000001", "step-00000003"}));
   for (const auto& checkpoint : list_checkpoints(run)) EXPECT_NO_THROW(verify_checkpoint(checkpoint));
   return messages;
@@ -101,11 +101,11 @@ void add_unwritable(CheckpointContents& contents) {
   contents.model.emplace_back("odd", at::ones({2}, at::kComplexFloat));
 }
 
-TEST(CheckpointWriter, EveryRankSaysWhichOnesFailed) {
+TEST(CheckpointWriter, EveryRankReportsTheFailingRanks) {
   const TemporaryFolder run;
   const std::string begin = "cannot save checkpoint " + checkpoint_folder(run.path(), 2).string() + ": ",
                     end = "; earlier checkpoints are intact",
-                    reason = "tensor odd: no such type in safetensors";
+                    reason = "tensor odd: dtype not supported by safetensors";
   const auto all = [&](const std::string& what) {
     return std::vector<std::string>(kRanks, begin + what + end);
   };
@@ -125,7 +125,7 @@ TEST(CheckpointWriter, EveryRankSaysWhichOnesFailed) {
                      [](int64_t rank, auto& contents) {
                        contents.model[0].first = rank % 2 ? "same" : std::to_string(rank);
                      }),
-            all("rank 0: tensor name given twice: same"));
+            all("rank 0: duplicate tensor name: same"));
   EXPECT_EQ(
       failures(run.path(),
                [](int64_t rank, auto& contents) {
@@ -135,12 +135,12 @@ TEST(CheckpointWriter, EveryRankSaysWhichOnesFailed) {
           "do not overlap"));
 }
 
-TEST(CheckpointWriter, FolderThatCannotBeMadeIsToldToAll) {
+TEST(CheckpointWriter, AllRanksReportAFolderThatCannotBeCreated) {
   const TemporaryFolder folder;
   test::write_bytes(folder / "run", "a file");
-  Board board;
-  const auto errors = in_ranks(kRanks, [&](int64_t rank) {
-    CheckpointWriter writer(board.voices(rank, kRanks), folder / "run", 0);
+  InMemoryStore store;
+  const auto errors = run_ranks(kRanks, [&](int64_t rank) {
+    CheckpointWriter writer(store.client(rank, kRanks), folder / "run", 0);
     writer.save(1, example_of_rank(1, rank, kRanks), rank % 2 == 0);
     writer.finish();
   });
@@ -150,15 +150,15 @@ TEST(CheckpointWriter, FolderThatCannotBeMadeIsToldToAll) {
   }
 }
 
-TEST(CheckpointWriter, FullDiskOfOneRank) {
+TEST(CheckpointWriter, FullDiskOnOneRank) {
   const TemporaryFolder run;
   test::save_example(run.path(), 1);
   const std::string message = test::message_under_limit(10000, [&] {
-    Board board;
-    const auto errors = in_ranks(kRanks, [&](int64_t rank) {
+    InMemoryStore store;
+    const auto errors = run_ranks(kRanks, [&](int64_t rank) {
       auto contents = example_of_rank(2, rank, kRanks);
       if (rank == 3) contents.optimizer.emplace_back("large", at::ones({3000}));
-      CheckpointWriter writer(board.voices(rank, kRanks), run.path(), 1);
+      CheckpointWriter writer(store.client(rank, kRanks), run.path(), 1);
       writer.save(2, contents, false);
       writer.finish();
     });
@@ -176,34 +176,34 @@ TEST(CheckpointWriter, FullDiskOfOneRank) {
   EXPECT_NO_THROW(verify_checkpoint(run / "checkpoints" / "step-00000001"));
 }
 
-TEST(CheckpointWriter, SilentRankIsNamed) {
+TEST(CheckpointWriter, UnresponsiveRankIsNamed) {
   const TemporaryFolder run;
-  Board board;
-  const auto errors = in_ranks(kRanks, [&](int64_t rank) {
-    if (rank == 3) return board.silence("/3");
-    CheckpointWriter(board.voices(rank, kRanks), run.path(), 0)
+  InMemoryStore store;
+  const auto errors = run_ranks(kRanks, [&](int64_t rank) {
+    if (rank == 3) return store.fail_keys("/3");
+    CheckpointWriter(store.client(rank, kRanks), run.path(), 0)
         .save(1, example_of_rank(1, rank, kRanks), true);
   });
   for (size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_NE(errors[rank].find(": rank 3: no word under checkpoint/"), std::string::npos) << errors[rank];
+    EXPECT_NE(errors[rank].find(": rank 3: timeout on key checkpoint/"), std::string::npos) << errors[rank];
   }
   EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
 }
 
-// Training that goes on while a checkpoint cannot get on: the other rank is not heard until the gate opens.
+// Training continues while a save is blocked: rank 0 cannot read the other rank's key until the gate opens.
 TEST(CheckpointWriter, SlowerThanTraining) {
   const TemporaryFolder run;
-  Board board;
+  InMemoryStore store;
   std::promise<void> opened;
   const auto gate = opened.get_future().share();
   std::atomic<int> saves = 0;
   std::thread training([&] {
-    auto voices = board.voices(0, 2);
-    voices.hear = [&, hear = voices.hear](const std::string& key) {
+    auto store_client = store.client(0, 2);
+    store_client.get = [&, get = store_client.get](const std::string& key) {
       gate.wait();
-      return hear(key);
+      return get(key);
     };
-    CheckpointWriter writer(voices, run.path(), 0);
+    CheckpointWriter writer(store_client, run.path(), 0);
     const auto values = at::zeros({300});
     CheckpointContents contents;
     contents.model = {{"w", values}};
@@ -218,7 +218,7 @@ TEST(CheckpointWriter, SlowerThanTraining) {
     writer.finish();
   });
   std::thread other([&] {
-    CheckpointWriter writer(board.voices(1, 2), run.path(), 0);
+    CheckpointWriter writer(store.client(1, 2), run.path(), 0);
     for (int64_t step = 1; step <= 3; ++step) writer.save(step, {}, false);
     writer.finish();
   });
@@ -234,12 +234,13 @@ TEST(CheckpointWriter, SlowerThanTraining) {
     EXPECT_NO_THROW(verify_checkpoint(folder));
     const auto found = at::empty({300});
     read_into(ShardedReader(folder, "model"), folder.string(), "w", found);
-    EXPECT_TRUE(at::equal(found, at::full({300}, step, at::kFloat))) << "as it was when save was called";
+    EXPECT_TRUE(at::equal(found, at::full({300}, step, at::kFloat)))
+        << "value at the time of the save() call";
     EXPECT_EQ(test::read_bytes(folder / "state.json"), std::to_string(step));
   }
 }
 
-TEST(CheckpointWriter, AloneBehindTrainingsBack) {
+TEST(CheckpointWriter, SingleRankAsynchronousSave) {
   const TemporaryFolder run;
   CheckpointWriter writer({}, run.path(), 2);
   for (int64_t step = 1; step <= 4; ++step) {
@@ -248,7 +249,7 @@ TEST(CheckpointWriter, AloneBehindTrainingsBack) {
     if (step == 4) {
       EXPECT_EQ(test::error_of<RunError>([&] { writer.save(step, *contents, false); }),
                 "cannot save checkpoint " + checkpoint_folder(run.path(), 3).string() +
-                    ": tensor odd: no such type in safetensors; earlier checkpoints are intact");
+                    ": tensor odd: dtype not supported by safetensors; earlier checkpoints are intact");
     } else {
       writer.save(step, *contents, false);
     }

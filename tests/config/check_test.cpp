@@ -6,9 +6,9 @@
 namespace hero {
 namespace {
 
-// check()'s message after `edit` has changed a valid configuration.
+// Error message of check() for a valid configuration changed by `edit`.
 template <class Edit>
-std::string after(const std::string& model_type, Edit edit) {
+std::string check_error(const std::string& model_type, Edit edit) {
   Config config;
   config.model.model_type = model_type;
   edit(config);
@@ -17,12 +17,12 @@ std::string after(const std::string& model_type, Edit edit) {
 
 template <class Edit>
 std::string qwen3(Edit edit) {
-  return after("qwen3_moe", edit);
+  return check_error("qwen3_moe", edit);
 }
 
 template <class Edit>
 std::string deepseek(Edit edit) {
-  return after("deepseek_v3", edit);
+  return check_error("deepseek_v3", edit);
 }
 
 TEST(Check, DefaultsAreValid) {
@@ -47,15 +47,14 @@ TEST(Check, Experts) {
   EXPECT_EQ(deepseek([](Config& c) { c.model.topk_group = 2; }),
             "model.topk_group: found 2, expected at most model.n_group = 1");
   EXPECT_EQ(deepseek([](Config& c) { c.model.n_group = 32; }),
-            "model.n_group: found 32, expected groups of at least 2 of model.num_experts = 32: the best two "
-            "experts "
-            "rank a group");
-  EXPECT_EQ(
-      deepseek([](Config& c) {
-        c.model.n_group = 16;
-        c.model.topk_group = 1;
-      }),
-      "model.num_experts_per_tok: found 4, expected at most 2, the experts of model.topk_group = 1 groups");
+            "model.n_group: found 32, expected at least 2 experts per group with model.num_experts = 32: "
+            "the two best experts determine the score of a group");
+  EXPECT_EQ(deepseek([](Config& c) {
+              c.model.n_group = 16;
+              c.model.topk_group = 1;
+            }),
+            "model.num_experts_per_tok: found 4, expected at most 2, the number of experts in "
+            "model.topk_group = 1 groups");
   EXPECT_EQ(deepseek([](Config& c) {
               c.model.n_group = 16;
               c.model.topk_group = 2;
@@ -87,13 +86,13 @@ TEST(Check, Attention) {
             "model.num_attention_heads: found 8, expected a multiple of model.num_key_value_heads = 3");
   EXPECT_EQ(deepseek([](Config& c) { c.model.num_key_value_heads = 3; }), "");
   EXPECT_EQ(qwen3([](Config& c) { c.model.head_dim = 31; }),
-            "model.head_dim: found 31, expected an even number: rotary dimensions come in pairs");
+            "model.head_dim: found 31, expected an even number: RoPE rotates pairs of dimensions");
   EXPECT_EQ(deepseek([](Config& c) { c.model.qk_rope_head_dim = 15; }),
-            "model.qk_rope_head_dim: found 15, expected an even number: rotary dimensions come in pairs");
+            "model.qk_rope_head_dim: found 15, expected an even number: RoPE rotates pairs of dimensions");
 }
 
-TEST(Check, WhatOnlyDeepSeekHas) {
-  const std::string only = "; only model.model_type = \"deepseek_v3\" has ";
+TEST(Check, OptionsOfDeepSeekOnly) {
+  const std::string only = "; only model.model_type = \"deepseek_v3\" supports ";
   EXPECT_EQ(qwen3([](Config& c) { c.model.n_shared_experts = 1; }),
             "model.n_shared_experts: found 1, expected 0" + only + "shared experts");
   EXPECT_EQ(qwen3([](Config& c) { c.model.first_k_dense_replace = 1; }),
@@ -101,11 +100,11 @@ TEST(Check, WhatOnlyDeepSeekHas) {
   EXPECT_EQ(qwen3([](Config& c) { c.model.scoring_func = "sigmoid"; }),
             "model.scoring_func: found \"sigmoid\", expected softmax" + only + "sigmoid scores");
   EXPECT_EQ(qwen3([](Config& c) { c.model.n_group = 2; }),
-            "model.n_group: found 2, expected 1" + only + "groups of experts");
+            "model.n_group: found 2, expected 1" + only + "expert groups");
   EXPECT_EQ(qwen3([](Config& c) { c.model.routed_scaling_factor = 2.5; }),
-            "model.routed_scaling_factor: found 2.5, expected 1" + only + "this factor");
+            "model.routed_scaling_factor: found 2.5, expected 1" + only + "a scaling factor");
   EXPECT_EQ(qwen3([](Config& c) { c.router.bias_update_rate = 1e-3; }),
-            "router.bias_update_rate: found 0.001, expected 0" + only + "a balancing bias");
+            "router.bias_update_rate: found 0.001, expected 0" + only + "an expert bias");
 }
 
 TEST(Check, Training) {
@@ -130,7 +129,7 @@ TEST(Check, GradientThroughHistoryExcludesRecomputation) {
   EXPECT_EQ(qwen3([](Config& c) { c.train.recompute = true; }), "");
 }
 
-TEST(Check, CudaGraphsNeedOneShapeAndNoDraws) {
+TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
   const auto graph = [](auto change) {
     return qwen3([&](Config& c) {
       c.train.cuda_graph = true;
@@ -148,7 +147,7 @@ TEST(Check, CudaGraphsNeedOneShapeAndNoDraws) {
             "train.cuda_graph: found true, expected false with router.capacity_factor = 1.5");
 }
 
-TEST(Check, WhatIsAllowed) {
+TEST(Check, AllowedCombinations) {
   EXPECT_EQ(qwen3([](Config& c) { c.router.window = 3; }), "");  // a baseline ignores it
   EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = "fp64"; }), "");
   EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = 1.25; }), "");

@@ -13,7 +13,7 @@
 namespace hero {
 namespace {
 
-// Files in a folder of the test's own, removed with it.
+// Writes files to a temporary folder.
 class ConfigFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -29,7 +29,7 @@ class ConfigFiles : public testing::Test {
     std::ofstream(path) << text;
     return path;
   }
-  // The message for a file with this text, without the folder.
+  // Error message for a file with this text, without the folder.
   std::string message(const std::string& text) const {
     const std::string path = write(text);
     return without_folder(failure([&] { load_config({path}, {}); }));
@@ -47,12 +47,12 @@ std::string flag_message(const std::string& flag) {
   return failure([&] { load_config({}, {flag}); });
 }
 
-TEST_F(ConfigFiles, NothingGivenMeansDefaults) {
+TEST_F(ConfigFiles, EmptyInputGivesDefaults) {
   EXPECT_EQ(differences(load_config({}, {}), Config()), std::vector<std::string>());
   EXPECT_EQ(differences(load_config({write("[router]\n")}, {}), Config()), std::vector<std::string>());
 }
 
-TEST_F(ConfigFiles, LaterFilesThenFlagsWin) {
+TEST_F(ConfigFiles, LaterFilesAndFlagsOverride) {
   const std::string base =
       write("[router]\nkind = 'hero'\nwindow = 1\n[train]\nsteps = 10\nseed = 5\n", "base.toml");
   const std::string overlay = write("router.window = 2\ntrain.steps = 20\n", "overlay.toml");
@@ -63,7 +63,7 @@ TEST_F(ConfigFiles, LaterFilesThenFlagsWin) {
   EXPECT_EQ(config.train.seed, 5);
 }
 
-TEST_F(ConfigFiles, ReadsTheFormsOfToml) {
+TEST_F(ConfigFiles, TomlNumberFormats) {
   const Config config = load_config(
       {write("[model]\nn_routed_experts = 1_28\nrope_theta = 1_000_000\n[optim]\nlr = 2E-3\neps = +1e-8\n")},
       {});
@@ -84,7 +84,7 @@ TEST_F(ConfigFiles, UnknownKeys) {
   EXPECT_EQ(message("[optim]\n[optimizer]\n").substr(0, 31), "a.toml:2: optimizer: unknown ke");
 }
 
-TEST_F(ConfigFiles, TheFirstWrongLineIsNamed) {
+TEST_F(ConfigFiles, ErrorNamesTheFirstInvalidLine) {
   EXPECT_EQ(message("[train]\nsteps = 0\nseed = -1\n[model]\nhead_dim = 0\n").substr(0, 22),
             "a.toml:2: train.steps:");
 }
@@ -115,31 +115,31 @@ TEST_F(ConfigFiles, OutOfRange) {
             "a.toml:2: optim.beta1: found 1, expected a finite number of at least 0 and below 1");
 }
 
-TEST_F(ConfigFiles, NotAmongTheChoices) {
+TEST_F(ConfigFiles, InvalidChoice) {
   EXPECT_EQ(message("[train]\ndtype = \"fp16\"\n"),
             "a.toml:2: train.dtype: found 'fp16', expected one of bf16, fp32, fp64");
 }
 
-TEST_F(ConfigFiles, OneValueUnderTwoNames) {
+TEST_F(ConfigFiles, DuplicateKeyByAlias) {
   EXPECT_EQ(message("[model]\nnum_experts = 8\nn_routed_experts = 8\n"),
-            "a.toml:3: model.n_routed_experts: names the same value as model.num_experts in line 2");
+            "a.toml:3: model.n_routed_experts: duplicate of model.num_experts in line 2");
 }
 
-TEST_F(ConfigFiles, MessagesStayOnOneLine) {
+TEST_F(ConfigFiles, MessagesAreOneLine) {
   const std::string text = message("[train]\ndtype = '''a\nb" + std::string(100, 'x') + "'''\n");
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   EXPECT_LT(text.size(), 140u) << text;
 }
 
-TEST_F(ConfigFiles, BrokenTomlNamesItsPosition) {
-  EXPECT_TRUE(message("[train]\nsteps = = 3\n").starts_with("a.toml:2:9: not TOML: "))
+TEST_F(ConfigFiles, InvalidTomlErrorHasPosition) {
+  EXPECT_TRUE(message("[train]\nsteps = = 3\n").starts_with("a.toml:2:9: invalid TOML: "))
       << message("[train]\nsteps = = 3\n");
   const std::string twice = message("[train]\nsteps = 3\nsteps = 4\n");
   EXPECT_TRUE(twice.starts_with("a.toml:3:")) << twice;
   EXPECT_NE(twice.find("'steps'"), std::string::npos) << twice;
 }
 
-TEST_F(ConfigFiles, FilesThatCannotBeRead) {
+TEST_F(ConfigFiles, UnreadableFiles) {
   const std::string missing = (folder_ / "missing.toml").string();
   EXPECT_EQ(without_folder(failure([&] { load_config({missing}, {}); })),
             "missing.toml: cannot be read: No such file or directory, expected a TOML file");
@@ -183,10 +183,10 @@ TEST(Flags, Messages) {
   EXPECT_EQ(flag_message("router.window=3"), "router.window=3: found no key, expected --section.key=value");
 }
 
-TEST_F(ConfigFiles, DumpReadsBackEqual) {
+TEST_F(ConfigFiles, DumpRoundTrip) {
   Config config;
   int64_t n = 0;
-  for (const Field& field : fields(config)) {  // every value another than its default
+  for (const Field& field : fields(config)) {  // change every value from its default
     ++n;
     std::visit(
         [&](auto* value) {
@@ -214,7 +214,7 @@ TEST(Dump, SectionsInOrder) {
             std::string::npos);
 }
 
-TEST(Differences, NameBothValues) {
+TEST(Differences, ShowBothValues) {
   Config a, b;
   b.router.window = 3;
   b.optim.lr = 0.5;
@@ -225,11 +225,11 @@ TEST(FieldHelp, SectionsAndKeys) {
   const std::string text = field_help();
   EXPECT_NE(text.find("\n[router]\n  --router.kind "), std::string::npos);
   EXPECT_NE(text.find("  --router.window                     integer   0\n"
-                      "      last k visible layers; 0: all [>= 0]\n"),
+                      "      number of most recent visible layers in the history; 0: all [>= 0]\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("      routed experts E of a layer [>= 1] (also model.n_routed_experts) (also\n"
-                      "      model.num_local_experts)\n"),
+  EXPECT_NE(text.find("      number of routed experts E per MoE layer [>= 1] (also "
+                      "model.n_routed_experts) (also\n      model.num_local_experts)\n"),
             std::string::npos);
 }
 

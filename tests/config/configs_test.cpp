@@ -1,4 +1,4 @@
-// The files of configs/: each loads, is valid, and is the model its head comment says.
+// Files in configs/: each loads, is valid, and matches its header comment.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -33,7 +33,7 @@ Config load(const std::vector<std::string>& names) {
   return config;
 }
 
-// Weights of the model, counted by hand from the layers' shapes (no biases, one gain per norm).
+// Number of parameters from the layers' shapes (no biases, one weight per norm channel).
 int64_t parameters(const Config& config) {
   const ModelConfig& m = config.model;
   const int64_t D = m.hidden_size, H = m.num_attention_heads, E = m.num_experts;
@@ -58,7 +58,7 @@ int64_t parameters(const Config& config) {
   return total;
 }
 
-TEST(Configs, TheFolderHoldsExactlyTheseFiles) {
+TEST(Configs, FolderContents) {
   std::set<std::string> found;
   for (const auto& file : model_files()) found.insert(file.stem().string());
   std::set<std::string> wanted = kBases;
@@ -66,7 +66,7 @@ TEST(Configs, TheFolderHoldsExactlyTheseFiles) {
   EXPECT_EQ(found, wanted);
 }
 
-TEST(Configs, EveryFileBeginsWithAComment) {
+TEST(Configs, EveryFileHasHeaderComment) {
   for (const auto& file : model_files()) {
     std::string line;
     std::getline(std::ifstream(file) >> std::ws, line);
@@ -74,7 +74,7 @@ TEST(Configs, EveryFileBeginsWithAComment) {
   }
 }
 
-TEST(Configs, EveryOverlayWorksOnEveryBaseAndLeavesTheModelAlone) {
+TEST(Configs, OverlaysChangeOnlyRouterOptions) {
   for (const std::string& base : kBases) {
     const Config alone = load({base});
     for (const std::string& overlay : kOverlays) {
@@ -85,7 +85,7 @@ TEST(Configs, EveryOverlayWorksOnEveryBaseAndLeavesTheModelAlone) {
   }
 }
 
-TEST(Configs, OverlaysChangeWhatTheirNamesSay) {
+TEST(Configs, OverlayDifferences) {
   using Changes = std::vector<std::string>;
   const Config base = load({"small-qwen3"});
   EXPECT_EQ(differences(base, load({"small-qwen3", "hero"})), Changes{});
@@ -118,24 +118,25 @@ TEST(Configs, ParameterCounts) {
   EXPECT_EQ(parameters(load({"small-deepseek"})), 38'340'352);
   EXPECT_EQ(parameters(load({"paper-8b", "baseline"})), 7'983'549'952);
   EXPECT_EQ(parameters(load({"paper-8b"})), 7'986'990'592);
-  EXPECT_EQ(parameters(load({"qwen3", "baseline"})), 30'532'122'624);  // as the public model
+  EXPECT_EQ(parameters(load({"qwen3", "baseline"})), 30'532'122'624);  // same as the public model
 }
 
-// Without the vocabulary, which is the data's: 4096 more rows of embedding and output make 1,048,576 more.
+// The vocabulary comes from the data: 4096 rows of embedding and output layer add 1,048,576 parameters.
 TEST(Configs, StudyModels) {
   EXPECT_EQ(parameters(load({"study-deepseek", "baseline"})) + 2 * 4096 * 128, 7'869'056);
   for (const char* base : {"study-deepseek", "study-qwen3"}) {
     const Config c = load({base});
     const auto stages = stage_of_layers(moe_layers(c.model), c.router);
-    // The widest window of the paper's variants leaves out layers of several routers.
-    int64_t cut = 0;
+    // The largest window of the paper's variants is smaller than the history of several routers.
+    int64_t truncated = 0;
     for (int64_t l = 1; l <= moe_layers(c.model); ++l)
-      cut += visible_layers(l, stages, c.router) != visible_layers(l, stages, load({base, "mask10"}).router);
-    EXPECT_EQ(cut, 5);
+      truncated +=
+          visible_layers(l, stages, c.router) != visible_layers(l, stages, load({base, "mask10"}).router);
+    EXPECT_EQ(truncated, 5);
   }
 }
 
-TEST(Configs, PaperModelIsThePapers) {
+TEST(Configs, PaperModelMatchesPaper) {
   const Config c = load({"paper-8b"});
   EXPECT_EQ(c.model.num_hidden_layers, 30);
   EXPECT_EQ(c.model.hidden_size, 1024);

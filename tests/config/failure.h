@@ -5,7 +5,7 @@
 
 namespace hero {
 
-/// The message of the UserError that `action` throws; "" when it throws none.
+/// Message of the UserError thrown by `action`; "" if it throws none.
 template <class Action>
 std::string failure(Action action) {
   try {

@@ -26,7 +26,7 @@ TEST(Fields, KeysAndAliasesAreUniqueAndValuesDistinct) {
   }
 }
 
-TEST(Fields, KeyNamesItsMember) {
+TEST(Fields, KeyMapsToMember) {
   Config config;
   const std::vector<Field> list = fields(config);
   ASSERT_TRUE(assign(field(list, "router.window"), int64_t{3}));
@@ -39,12 +39,12 @@ TEST(Fields, KeyNamesItsMember) {
   EXPECT_EQ(config.model.scoring_func, "sigmoid");
 }
 
-TEST(Fields, DefaultsAreWithinTheirOwnBounds) {
+TEST(Fields, DefaultsAreWithinBounds) {
   Config config;
   for (const Field& f : fields(config)) EXPECT_TRUE(assign(f, read(f))) << f.key;
 }
 
-TEST(Fields, AliasesNameTheSameMember) {
+TEST(Fields, AliasesMapToSameField) {
   Config config;
   const std::vector<Field> list = fields(config);
   EXPECT_EQ(find_field(list, "model.n_routed_experts"), find_field(list, "model.num_experts"));
@@ -52,7 +52,7 @@ TEST(Fields, AliasesNameTheSameMember) {
   EXPECT_EQ(find_field(list, "model.experts"), nullptr);
 }
 
-TEST(Fields, RefusedValuesChangeNothing) {
+TEST(Fields, RejectedValuesChangeNothing) {
   Config config;
   const std::vector<Field> list = fields(config);
   EXPECT_FALSE(assign(field(list, "train.steps"), int64_t{0}));
@@ -68,7 +68,7 @@ TEST(Fields, RefusedValuesChangeNothing) {
   EXPECT_EQ(differences(config, Config()), std::vector<std::string>());
 }
 
-TEST(Fields, SeedExceedsTheGeneralLimitOfIntegers) {
+TEST(Fields, SeedHasLargerLimit) {
   Config config;
   const std::vector<Field> list = fields(config);
   EXPECT_TRUE(assign(field(list, "train.seed"), int64_t{9007199254740991}));
@@ -94,7 +94,7 @@ TEST(Fields, Literals) {
   EXPECT_EQ(literal(std::string("bf16")), "\"bf16\"");
 }
 
-TEST(Fields, Expectations) {
+TEST(Fields, ExpectedText) {
   Config config;
   const std::vector<Field> list = fields(config);
   EXPECT_EQ(expected(field(list, "router.window")), "an integer from 0 to 2147483647");

@@ -30,7 +30,7 @@ TEST(StageOfLayers, FirstStagesAreLarger) {
   EXPECT_EQ(stage_of_layers(3, stages(3)), (Layers{0, 1, 2}));
 }
 
-TEST(StageOfLayers, RefusesEmptyStages) {
+TEST(StageOfLayers, RejectsEmptyStages) {
   EXPECT_EQ(failure([] { stage_of_layers(3, stages(4)); }),
             "router.stages: found 4, expected at least 1 and at most the 3 MoE layers");
   EXPECT_EQ(failure([] { stage_of_layers(3, stages(0)); }),
@@ -40,20 +40,20 @@ TEST(StageOfLayers, RefusesEmptyStages) {
 TEST(StageOfLayers, GivenSizes) {
   EXPECT_EQ(stage_of_layers(5, stages(2, {1, 4})), (Layers{0, 1, 1, 1, 1}));
   EXPECT_EQ(failure([] { stage_of_layers(5, stages(2, {1, 3})); }),
-            "router.stage_sizes: found sizes that add up to 4, expected at least 1 each and together the 5 "
+            "router.stage_sizes: found sizes with sum 4, expected positive sizes with sum 5, the number of "
             "MoE layers");
   EXPECT_EQ(failure([] { stage_of_layers(5, stages(2, {0, 5})); }),
-            "router.stage_sizes: found sizes that add up to 5, expected at least 1 each and together the 5 "
+            "router.stage_sizes: found sizes with sum 5, expected positive sizes with sum 5, the number of "
             "MoE layers");
 }
 
-TEST(MoeNumbers, DenseLayersDoNotCount) {
+TEST(MoeLayerNumbers, DenseLayersDoNotCount) {
   ModelConfig model;
   model.num_hidden_layers = 6;
   model.decoder_sparse_step = 2;
-  EXPECT_EQ(moe_numbers(model), (Layers{0, 1, 0, 2, 0, 3}));
+  EXPECT_EQ(moe_layer_numbers(model), (Layers{0, 1, 0, 2, 0, 3}));
   model.mlp_only_layers = {3};
-  EXPECT_EQ(moe_numbers(model), (Layers{0, 1, 0, 0, 0, 2}));
+  EXPECT_EQ(moe_layer_numbers(model), (Layers{0, 1, 0, 0, 0, 2}));
   EXPECT_EQ(moe_layers(model), 2);
 }
 
@@ -67,7 +67,7 @@ TEST(VisibleLayers, StageLocal) {
   EXPECT_EQ(visible_layers(6, stages, router(0)), (Layers{4, 5}));
 }
 
-TEST(VisibleLayers, WindowKeepsTheLastOfTheStage) {
+TEST(VisibleLayers, WindowKeepsMostRecentLayers) {
   const Layers stages = {0, 0, 0, 0, 1, 1, 1};
   EXPECT_EQ(visible_layers(4, stages, router(2)), (Layers{2, 3}));
   EXPECT_EQ(visible_layers(4, stages, router(3)), (Layers{1, 2, 3}));
@@ -85,7 +85,7 @@ TEST(VisibleLayers, GlobalHistoryCrossesStages) {
   EXPECT_EQ(visible_layers(4, stages, router(2, "global")), (Layers{2, 3}));
 }
 
-TEST(VisibleLayers, StagesOfUnequalSizeAsAModelFolderMayListThem) {
+TEST(VisibleLayers, UnequalStages) {
   const Layers stages = {0, 1, 1, 1, 1, 2};
   EXPECT_EQ(visible_layers(5, stages, router(0)), (Layers{2, 3, 4}));
   EXPECT_EQ(visible_layers(6, stages, router(0)), Layers{});

@@ -1,4 +1,4 @@
-// Options that are set and have no effect are named; those that have one, and defaults, are not.
+// Warnings name non-default options without effect, and no others.
 #include "config/warnings.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Warnings, NoneForDefaults) {
   }
 }
 
-TEST(Warnings, ABaselineReadsNoHistory) {
+TEST(Warnings, HistoryOptionsOfBaseline) {
   const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
   const auto change = [](Config& c) {
     c.router.window = 3;
@@ -61,7 +61,7 @@ TEST(Warnings, ABaselineReadsNoHistory) {
   expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {"router.stages = 2" + why});
 }
 
-TEST(Warnings, RouterOptionsThatOthersSwitchOff) {
+TEST(Warnings, RouterOptionsDisabledByOthers) {
   expect([](Config& c) { c.router.kind = "hero", c.router.scale = false, c.router.eps = 0.5; },
          {"router.eps = 0.5 has no effect: router.scale = false"});
   expect([](Config& c) { c.router.balance = "none", c.router.balance_loss = 0.5; },
@@ -106,7 +106,7 @@ TEST(Warnings, OptionsOfTheOtherArchitecture) {
        "as model.num_attention_heads"});
 }
 
-TEST(Warnings, PositionsAndWeights) {
+TEST(Warnings, RopeScalingAndTopkNormalization) {
   const auto yarn = [](Config& c) {
     c.model.rope_scaling = {.type = "yarn",
                             .factor = 2,
@@ -133,14 +133,14 @@ TEST(Warnings, PositionsAndWeights) {
          {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
 }
 
-TEST(Warnings, ParallelOptionsAndGraphs) {
+TEST(Warnings, ParallelOptionsAndCudaGraphs) {
   const auto graph = [](Config& c) { c.train.cuda_graph = true; };
   EXPECT_EQ(found(graph, 1, true), std::vector<std::string>{});
   EXPECT_EQ(found(graph, 2, false),
             std::vector<std::string>{"train.cuda_graph = true has no effect: the device is the CPU"});
   EXPECT_EQ(found(graph, 2, true),
-            std::vector<std::string>{"train.cuda_graph = true has no effect: the run has 2 ranks, whose "
-                                     "communication is not recorded"});
+            std::vector<std::string>{"train.cuda_graph = true has no effect: the run has 2 ranks; "
+                                     "communication is not captured"});
   const auto parallel = [](Config& c) {
     c.parallel.chunk_sizes = {8};
     c.parallel.history_top = 4;
@@ -157,25 +157,24 @@ TEST(Warnings, ParallelOptionsAndGraphs) {
             std::vector<std::string>{});
 }
 
-TEST(Warnings, WhatConfigJsonHasNoKeyFor) {
+TEST(Warnings, OptionsMissingFromConfigJson) {
   Config c;
-  EXPECT_EQ(options_outside_config_json(c, "bf16"), std::vector<std::string>{});
+  EXPECT_EQ(options_missing_from_config_json(c, "bf16"), std::vector<std::string>{});
   c.router.eval_capacity_factor = 1.5;
   c.router.capacity_factor = 1.5;
   c.router.dtype = "fp32";
   c.model.norm_topk_eps = 0.5;
-  EXPECT_EQ(options_outside_config_json(c, "fp32"),
+  EXPECT_EQ(options_missing_from_config_json(c, "fp32"),
             (std::vector<std::string>{
-                "model.norm_topk_eps = 0.5 has no key in config.json: transformers computes with its own "
-                "constant, and hero export refuses the model",
+                "model.norm_topk_eps = 0.5 has no key in config.json: transformers uses its own "
+                "constant, and hero export rejects the model",
                 "router.eval_capacity_factor = 1.5 has no key in config.json: an exported folder and "
                 "transformers drop no tokens"}));
   c.model.norm_topk_prob = false;
-  EXPECT_EQ(
-      options_outside_config_json(c, "bf16").back(),
-      "router.dtype = \"fp32\" has no key in config.json: a folder of bf16 weights computes its routers "
-      "in bf16");
-  EXPECT_EQ(options_outside_config_json(c, "bf16").size(), 2U);
+  EXPECT_EQ(options_missing_from_config_json(c, "bf16").back(),
+            "router.dtype = \"fp32\" has no key in config.json: a model folder with bf16 weights computes "
+            "its routers in bf16");
+  EXPECT_EQ(options_missing_from_config_json(c, "bf16").size(), 2U);
 }
 
 }  // namespace

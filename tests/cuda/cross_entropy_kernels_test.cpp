@@ -14,7 +14,7 @@ at::Tensor targets_of(const CrossEntropyCase& c) {
   return targets;
 }
 
-// Losses, and gradients left in the front part of the logits' rows.
+// Checks losses, and gradients in the front part of the rows of the logits.
 template <int n, typename T>
 void check(const at::Tensor& z, const at::Tensor& targets, at::ScalarType type) {
   const int64_t rows = z.size(0), v = z.size(1);
@@ -23,25 +23,25 @@ void check(const at::Tensor& z, const at::Tensor& targets, at::ScalarType type) 
   const auto want_losses = -log_probs.gather(1, index.unsqueeze(1)).squeeze(1) * kept;
   const auto want = (log_probs.exp() - at::one_hot(index, v).to(at::kDouble)) * kept.unsqueeze(1);
   auto logits = z.to(at::kFloat).contiguous().clone(), losses = at::full({rows}, NAN, at::kFloat);
-  const LossWork work{.vocabulary = v,
-                      .logits = logits.data_ptr<float>(),
-                      .targets = targets.const_data_ptr<int64_t>(),
-                      .losses = losses.data_ptr<float>()};
+  const CrossEntropyParams params{.vocabulary = v,
+                                  .logits = logits.data_ptr<float>(),
+                                  .targets = targets.const_data_ptr<int64_t>(),
+                                  .losses = losses.data_ptr<float>()};
   const auto gradient = logits.view(type).slice(1, 0, v);
   const dim3 grid{static_cast<unsigned>(rows)};
   const auto before = logits.clone();
-  launch({losses, logits}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work);
+  launch({losses, logits}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, params);
   EXPECT_TRUE(close(losses, want_losses, kFp32));
   EXPECT_TRUE(same(logits, before));
   losses.fill_(NAN);
-  launch({losses}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, work);
-  // The rest of a row is left as it fell, so the rows are compared as a whole only in one order.
+  launch({losses}, losses_and_gradients<n, false, T>, grid, {kLossThreads}, params);
+  // The rest of a row is unspecified, so whole rows are not compared between thread orders.
   for (const auto order : {emulate::Order::kDescending, emulate::Order::kAscending}) {
     logits.copy_(before);
     emulate::set_order(order);
-    ASSERT_EQ(emulate::launch(losses_and_gradients<n, true, T>, grid, {kLossThreads}, work), "");
+    ASSERT_EQ(emulate::launch(losses_and_gradients<n, true, T>, grid, {kLossThreads}, params), "");
     EXPECT_TRUE(close(losses, want_losses, kFp32));
-    // Beside the target, 1 is taken from a number close to it.
+    // At the target, 1 is subtracted from a value close to 1.
     EXPECT_TRUE(close(gradient, want, type == at::kFloat ? Tolerance{2e-6, 1e-5} : kRoundedOnce));
     const auto ignored = gradient.index({targets.lt(0)});
     EXPECT_TRUE(same(ignored, at::zeros_like(ignored)));
@@ -63,8 +63,8 @@ TEST(CudaCrossEntropy, LossesAndGradientsInPlace) {
   }
 }
 
-// Several tiles a row, the last one in part.
-TEST(CudaCrossEntropy, LongRowsAreGoneOverInTiles) {
+// Several tiles per row, the last one partial.
+TEST(CudaCrossEntropy, LongRowsSpanSeveralTiles) {
   const auto targets = at::tensor({0, 6003, -1, 2047, 2048}, at::kLong);
   const auto z = normal({5, 6004}, 1, 3.0);
   check<4, c10::BFloat16>(z, targets, at::kBFloat16);
@@ -77,14 +77,14 @@ TEST(CudaCrossEntropy, LargeLogitsStayFinite) {
   check<4, float>(z, at::tensor({2, 1}, at::kLong), at::kFloat);
 }
 
-TEST(CudaCrossEntropy, RefusesTargetsBeyondTheVocabulary) {
+TEST(CudaCrossEntropy, RejectsTargetsBeyondVocabulary) {
   auto logits = at::zeros({1, 8}), losses = at::zeros({1});
   const auto targets = at::full({1}, 8, at::kLong);
   EXPECT_NE(emulate::launch(losses_and_gradients<4, true, float>, {1}, {kLossThreads},
-                            LossWork{.vocabulary = 8,
-                                     .logits = logits.data_ptr<float>(),
-                                     .targets = targets.const_data_ptr<int64_t>(),
-                                     .losses = losses.data_ptr<float>()}),
+                            CrossEntropyParams{.vocabulary = 8,
+                                               .logits = logits.data_ptr<float>(),
+                                               .targets = targets.const_data_ptr<int64_t>(),
+                                               .losses = losses.data_ptr<float>()}),
             "");
 }
 

@@ -10,20 +10,20 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// Bounds of the section that holds every __shared__ variable; absent if no kernel has one.
-// NOLINTNEXTLINE(bugprone-reserved-identifier): the linker makes these names
+// Bounds of the section of all __shared__ variables; null if no kernel has one.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): defined by the linker
 extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop_emulated_shared[];
 
 namespace hero::emulate {
 namespace {
 
 constexpr size_t kStack = 128 << 10;
-constexpr int kLanes = 32;
-constexpr size_t kMost = 128;  // bytes that a lane may bring to a meeting
+constexpr int kWarpSize = 32;
+constexpr size_t kMaxLaneBytes = 128;  // bytes per lane in a warp collective
 
 enum class State { kReady, kAtBarrier, kInWarp, kDone };
 
-// A copy that a thread has asked for.
+// A pending asynchronous copy.
 struct Copy {
   void* to;
   const void* from;
@@ -37,13 +37,13 @@ struct Fiber {
   State state = State::kReady;
   bool started = false;
   const char* what = "";
-  Place place{};
-  std::deque<std::vector<Copy>> copies;  // by groups; the last is open
+  SourceLocation location{};
+  std::deque<std::vector<Copy>> copies;  // by committed group; the last one is open
 };
 
 struct Warp {
   unsigned arrived = 0;
-  alignas(16) unsigned char in[kLanes * kMost], out[kLanes * kMost];
+  alignas(16) unsigned char in[kWarpSize * kMaxLaneBytes], out[kWarpSize * kMaxLaneBytes];
 };
 
 Order order = Order::kAscending;
@@ -55,27 +55,27 @@ const std::function<void()>* body;
 std::string failure;
 
 std::string describe(const Fiber& fiber) {
-  return std::string(fiber.what) + " at " + std::strrchr(fiber.place.file, '/') + ":" +
-         std::to_string(fiber.place.line);
+  return std::string(fiber.what) + " at " + std::strrchr(fiber.location.file, '/') + ":" +
+         std::to_string(fiber.location.line);
 }
 
 std::string name(size_t thread) { return "thread " + std::to_string(thread); }
 
-[[noreturn]] void leave() { _longjmp(scheduler, 1); }
+[[noreturn]] void yield_to_scheduler() { _longjmp(scheduler, 1); }
 
 [[noreturn]] void fail(const std::string& message) {
   if (failure.empty()) failure = message;
-  leave();
+  yield_to_scheduler();
 }
 
-void pause() {
-  if (_setjmp(fibers[current].at) == 0) leave();
+void suspend() {
+  if (_setjmp(fibers[current].at) == 0) yield_to_scheduler();
 }
 
-void enter() {
+void run_fiber() {
   (*body)();
   fibers[current].state = State::kDone;
-  leave();
+  yield_to_scheduler();
 }
 
 void resume(size_t thread) {
@@ -91,42 +91,43 @@ void resume(size_t thread) {
   fiber.start.uc_stack.ss_sp = fiber.stack.get();
   fiber.start.uc_stack.ss_size = kStack;
   fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, enter, 0);
+  makecontext(&fiber.start, run_fiber, 0);
   setcontext(&fiber.start);
 }
 
-// Called when no thread can run. Releases the block's barrier if everybody stands at the same one, else says
-// who waits for whom.
-void meet_at_barrier() {
+// Called when no thread can run. Releases the barrier if all threads of the block wait at it, else reports
+// the divergence.
+void release_barrier() {
   size_t waiting = 0;
   while (fibers[waiting].state == State::kDone) ++waiting;
   const auto& one = fibers[waiting];
-  const bool together = one.state == State::kAtBarrier;
+  const bool at_barrier = one.state == State::kAtBarrier;
   for (size_t t = 0; t < threads; ++t) {
     const auto& other = fibers[t];
     if (other.state == State::kDone) {
       failure = "divergent: " + name(waiting) + " waits in " + describe(one) + ", " + name(t) +
-                " has left the kernel";
+                " has exited the kernel";
       return;
     }
-    if (other.state != one.state || other.place.line != one.place.line ||
-        other.place.file != one.place.file) {
+    if (other.state != one.state || other.location.line != one.location.line ||
+        other.location.file != one.location.file) {
       failure = "divergent: " + name(waiting) + " waits in " + describe(one) + ", " + name(t) + " in " +
                 describe(other);
       return;
     }
   }
-  if (!together) failure = "lanes of the mask are missing: " + name(waiting) + " waits in " + describe(one);
+  if (!at_barrier)
+    failure = "not all lanes of the mask arrived: " + name(waiting) + " waits in " + describe(one);
   for (size_t t = 0; t < threads; ++t) fibers[t].state = State::kReady;
 }
 
-__attribute__((no_sanitize("address"))) void spoil_shared_memory() {
+__attribute__((no_sanitize("address"))) void poison_shared_memory() {
   for (volatile unsigned char* byte = __start_emulated_shared; byte < __stop_emulated_shared; ++byte)
     *byte = 0xff;
 }
 
 void run_block() {
-  spoil_shared_memory();
+  poison_shared_memory();
   for (size_t t = 0; t < threads; ++t) {
     fibers[t].state = State::kReady;
     fibers[t].started = false;
@@ -144,7 +145,7 @@ void run_block() {
       all_done = all_done && fibers[t].state == State::kDone;
     }
     if (all_done) return;
-    if (!ran && failure.empty()) meet_at_barrier();
+    if (!ran && failure.empty()) release_barrier();
   }
 }
 
@@ -152,56 +153,59 @@ void run_block() {
 
 void set_order(Order new_order) { order = new_order; }
 
-void wait_for_block(Place place) {
+void block_barrier(SourceLocation location) {
   auto& fiber = fibers[current];
   fiber.what = "__syncthreads";
-  fiber.place = place;
+  fiber.location = location;
   fiber.state = State::kAtBarrier;
-  pause();
+  suspend();
 }
 
-void trap(Place place) { fail("trap at " + std::string(place.file) + ":" + std::to_string(place.line)); }
+void trap(SourceLocation location) {
+  fail("trap at " + std::string(location.file) + ":" + std::to_string(location.line));
+}
 
-void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_bytes,
-          const std::function<void(const void* in, void* out)>& together, const char* what, Place place) {
-  if (in_bytes > kMost || out_bytes > kMost) fail("a lane brings too much");
-  const size_t first = current / kLanes * kLanes;
-  auto& warp = warps[current / kLanes];
+void warp_collective(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_bytes,
+                     const std::function<void(const void* in, void* out)>& combine, const char* what,
+                     SourceLocation location) {
+  if (in_bytes > kMaxLaneBytes || out_bytes > kMaxLaneBytes) fail("too many bytes per lane");
+  const size_t first = current / kWarpSize * kWarpSize;
+  auto& warp = warps[current / kWarpSize];
   auto& fiber = fibers[current];
   const unsigned own = 1u << (current - first);
   if (!(mask & own)) fail(name(current) + " is not in the mask of " + what);
-  std::memcpy(warp.in + current % kLanes * in_bytes, in, in_bytes);
+  std::memcpy(warp.in + current % kWarpSize * in_bytes, in, in_bytes);
   fiber.what = what;
-  fiber.place = place;
+  fiber.location = location;
   warp.arrived |= own;
   if (warp.arrived != mask) {
     fiber.state = State::kInWarp;
-    pause();
+    suspend();
   } else {
     warp.arrived = 0;
-    for (size_t t = first; t < first + kLanes; ++t) {
+    for (size_t t = first; t < first + kWarpSize; ++t) {
       if (!(mask >> (t - first) & 1)) continue;
-      if (fibers[t].place.line != place.line || fibers[t].place.file != place.file)
+      if (fibers[t].location.line != location.line || fibers[t].location.file != location.file)
         fail("divergent: " + name(t) + " waits in " + describe(fibers[t]) + ", " + name(current) + " in " +
              describe(fiber));
       fibers[t].state = State::kReady;
     }
-    together(warp.in, warp.out);
+    combine(warp.in, warp.out);
   }
-  std::memcpy(out, warp.out + current % kLanes * out_bytes, out_bytes);
+  std::memcpy(out, warp.out + current % kWarpSize * out_bytes, out_bytes);
 }
 
-void copy_later(void* to, const void* from, size_t bytes, size_t zeros, Place place) {
-  const auto misplaced = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % bytes != 0; };
-  if (misplaced(to) || misplaced(from) || zeros > bytes) trap(place);
+void async_copy(void* to, const void* from, size_t bytes, size_t zeros, SourceLocation location) {
+  const auto misaligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % bytes != 0; };
+  if (misaligned(to) || misaligned(from) || zeros > bytes) trap(location);
   fibers[current].copies.back().push_back({to, from, bytes, zeros});
 }
 
-void commit_copies() { fibers[current].copies.emplace_back(); }
+void commit_async_copies() { fibers[current].copies.emplace_back(); }
 
-void wait_for_copies(size_t groups_under_way) {
+void wait_for_async_copies(size_t groups_in_flight) {
   auto& groups = fibers[current].copies;
-  for (; groups.size() > groups_under_way + 1; groups.pop_front()) {
+  for (; groups.size() > groups_in_flight + 1; groups.pop_front()) {
     for (const auto& copy : groups.front()) {
       std::memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
       std::memset(static_cast<char*>(copy.to) + copy.bytes - copy.zeros, 0, copy.zeros);
@@ -217,9 +221,9 @@ std::string run(dim3 grid, dim3 block, const std::function<void()>& thread) {
   threads = static_cast<size_t>(block.x) * block.y * block.z;
   if (threads == 0 || threads > 1024) return "a block has " + std::to_string(threads) + " threads";
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
-    return "a grid of these sizes cannot be launched";
+    return "invalid grid size";
   if (threads > fibers.size()) fibers = std::vector<Fiber>(threads);
-  warps.resize((threads + kLanes - 1) / kLanes);
+  warps.resize((threads + kWarpSize - 1) / kWarpSize);
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {

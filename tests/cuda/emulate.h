@@ -1,13 +1,12 @@
 #pragma once
-// The vocabulary of CUDA C++ on the processor, to run the kernels' own code where there is no device. Blocks
-// run one after another; the threads of a block are fibers that run until they meet at a barrier or a
-// shuffle.
+// Emulates CUDA C++ built-ins on the CPU, to run kernels without a device. Thread blocks run one after
+// another; the threads of a block are fibers that run until they reach a barrier or a shuffle.
 //
-// Mistakes it reports: a barrier or shuffle that not every thread (lane) reaches, or that threads reach at
-// different places of the source; a trap. Shared memory is filled with ones (NaN) before each block, so what
-// is read before it was written shows. The order in which threads run can be turned around: a missing barrier
-// then changes results in one of the two orders. Built with -fsanitize=address,undefined, accesses beyond an
-// array show as in any program (-fsanitize-sections=emulated_shared for shared memory).
+// Reported errors: a barrier or shuffle that not every thread (lane) reaches, or that threads reach at
+// different source lines; a trap. Shared memory is filled with one bits (NaN) before each block, which
+// exposes reads of uninitialized memory. The thread order can be reversed: a missing barrier then changes the
+// results of one of the two orders. -fsanitize=address,undefined detects out-of-bounds accesses
+// (-fsanitize-sections=emulated_shared for shared memory).
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -37,42 +36,43 @@ struct dim3 {
 
 namespace hero::emulate {
 
-/// Where in the source a thread waits.
-struct Place {
+/// Source location where a thread waits.
+struct SourceLocation {
   const char* file;
   int line;
 };
 
-/// Runs `thread` once for every thread of every block. Returns what went wrong first, or "".
+/// Runs `thread` once for every thread of every block. Returns the first error, or "".
 std::string run(dim3 grid, dim3 block, const std::function<void()>& thread);
 
-/// The order in which the threads of a block run between two barriers.
+/// Order in which the threads of a block run between two barriers.
 enum class Order { kAscending, kDescending };
 void set_order(Order order);
 
-/// The current thread's part in something that all lanes of `mask` do together: each leaves `bytes` at `in`
-/// and receives as many at `out`; the last lane to arrive runs `together` on the arrays of all 32 lanes.
-void meet(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_bytes,
-          const std::function<void(const void* in, void* out)>& together, const char* what, Place place);
-void wait_for_block(Place place);
-[[noreturn]] void trap(Place place);
+/// Warp-level collective of all lanes in `mask`: each lane passes in_bytes at `in` and receives out_bytes at
+/// `out`; the last lane to arrive runs `combine` on the arrays of all 32 lanes.
+void warp_collective(unsigned mask, const void* in, size_t in_bytes, void* out, size_t out_bytes,
+                     const std::function<void(const void* in, void* out)>& combine, const char* what,
+                     SourceLocation location);
+void block_barrier(SourceLocation location);
+[[noreturn]] void trap(SourceLocation location);
 
-/// Typed form of `meet`: together(In in[32], Out out[32]).
+/// Typed version of warp_collective: combine(In in[32], Out out[32]).
 template <typename Out, typename In, typename F>
-Out exchange(unsigned mask, const In& in, const F& together, const char* what, Place place) {
+Out exchange(unsigned mask, const In& in, const F& combine, const char* what, SourceLocation location) {
   Out out;
-  meet(
+  warp_collective(
       mask, static_cast<const void*>(&in), sizeof(In), static_cast<void*>(&out), sizeof(Out),
       [&](const void* all_in, void* all_out) {
-        together(static_cast<const In*>(all_in), static_cast<Out*>(all_out));
+        combine(static_cast<const In*>(all_in), static_cast<Out*>(all_out));
       },
-      what, place);
+      what, location);
   return out;
 }
 
-/// Each lane receives the value of lane from(lane); a lane outside the warp or the mask: its own.
+/// Each lane receives the value of lane from(lane), or its own if that lane is outside the warp or the mask.
 template <typename T, typename F>
-T shuffle(unsigned mask, T value, const F& from, Place place) {
+T shuffle(unsigned mask, T value, const F& from, SourceLocation location) {
   return exchange<T>(
       mask, value,
       [&](const T* in, T* out) {
@@ -81,7 +81,7 @@ T shuffle(unsigned mask, T value, const F& from, Place place) {
           out[i] = j < 0 || j > 31 || !(mask >> j & 1) ? in[i] : in[j];
         }
       },
-      "a shuffle", place);
+      "a shuffle", location);
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -93,29 +93,29 @@ std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, const A
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-#define HERO_PLACE \
-  hero::emulate::Place { file, line }
-#define HERO_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define HERO_LOCATION \
+  hero::emulate::SourceLocation { file, line }
+#define HERO_LOCATION_PARAMETERS const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-inline void __syncthreads(HERO_HERE) { hero::emulate::wait_for_block(HERO_PLACE); }
+inline void __syncthreads(HERO_LOCATION_PARAMETERS) { hero::emulate::block_barrier(HERO_LOCATION); }
 #define __trap() hero::emulate::trap({__FILE__, __LINE__})
 
-inline void __syncwarp(unsigned mask = 0xffffffffu, HERO_HERE) {
-  hero::emulate::exchange<char>(mask, char(), [](const char*, char*) {}, "__syncwarp", HERO_PLACE);
+inline void __syncwarp(unsigned mask = 0xffffffffu, HERO_LOCATION_PARAMETERS) {
+  hero::emulate::exchange<char>(mask, char(), [](const char*, char*) {}, "__syncwarp", HERO_LOCATION);
 }
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int from, HERO_HERE) {
-  return hero::emulate::shuffle(mask, value, [&](int) { return from & 31; }, HERO_PLACE);
+T __shfl_sync(unsigned mask, T value, int from, HERO_LOCATION_PARAMETERS) {
+  return hero::emulate::shuffle(mask, value, [&](int) { return from & 31; }, HERO_LOCATION);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, HERO_HERE) {
-  return hero::emulate::shuffle(mask, value, [&](int i) { return i ^ bits; }, HERO_PLACE);
+T __shfl_xor_sync(unsigned mask, T value, int bits, HERO_LOCATION_PARAMETERS) {
+  return hero::emulate::shuffle(mask, value, [&](int i) { return i ^ bits; }, HERO_LOCATION);
 }
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, int by, HERO_HERE) {
-  return hero::emulate::shuffle(mask, value, [&](int i) { return i - by; }, HERO_PLACE);
+T __shfl_up_sync(unsigned mask, T value, int by, HERO_LOCATION_PARAMETERS) {
+  return hero::emulate::shuffle(mask, value, [&](int i) { return i - by; }, HERO_LOCATION);
 }
-inline unsigned __ballot_sync(unsigned mask, bool vote, HERO_HERE) {
+inline unsigned __ballot_sync(unsigned mask, bool vote, HERO_LOCATION_PARAMETERS) {
   return hero::emulate::exchange<unsigned>(
       mask, vote,
       [&](const bool* in, unsigned* out) {
@@ -123,10 +123,10 @@ inline unsigned __ballot_sync(unsigned mask, bool vote, HERO_HERE) {
         for (int i = 0; i < 32; ++i) votes |= (mask >> i & in[i]) << i;
         for (int i = 0; i < 32; ++i) out[i] = votes;
       },
-      "__ballot_sync", HERO_PLACE);
+      "__ballot_sync", HERO_LOCATION);
 }
 template <typename T>
-unsigned __match_any_sync(unsigned mask, T value, HERO_HERE) {
+unsigned __match_any_sync(unsigned mask, T value, HERO_LOCATION_PARAMETERS) {
   return hero::emulate::exchange<unsigned>(
       mask, value,
       [&](const T* in, unsigned* out) {
@@ -135,7 +135,7 @@ unsigned __match_any_sync(unsigned mask, T value, HERO_HERE) {
           for (int j = 0; j < 32; ++j) out[i] |= unsigned((mask >> j & 1) && in[j] == in[i]) << j;
         }
       },
-      "__match_any_sync", HERO_PLACE);
+      "__match_any_sync", HERO_LOCATION);
 }
 
 template <typename T>

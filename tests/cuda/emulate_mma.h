@@ -1,23 +1,23 @@
 #pragma once
-// The instructions of kernels/mma.cuh and the asynchronous copies of <cuda_pipeline.h> on the processor,
-// after the PTX manual's tables of which lane holds what. A copy takes place when it is waited for, not
-// before.
+// Emulates the instructions of kernels/mma.cuh and the asynchronous copies of <cuda_pipeline.h> on the CPU,
+// with the fragment layouts of the PTX manual. Copies are executed only when they are waited for.
 #include <bit>
 
 #include "cuda/emulate.h"
 
 namespace hero::emulate {
-void copy_later(void* to, const void* from, size_t bytes, size_t zeros, Place place);
-void commit_copies();
-void wait_for_copies(size_t groups_under_way);
+void async_copy(void* to, const void* from, size_t bytes, size_t zeros, SourceLocation location);
+void commit_async_copies();
+void wait_for_async_copies(size_t groups_in_flight);
 }  // namespace hero::emulate
 
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's
-inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0, HERO_HERE) {
-  hero::emulate::copy_later(to, from, bytes, zeros, HERO_PLACE);
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0,
+                                    HERO_LOCATION_PARAMETERS) {
+  hero::emulate::async_copy(to, from, bytes, zeros, HERO_LOCATION);
 }
-inline void __pipeline_commit() { hero::emulate::commit_copies(); }
-inline void __pipeline_wait_prior(size_t groups) { hero::emulate::wait_for_copies(groups); }
+inline void __pipeline_commit() { hero::emulate::commit_async_copies(); }
+inline void __pipeline_wait_prior(size_t groups) { hero::emulate::wait_for_async_copies(groups); }
 // NOLINTEND(bugprone-reserved-identifier)
 
 namespace hero::ops::cuda {
@@ -57,7 +57,7 @@ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
   const auto got =
       emulate::exchange<Out>(0xffffffffu, In{{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}},
                              [](const In* in, Out* out) {
-                               // Bit 16 * h and on of a register, as bf16.
+                               // Half h of a register, as bf16.
                                const auto half = [](unsigned bits, int h) {
                                  return std::bit_cast<float>(h ? bits & 0xffff0000u : bits << 16);
                                };

@@ -1,4 +1,4 @@
-// The emulator shows the mistakes that it promises to show.
+// The emulator detects the errors that it documents.
 #include "cuda/emulate.h"
 
 #include <gmock/gmock.h>
@@ -18,12 +18,12 @@ __global__ void reverse(int* values, bool barrier) {
   values[threadIdx.x] = shared[63 - threadIdx.x];
 }
 
-__global__ void barrier_of_some(int) {
+__global__ void divergent_barrier(int) {
   if (threadIdx.x < 16) __syncthreads();
 }
 
 __global__ void two_barriers(int) {
-  // NOLINTNEXTLINE(bugprone-branch-clone): two places of the source
+  // NOLINTNEXTLINE(bugprone-branch-clone): two source lines
   if (threadIdx.x < 16) {
     __syncthreads();
   } else {
@@ -31,11 +31,11 @@ __global__ void two_barriers(int) {
   }
 }
 
-__global__ void shuffle_of_some(int* values) {
+__global__ void divergent_shuffle(int* values) {
   if (threadIdx.x < 20) values[threadIdx.x] = __shfl_xor_sync(0xffffffffu, values[threadIdx.x], 1);
 }
 
-__global__ void lanes_talk(int* values) {
+__global__ void warp_intrinsics(int* values) {
   const int lane = threadIdx.x;
   values[lane] = __shfl_xor_sync(0xffffffffu, lane, 5);
   values[lane] += 100 * __shfl_up_sync(0xffffffffu, lane, 3);
@@ -44,7 +44,7 @@ __global__ void lanes_talk(int* values) {
   values[64 + lane] = static_cast<int>(__match_any_sync(0xffffffffu, lane / 10));
 }
 
-__global__ void unwritten(float* value) {
+__global__ void uninitialized(float* value) {
   __shared__ float shared[4];
   if (blockIdx.x == 0) shared[0] = 1.0f;
   *value = shared[0];
@@ -52,7 +52,7 @@ __global__ void unwritten(float* value) {
 
 __global__ void trapped(int) { __trap(); }
 
-std::vector<int> counted(int n) {
+std::vector<int> iota(int n) {
   std::vector<int> values(n);
   for (int i = 0; i < n; ++i) values[i] = i;
   return values;
@@ -66,18 +66,18 @@ class Orders : public testing::TestWithParam<Order> {
 INSTANTIATE_TEST_SUITE_P(, Orders, testing::Values(Order::kAscending, Order::kDescending));
 
 TEST_P(Orders, BarriersSeparateWritesFromReads) {
-  auto values = counted(64);
+  auto values = iota(64);
   EXPECT_EQ(launch(reverse, {1}, {64}, values.data(), true), "");
   for (int i = 0; i < 64; ++i) EXPECT_EQ(values[i], 63 - i);
-  // Without the barrier the first thread to run reads what nobody has written.
-  values = counted(64);
+  // Without the barrier the first thread reads uninitialized shared memory.
+  values = iota(64);
   EXPECT_EQ(launch(reverse, {1}, {64}, values.data(), false), "");
   EXPECT_EQ(values[GetParam() == Order::kAscending ? 0 : 63], -1);
 }
 
 TEST_P(Orders, LanesExchangeValues) {
   std::vector<int> values(96);
-  EXPECT_EQ(launch(lanes_talk, {1}, {32}, values.data()), "");
+  EXPECT_EQ(launch(warp_intrinsics, {1}, {32}, values.data()), "");
   for (int i = 0; i < 32; ++i) {
     EXPECT_EQ(values[i], (i ^ 5) + 100 * (i < 3 ? i : i - 3) + 70000);
     EXPECT_EQ(static_cast<unsigned>(values[32 + i]), 0x49249249u);
@@ -86,25 +86,25 @@ TEST_P(Orders, LanesExchangeValues) {
 }
 
 TEST_P(Orders, DivergentBarriersAreReported) {
-  EXPECT_THAT(launch(barrier_of_some, {1}, {32}, 0), HasSubstr("thread 16 has left the kernel"));
+  EXPECT_THAT(launch(divergent_barrier, {1}, {32}, 0), HasSubstr("thread 16 has exited the kernel"));
   EXPECT_THAT(launch(two_barriers, {1}, {32}, 0), HasSubstr("divergent: thread 0 waits in __syncthreads at"));
   std::vector<int> values(32);
-  EXPECT_THAT(launch(shuffle_of_some, {1}, {32}, values.data()),
+  EXPECT_THAT(launch(divergent_shuffle, {1}, {32}, values.data()),
               HasSubstr("divergent: thread 0 waits in a shuffle at"));
 }
 
-TEST_P(Orders, SharedMemoryOfAnotherBlockIsNotThere) {
+TEST_P(Orders, SharedMemoryIsResetBetweenBlocks) {
   float value = 0;
-  EXPECT_EQ(launch(unwritten, {1}, {1}, &value), "");
+  EXPECT_EQ(launch(uninitialized, {1}, {1}, &value), "");
   EXPECT_EQ(value, 1.0f);
-  EXPECT_EQ(launch(unwritten, {2}, {1}, &value), "");
+  EXPECT_EQ(launch(uninitialized, {2}, {1}, &value), "");
   EXPECT_TRUE(std::isnan(value));
 }
 
-TEST_P(Orders, TrapsAndBlocksThatCannotBe) {
+TEST_P(Orders, ReportsTrapsAndInvalidLaunches) {
   EXPECT_THAT(launch(trapped, {3}, {2}, 0), HasSubstr("trap at"));
   EXPECT_EQ(launch(trapped, {1}, {2048}, 0), "a block has 2048 threads");
-  EXPECT_EQ(launch(trapped, {0}, {32}, 0), "a grid of these sizes cannot be launched");
+  EXPECT_EQ(launch(trapped, {0}, {32}, 0), "invalid grid size");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/route.cuh"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::test {
 namespace {
@@ -17,44 +17,43 @@ void check(const RouteCase& c, at::ScalarType type) {
   auto buffer = normal({t, std::max<int64_t>(slots, 1) * e}, 3, 0.1).softmax(1).to(type);
   auto squares = buffer.to(at::kFloat).view({t, -1, e}).square().sum(2);
   const auto wide = [](const at::Tensor& u) { return u.to(at::kDouble); };
-  const int64_t own = slots - 1, first = own - m;  // the slot, and the first visible layer
+  const int64_t own = slots - 1, first = own - m;  // own slot, first visible layer
   const auto history = buffer.slice(1, first * e, own * e), sums = squares.slice(1, first, own);
   const auto some = [&](const at::Tensor& u) { return m ? std::optional(u) : std::nullopt; };
-  // Products as cuBLAS leaves them, in fp32.
-  const auto product = [&](const at::Tensor& a, const at::Tensor& b) -> at::Tensor {
+  // GEMM results in fp32, as from cuBLAS.
+  const auto gemm = [&](const at::Tensor& a, const at::Tensor& b) -> at::Tensor {
     return at::mm(wide(a), wide(b).t()).to(at::kFloat);
   };
-  at::Tensor logits = product(x, w.slice(1, 0, d));
-  const at::Tensor residual = m ? product(history, w.slice(1, d)) : at::Tensor();
+  at::Tensor logits = gemm(x, w.slice(1, 0, d));
+  const at::Tensor residual = m ? gemm(history, w.slice(1, d)) : at::Tensor();
   at::Tensor probs = at::full({t, e}, NAN, at::kFloat), stats = at::full({t, 5}, NAN, at::kFloat);
-  const auto [want_logits, want_probs, want_stats] = ops::route_forward_plain(
+  const auto [want_logits, want_probs, want_stats] = ops::route_forward_reference(
       wide(x), wide(w), some(wide(history)), some(sums), depth, eps, c.scale, std::nullopt, std::nullopt);
   auto want_buffer = buffer.clone(), want_squares = squares.clone();
-  const RouteWork<T> work{.rows = t,
-                          .d = d,
-                          .experts = e,
-                          .visible = m,
-                          .x = x.const_data_ptr<T>(),
-                          .logits = logits.data_ptr<float>(),
-                          .residual = m ? residual.const_data_ptr<float>() : nullptr,
-                          .sumsq = m ? sums.const_data_ptr<float>() : nullptr,
-                          .ld_sumsq = m ? sums.stride(0) : 0,
-                          .depth_factor = static_cast<float>(depth),
-                          .eps = static_cast<float>(eps),
-                          .scale = c.scale,
-                          .probs = probs.data_ptr<float>(),
-                          .stats = stats.data_ptr<float>(),
-                          .slot = slots ? buffer.slice(1, own * e).data_ptr<T>() : nullptr,
-                          .ld_slot = buffer.stride(0),
-                          .slot_sumsq = slots ? squares.slice(1, own).data_ptr<float>() : nullptr,
-                          .ld_slot_sumsq = squares.stride(0)};
+  const RouteParams<T> params{.rows = t,
+                              .d = d,
+                              .experts = e,
+                              .visible = m,
+                              .x = x.const_data_ptr<T>(),
+                              .logits = logits.data_ptr<float>(),
+                              .residual = m ? residual.const_data_ptr<float>() : nullptr,
+                              .sumsq = m ? sums.const_data_ptr<float>() : nullptr,
+                              .ld_sumsq = m ? sums.stride(0) : 0,
+                              .depth_factor = static_cast<float>(depth),
+                              .eps = static_cast<float>(eps),
+                              .scale = c.scale,
+                              .probs = probs.data_ptr<float>(),
+                              .stats = stats.data_ptr<float>(),
+                              .slot = slots ? buffer.slice(1, own * e).data_ptr<T>() : nullptr,
+                              .ld_slot = buffer.stride(0),
+                              .slot_sumsq = slots ? squares.slice(1, own).data_ptr<float>() : nullptr,
+                              .ld_slot_sumsq = squares.stride(0)};
   launch({logits, probs, stats, buffer, squares}, route_rows<n, T>, blocks(t, kRouteWarps),
-         {kLanes, kRouteWarps}, work);
+         {kWarpSize, kRouteWarps}, params);
   EXPECT_TRUE(close(logits, want_logits, kFp32));
   EXPECT_TRUE(close(probs, want_probs, kFp32));
   EXPECT_TRUE(close(stats, want_stats, kFp32));
-  if (slots) {  // the slot holds the rounded probabilities and their squares; nothing else of the buffer
-                // changed
+  if (slots) {  // only the slot changes: rounded probabilities and their sum of squares
     want_buffer.slice(1, own * e).copy_(probs);
     want_squares.select(1, own).copy_(want_buffer.slice(1, own * e).to(at::kDouble).square().sum(1));
   }
@@ -64,7 +63,7 @@ void check(const RouteCase& c, at::ScalarType type) {
   const auto dlogits = normal({t, e}, 4).to(at::kFloat), dprobs = normal({t, e}, 5).to(at::kFloat);
   at::Tensor dz = at::full({t, e}, NAN, x.options()), scaled = at::full({t, e}, NAN, x.options());
   const auto written = m ? std::vector{dz, scaled} : std::vector{dz};
-  launch(written, logit_gradient<T>, blocks(t, kRouteWarps), {kLanes, kRouteWarps}, t, e,
+  launch(written, logit_gradient<T>, blocks(t, kRouteWarps), {kWarpSize, kRouteWarps}, t, e,
          dlogits.const_data_ptr<float>(), dprobs.const_data_ptr<float>(), probs.const_data_ptr<float>(),
          stats.const_data_ptr<float>(), dz.data_ptr<T>(), m ? scaled.data_ptr<T>() : nullptr);
   const auto p = wide(want_probs), dp = wide(dprobs);
@@ -76,7 +75,7 @@ void check(const RouteCase& c, at::ScalarType type) {
   }
 }
 
-TEST(CudaRoute, AroundTheProducts) {
+TEST(CudaRoute, Epilogue) {
   for (const auto& c : kRouteCases) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message()

@@ -1,14 +1,14 @@
 #pragma once
-// Kernels run on tensors on the processor.
+// Runs CUDA kernels on CPU tensors.
 #include "cuda/emulate.h"
 
-// Kernels come after the vocabulary.
+// Include kernels after the emulated built-ins.
 #include "ops/compare.h"
 
 namespace hero::test {
 
-/// Runs a kernel in both orders of its threads; `outputs` must come out the same. What they held before is
-/// restored in between.
+/// Runs a kernel in both thread orders and checks that `outputs` are equal; restores their initial values in
+/// between.
 template <typename... Parameters, typename... Arguments>
 void launch(const std::vector<at::Tensor>& outputs, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             const Arguments&... arguments) {

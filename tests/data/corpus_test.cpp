@@ -51,7 +51,7 @@ std::string gzip(const std::string& bytes) {
   return out;
 }
 
-// With a checksum, as the zstd program writes it.
+// With a checksum, like the zstd command-line tool.
 std::string zstd(const std::string& bytes) {
   std::string out(ZSTD_compressBound(bytes.size()), '\0');
   ZSTD_CCtx* const context = ZSTD_createCCtx();
@@ -62,7 +62,7 @@ std::string zstd(const std::string& bytes) {
 }
 
 TEST(Corpus, ReadsFoldersInPathOrderAndKeepsTheBytes) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("b/z.txt", "\xEF\xBB\xBFwith mark\r\n");
   folder.write("a.py", "\tx = 1\n");
   folder.write("b.md", "# b");
@@ -72,8 +72,8 @@ TEST(Corpus, ReadsFoldersInPathOrderAndKeepsTheBytes) {
             (std::vector<std::string>{"\tx = 1\n", "# b", "one", "tw\xC3\xB6", "\xEF\xBB\xBFwith mark\r\n"}));
 }
 
-TEST(Corpus, ReadsCompressedLinesLongerThanItsBuffers) {
-  const Folder folder;
+TEST(Corpus, ReadsCompressedLinesLongerThanTheBuffer) {
+  const TemporaryFolder folder;
   std::string lines;
   std::vector<std::string> expected;
   for (int i = 0; i < 40; ++i) {
@@ -92,8 +92,8 @@ TEST(Corpus, ReadsCompressedLinesLongerThanItsBuffers) {
   }
 }
 
-TEST(Corpus, RefusesUnfitInputs) {
-  const Folder folder;
+TEST(Corpus, RejectsInvalidInputs) {
+  const TemporaryFolder folder;
   const auto error = [&](const std::string& name) {
     return user_error([&] { texts(inputs({folder / name})); });
   };
@@ -112,28 +112,28 @@ TEST(Corpus, RefusesUnfitInputs) {
   EXPECT_EQ(error("blank.jsonl"), (folder / "blank.jsonl") + ": no document found, expected text");
 }
 
-TEST(Corpus, NamesTheByteThatIsNoText) {
-  const Folder folder;
+TEST(Corpus, ErrorsNameTheInvalidByte) {
+  const TemporaryFolder folder;
   const auto error = [&](const std::string& name, const std::string& bytes) {
     const auto path = folder.write(name, bytes);
     return user_error([&] { texts(inputs({path})); }).substr(path.size());
   };
-  const std::string hint = ", expected UTF-8 text (--skip-invalid leaves such documents out)";
+  const std::string hint = ", expected UTF-8 text (--skip-invalid skips such documents)";
   EXPECT_EQ(error("a.txt", "ab\xC3("), ": byte 2: invalid UTF-8 (0xC3)" + hint);
   EXPECT_EQ(error("b.txt", std::string("ab\0\xFF", 4)), ": byte 2: NUL byte" + hint);
   EXPECT_EQ(error("c.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xFF\"}\n"),
             ": line 2, byte 24: invalid UTF-8 (0xFF)" + hint);
   EXPECT_EQ(error("d.jsonl", "{\"text\": \"a\"}\n{\"text\": \n"),
-            ": line 2, byte 23: broken JSON, expected one object a line");
+            ": line 2, byte 23: invalid JSON, expected one object per line");
   EXPECT_EQ(error("e.jsonl", "[1]\n"), ": line 1, byte 0: found array, expected a JSON object");
   EXPECT_EQ(error("f.jsonl", "{\"id\": 1, \"body\": \"x\"}\n"),
-            ": line 1, byte 0: no field \"text\", found \"body\", \"id\" (--text-key names another)");
+            ": line 1, byte 0: no field \"text\", found \"body\", \"id\" (set --text-key)");
   EXPECT_EQ(error("g.jsonl", "{\"text\": 3}\n"),
             ": line 1, byte 0: field \"text\" is number, expected a string");
 }
 
-TEST(Corpus, NamesDamagedCompression) {
-  const Folder folder;
+TEST(Corpus, RejectsCorruptCompression) {
+  const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 20000; ++i) lines += "{\"text\": \"" + std::to_string(i * 7919) + "\"}\n";
   const auto error = [&](const std::string& name, const std::string& bytes) {
@@ -143,15 +143,15 @@ TEST(Corpus, NamesDamagedCompression) {
   const std::string gz = gzip(lines), zst = zstd(lines);
   std::string wrong = zst;
   wrong[zst.size() / 2] ^= 0x55;
-  expect_contains(error("a.jsonl.gz", gz.substr(0, gz.size() / 2)), "the gzip data stop before their end");
+  expect_contains(error("a.jsonl.gz", gz.substr(0, gz.size() / 2)), "truncated gzip data");
   expect_contains(error("b.jsonl.gz", lines), "found no gzip header");
-  expect_contains(error("c.jsonl.zst", zst.substr(0, zst.size() / 2)), "the zstd data stop before their end");
-  expect_contains(error("d.jsonl.zst", lines), ": damaged after 0 bytes of text: zstd: ");
-  expect_contains(error("e.jsonl.zst", wrong), ": damaged after ");
+  expect_contains(error("c.jsonl.zst", zst.substr(0, zst.size() / 2)), "truncated zstd data");
+  expect_contains(error("d.jsonl.zst", lines), ": corrupt after 0 bytes of text: zstd: ");
+  expect_contains(error("e.jsonl.zst", wrong), ": corrupt after ");
 }
 
-TEST(Corpus, LeavesOutInvalidDocumentsWhenAsked) {
-  const Folder folder;
+TEST(Corpus, SkipsInvalidDocumentsOnRequest) {
+  const TemporaryFolder folder;
   folder.write("a.py", "ok");
   folder.write("b.py", "bad \xFF");
   folder.write("c.py", std::string("nul \0", 5));
@@ -162,7 +162,7 @@ TEST(Corpus, LeavesOutInvalidDocumentsWhenAsked) {
   EXPECT_EQ(skipped, 2);
 }
 
-TEST(Utf8, AcceptsExactlyWellFormedText) {
+TEST(Utf8, AcceptsOnlyWellFormedText) {
   const auto npos = std::string_view::npos;
   for (const std::string good :
        {"", "abcdefghij", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",

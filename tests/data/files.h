@@ -11,16 +11,16 @@
 
 namespace hero {
 
-// A folder that goes with the test.
-class Folder {
+// Temporary folder, removed by the destructor.
+class TemporaryFolder {
  public:
-  Folder() {
+  TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "hero-test-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string write(const std::string& name, const std::string& bytes) const {
@@ -43,7 +43,7 @@ inline std::string contents(const std::string& path) {
   return bytes.str();
 }
 
-// The message of the UserError that `f` throws: one line.
+// Message of the UserError thrown by `f`, which must be one line.
 template <typename F>
 std::string user_error(F f) {
   try {

@@ -9,7 +9,7 @@
 namespace hero {
 namespace {
 
-// Little-endian bytes of a hand-written index.
+// Little-endian encoding.
 std::string number(uint64_t value, int bytes) {
   std::string out;
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
@@ -38,8 +38,8 @@ std::vector<int64_t> all(const IndexedDataset& data) {
   return out;
 }
 
-TEST(IndexedDataset, ReadsHandWrittenBytes) {
-  const Folder folder;
+TEST(IndexedDataset, ReadsHandWrittenFiles) {
+  const TemporaryFolder folder;
   folder.write("a.idx", Index().bytes());
   folder.write("a.bin", number(1, 2) + number(65535, 2) + number(3, 2) + number(4, 2) + number(5, 2));
   for (const std::string name : {"a", "a.bin", "a.idx"}) {
@@ -55,7 +55,7 @@ TEST(IndexedDataset, ReadsHandWrittenBytes) {
 }
 
 TEST(IndexedDataset, ReadsEveryIntegerTypeAndMultimodalModes) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const struct {
     int type, bytes;
     std::vector<int64_t> values;
@@ -83,8 +83,8 @@ TEST(IndexedDataset, ReadsEveryIntegerTypeAndMultimodalModes) {
   }
 }
 
-TEST(IndexedDataset, RefusesWhatIsWrong) {
-  const Folder folder;
+TEST(IndexedDataset, RejectsInvalidFiles) {
+  const TemporaryFolder folder;
   const auto error = [&](const std::string& index, std::size_t tokens = 10) {
     folder.write("w.idx", index);
     folder.write("w.bin", std::string(tokens, '\0'));
@@ -110,12 +110,11 @@ TEST(IndexedDataset, RefusesWhatIsWrong) {
             "w.idx: size in bytes 98, expected 94 for 3 sequences in 2 documents");
   EXPECT_EQ(error(Index().bytes().replace(18, 8, std::string(8, '\xFF'))),
             "w.idx: byte 18: 18446744073709551615 sequences and 3 document indices, expected counts that fit "
-            "the file's 94 "
-            "bytes");
+            "the file's 94 bytes");
   EXPECT_EQ(error(with([](Index& i) { i.lengths[1] = -1; })),
             "w.idx: sequence 1: length -1, expected 0 or more");
   EXPECT_EQ(error(with([](Index& i) { i.pointers[2] = 5; })),
-            "w.idx: sequence 2: byte pointer 5, expected 6, the end of the one before");
+            "w.idx: sequence 2: byte pointer 5, expected 6, the end of the previous sequence");
   EXPECT_EQ(error(with([](Index& i) { i.documents[0] = 1; })), "w.idx: document index 0: 1, expected 0");
   EXPECT_EQ(error(with([](Index& i) { i.documents[1] = 4; })), "w.idx: document index 1: 4, expected 0 to 3");
   EXPECT_EQ(error(with([](Index& i) { i.documents = {0, 2, 1}; })),
@@ -131,11 +130,11 @@ TEST(IndexedDataset, RefusesWhatIsWrong) {
 }
 
 TEST(IndexedDataset, FindsTheFirstTokenOutsideTheVocabulary) {
-  const Folder folder;
+  const TemporaryFolder folder;
   IndexedWriter writer(folder / "v", TokenType::i32);
   writer.add_document(std::vector<int32_t>{1, 2, 3});
   writer.add_document(std::vector<int32_t>{});
-  std::vector<int32_t> far(5 << 20, 9);  // several parts of the scan
+  std::vector<int32_t> far(5 << 20, 9);  // several blocks of the scan
   far[(4 << 20) + 5] = 10;
   far.back() = -1;
   writer.add_document(far);
@@ -147,8 +146,8 @@ TEST(IndexedDataset, FindsTheFirstTokenOutsideTheVocabulary) {
             (folder / "v.bin") + ": document 2, token 5242879: id -1, expected 0 to 10 (a vocabulary of 11)");
 }
 
-TEST(IndexedWriter, WritesMegatronBytes) {
-  const Folder folder;
+TEST(IndexedWriter, WritesMegatronFormat) {
+  const TemporaryFolder folder;
   {
     IndexedWriter writer(folder / "x", IndexedWriter::type_for(65499));
     writer.add_document(std::vector<int32_t>{1, 65498, 3});
@@ -170,15 +169,15 @@ TEST(IndexedWriter, WritesMegatronBytes) {
   EXPECT_EQ(contents(folder / "y.idx")[17], 4);
 }
 
-TEST(IndexedWriter, LeavesNothingWithoutFinish) {
-  const Folder folder;
+TEST(IndexedWriter, RemovesFilesWithoutFinish) {
+  const TemporaryFolder folder;
   {
     IndexedWriter(folder / "x", TokenType::u16).add_document(std::vector<int32_t>{1});
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-// FIPS 180-4's examples, and lengths around the padding's edges (from Python's hashlib).
+// Examples of FIPS 180-4, and lengths around the padding boundaries (from Python's hashlib).
 TEST(Sha256, KnownDigests) {
   EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -14,8 +14,7 @@ namespace {
 
 constexpr int64_t kEos = 0;
 
-// Documents of lengths 1, 2, ..., n whose tokens count up from `first`, so that every token of the set is
-// another one.
+// Documents of lengths 1, 2, ..., n with consecutive token ids from `first`, so that all tokens are distinct.
 int64_t write_set(const std::string& prefix, int n, int32_t first, bool ended = false) {
   IndexedWriter writer(prefix, TokenType::i32);
   int32_t next = first;
@@ -35,8 +34,8 @@ std::vector<int64_t> read(TokenStream& stream, int64_t sequence, int64_t first, 
   return out;
 }
 
-TEST(TokenStream, AnEpochHoldsEverySampleOnceAndEveryDocumentInOnePiece) {
-  const Folder folder;
+TEST(TokenStream, EpochHasEverySampleOnceAndKeepsDocumentsContiguous) {
+  const TemporaryFolder folder;
   const int64_t sequence = 7, tokens = write_set(folder / "a", 40, 1);
   TokenStream stream({{folder / "a"}}, sequence, 5, 0);
   const int64_t samples = (tokens - 1) / sequence;
@@ -45,7 +44,7 @@ TEST(TokenStream, AnEpochHoldsEverySampleOnceAndEveryDocumentInOnePiece) {
   std::set<std::vector<int64_t>> orders;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     const auto out = read(stream, sequence, epoch * samples, samples);
-    // Chain the samples by the token that they share: one path through the whole epoch.
+    // Chain the samples by their shared token: one path through the whole epoch.
     std::map<int64_t, int64_t> next;
     std::multiset<int64_t> targets;
     for (int64_t i = 0; i < samples; ++i) {
@@ -57,17 +56,17 @@ TEST(TokenStream, AnEpochHoldsEverySampleOnceAndEveryDocumentInOnePiece) {
     }
     EXPECT_EQ(static_cast<int64_t>(next.size()), samples * sequence);
     for (const int64_t target : targets) EXPECT_EQ(targets.count(target), 1u);
-    // Inside a document a token is followed by its successor: only ends of documents break the count.
+    // Within a document, ids are consecutive: only document boundaries break the sequence.
     const auto breaks = std::count_if(next.begin(), next.end(),
                                       [](const auto& step) { return step.second != step.first + 1; });
     EXPECT_LE(breaks, 40);
     orders.insert(out);
   }
-  EXPECT_EQ(orders.size(), 3u) << "epochs have the same order";
+  EXPECT_EQ(orders.size(), 3u) << "two epochs have the same order";
 }
 
-TEST(TokenStream, DependsOnPositionAloneNotOnHowItIsRead) {
-  const Folder folder;
+TEST(TokenStream, DependsOnlyOnPosition) {
+  const TemporaryFolder folder;
   write_set(folder / "a", 30, 1);
   write_set(folder / "b", 20, 10000);
   const std::vector<DataSource> sources = {{folder / "a", 0.7}, {folder / "b", 0.3}};
@@ -88,11 +87,11 @@ TEST(TokenStream, DependsOnPositionAloneNotOnHowItIsRead) {
     EXPECT_EQ(read(pieces, sequence, at, 1), std::vector<int64_t>(from, from + sequence + 1)) << at;
   }
   TokenStream other(sources, sequence, 4, 0);
-  EXPECT_NE(read(other, sequence, 0, total), expected) << "the seed changes nothing";
+  EXPECT_NE(read(other, sequence, 0, total), expected) << "the seed has no effect";
 }
 
-TEST(TokenStream, AppendsTheEndOfDocumentsThatLackIt) {
-  const Folder folder;
+TEST(TokenStream, AppendsMissingEos) {
+  const TemporaryFolder folder;
   write_set(folder / "open", 12, 1);
   write_set(folder / "ended", 12, 1, true);
   const int64_t sequence = 4;
@@ -106,8 +105,8 @@ TEST(TokenStream, AppendsTheEndOfDocumentsThatLackIt) {
   EXPECT_EQ(std::count(plain.begin(), plain.end(), kEos), 0);
 }
 
-TEST(TokenStream, RefusesUnfitSets) {
-  const Folder folder;
+TEST(TokenStream, RejectsInvalidDatasets) {
+  const TemporaryFolder folder;
   write_set(folder / "a", 3, 1);  // 6 tokens
   const auto error = [&](int64_t sequence, int64_t vocab_size) {
     return user_error([&] { TokenStream({{folder / "a"}}, sequence, 0, vocab_size); });
@@ -122,8 +121,8 @@ TEST(TokenStream, RefusesUnfitSets) {
   EXPECT_NO_THROW(TokenStream({{folder / "a"}}, 5, 0, 7));
 }
 
-TEST(TokenStream, ReadsTheVocabularyThatStandsBesideTheSet) {
-  const Folder folder;
+TEST(TokenStream, ReadsMetadataOfTheDataset) {
+  const TemporaryFolder folder;
   for (const std::string name : {"a", "b"}) {
     write_set(folder / (name + "-train"), 3, 1);
     TokenFiles files;
@@ -138,15 +137,14 @@ TEST(TokenStream, ReadsTheVocabularyThatStandsBesideTheSet) {
   ASSERT_TRUE(stream.token_files());
   EXPECT_EQ(stream.token_files()->tokenizer, folder / "a.model");
   EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 99); }),
-            (folder / "a-train.bin") +
-                ": tokens of a vocabulary of 100, expected at most the model's 99 (model.vocab_size)");
+            (folder / "a-train.bin") + ": found vocabulary size 100, expected at most model.vocab_size = 99");
   EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}, {folder / "b"}}, 5, 0, 100); }),
-            (folder / "b-train.bin") + ": made with another tokenizer (" + (folder / "b.model") +
-                ") than the sources before it (" + (folder / "a.model") + ")");
+            (folder / "b-train.bin") + ": tokenized with a different tokenizer (" + (folder / "b.model") +
+                ") than the previous sources (" + (folder / "a.model") + ")");
   write_set(folder / "a-train", 4, 1);
   EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 100); }),
             (folder / "a-train.idx") +
-                ": 10 tokens in 4 documents, not what the .json beside it says; tokenize again");
+                ": 10 tokens in 4 documents, which does not match its .json file; tokenize again");
 }
 
 TEST(BlendedSampler, StaysWithinOneOfEveryShare) {
@@ -175,7 +173,7 @@ TEST(BlendedSampler, StaysWithinOneOfEveryShare) {
 }
 
 TEST(SequentialReader, EveryTokenButTheFirstIsATargetOnce) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const int64_t tokens = write_set(folder / "a-valid", 9, 1);  // 45
   for (const int64_t sequence : {1, 4, 11, 44, 45, 100}) {
     const SequentialReader reader(folder / "a", sequence, 46);

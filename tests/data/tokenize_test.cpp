@@ -7,7 +7,7 @@
 #include "data/indexed_dataset.h"
 #include "data/tokenizer_training.h"
 #include "io/sha256.h"
-#include "tokenizer/nasty_text.h"
+#include "tokenizer/generated_text.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
@@ -16,7 +16,7 @@ namespace {
 class Tokenize : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const Folder folder;
+    const TemporaryFolder folder;
     TokenizerTraining options;
     options.corpus.inputs = {folder.write("code.py", plain_code(300))};
     options.vocab_size = 350;
@@ -31,7 +31,7 @@ class Tokenize : public ::testing::Test {
     options.out = folder_ / out;
     return options;
   }
-  // The texts of a split; checks that the end of a document stands at its end and nowhere else.
+  // The texts of a split; checks that EOS is only at the end of each document.
   std::vector<std::string> texts(const std::string& prefix) const {
     const IndexedDataset data(folder_ / prefix);
     const Tokenizer tokenizer(model_, "m");
@@ -48,7 +48,7 @@ class Tokenize : public ::testing::Test {
   }
 
   static inline std::string model_;
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Tokenize, SplitsAreDisjointCompleteAndCounted) {
@@ -56,7 +56,7 @@ TEST_F(Tokenize, SplitsAreDisjointCompleteAndCounted) {
   std::multiset<std::string> expected;
   int64_t empty = 0, bytes = 0;
   for (int i = 0; i < 2000; ++i) {
-    const std::string text = nasty_text(i);
+    const std::string text = edge_case_text(i);
     lines += json_line(text);
     empty += text.empty();
     bytes += static_cast<int64_t>(text.size());
@@ -89,7 +89,7 @@ TEST_F(Tokenize, SplitsAreDisjointCompleteAndCounted) {
 
 TEST_F(Tokenize, SameBytesForAnyNumberOfWorkers) {
   std::string lines;
-  for (int i = 0; i < 3000; ++i) lines += json_line(nasty_text(i) + plain_code(i % 40));  // several batches
+  for (int i = 0; i < 3000; ++i) lines += json_line(edge_case_text(i) + plain_code(i % 40));
   const std::vector<std::string> inputs = {folder_.write("a.jsonl", lines),
                                            folder_.write("b.py", plain_code(9000))};
   for (const int workers : {1, 2, 5}) {
@@ -104,7 +104,7 @@ TEST_F(Tokenize, SameBytesForAnyNumberOfWorkers) {
   }
 }
 
-TEST_F(Tokenize, KeepsADocumentForEachSplit) {
+TEST_F(Tokenize, EverySplitHasADocument) {
   for (int documents = 1; documents <= 12; ++documents) {
     for (const double fraction : {0.001, 0.5, 0.999}) {
       std::string lines;
@@ -124,7 +124,7 @@ TEST_F(Tokenize, KeepsADocumentForEachSplit) {
   }
 }
 
-TEST_F(Tokenize, FractionZeroRemovesAnOlderValidationSet) {
+TEST_F(Tokenize, FractionZeroRemovesOldValidationSet) {
   auto settings = options({folder_.write("two.jsonl", json_line("a") + json_line("b"))}, "two");
   tokenize(settings);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "two-valid.bin"));
@@ -135,7 +135,7 @@ TEST_F(Tokenize, FractionZeroRemovesAnOlderValidationSet) {
   EXPECT_EQ(texts("two-train").size(), 2u);
 }
 
-TEST_F(Tokenize, RefusesWrongInputAndWritesNothing) {
+TEST_F(Tokenize, RejectsInvalidInputAndWritesNothing) {
   const auto good = folder_.write("good.jsonl", json_line("a") + json_line("b"));
   const auto before = [&] {
     std::set<std::string> names;
@@ -156,20 +156,20 @@ TEST_F(Tokenize, RefusesWrongInputAndWritesNothing) {
             "--valid-fraction 1.000000: expected 0 or more and less than 1");
   settings = options({good}, "x");
   settings.tokenizer = good;
-  EXPECT_NE(user_error([&] { tokenize(settings); }).find("found no JSON"), std::string::npos);
+  EXPECT_NE(user_error([&] { tokenize(settings); }).find("found invalid JSON"), std::string::npos);
   EXPECT_EQ(before(), names);
   EXPECT_EQ(user_error([&] {
               tokenize(options({good}, "good.jsonl/x"));
-            }).find(folder_ / "good.jsonl/x: the folder "),
+            }).find(folder_ / "good.jsonl/x: cannot create folder "),
             0u);
 }
 
-TEST_F(Tokenize, OnlyItsOwnNeighbourIsRead) {
+TEST_F(Tokenize, IgnoresJsonFilesOfOtherPrograms) {
   folder_.write("corpus.json", "{\"text\": \"a corpus in Megatron's loose JSON\"}\n");
   EXPECT_FALSE(read_token_files(folder_ / "corpus"));
   EXPECT_FALSE(read_token_files(folder_ / "none-train"));
   const auto broken = folder_.write("own.json", "{\"format\": \"hero token files 1\", \"vocab_size\": 3}");
-  EXPECT_EQ(user_error([&] { read_token_files(folder_ / "own-train"); }).find(broken + ": broken ("), 0u);
+  EXPECT_EQ(user_error([&] { read_token_files(folder_ / "own-train"); }).find(broken + ": invalid ("), 0u);
 }
 
 }  // namespace

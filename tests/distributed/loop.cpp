@@ -11,7 +11,7 @@ void loop_over_collectives(double timeout, int64_t steps, const std::function<vo
   const Launch launch = read_launch();
   Config config;
   config.train.micro_batch = 1;
-  config.train.global_batch = launch.size;
+  config.train.global_batch = launch.world_size;
   config.parallel.timeout = timeout;
   const World world(launch, config, at::kCPU);
   const Group& all = world.all();

@@ -1,12 +1,12 @@
 #pragma once
-// A run without a model: what it takes to see how processes end when one of them is lost.
+// A run without a model, for tests of process failures.
 #include <cstdint>
 #include <functional>
 
 namespace hero {
 
-/// `steps` steps of collectives over all ranks, as this process's environment has them; `after` is called
-/// behind each.
+/// Runs `steps` steps of collectives over all ranks of the environment's launch settings. Calls `after` after
+/// each step.
 void loop_over_collectives(double timeout, int64_t steps, const std::function<void(int64_t step)>& after);
 
 }  // namespace hero

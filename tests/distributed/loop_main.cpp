@@ -1,4 +1,4 @@
-// hero_loop TIMEOUT STEPS: loop_over_collectives, for launchers. Prints each tenth step.
+// hero_loop TIMEOUT STEPS: loop_over_collectives as a program for launchers. Prints every tenth step.
 #include <chrono>
 #include <cstdio>
 #include <exception>

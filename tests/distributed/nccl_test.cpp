@@ -1,5 +1,5 @@
-// A group over NCCL with the one rank that every GPU allows: each operation goes through the backend and
-// gives what a group without backend gives. Two ranks need two GPUs.
+// An NCCL group with one rank, because two ranks need two GPUs: each operation goes through the backend and
+// must match a group without a backend.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -16,44 +16,44 @@ namespace {
 class Nccl : public testing::Test {
  protected:
   void SetUp() override {
-    if (!load_cuda_library()) GTEST_SKIP() << cuda_obstacle();
+    if (!load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
     const auto store = c10::make_intrusive<c10d::HashStore>();
     group_ = std::make_unique<Group>("one rank", std::vector<int64_t>{0}, 0,
-                                     make_nccl(store, 0, 1, std::chrono::seconds(60)));
+                                     make_nccl_backend(store, 0, 1, std::chrono::seconds(60)));
   }
 
-  static at::Tensor numbers(at::ScalarType type, double first) {
+  static at::Tensor arange(at::ScalarType type, double first) {
     return (at::arange(24, at::kDouble) + first).view({6, 4}).to(at::Device(at::kCUDA, 0), type);
   }
 
   std::unique_ptr<Group> group_;
 };
 
-TEST_F(Nccl, sums) {
+TEST_F(Nccl, reductions) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
-    const auto in = numbers(type, 1), sum = in.clone(), part = at::zeros_like(in);
+    const auto in = arange(type, 1), sum = in.clone(), part = at::zeros_like(in);
     group_->all_reduce(sum).wait();
     group_->reduce_scatter(part, in).wait();
     EXPECT_TRUE(sum.equal(in) && part.equal(in)) << type;
   }
 }
 
-TEST_F(Nccl, carries_every_type) {
+TEST_F(Nccl, moves_data_of_every_dtype) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kBool}) {
-    const auto in = numbers(type, 0), gathered = at::zeros_like(in), exchanged = at::zeros_like(in);
+    const auto in = arange(type, 0), gathered = at::zeros_like(in), exchanged = at::zeros_like(in);
     group_->all_gather(gathered, in).wait();
     group_->all_to_all(exchanged, in, {6}, {6}).wait();
     EXPECT_TRUE(gathered.equal(in) && exchanged.equal(in)) << type;
   }
 }
 
-// What is launched after wait() comes after the operation, whichever stream carried it.
+// Work launched after wait() runs after the operation, even though that uses another stream.
 TEST_F(Nccl, work_after_wait_sees_the_result) {
   auto long_in = at::ones({1 << 24}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kFloat));
   const auto out = at::zeros_like(long_in);
   for (int i = 0; i < 10; ++i) long_in = long_in + 1;
-  auto pending = group_->all_gather(out, long_in);
-  pending.wait();
+  auto work = group_->all_gather(out, long_in);
+  work.wait();
   EXPECT_EQ((out - 11).abs().max().item<float>(), 0);
 }
 

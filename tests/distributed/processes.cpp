@@ -19,7 +19,7 @@
 namespace hero {
 namespace {
 
-// A port that was free a moment ago.
+// A port that is currently free.
 int free_port() {
   const int s = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -56,9 +56,9 @@ Processes::Processes(int count, const std::function<void()>& work,
     const pid_t pid = fork();
     if (pid == 0) {
       dup2(errors_.back(), STDERR_FILENO);
-      const std::string place = std::to_string(rank);
-      for (const auto& [name, value] : std::map<std::string, std::string>{{"RANK", place},
-                                                                          {"LOCAL_RANK", place},
+      const std::string text = std::to_string(rank);
+      for (const auto& [name, value] : std::map<std::string, std::string>{{"RANK", text},
+                                                                          {"LOCAL_RANK", text},
                                                                           {"WORLD_SIZE", size},
                                                                           {"LOCAL_WORLD_SIZE", size},
                                                                           {"MASTER_ADDR", "127.0.0.1"},
@@ -88,13 +88,13 @@ std::string Processes::error(int rank) const {
   return text;
 }
 
-Ended Processes::wait(int rank, double seconds) {
+ExitResult Processes::wait(int rank, double seconds) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int status = 0;
   pid_t& pid = pids_[rank];
   while (waitpid(pid, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {
-      ADD_FAILURE() << "rank " << rank << " has not ended within " << seconds << " s";
+      ADD_FAILURE() << "rank " << rank << " did not exit within " << seconds << " s";
       kill(pid, SIGKILL);
       waitpid(pid, &status, 0);
       break;
@@ -108,8 +108,8 @@ Ended Processes::wait(int rank, double seconds) {
 void run_processes(int count, const std::function<void()>& work) {
   Processes processes(count, work);
   for (int rank = 0; rank < count; ++rank) {
-    const Ended ended = processes.wait(rank, 120);
-    EXPECT_EQ(ended.status, 0) << "rank " << rank << " of " << count << ": " << ended.error;
+    const ExitResult result = processes.wait(rank, 120);
+    EXPECT_EQ(result.status, 0) << "rank " << rank << " of " << count << ": " << result.error;
   }
 }
 

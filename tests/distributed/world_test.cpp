@@ -1,4 +1,4 @@
-// The processes of a run find one another, and tell one another what they should know.
+// Rendezvous, process groups and the shared store.
 #include "distributed/world.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ Config example(int64_t pipeline, int64_t expert, double timeout = 60) {
   return config;
 }
 
-TEST(World, groups_are_the_meshes) {
+TEST(World, groups_follow_the_mesh) {
   run_processes(4, [] {
     const World world(read_launch(), example(2, 2), c10::kCPU);
     const int64_t rank = world.launch().rank;
@@ -29,75 +29,76 @@ TEST(World, groups_are_the_meshes) {
     EXPECT_EQ(world.data().ranks(), stage);
     EXPECT_EQ(world.expert().ranks(), stage);
     EXPECT_EQ(world.replica().ranks(), std::vector<int64_t>{rank});
-    EXPECT_EQ(world.lane(false, false).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
+    EXPECT_EQ(world.channel(false, false).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
     EXPECT_EQ(world.data().rank(), rank % 2);
-    EXPECT_EQ(world.lane(false, false).rank(), rank / 2);
+    EXPECT_EQ(world.channel(false, false).rank(), rank / 2);
   });
 }
 
-TEST(World, words_reach_all) {
+TEST(World, store_set_reaches_all_ranks) {
   run_processes(3, [] {
     const World world(read_launch(), example(1, 1), c10::kCPU);
-    if (world.launch().rank == 1) world.tell("seed", "17");
-    EXPECT_EQ(world.hear("seed"), "17");
+    if (world.launch().rank == 1) world.set("seed", "17");
+    EXPECT_EQ(world.get("seed"), "17");
   });
 }
 
-TEST(World, alone) {
+TEST(World, single_process) {
   run_processes(1, [] {
     for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
     const World world(read_launch(), example(1, 1), c10::kCPU);
-    EXPECT_TRUE(world.first());
-    world.tell("seed", "17");
-    EXPECT_EQ(world.hear("seed"), "17");
-    world.agree({{"train.seed", "1"}});
+    EXPECT_TRUE(world.is_rank_zero());
+    world.set("seed", "17");
+    EXPECT_EQ(world.get("seed"), "17");
+    world.check_same_on_all_ranks({{"train.seed", "1"}});
   });
 }
 
-TEST(World, differences_are_named_on_all_ranks) {
+TEST(World, all_ranks_report_the_first_difference) {
   Processes processes(3, [] {
     const World world(read_launch(), example(1, 1), c10::kCPU);
-    world.agree({{"version", "1"}, {"train.seed", "17"}});
-    world.agree({{"version", "1"}, {"train.seed", world.launch().rank == 2 ? "18" : "17"}});
+    world.check_same_on_all_ranks({{"version", "1"}, {"train.seed", "17"}});
+    world.check_same_on_all_ranks({{"version", "1"}, {"train.seed", world.launch().rank == 2 ? "18" : "17"}});
   });
   for (int rank = 0; rank < 3; ++rank) {
-    const Ended ended = processes.wait(rank, 60);
-    EXPECT_EQ(ended.status, 2);
-    EXPECT_TRUE(ended.error.starts_with("train.seed: found 18 on rank 2 (host ")) << ended.error;
-    EXPECT_TRUE(ended.error.ends_with("), expected 17 as on rank 0\n")) << ended.error;
+    const ExitResult result = processes.wait(rank, 60);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_TRUE(result.error.starts_with("train.seed: found 18 on rank 2 (host ")) << result.error;
+    EXPECT_TRUE(result.error.ends_with("), expected 17 as on rank 0\n")) << result.error;
   }
 }
 
-TEST(World, who_does_not_come_is_named) {
+TEST(World, missing_rank_is_named) {
   Processes processes(3, [] { const World world(read_launch(), example(1, 1, 2), c10::kCPU); },
                       {{"WORLD_SIZE", "4"}});
   for (int rank = 0; rank < 3; ++rank) {
-    const Ended ended = processes.wait(rank, 30);
-    EXPECT_EQ(ended.status, 1);
-    EXPECT_EQ(ended.error, "rank 3 of 4 did not come within 2 s (parallel.timeout)\n");
+    const ExitResult result = processes.wait(rank, 30);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_EQ(result.error, "rank 3 of 4 did not join within 2 s (parallel.timeout)\n");
   }
 }
 
-TEST(World, the_first_rank_may_be_missing) {
+TEST(World, missing_rank_zero_is_reported) {
   Processes processes(1, [] { const World world(read_launch(), example(1, 1, 2), c10::kCPU); },
                       {{"WORLD_SIZE", "2"}, {"RANK", "1"}});
-  const Ended ended = processes.wait(0, 30);
-  EXPECT_EQ(ended.status, 1);
-  EXPECT_TRUE(ended.error.starts_with("rank 1: found no store within 2 s at 127.0.0.1:")) << ended.error;
+  const ExitResult result = processes.wait(0, 30);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(result.error.starts_with("rank 1: no connection to the store within 2 s at 127.0.0.1:"))
+      << result.error;
 }
 
-TEST(Launch, reads_what_torchrun_sets) {
+TEST(Launch, reads_torchrun_environment) {
   Processes processes(1,
                       [] {
                         const Launch launch = read_launch();
                         EXPECT_EQ(launch.rank, 13);
-                        EXPECT_EQ(launch.size, 16);
+                        EXPECT_EQ(launch.world_size, 16);
                         EXPECT_EQ(launch.local_rank, 5);
-                        EXPECT_EQ(launch.local_size, 8);
+                        EXPECT_EQ(launch.local_world_size, 8);
                         EXPECT_EQ(launch.host, "node0");
                         EXPECT_EQ(launch.port, 29400);
-                        EXPECT_EQ(launch.run, "mine");
-                        EXPECT_EQ(launch.restarts, 2);
+                        EXPECT_EQ(launch.run_id, "mine");
+                        EXPECT_EQ(launch.restart_count, 2);
                         EXPECT_TRUE(launch.agent_store);
                       },
                       {{"RANK", "13"},
@@ -109,25 +110,26 @@ TEST(Launch, reads_what_torchrun_sets) {
                        {"TORCHELASTIC_RUN_ID", "mine"},
                        {"TORCHELASTIC_RESTART_COUNT", "2"},
                        {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
-  const Ended ended = processes.wait(0, 30);
-  EXPECT_EQ(ended.status, 0) << ended.error;
+  const ExitResult result = processes.wait(0, 30);
+  EXPECT_EQ(result.status, 0) << result.error;
 }
 
-TEST(Launch, refuses_what_is_no_launch) {
+TEST(Launch, rejects_invalid_environment) {
   const auto message = [](const std::map<std::string, std::string>& environment) {
     Processes processes(1, [] { read_launch(); }, environment);
-    const Ended ended = processes.wait(0, 30);
-    EXPECT_EQ(ended.status, 2);
-    return ended.error;
+    const ExitResult result = processes.wait(0, 30);
+    EXPECT_EQ(result.status, 2);
+    return result.error;
   };
   EXPECT_EQ(message({{"RANK", "3"}, {"WORLD_SIZE", "2"}}),
-            "RANK: found 3, expected a number from 0 to 1 (set by torchrun and its like)\n");
+            "RANK: found 3, expected a number from 0 to 1 (set by torchrun or another launcher)\n");
   EXPECT_EQ(
       message({{"WORLD_SIZE", ""}}),
-      "WORLD_SIZE: found nothing, expected a number from 1 to 1000000 (set by torchrun and its like)\n");
-  EXPECT_EQ(message({{"MASTER_ADDR", ""}}), "MASTER_ADDR: found nothing, expected the host of rank 0\n");
-  EXPECT_EQ(message({{"MASTER_PORT", "http"}}),
-            "MASTER_PORT: found http, expected a number from 1 to 65535 (set by torchrun and its like)\n");
+      "WORLD_SIZE: not set, expected a number from 1 to 1000000 (set by torchrun or another launcher)\n");
+  EXPECT_EQ(message({{"MASTER_ADDR", ""}}), "MASTER_ADDR: not set, expected the host of rank 0\n");
+  EXPECT_EQ(
+      message({{"MASTER_PORT", "http"}}),
+      "MASTER_PORT: found http, expected a number from 1 to 65535 (set by torchrun or another launcher)\n");
 }
 
 }  // namespace

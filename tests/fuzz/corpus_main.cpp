@@ -1,6 +1,5 @@
-// The fuzz targets without a fuzzer: every file of the corpus, large bad files made here, and some thousand
-// mutations of them from a fixed seed. A finding ends the process; so does a corpus of which nothing is
-// accepted.
+// Runs the fuzz targets without libFuzzer: on every corpus file, on large generated files, and on a few
+// thousand mutations with a fixed seed. Aborts on a finding; fails if no or every corpus file is accepted.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -29,13 +28,13 @@ std::string repeated(const std::string& text, int times) {
   return out;
 }
 
-std::string with_length(const std::string& header) {
+std::string with_length_prefix(const std::string& header) {
   std::string bytes(8, '\0');
   for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
   return bytes + header;
 }
 
-// Too large to keep: text nested 100,000 deep, long numbers and names.
+// Too large for the repository: JSON nested 100,000 levels deep, long numbers and names.
 std::vector<std::string> large_files() {
   std::vector<std::string> out;
   for (const std::string& text :
@@ -43,12 +42,12 @@ std::vector<std::string> large_files() {
         "{\"vocab_size\":" + repeated("9", 100'000) + "}", "{\"" + repeated("a", 100'000) + "\":1}",
         "{\"a\":" + repeated("[", 100'000) + repeated("]", 100'000) + "}"}) {
     out.push_back(text);
-    out.push_back(with_length(text));
+    out.push_back(with_length_prefix(text));
   }
   return out;
 }
 
-// Flips, cuts, repeats and swaps a few bytes, or puts a piece of another file in.
+// Overwrites, erases, repeats or inserts a few bytes, or splices in a part of another file.
 std::string mutated(std::string bytes, const std::vector<std::string>& seeds, std::mt19937_64& random) {
   const auto below = [&](size_t limit) { return limit == 0 ? 0 : random() % limit; };
   for (size_t rounds = 1 + below(4); rounds > 0; --rounds) {
@@ -82,19 +81,19 @@ int run(const fs::path& corpus) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(corpus / target.name)) files.push_back(entry.path());
     std::ranges::sort(files);
-    int whole = 0, mutants = 0;
+    int accepted = 0, accepted_mutations = 0;
     for (const auto& file : files) {
       seeds.push_back(bytes_of(file));
-      whole += target.read(seeds.back());
+      accepted += target.read(seeds.back());
     }
     for (const auto& file : large_files()) target.read(file);
     std::mt19937_64 random(1);
     for (int i = 0; i < kMutations && !seeds.empty(); ++i)
-      mutants += target.read(mutated(seeds[i % seeds.size()], seeds, random));
+      accepted_mutations += target.read(mutated(seeds[i % seeds.size()], seeds, random));
     std::printf("%s: %zu files, %d accepted; %d mutations, %d accepted\n", target.name.data(), files.size(),
-                whole, kMutations, mutants);
-    if (whole == 0 || whole == static_cast<int>(files.size())) {
-      std::fprintf(stderr, "%s: expected good and bad files\n", (corpus / target.name).c_str());
+                accepted, kMutations, accepted_mutations);
+    if (accepted == 0 || accepted == static_cast<int>(files.size())) {
+      std::fprintf(stderr, "%s: expected both valid and invalid files\n", (corpus / target.name).c_str());
       return 1;
     }
   }

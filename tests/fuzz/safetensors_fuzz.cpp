@@ -1,4 +1,4 @@
-// libFuzzer's entry; see scripts/fuzz.sh.
+// libFuzzer entry point; see scripts/fuzz.sh.
 #include "fuzz/targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

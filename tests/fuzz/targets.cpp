@@ -15,13 +15,13 @@ namespace {
 
 const std::string kFile = "fuzzed";
 
-void demand(bool holds, const char* what) {
+void require(bool holds, const char* what) {
   if (holds) return;
-  std::fprintf(stderr, "found: %s\n", what);
+  std::fprintf(stderr, "finding: %s\n", what);
   std::abort();
 }
 
-// Runs the parser on a copy of its own, whose ends a sanitizer watches.
+// Parses a heap copy, so that AddressSanitizer detects out-of-bounds reads.
 template <class Parse>
 bool accepted(std::string_view bytes, Parse parse) {
   const auto copy = std::make_unique<char[]>(bytes.size());
@@ -31,14 +31,15 @@ bool accepted(std::string_view bytes, Parse parse) {
     return true;
   } catch (const UserError& error) {
     const std::string_view what = error.what();
-    demand(what.starts_with(kFile), "a refusal that does not name the file");
-    demand(std::ranges::none_of(what, [](unsigned char c) { return c < 0x20; }), "a refusal of two lines");
-    demand(what.size() < 1000, "a refusal without end");
+    require(what.starts_with(kFile), "an error message without the file name");
+    require(std::ranges::none_of(what, [](unsigned char c) { return c < 0x20; }),
+            "an error message with several lines");
+    require(what.size() < 1000, "an overlong error message");
     return false;
   }
 }
 
-struct Enough {};
+struct LimitReached {};
 
 }  // namespace
 
@@ -48,21 +49,21 @@ bool read_safetensors(std::string_view bytes) {
     for (const TensorView& tensor : parse_safetensors(file, kFile).tensors) {
       const auto* data = static_cast<const char*>(tensor.data);
       const size_t size = tensor.bytes();
-      demand(data >= file.data() && data + size <= file.data() + file.size(), "a view outside the file");
+      require(data >= file.data() && data + size <= file.data() + file.size(), "a view outside the file");
       if (size > 0) {
         [[maybe_unused]] const volatile char first = data[0], last = data[size - 1];
       }
       total += size;
     }
-    demand(total < file.size(), "tensors larger than their file");
+    require(total < file.size(), "tensors larger than their file");
   });
 }
 
 bool read_index(std::string_view bytes) {
   return accepted(bytes, [](std::string_view file) {
     for (const auto& [tensor, shard] : parse_index(file, kFile)) {
-      demand(!shard.empty() && shard != ".." && shard.find('/') == std::string::npos,
-             "a way out of the folder");
+      require(!shard.empty() && shard != ".." && shard.find('/') == std::string::npos,
+              "a path outside the folder");
     }
   });
 }
@@ -70,13 +71,14 @@ bool read_index(std::string_view bytes) {
 bool read_config(std::string_view bytes) {
   return accepted(bytes, [](std::string_view file) {
     const Config config = parse_model_config(file, kFile);
-    int64_t left = 1000;
+    int64_t remaining = 1000;
     try {
       for_each_weight(config, [&](const std::string&, const std::vector<int64_t>& shape) {
-        demand(std::ranges::all_of(shape, [](int64_t size) { return size > 0; }), "a tensor of no size");
-        if (--left == 0) throw Enough();
+        require(std::ranges::all_of(shape, [](int64_t size) { return size > 0; }),
+                "a tensor with an empty dimension");
+        if (--remaining == 0) throw LimitReached();
       });
-    } catch (const Enough&) {
+    } catch (const LimitReached&) {
     }
   });
 }

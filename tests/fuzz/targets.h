@@ -1,5 +1,5 @@
 #pragma once
-// What a fuzzer feeds: bytes as a file of a model folder may hold them.
+// Fuzz targets: parsers of the files in a model folder.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -7,14 +7,14 @@
 
 namespace hero::fuzz {
 
-/// Each reads the bytes as its kind of file and returns whether they were accepted. A UserError of one line
-/// is a refusal; anything else that is thrown, and every view outside the bytes, ends the process.
+/// Each parses the bytes as its kind of file and returns whether they are valid. A one-line UserError rejects
+/// them; any other exception or a view outside the bytes aborts the process.
 bool read_safetensors(std::string_view bytes);
 bool read_index(std::string_view bytes);
 bool read_config(std::string_view bytes);
 
 struct Target {
-  std::string_view name;  ///< also the folder of its corpus and the ending of its program
+  std::string_view name;  ///< also the folder of its corpus and the prefix of its source file
   bool (*read)(std::string_view bytes);
 };
 std::span<const Target> targets();

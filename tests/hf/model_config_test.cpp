@@ -1,4 +1,4 @@
-// config.json both ways: what a configuration says of its model comes back equal.
+// Round trips of configurations through config.json.
 #include "hf/model_config.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Config back(const Config& config) {
+Config round_trip(const Config& config) {
   return parse_model_config(model_config_json(config, /*eos=*/2), "config.json");
 }
 
-// What differs in the model or in the structure of its routers; a baseline's have none.
-std::vector<std::string> structural(const Config& a, const Config& b) {
+// Differences in the model or the router structure; baselines have no router structure.
+std::vector<std::string> structural_differences(const Config& a, const Config& b) {
   static const char* const kKeys[] = {
       "model.",      "router.kind:",    "router.window:",      "router.scale:", "router.stages:",
       "router.eps:", "router.history:", "router.stage_sizes:", "router.detach:"};
@@ -32,8 +32,8 @@ std::vector<std::string> structural(const Config& a, const Config& b) {
   return out;
 }
 
-// Overlays are read over every base, as they are meant.
-TEST(ModelConfig, EveryConfigurationOfTheRepositoryComesBack) {
+// Every base configuration of the repository, with every overlay.
+TEST(ModelConfig, RepositoryConfigsRoundTrip) {
   std::vector<std::string> bases, overlays;
   for (const auto& file : fs::directory_iterator(HERO_SOURCE_DIR "/configs")) {
     if (file.path().extension() != ".toml") continue;
@@ -49,8 +49,10 @@ TEST(ModelConfig, EveryConfigurationOfTheRepositoryComesBack) {
     for (const std::string& overlay : overlays) {
       auto config = load_config(overlay.empty() ? std::vector{base} : std::vector{base, overlay}, {});
       if (config.model.vocab_size == 0) config.model.vocab_size = 512;
-      EXPECT_EQ(structural(config, back(config)), std::vector<std::string>()) << base << " " << overlay;
-      EXPECT_EQ(model_config_json(back(config), 2), model_config_json(config, 2)) << base << " " << overlay;
+      EXPECT_EQ(structural_differences(config, round_trip(config)), std::vector<std::string>())
+          << base << " " << overlay;
+      EXPECT_EQ(model_config_json(round_trip(config), 2), model_config_json(config, 2))
+          << base << " " << overlay;
     }
   }
 }
@@ -96,7 +98,7 @@ std::vector<Variant> variants() {
       {"window", {qwen3, [](auto& c) { c.router.window = 3; }}},
       {"two stages", {qwen3, [](auto& c) { c.router.stages = 2; }}},
       {"three stages", {qwen3, [](auto& c) { c.router.stages = 3; }}},
-      {"stages of given sizes",
+      {"custom stage sizes",
        {deepseek,
         [](auto& c) {
           c.router.stages = 3;
@@ -107,8 +109,8 @@ std::vector<Variant> variants() {
       {"eps", {qwen3, [](auto& c) { c.router.eps = 1.0 / 3; }}},
       {"gradient through the history", {qwen3, [](auto& c) { c.router.detach = false; }}},
       {"yarn", {qwen3, yarn}},
-      {"yarn of latent attention", {deepseek, yarn}},
-      {"yarn of few numbers",
+      {"yarn with MLA", {deepseek, yarn}},
+      {"yarn with defaults",
        {deepseek,
         [](auto& c) {
           c.model.rope_scaling.type = "yarn";
@@ -128,13 +130,13 @@ std::vector<Variant> variants() {
           c.model.n_group = 8;
           c.model.topk_group = 3;
         }}},
-      {"dense layers by step and by number",
+      {"dense layers by step and by index",
        {qwen3,
         [](auto& c) {
           c.model.decoder_sparse_step = 2;
           c.model.mlp_only_layers = {3, 0};
         }}},
-      {"no query rank, no shared expert, halves",
+      {"no query LoRA, no shared experts, non-interleaved RoPE",
        {deepseek,
         [](auto& c) {
           c.model.q_lora_rank = 0;
@@ -142,7 +144,7 @@ std::vector<Variant> variants() {
           c.model.rope_interleave = false;
           c.model.norm_topk_prob = false;
         }}},
-      {"numbers of many digits",
+      {"many digits",
        {qwen3,
         [](auto& c) {
           c.model.rope_theta = 12345.678901234567;
@@ -154,50 +156,50 @@ std::vector<Variant> variants() {
   };
 }
 
-TEST(ModelConfig, VariantsComeBack) {
+TEST(ModelConfig, VariantsRoundTrip) {
   for (const auto& [name, changes] : variants()) {
     Config config;
     for (const auto& change : changes) change(config);
     ASSERT_NO_THROW(check(config)) << name;
-    EXPECT_EQ(structural(config, back(config)), std::vector<std::string>()) << name;
-    EXPECT_EQ(model_config_json(back(config), 2), model_config_json(config, 2)) << name;
+    EXPECT_EQ(structural_differences(config, round_trip(config)), std::vector<std::string>()) << name;
+    EXPECT_EQ(model_config_json(round_trip(config), 2), model_config_json(config, 2)) << name;
   }
 }
 
-TEST(ModelConfig, StagesOfEqualSizesNeedNoList) {
+TEST(ModelConfig, DefaultStageSizesAreNotStored) {
   Config config;
   qwen3(config);
   config.router.stages = 3;
   config.router.stage_sizes = {3, 3, 2};
-  EXPECT_EQ(structural(config, back(config)),
+  EXPECT_EQ(structural_differences(config, round_trip(config)),
             std::vector<std::string>{"router.stage_sizes: [3, 3, 2] -> []"});
-  EXPECT_EQ(stage_of_layers(8, back(config).router), stage_of_layers(8, config.router));
+  EXPECT_EQ(stage_of_layers(8, round_trip(config).router), stage_of_layers(8, config.router));
 }
 
-TEST(ModelConfig, KeysOfTheOtherFamilyAreLeftOut) {
+TEST(ModelConfig, KeysOfOtherModelTypeAreSkipped) {
   Config config;
   deepseek(config);
   config.model.num_key_value_heads = 4;
   config.model.head_dim = 17;
-  EXPECT_EQ(structural(config, back(config)),
+  EXPECT_EQ(structural_differences(config, round_trip(config)),
             (std::vector<std::string>{"model.num_key_value_heads: 4 -> 8", "model.head_dim: 17 -> 32"}));
 }
 
-TEST(ModelConfig, RunsTakeTypeLengthAndBalanceFromTheFolder) {
+TEST(ModelConfig, DtypeSequenceLengthAndBalanceLossAreRead) {
   Config config;
   qwen3(config);
   config.model.max_position_embeddings = 100;
   EXPECT_EQ(parse_model_config(model_config_json(config, -1, "bfloat16"), "f").train.dtype, "bf16");
-  EXPECT_EQ(back(config).train.dtype, "fp32");
-  EXPECT_EQ(back(config).train.sequence, 100);
-  EXPECT_EQ(back(config).router.balance, "none");
+  EXPECT_EQ(round_trip(config).train.dtype, "fp32");
+  EXPECT_EQ(round_trip(config).train.sequence, 100);
+  EXPECT_EQ(round_trip(config).router.balance, "none");
   config.router.balance = "pooled";
   config.router.balance_loss = 0.05;
-  EXPECT_EQ(back(config).router.balance, "pooled");
-  EXPECT_EQ(back(config).router.balance_loss, 0.05);
+  EXPECT_EQ(round_trip(config).router.balance, "pooled");
+  EXPECT_EQ(round_trip(config).router.balance_loss, 0.05);
 }
 
-TEST(ModelConfig, KeysAreHuggingFaces) {
+TEST(ModelConfig, KeysMatchHuggingFace) {
   Config config;
   deepseek(config);
   config.router.window = 2;

@@ -1,4 +1,4 @@
-// The column "export" of docs/options.md against the config.json that is written.
+// Compares the column "export" of docs/options.md with the written config.json.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -10,7 +10,7 @@
 namespace hero {
 namespace {
 
-// Each option's cell in the column "export": option, training, inference, export, resume, ranks.
+// Option -> cell of column "export". Columns: option, training, inference, export, resume, ranks.
 std::map<std::string, std::string> export_column() {
   std::map<std::string, std::string> column;
   std::ifstream file(std::string(HERO_SOURCE_DIR) + "/docs/options.md");
@@ -24,8 +24,8 @@ std::map<std::string, std::string> export_column() {
   return column;
 }
 
-Scalar another(const Field& field) {
-  const Scalar value = read(field);
+FieldValue different_value(const Field& field) {
+  const FieldValue value = read(field);
   if (const auto* on = std::get_if<bool>(&value)) return !*on;
   if (const auto* text = std::get_if<std::string>(&value)) {
     const auto at = std::ranges::find(field.choices, *text) - field.choices.begin();
@@ -58,7 +58,7 @@ TEST(OptionsTable, ExportColumn) {
       Config after = before;
       const auto list = fields(after);
       const Field& field = *find_field(list, named.key);
-      ASSERT_TRUE(assign(field, another(field))) << named.key;
+      ASSERT_TRUE(assign(field, different_value(field))) << named.key;
       carried |= model_config_json(after, -1) != model_config_json(before, -1);
     }
     EXPECT_EQ(column.at(named.key).starts_with("carried"), carried)

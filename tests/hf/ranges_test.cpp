@@ -13,7 +13,7 @@ namespace {
 using test::error_of;
 using test::TemporaryFolder;
 
-// The values 0, 1, 2 ... of a tensor [2, 5], as the folder holds them: whole, or in slices.
+// A tensor [2, 5] with the values 0, 1, 2, ..., stored in full or as slices.
 class Ranges : public testing::Test {
  protected:
   void write(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -21,62 +21,63 @@ class Ranges : public testing::Test {
     for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
     write_sharded(folder_.path(), "optimizer", views, 16);
   }
-  static at::Tensor numbers(int64_t begin, int64_t end) { return at::arange(begin, end, at::kFloat); }
+  static at::Tensor values(int64_t begin, int64_t end) { return at::arange(begin, end, at::kFloat); }
   static std::pair<std::string, at::Tensor> slice(int64_t begin, int64_t end) {
-    return {slice_name("w", {begin, end}), numbers(begin, end)};
+    return {slice_name("w", {begin, end}), values(begin, end)};
   }
   at::Tensor read(int64_t begin, int64_t end) const {
     const auto target = at::full({end - begin}, -1.0, at::kDouble);
     RangeReader(folder_.path(), "optimizer").read("w", {2, 5}, begin, target);
     return target;
   }
-  std::string refusal(int64_t begin, int64_t end) const {
+  std::string error_message(int64_t begin, int64_t end) const {
     return error_of<UserError>([&] { read(begin, end); });
   }
   void expect_every_range() const {
     for (int64_t begin = 0; begin < 10; ++begin) {
       for (int64_t end = begin + 1; end <= 10; ++end)
-        EXPECT_TRUE(at::equal(read(begin, end), numbers(begin, end).to(at::kDouble))) << begin << " " << end;
+        EXPECT_TRUE(at::equal(read(begin, end), values(begin, end).to(at::kDouble))) << begin << " " << end;
     }
   }
 
   TemporaryFolder folder_;
 };
 
-TEST_F(Ranges, OfAWholeTensor) {
-  write({{"w", numbers(0, 10).view({2, 5})}});
+TEST_F(Ranges, FullTensor) {
+  write({{"w", values(0, 10).view({2, 5})}});
   expect_every_range();
 }
 
-TEST_F(Ranges, OfSlices) {
+TEST_F(Ranges, Slices) {
   write({slice(7, 10), slice(0, 3), slice(3, 4), slice(4, 7)});
   expect_every_range();
 }
 
-TEST_F(Ranges, NamesThatOnlyLookLikeSlices) {
-  write({{"w", numbers(0, 10).view({2, 5})},
-         {"w[0]", numbers(0, 3)},
-         {"w[0,3]", numbers(5, 8)},
-         {"w[00,3)", numbers(5, 8)},
-         {"[", numbers(0, 1)}});
+TEST_F(Ranges, NamesThatResembleSlices) {
+  write({{"w", values(0, 10).view({2, 5})},
+         {"w[0]", values(0, 3)},
+         {"w[0,3]", values(5, 8)},
+         {"w[00,3)", values(5, 8)},
+         {"[", values(0, 1)}});
   expect_every_range();
 }
 
-TEST_F(Ranges, MissingElementsAreNamed) {
+TEST_F(Ranges, MissingElements) {
   write({slice(0, 3), slice(5, 7), slice(7, 9)});
-  EXPECT_TRUE(at::equal(read(5, 9), numbers(5, 9).to(at::kDouble)));
+  EXPECT_TRUE(at::equal(read(5, 9), values(5, 9).to(at::kDouble)));
   const std::string where =
       folder_.path().string() + ": tensor w: found the elements [0, 3) [5, 9), expected ";
-  EXPECT_EQ(refusal(2, 6), where + "[2, 6) among slices of [0, 10) that do not overlap");
-  EXPECT_EQ(refusal(8, 10), where + "[8, 10) among slices of [0, 10) that do not overlap");
-  write({{"v", numbers(0, 10)}});
-  EXPECT_EQ(refusal(2, 3), folder_.path().string() +
-                               ": no tensor w, expected one of shape [2, 5]: the weights of another model");
+  EXPECT_EQ(error_message(2, 6), where + "[2, 6) among slices of [0, 10) that do not overlap");
+  EXPECT_EQ(error_message(8, 10), where + "[8, 10) among slices of [0, 10) that do not overlap");
+  write({{"v", values(0, 10)}});
+  EXPECT_EQ(
+      error_message(2, 3),
+      folder_.path().string() + ": no tensor w, expected one of shape [2, 5]: the weights of another model");
 }
 
-TEST_F(Ranges, ElementsGivenTwiceAreNamed) {
+TEST_F(Ranges, DuplicateElements) {
   const auto found = [&] {
-    const std::string message = refusal(0, 2);
+    const std::string message = error_message(0, 2);
     const size_t begin = message.find("elements ") + 9;
     return message.substr(begin, message.find(", expected [0, 2)") - begin);
   };
@@ -84,23 +85,23 @@ TEST_F(Ranges, ElementsGivenTwiceAreNamed) {
   EXPECT_EQ(found(), "[0, 6) [5, 10)");
   write({slice(0, 10), slice(3, 4)});
   EXPECT_EQ(found(), "[0, 10) [3, 4)");
-  write({{"w", numbers(0, 10).view({2, 5})}, slice(0, 10)});
+  write({{"w", values(0, 10).view({2, 5})}, slice(0, 10)});
   EXPECT_EQ(found(), "[0, 10) [0, 10)");
 }
 
-TEST_F(Ranges, SlicesOfOtherTensors) {
-  write({slice(0, 8), {"w[8,12)", numbers(8, 12)}});
-  EXPECT_NE(refusal(0, 2).find("found the elements [0, 12), expected [0, 2) among slices of [0, 10)"),
+TEST_F(Ranges, MismatchedSlices) {
+  write({slice(0, 8), {"w[8,12)", values(8, 12)}});
+  EXPECT_NE(error_message(0, 2).find("found the elements [0, 12), expected [0, 2) among slices of [0, 10)"),
             std::string::npos);
-  write({slice(0, 8), {"w[8,10)", numbers(0, 1)}});
-  EXPECT_NE(refusal(7, 9).find("tensor w[8,10) has the shape [1], expected [2]"), std::string::npos);
+  write({slice(0, 8), {"w[8,10)", values(0, 1)}});
+  EXPECT_NE(error_message(7, 9).find("tensor w[8,10) has the shape [1], expected [2]"), std::string::npos);
   write({slice(0, 8), {"w[8,10)", at::zeros({2}, at::kLong)}});
-  EXPECT_NE(refusal(7, 9).find("tensor w[8,10) is I64, expected F32"), std::string::npos);
-  write({{"w", numbers(0, 10).view({5, 2})}});
-  EXPECT_NE(refusal(0, 2).find("tensor w has the shape [5, 2], expected [2, 5]"), std::string::npos);
+  EXPECT_NE(error_message(7, 9).find("tensor w[8,10) is I64, expected F32"), std::string::npos);
+  write({{"w", values(0, 10).view({5, 2})}});
+  EXPECT_NE(error_message(0, 2).find("tensor w has the shape [5, 2], expected [2, 5]"), std::string::npos);
 }
 
-TEST(WriteSlice, SlicesInAnyOrderMakeTheFileOfTheWhole) {
+TEST(WriteSlice, SlicesInAnyOrderMatchFullFile) {
   const TemporaryFolder folder;
   const auto values = at::arange(0, 15, at::kFloat).view({3, 5});
   const TensorView whole = tensor_view("model.w", values);

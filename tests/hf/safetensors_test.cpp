@@ -23,14 +23,14 @@ constexpr std::array<unsigned char, 3> kBytes{0, 1, 255};
 
 TensorView floats(const std::string& name = "b.weight") { return {name, "F32", {2, 3}, kFloats.data()}; }
 
-// A file of the given header and as many zero bytes behind it.
+// A file with the given header and `data_bytes` zero bytes of data.
 std::string file_bytes(const std::string& header, size_t data_bytes) {
   std::string bytes(8, '\0');
   for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
   return bytes + header + std::string(data_bytes, '\0');
 }
 
-TEST(Safetensors, EveryTensorComesBack) {
+TEST(Safetensors, RoundTrip) {
   const TemporaryFolder folder;
   const std::vector<TensorView> tensors{floats(),
                                         {"flag", "U8", {3}, kBytes.data()},
@@ -54,8 +54,8 @@ TEST(Safetensors, EveryTensorComesBack) {
   EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}, {"note", "line\nbreak"}}));
 }
 
-// save_file of the Python package safetensors 0.8.0 wrote these bytes for the same tensors.
-TEST(Safetensors, BytesAreThoseOfTheReferenceImplementation) {
+// The expected bytes were written by save_file of the Python package safetensors 0.8.0.
+TEST(Safetensors, BytesMatchReferenceImplementation) {
   const TemporaryFolder folder;
   const std::vector<float> f{1.0f, 2.0f};
   const std::vector<unsigned char> u{7};
@@ -84,12 +84,12 @@ TEST(Safetensors, BytesAreThoseOfTheReferenceImplementation) {
 struct BadHeader {
   const char* name;
   std::string bytes;
-  std::string message;  // part of it
+  std::string message;  // a substring
 };
 
 class SafetensorsErrors : public testing::TestWithParam<BadHeader> {};
 
-TEST_P(SafetensorsErrors, AreOneLineNamingThePlace) {
+TEST_P(SafetensorsErrors, AreOneLineWithFileAndPosition) {
   const TemporaryFolder folder;
   const auto path = folder / "t.safetensors";
   write_bytes(path, GetParam().bytes);
@@ -113,16 +113,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"LengthHuge", std::string(8, '\xff') + "{}", "found header length 18446744073709551615"},
         BadHeader{"LengthZero", file_bytes("", 10), "byte 8: found no '{'"},
         BadHeader{"LeadingSpace", file_bytes(" {}", 0), "byte 8: found no '{'"},
-        BadHeader{"TornJson", file_bytes("{\"a\":{\"dtype\"", 0), "byte 21: found no valid JSON"},
-        BadHeader{"NotUtf8", file_bytes("{\"\xff\":1}", 0), "found no valid JSON"},
-        BadHeader{"TrailingText", file_bytes("{} x", 0), "byte 11: found no valid JSON"},
+        BadHeader{"TruncatedJson", file_bytes("{\"a\":{\"dtype\"", 0), "byte 21: found invalid JSON"},
+        BadHeader{"NotUtf8", file_bytes("{\"\xff\":1}", 0), "found invalid JSON"},
+        BadHeader{"TrailingText", file_bytes("{} x", 0), "byte 11: found invalid JSON"},
         BadHeader{"Duplicate",
                   file_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                              R"("a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                              2),
-                  "entry \"a\" is there twice"},
+                  "entry \"a\" is a duplicate key"},
         BadHeader{"DuplicateField", entry(R"({"dtype":"U8","dtype":"U8","shape":[8],"data_offsets":[0,8]})"),
-                  "entry \"dtype\" is there twice"},
+                  "entry \"dtype\" is a duplicate key"},
         BadHeader{"NotAnObject", entry("3"), "entry \"a\": found 3, expected an object with dtype"},
         BadHeader{"NoOffsets", entry(R"({"dtype":"U8","shape":[8]})"),
                   "expected an object with data_offsets"},
@@ -137,18 +137,18 @@ INSTANTIATE_TEST_SUITE_P(
                   "product fits in 64 bits"},
         BadHeader{"Reversed", entry(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})"),
                   "found data_offsets [8,0]"},
-        BadHeader{"BeyondEnd", entry(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})"),
+        BadHeader{"OffsetsBeyondEnd", entry(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})"),
                   "expected [begin, end] within the 8 bytes after the header"},
         BadHeader{"ShapeMismatch", entry(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"),
                   "found 8 bytes, expected 12 for F32 [3]"},
-        BadHeader{"Hole", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})"),
+        BadHeader{"Gap", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})"),
                   "found data at offset 4, expected 0"},
         BadHeader{"Overlap",
                   file_bytes(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                              R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
                              3),
                   "entry \"b\": found data at offset 1, expected 2"},
-        BadHeader{"BytesLeft", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"),
+        BadHeader{"TrailingBytes", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"),
                   "found 8 bytes after the header, expected 4"},
         BadHeader{"MetadataNumber", file_bytes(R"({"__metadata__":{"n":3}})", 0),
                   "found 3 at \"n\", expected a string"},
@@ -156,13 +156,13 @@ INSTANTIATE_TEST_SUITE_P(
                   "expected an object of strings"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(Safetensors, EveryTruncationIsRefused) {
+TEST(Safetensors, EveryTruncationIsRejected) {
   const TemporaryFolder folder;
   write_safetensors(folder / "whole", std::vector<TensorView>{floats()});
   const std::string bytes = read_bytes(folder / "whole");
   for (size_t size = 0; size < bytes.size(); ++size) {
-    write_bytes(folder / "cut", bytes.substr(0, size));
-    EXPECT_THROW(SafetensorsFile{folder / "cut"}, UserError) << size;
+    write_bytes(folder / "truncated", bytes.substr(0, size));
+    EXPECT_THROW(SafetensorsFile{folder / "truncated"}, UserError) << size;
   }
 }
 
@@ -174,7 +174,7 @@ TEST(Safetensors, MissingFileAndFolder) {
             std::string::npos);
 }
 
-TEST(Safetensors, WriteErrorsTellTheSystemsReason) {
+TEST(Safetensors, WriteErrorsContainSystemError) {
   const TemporaryFolder folder;
   const std::vector<TensorView> tensors{floats()};
   EXPECT_NE(
@@ -200,7 +200,7 @@ TEST(Safetensors, SmallSetsAreOneFile) {
   EXPECT_EQ(SafetensorsFile(folder / "model.safetensors").metadata().at("format"), "pt");
 }
 
-TEST(Safetensors, LargeSetsAreShardedAsHuggingFaceDoes) {
+TEST(Safetensors, LargeSetsAreShardedLikeInHuggingFace) {
   const TemporaryFolder folder;
   write_sharded(folder.path(), "model", std::vector<TensorView>{floats()}, 24);
   const std::vector<TensorView> tensors{
@@ -222,7 +222,7 @@ TEST(Safetensors, LargeSetsAreShardedAsHuggingFaceDoes) {
   EXPECT_FALSE(std::filesystem::exists(folder / "model.safetensors.index.json"));
 }
 
-TEST(Safetensors, BrokenIndexesAreNamed) {
+TEST(Safetensors, InvalidIndexes) {
   const TemporaryFolder folder;
   const auto index = folder / "model.safetensors.index.json";
   const auto message = [&](const std::string& text) {
@@ -235,8 +235,8 @@ TEST(Safetensors, BrokenIndexesAreNamed) {
             std::string::npos);
   write_safetensors(folder / "one.safetensors", std::vector<TensorView>{floats("a")});
   EXPECT_NE(message("").find("is empty"), std::string::npos);
-  EXPECT_NE(message("{").find("byte 1: found no valid JSON"), std::string::npos);
-  EXPECT_NE(message("[]").find("found no object weight_map"), std::string::npos);
+  EXPECT_NE(message("{").find("byte 1: found invalid JSON"), std::string::npos);
+  EXPECT_NE(message("[]").find("found no weight_map object"), std::string::npos);
   EXPECT_NE(message(R"({"weight_map":{"a":"../one.safetensors"}})").find("\"a\": found \"../one"),
             std::string::npos);
   EXPECT_NE(message(R"({"weight_map":{"a":7}})").find("found 7"), std::string::npos);

@@ -9,12 +9,12 @@
 
 namespace hero::test {
 
-/// A fresh folder that goes with its object.
+/// A new folder, deleted with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = testing::TempDir() + "/hero-XXXXXX";
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder " + name);
+    if (!mkdtemp(name.data())) throw std::runtime_error("cannot create temporary folder " + name);
     path_ = name;
   }
   ~TemporaryFolder() {
@@ -41,7 +41,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// The message of the `Error` that `call` throws; a failure of the test if it throws none.
+/// The message of the `Error` thrown by `call`. Fails the test if nothing is thrown.
 template <typename Error, typename Call>
 std::string error_of(Call&& call) {
   try {

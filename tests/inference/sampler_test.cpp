@@ -13,36 +13,36 @@
 namespace hero {
 namespace {
 
-// What choose_token must do, plainly: sort everything, cut by top-k, then by top-p, draw from what is left.
-int64_t choose_plainly(const at::Tensor& logits_V, const Sampling& sampling, uint64_t index) {
+// Reference implementation: full sort, top-k, top-p, then inverse-CDF sampling.
+int64_t sample_token_reference(const at::Tensor& logits_V, const SamplingParams& sampling, uint64_t index) {
   const auto [sorted, ids] = logits_V.to(at::kDouble).sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   const int64_t kept = sampling.top_k > 0 ? std::min(sorted.numel(), sampling.top_k) : sorted.numel();
   const auto probs = (sorted.slice(0, 0, kept) / sampling.temperature).softmax(0);
   int64_t nucleus = 1;
   while (nucleus < kept && probs.slice(0, 0, nucleus).sum().item<double>() < sampling.top_p) ++nucleus;
-  const auto left = probs.slice(0, 0, nucleus);
-  const double draw = uniform_at(sampling.seed, "generate", index) * left.sum().item<double>();
-  const int64_t place = (left.cumsum(0) <= draw).sum().item<int64_t>();
-  return ids[std::min(place, nucleus - 1)].item<int64_t>();
+  const auto kept_probs = probs.slice(0, 0, nucleus);
+  const double draw = uniform_at(sampling.seed, "generate", index) * kept_probs.sum().item<double>();
+  const int64_t rank = (kept_probs.cumsum(0) <= draw).sum().item<int64_t>();
+  return ids[std::min(rank, nucleus - 1)].item<int64_t>();
 }
 
-// `spread`: standard deviation; the greater, the fewer ids share the mass.
-at::Tensor logits(int64_t vocab, double spread) {
-  auto drawn = at::empty({vocab}, at::kFloat);
-  fill_normal(drawn, 7, "logits", spread);
-  return drawn;
+// `spread`: standard deviation; the larger, the fewer ids hold most of the probability.
+at::Tensor random_logits(int64_t vocab, double spread) {
+  auto values = at::empty({vocab}, at::kFloat);
+  fill_normal(values, 7, "logits", spread);
+  return values;
 }
 
-TEST(ChooseToken, EqualsThePlainFormForEveryCut) {
+TEST(SampleToken, MatchesReference) {
   for (const int64_t vocab : {1, 5, 64, 65, 700}) {
     for (const double spread : {0.1, 2.0, 8.0}) {
-      const auto row = logits(vocab, spread);
+      const auto row = random_logits(vocab, spread);
       for (const int64_t top_k : {0, 1, 3, 70, 1000}) {
         for (const double top_p : {0.0, 0.3, 0.95, 1.0}) {
           for (const double temperature : {0.5, 1.7}) {
-            const Sampling sampling{.temperature = temperature, .top_k = top_k, .top_p = top_p};
+            const SamplingParams sampling{.temperature = temperature, .top_k = top_k, .top_p = top_p};
             for (uint64_t index = 0; index < 8; ++index) {
-              ASSERT_EQ(choose_token(row, sampling, index), choose_plainly(row, sampling, index))
+              ASSERT_EQ(sample_token(row, sampling, index), sample_token_reference(row, sampling, index))
                   << "vocab " << vocab << " spread " << spread << " k " << top_k << " p " << top_p
                   << " index " << index;
             }
@@ -53,35 +53,35 @@ TEST(ChooseToken, EqualsThePlainFormForEveryCut) {
   }
 }
 
-TEST(ChooseToken, TiesFallToTheLowerId) {
+TEST(SampleToken, TiesGoToTheLowerId) {
   auto row = at::zeros({300});
   row[17] = row[250] = 3.0;
   for (uint64_t index = 0; index < 50; ++index) {
-    EXPECT_EQ(choose_token(row, {.top_k = 1}, index), 17);
-    const int64_t id = choose_token(row, {.temperature = 0.01, .top_k = 3}, index);
+    EXPECT_EQ(sample_token(row, {.top_k = 1}, index), 17);
+    const int64_t id = sample_token(row, {.temperature = 0.01, .top_k = 3}, index);
     EXPECT_TRUE(id == 17 || id == 250) << id;
   }
   std::set<int64_t> seen;
-  for (uint64_t index = 0; index < 200; ++index) seen.insert(choose_token(row, {.top_k = 4}, index));
+  for (uint64_t index = 0; index < 200; ++index) seen.insert(sample_token(row, {.top_k = 4}, index));
   EXPECT_EQ(seen, (std::set<int64_t>{0, 1, 17, 250}));
 }
 
-// 4,000 draws of an id with probability p lie within 5 standard deviations of 4,000 p.
-TEST(ChooseToken, DrawsFollowTheProbabilities) {
+// Of 4,000 samples, the count of an id with probability p is within 5 standard deviations of 4,000 p.
+TEST(SampleToken, SamplesFollowTheProbabilities) {
   const auto row = at::tensor({0.0, 1.0, -1.0, 0.5}).to(at::kFloat);
-  const Sampling sampling{.temperature = 0.8};
+  const SamplingParams sampling{.temperature = 0.8};
   const auto probs = (row.to(at::kDouble) / sampling.temperature).softmax(0);
   std::map<int64_t, int64_t> counts;
-  const int64_t draws = 4000;
-  for (int64_t i = 0; i < draws; ++i) ++counts[choose_token(row, sampling, static_cast<uint64_t>(i))];
+  const int64_t samples = 4000;
+  for (int64_t i = 0; i < samples; ++i) ++counts[sample_token(row, sampling, static_cast<uint64_t>(i))];
   for (int64_t id = 0; id < row.numel(); ++id) {
-    const double p = probs[id].item<double>(), n = static_cast<double>(draws);
+    const double p = probs[id].item<double>(), n = static_cast<double>(samples);
     EXPECT_NEAR(static_cast<double>(counts[id]), n * p, 5 * std::sqrt(n * p * (1 - p))) << id;
   }
 }
 
-TEST(ChooseToken, WithoutTemperatureTheLikeliest) {
-  EXPECT_EQ(choose_token(at::tensor({0.1, 0.9, 0.3}), {.temperature = 0}, 5), 1);
+TEST(SampleToken, ZeroTemperatureIsGreedy) {
+  EXPECT_EQ(sample_token(at::tensor({0.1, 0.9, 0.3}), {.temperature = 0}, 5), 1);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ class ProgressLine : public testing::Test {
   double time_ = 1000;
 };
 
-TEST_F(ProgressLine, WholeLinesEveryTenSecondsWithoutATerminal) {
+TEST_F(ProgressLine, FullLinesEveryTenSecondsWithoutTerminal) {
   StepProgress progress("step", 2000, options(0));
   for (int step = 1; step <= 120; ++step) {
     time_ += 0.25;
@@ -44,7 +44,7 @@ TEST_F(ProgressLine, WholeLinesEveryTenSecondsWithoutATerminal) {
       written(),
       "step 80/2000  loss 5.4321  400 tok/s  left 8:00\nstep 120/2000  loss 5.4321  400 tok/s  left 7:50\n");
   progress.finish();
-  EXPECT_EQ(written(), "") << "the last state is shown already";
+  EXPECT_EQ(written(), "") << "the last state is already shown";
   time_ += 1;
   progress.update(121, "loss 5");
   progress.finish();
@@ -52,7 +52,7 @@ TEST_F(ProgressLine, WholeLinesEveryTenSecondsWithoutATerminal) {
   EXPECT_EQ(written(), "step 121/2000  loss 5  390 tok/s  left 8:02\n");
 }
 
-TEST_F(ProgressLine, InPlaceAndWithinTheTerminal) {
+TEST_F(ProgressLine, RewrittenInPlaceWithinTerminalWidth) {
   {
     StepProgress progress("step", 10, options(20));
     time_ += 1;
@@ -67,10 +67,10 @@ TEST_F(ProgressLine, InPlaceAndWithinTheTerminal) {
     progress.update(3);
     written();
   }
-  EXPECT_EQ(written(), "\n") << "an unfinished line is ended, so that an error message has its own";
+  EXPECT_EQ(written(), "\n") << "an unfinished line is ended, so that an error message starts on a new line";
 }
 
-TEST_F(ProgressLine, RateIsThatOfTheRecentPast) {
+TEST_F(ProgressLine, ThroughputUsesRecentWindow) {
   auto slow = options(0);
   slow.window_seconds = 20;
   slow.start = 100;
@@ -79,7 +79,7 @@ TEST_F(ProgressLine, RateIsThatOfTheRecentPast) {
   time_ += 1000;
   progress.update(110);
   EXPECT_EQ(written(), "step 110/1100  1.00 tok/s  left 27:30:00\n")
-      << "what was done before the start does not count";
+      << "items done before the start are excluded";
   for (int i = 1; i <= 10; ++i) {
     time_ += 5;
     progress.update(110 + 50 * i);
@@ -95,24 +95,24 @@ TEST_F(ProgressLine, UnknownTotalAndFirstStep) {
   bare.line_seconds = 0;
   StepProgress progress("file", 0, bare);
   progress.update(1);
-  EXPECT_EQ(written(), "file 1\n") << "no time has passed";
+  EXPECT_EQ(written(), "file 1\n") << "no time has elapsed";
   time_ += 2;
   progress.update(25);
   EXPECT_EQ(written(), "file 25  12.5 file/s\n");
 }
 
-TEST(ProgressTexts, Numbers) {
-  EXPECT_EQ(with_thousands(0), "0");
-  EXPECT_EQ(with_thousands(999), "999");
-  EXPECT_EQ(with_thousands(1000), "1,000");
-  EXPECT_EQ(with_thousands(1234567), "1,234,567");
-  EXPECT_EQ(with_thousands(-123), "-123");
-  EXPECT_EQ(with_thousands(-123456), "-123,456");
-  EXPECT_EQ(clock_time(0.4), "0:00");
-  EXPECT_EQ(clock_time(59.6), "1:00");
-  EXPECT_EQ(clock_time(723), "12:03");
-  EXPECT_EQ(clock_time(3600), "1:00:00");
-  EXPECT_EQ(clock_time(100 * 3600 + 61), "100:01:01");
+TEST(ProgressFormat, NumbersAndDurations) {
+  EXPECT_EQ(format_with_commas(0), "0");
+  EXPECT_EQ(format_with_commas(999), "999");
+  EXPECT_EQ(format_with_commas(1000), "1,000");
+  EXPECT_EQ(format_with_commas(1234567), "1,234,567");
+  EXPECT_EQ(format_with_commas(-123), "-123");
+  EXPECT_EQ(format_with_commas(-123456), "-123,456");
+  EXPECT_EQ(format_duration(0.4), "0:00");
+  EXPECT_EQ(format_duration(59.6), "1:00");
+  EXPECT_EQ(format_duration(723), "12:03");
+  EXPECT_EQ(format_duration(3600), "1:00:00");
+  EXPECT_EQ(format_duration(100 * 3600 + 61), "100:01:01");
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Each term of the loss against its formula written out, and its gradient against central differences (fp64).
+// Each loss term against its formula, and its gradient against central differences (fp64).
 #include "loss/loss.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -15,7 +16,7 @@ constexpr double kExact = 1e-13;
 
 at::Tensor ids_of(const at::Tensor& scores, int64_t k) { return std::get<1>(scores.topk(k, -1)); }
 
-// Largest difference between the gradient of `loss` and central differences, relative to the largest entry.
+// Largest difference between the gradient of `loss` and central differences, relative to the largest element.
 template <typename Loss>
 double gradient_error(const at::Tensor& at_point, const Loss& loss) {
   const auto x = at_point.clone().set_requires_grad(true);
@@ -34,7 +35,7 @@ double gradient_error(const at::Tensor& at_point, const Loss& loss) {
   return small::relative_error(gradient, numeric);
 }
 
-TEST(BalanceLoss, IsOneWhereScoresAndAssignmentsAreUniform) {
+TEST(BalanceLoss, IsOneForUniformScoresAndAssignments) {
   const int64_t tokens = 16, experts = 8, k = 2;
   const auto scores = at::full({tokens, experts}, 1.0 / experts, at::kDouble);
   const auto ids = (at::arange(tokens * k, at::kLong)).remainder(experts).view({tokens, k});
@@ -44,7 +45,7 @@ TEST(BalanceLoss, IsOneWhereScoresAndAssignmentsAreUniform) {
   }
 }
 
-TEST(BalanceLoss, IsEWhereOneExpertTakesAll) {
+TEST(BalanceLoss, IsEIfOneExpertReceivesAllTokens) {
   const auto scores = at::zeros({6, 8}, at::kDouble);
   scores.select(1, 3).fill_(1);
   for (const char* scope : {"micro_batch", "sequence"}) {
@@ -80,7 +81,7 @@ TEST(BalanceLoss, SequenceScopeIsTheMeanOfTheSequences) {
               hero::balance_loss(scores, ids, "micro_batch", 24, {}).item<double>(), kExact);
 }
 
-TEST(BalanceLoss, GlobalScopeWithThisBatchsSharesIsTheMicroBatchs) {
+TEST(BalanceLoss, GlobalScopeWithThisBatchsSharesEqualsMicroBatchScope) {
   const auto scores = small::normal({24, 8}, 2).softmax(1);
   const auto ids = ids_of(scores, 3);
   const auto shares = at::bincount(ids.flatten(), {}, 8).to(at::kDouble) / 72;
@@ -123,7 +124,7 @@ std::vector<at::Tensor> masses(const std::vector<at::Tensor>& probs, int64_t k) 
 
 TEST(CouplingLoss, ByHand) {
   const auto row = [](std::vector<double> values) { return at::tensor(values, at::kDouble).view({2, 3}); };
-  // Masses of the two best: (0.9, 0.8), (0.7, 1.0), (0.8, 0.9)
+  // Top-2 masses: (0.9, 0.8), (0.7, 1.0), (0.8, 0.9)
   const std::vector<at::Tensor> probs = {row({0.6, 0.3, 0.1, 0.2, 0.5, 0.3}),
                                          row({0.35, 0.3, 0.35, 0, 0.5, 0.5}),
                                          row({0.2, 0.4, 0.4, 0.1, 0.1, 0.8})};

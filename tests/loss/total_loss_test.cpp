@@ -1,5 +1,6 @@
-// How the terms make the total: coefficients, sums over layers, what is logged, what is switched off.
+// The total loss: coefficients, sums over layers, logged values, disabled terms.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -68,7 +69,7 @@ TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
   EXPECT_NEAR(value(losses.total), value(losses.lm) + 0.5 * balance + 0.25 * z + 2.0 * coupling, kExact);
 }
 
-TEST(TotalLoss, SigmoidScoresAreNormalisedForTheBalanceLoss) {
+TEST(TotalLoss, SigmoidScoresAreNormalizedForTheBalanceLoss) {
   auto c = small::deepseek();
   c.model.scoring_func = "sigmoid";
   const Forward run(c);
@@ -83,7 +84,7 @@ TEST(TotalLoss, SigmoidScoresAreNormalisedForTheBalanceLoss) {
   EXPECT_LT(balance, 2.0);
 }
 
-TEST(TotalLoss, GlobalBalanceReadsTheGivenShares) {
+TEST(TotalLoss, GlobalBalanceUsesTheGivenShares) {
   auto c = small::qwen();
   c.router.balance = "global";
   Forward run(c);
@@ -95,15 +96,15 @@ TEST(TotalLoss, GlobalBalanceReadsTheGivenShares) {
   EXPECT_NEAR(value(run.losses().balance), want, kExact);
 }
 
-// Directional derivative over all parameters at once, central differences. Assignments are constants of the
-// balance loss, so the step is small enough that none changes.
+// Directional derivative over all parameters, by central differences. Assignments are constants of the
+// balance loss, so the step is small enough not to change any.
 TEST(TotalLoss, GradientByFiniteDifferences) {
   for (const char* scope : {"micro_batch", "sequence", "global"}) {
     auto c = small::deepseek();
     c.router.balance = scope;
     c.router.balance_loss = 0.5;
     c.router.z_loss = 0.1;
-    // The history and rho are constants of the gradient but not of the loss: a baseline has neither.
+    // History and rho are detached but change the loss; a baseline has neither.
     c.router.kind = "baseline";
     c.router.coupling_loss = 0.3;
     Forward run(c);

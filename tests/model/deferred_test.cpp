@@ -1,4 +1,4 @@
-// A whole model whose backward passes put weight gradients off: the same bits, once they are made.
+// A model with deferred weight gradients: bitwise equal to a normal backward pass.
 #include "ops/deferred.h"
 
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ std::vector<Case> cases() {
         if (c.router.detach) list.push_back({list.back().name + "_recomputed", c});
       };
       add("hero", config);
-      auto live = config;
-      live.router.detach = false;
-      add("live", live);
+      auto differentiable = config;
+      differentiable.router.detach = false;
+      add("differentiable_history", differentiable);
       auto routers = config;
       routers.train.trainable = "routers";
       add("routers", routers);
@@ -42,16 +42,16 @@ std::vector<Case> cases() {
 
 class Deferred : public testing::TestWithParam<Case> {};
 
-// The operators that put gradients off multiply matrices; embedding and output projection are not theirs, nor
-// is a router that lets gradients through its history.
-bool put_off(const hero::Parameter& p, const hero::Config& config) {
+// GEMM operators defer weight gradients. Embedding, output projection and routers with a differentiable
+// history do not.
+bool is_deferred(const hero::Parameter& p, const hero::Config& config) {
   return p.leaf.requires_grad() && p.leaf.dim() > 1 && p.name != "model.embed_tokens.weight" &&
          p.name != "lm_head.weight" && (config.router.detach || !p.name.ends_with(".mlp.gate.weight"));
 }
 
-// Two micro-batches forward, then both backward, each with its own queue or none.
-void step(const hero::Transformer& model, hero::ops::WeightGradients* first,
-          hero::ops::WeightGradients* second) {
+// Forward passes of two micro-batches, then their backward passes, each with its own queue or none.
+void step(const hero::Transformer& model, hero::ops::WeightGradientQueue* first,
+          hero::ops::WeightGradientQueue* second) {
   const auto& config = model.config();
   const auto balance = hero::BalanceState::uniform(model.layout().layers(), config.model.num_experts);
   std::vector<at::Tensor> losses;
@@ -69,18 +69,19 @@ void step(const hero::Transformer& model, hero::ops::WeightGradients* first,
 TEST_P(Deferred, BitEqual) {
   hero::Transformer plain(GetParam().config), deferred(GetParam().config);
   step(plain, nullptr, nullptr);
-  hero::ops::WeightGradients first, second;
+  hero::ops::WeightGradientQueue first, second;
   step(deferred, &first, &second);
   const auto &want = plain.parameters().all(), &got = deferred.parameters().all();
-  std::set<const void*> missing;
+  std::set<const void*> outstanding;
   for (const auto& p : got) {
-    const bool later = put_off(p, plain.config());
-    EXPECT_EQ(p.leaf.grad().defined(), p.leaf.requires_grad() && !later) << p.name;
-    if (later) missing.insert(p.leaf.unsafeGetTensorImpl());
+    const bool is_later = is_deferred(p, plain.config());
+    EXPECT_EQ(p.leaf.grad().defined(), p.leaf.requires_grad() && !is_later) << p.name;
+    if (is_later) outstanding.insert(p.leaf.unsafeGetTensorImpl());
   }
   first.run();
-  second.run([&](const at::Tensor& weight) { EXPECT_EQ(missing.erase(weight.unsafeGetTensorImpl()), 1u); });
-  EXPECT_TRUE(missing.empty());
+  second.run(
+      [&](const at::Tensor& weight) { EXPECT_EQ(outstanding.erase(weight.unsafeGetTensorImpl()), 1u); });
+  EXPECT_TRUE(outstanding.empty());
   EXPECT_TRUE(first.empty() && second.empty());
   for (size_t i = 0; i < want.size(); ++i) {
     if (!want[i].leaf.requires_grad()) continue;

@@ -1,4 +1,4 @@
-// Who sees whom, and where it lies: one buffer per stage, read as column ranges.
+// Routing history: visible layers and memory layout (one buffer per stage, read as column ranges).
 #include "model/history.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ hero::RouterConfig router(int64_t stages, int64_t window, const std::string& sco
   return r;
 }
 
-TEST(History, VisibleLayersAgainstTheirDefinition) {
+TEST(History, VisibleLayersMatchTheDefinition) {
   for (const int64_t stages : {1, 2, 3, 7}) {
     for (const int64_t window : {0, 1, 2, 5}) {
       for (const char* scope : {"stage", "global"}) {
@@ -39,7 +39,7 @@ TEST(History, VisibleLayersAgainstTheirDefinition) {
   }
 }
 
-TEST(History, WhatALayerReadsIsWhatTheVisibleLayersWrote) {
+TEST(History, LayersReadWhatVisibleLayersWrote) {
   for (const int64_t stages : {1, 2, 3}) {
     for (const int64_t window : {0, 1, 2}) {
       for (const char* scope : {"stage", "global"}) {
@@ -47,12 +47,13 @@ TEST(History, WhatALayerReadsIsWhatTheVisibleLayersWrote) {
         const hero::HistoryLayout layout(7, 4, r);
         const hero::RoutingHistory history(layout, 3, at::kDouble, false);
         for (int64_t l = 1; l <= 7; ++l) {
-          const auto seen = history.visible(l, r);
-          ASSERT_EQ(seen.has_value(), !layout.visible(l).empty());
+          const auto visible = history.visible(l, r);
+          ASSERT_EQ(visible.has_value(), !layout.visible(l).empty());
           for (size_t m = 0; m < layout.visible(l).size(); ++m) {
             const auto j = static_cast<double>(layout.visible(l)[m]);
-            EXPECT_TRUE(seen->probs.slice(1, m * 4, (m + 1) * 4).eq(j).all().item<bool>()) << "layer " << l;
-            EXPECT_TRUE(seen->sumsq.select(1, m).eq(-j).all().item<bool>()) << "layer " << l;
+            EXPECT_TRUE(visible->probs.slice(1, m * 4, (m + 1) * 4).eq(j).all().item<bool>())
+                << "layer " << l;
+            EXPECT_TRUE(visible->sumsq.select(1, m).eq(-j).all().item<bool>()) << "layer " << l;
           }
           const auto slot = history.slot(l);
           if (!slot.probs.defined()) continue;
@@ -90,9 +91,9 @@ TEST(History, IsNeverCopied) {
   }
 }
 
-// The stored distribution is the softmax of the final logits whatever score function, bias, groups or
-// capacity follow.
-TEST(History, IsTheSoftmaxWhateverThePolicyMakesOfTheLogits) {
+// The stored distribution is the softmax of the final logits for any score function, bias, groups and
+// capacity.
+TEST(History, IsTheSoftmaxForAnyRoutingPolicy) {
   auto plain = small::deepseek();
   auto sparse = plain;
   sparse.model.scoring_func = "sigmoid";
@@ -113,34 +114,34 @@ TEST(History, IsTheSoftmaxWhateverThePolicyMakesOfTheLogits) {
   }
 }
 
-// Logits of a router in fp64, from the operands and the history that it read.
-at::Tensor exact_logits(const hero::Router& router, const at::Tensor& x, const std::vector<at::Tensor>& seen,
-                        double depth_factor, double eps) {
+// Router logits in fp64 from the same input and history.
+at::Tensor exact_logits(const hero::Router& router, const at::Tensor& x,
+                        const std::vector<at::Tensor>& visible, double depth_factor, double eps) {
   const auto wide = x.to(at::kDouble), w = router.weight().detach().to(at::kDouble);
   const auto logits = at::mm(wide, w.slice(1, 0, x.size(1)).t());
-  if (seen.empty()) return logits;
-  const auto h = at::cat(seen, 1).to(at::kDouble);
+  if (visible.empty()) return logits;
+  const auto h = at::cat(visible, 1).to(at::kDouble);
   const auto rms = [](const at::Tensor& rows) { return rows.pow(2).mean(1, true).sqrt(); };
   return logits + rms(wide) / (rms(h) + eps) * depth_factor * at::mm(h, w.slice(1, x.size(1)).t());
 }
 
-// In bf16 the history holds the fp32 softmax rounded once, whether it carries gradient or not. A value that
-// fp32 sums leave 1e-5 from the middle of two bf16 numbers may be rounded to either.
+// In bf16 the history holds the fp32 softmax rounded once, with and without gradient. Values within 1e-5 of
+// the midpoint of two bf16 numbers may be rounded to either.
 TEST(History, IsRoundedOnceWithAndWithoutGradient) {
   for (const auto& c : {small::qwen(), small::fused(small::qwen())}) {
     const int64_t tokens = 40, layers = 4;
     const hero::HistoryLayout layout(layers, c.model.num_experts, c.router);
     hero::Parameters parameters(at::kBFloat16, 1);
-    hero::RoutingHistory buffered(layout, tokens, at::kBFloat16, /*live=*/false),
-        live(layout, tokens, at::kBFloat16, /*live=*/true);
-    std::vector<at::Tensor> from_buffer, from_live;
+    hero::RoutingHistory buffered(layout, tokens, at::kBFloat16, /*differentiable=*/false),
+        differentiable(layout, tokens, at::kBFloat16, /*differentiable=*/true);
+    std::vector<at::Tensor> from_buffer, from_tensors;
     for (int64_t l = 1; l < layers; ++l) {
       const hero::Router router(parameters, std::to_string(l), l, c, layout);
       const auto x = small::normal({tokens, c.model.hidden_size}, l).to(at::kBFloat16);
-      const auto detached = router(x, buffered), through = router(x, live);
+      const auto detached = router(x, buffered), through = router(x, differentiable);
       const auto check = [&](const hero::ops::RouteOutput& out, const at::Tensor& stored,
-                             std::vector<at::Tensor>& seen) {
-        const auto exact = exact_logits(router, x, seen, layout.depth_factor(l), c.router.eps);
+                             std::vector<at::Tensor>& visible) {
+        const auto exact = exact_logits(router, x, visible, layout.depth_factor(l), c.router.eps);
         EXPECT_LT(small::relative_error(out.logits, exact), 1e-5) << "layer " << l;
         const auto probs = exact.softmax(1), got = stored.detach().to(at::kDouble);
         const auto rounded = [&](double off) {
@@ -148,22 +149,22 @@ TEST(History, IsRoundedOnceWithAndWithoutGradient) {
         };
         EXPECT_TRUE(got.ge(rounded(-1e-5)).logical_and(got.le(rounded(1e-5))).all().item<bool>())
             << "layer " << l;
-        seen.push_back(stored);
+        visible.push_back(stored);
       };
       check(detached, buffered.slot(l).probs, from_buffer);
-      check(through, live.visible_live(l + 1).back(), from_live);
+      check(through, differentiable.visible_differentiable(l + 1).back(), from_tensors);
     }
   }
 }
 
-TEST(History, RoundsWithoutTouchingTheGradient) {
+TEST(History, RoundingKeepsTheGradient) {
   const auto c = small::qwen();
   const hero::HistoryLayout layout(2, 8, c.router);
-  hero::RoutingHistory history(layout, 9, at::kBFloat16, /*live=*/true);
+  hero::RoutingHistory history(layout, 9, at::kBFloat16, /*differentiable=*/true);
   const auto probs = small::normal({9, 8}, 1).softmax(1).to(at::kFloat).set_requires_grad(true),
              upstream = small::normal({9, 8}, 2).to(at::kFloat);
-  history.store_live(1, probs);
-  const auto stored = history.visible_live(2)[0];
+  history.store_differentiable(1, probs);
+  const auto stored = history.visible_differentiable(2)[0];
   EXPECT_TRUE(at::equal(stored.detach(), probs.detach().to(at::kBFloat16).to(at::kFloat)));
   EXPECT_TRUE(at::equal(torch::autograd::grad({stored}, {probs}, {upstream})[0], upstream));
 }

@@ -1,4 +1,5 @@
-// What a token's logits may depend on: earlier tokens of its own sequence, nothing else.
+// A token's logits depend only on earlier tokens of its own sequence.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,7 +8,7 @@
 
 namespace {
 
-// fp64, relative to the largest logit; sums may run in another order in another batch.
+// fp64, relative to the largest logit; the order of sums may depend on the batch.
 constexpr double kTolerance = 1e-12;
 
 struct Case {
@@ -23,9 +24,9 @@ std::vector<Case> cases() {
     auto stages = base;
     stages.router.stages = 2, stages.router.window = 1;
     list.push_back({family + "_stages", stages});
-    auto live = base;
-    live.router.detach = false;
-    list.push_back({family + "_not_detached", live});
+    auto differentiable = base;
+    differentiable.router.detach = false;
+    list.push_back({family + "_not_detached", differentiable});
     base.router.kind = "baseline";
     list.push_back({family + "_baseline", base});
   }
@@ -45,7 +46,7 @@ class Invariance : public testing::TestWithParam<Case> {
   at::Tensor tokens_ = small::tokens(3, 11, GetParam().config.model.vocab_size, 5);
 };
 
-TEST_P(Invariance, ASequenceAloneGivesWhatItGivesInABatch) {
+TEST_P(Invariance, SequenceAloneMatchesSequenceInBatch) {
   const auto together = logits(tokens_);
   for (int64_t b = 0; b < 3; ++b) {
     EXPECT_LT(small::relative_error(logits(tokens_.slice(0, b, b + 1))[0], together[b]), kTolerance)
@@ -53,12 +54,12 @@ TEST_P(Invariance, ASequenceAloneGivesWhatItGivesInABatch) {
   }
 }
 
-TEST_P(Invariance, PaddingBehindASequenceChangesNothingBeforeIt) {
+TEST_P(Invariance, RightPaddingDoesNotChangeLogits) {
   const auto padded = at::cat({tokens_, at::zeros({3, 6}, at::kLong)}, 1);
   EXPECT_LT(small::relative_error(logits(padded).slice(1, 0, 11), logits(tokens_)), kTolerance);
 }
 
-TEST_P(Invariance, ALaterTokenChangesNoEarlierLogits) {
+TEST_P(Invariance, LaterTokensDoNotChangeEarlierLogits) {
   const auto before = logits(tokens_);
   for (const int64_t position : {1, 6, 10}) {
     auto changed = tokens_.clone();
@@ -77,7 +78,7 @@ TEST_P(Invariance, OrderOfSequencesDoesNotMatter) {
       kTolerance);
 }
 
-TEST_P(Invariance, ARepeatedForwardPassIsBitEqual) { EXPECT_TRUE(logits(tokens_).equal(logits(tokens_))); }
+TEST_P(Invariance, RepeatedForwardPassIsBitwiseEqual) { EXPECT_TRUE(logits(tokens_).equal(logits(tokens_))); }
 
 INSTANTIATE_TEST_SUITE_P(Families, Invariance, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });

@@ -1,5 +1,5 @@
-// The fp64 model against the oracle: logits, routing, every loss term and the gradient of every weight on
-// disk.
+// The fp64 model against the reference implementation: logits, routing, all loss terms and the gradients of
+// all weights.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -44,7 +44,7 @@ std::vector<Case> cases() {
     add("not_detached_no_scale", [](auto& c) { c.router.detach = false, c.router.scale = false; });
     add("router_fp32_key", [](auto& c) { c.router.dtype = "fp32"; });
     add("tied", [](auto& c) { c.model.tie_word_embeddings = true; });
-    add("unnormalised", [](auto& c) { c.model.norm_topk_prob = false; });
+    add("unnormalized", [](auto& c) { c.model.norm_topk_prob = false; });
     add("weight_eps", [](auto& c) { c.model.norm_topk_eps = 0.3; });
     add("all_experts", [](auto& c) { c.model.num_experts_per_tok = c.model.num_experts; });
     add("one_expert", [](auto& c) { c.model.num_experts_per_tok = 1; });

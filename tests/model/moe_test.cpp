@@ -1,4 +1,4 @@
-// The MoE layer at its edges: tokens without experts, experts without tokens, one token, jitter.
+// Edge cases of the MoE layer: tokens without experts, experts without tokens, one token, jitter.
 #include "model/moe.h"
 
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@ struct Layer {
         parameters(hero::train_dtype(c), 11),
         moe(parameters, "model.layers.0.mlp", 1, config, layout, hero::whole_model(config)) {}
 
-  hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::Position& position = {},
+  hero::Moe::Output operator()(const at::Tensor& x_TD, const hero::ForwardContext& context = {},
                                const at::Tensor& residual_TD = {}) const {
     hero::RoutingHistory history(layout, x_TD.size(0), x_TD.scalar_type(), false);
-    return moe(x_TD, history, position, residual_TD);
+    return moe(x_TD, history, context, residual_TD);
   }
 
   hero::Config config;
@@ -27,7 +27,7 @@ struct Layer {
   hero::Moe moe;
 };
 
-hero::Config one_place_per_expert(int64_t shared) {
+hero::Config capacity_one(int64_t shared) {
   auto c = small::deepseek();
   c.model.n_shared_experts = shared;
   c.model.num_experts_per_tok = 2;
@@ -35,11 +35,11 @@ hero::Config one_place_per_expert(int64_t shared) {
   return c;
 }
 
-// Equal tokens want the same experts; with one place per expert only the first token gets any.
+// Equal tokens select the same experts; with capacity 1 only the first token keeps them.
 at::Tensor equal_tokens() { return small::normal({1, 24}, 3).expand({6, 24}).contiguous(); }
 
-TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyZero) {
-  const Layer layer(one_place_per_expert(0));
+TEST(Moe, OutputIsZeroIfAllAssignmentsAreDropped) {
+  const Layer layer(capacity_one(0));
   const auto out = layer(equal_tokens(), {.training = true});
   EXPECT_GT(out.y_TD[0].abs().max().item<double>(), 1e-6);
   EXPECT_TRUE(out.y_TD.slice(0, 1).eq(0).all().item<bool>());
@@ -47,9 +47,9 @@ TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyZero) {
   EXPECT_EQ(out.routing.counts.sum().item<int64_t>(), 2);
 }
 
-// Outside training only router.eval_capacity_factor drops tokens.
-TEST(Moe, CapacityOfTrainingDropsNothingInEvaluation) {
-  auto c = one_place_per_expert(0);
+// In evaluation only router.eval_capacity_factor drops tokens.
+TEST(Moe, CapacityFactorDoesNotApplyToEvaluation) {
+  auto c = capacity_one(0);
   const auto x = equal_tokens();
   const auto evaluated = Layer(c)(x);
   EXPECT_EQ(evaluated.routing.counts.sum().item<int64_t>(), 12);
@@ -60,8 +60,8 @@ TEST(Moe, CapacityOfTrainingDropsNothingInEvaluation) {
   EXPECT_EQ(Layer(c)(x, {.training = true}).routing.counts.sum().item<int64_t>(), 12);
 }
 
-TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
-  const Layer layer(one_place_per_expert(2));
+TEST(Moe, OutputIsTheSharedExpertsIfAllAssignmentsAreDropped) {
+  const Layer layer(capacity_one(2));
   const auto x = equal_tokens();
   hero::Parameters same(at::kDouble, 11);
   const hero::FeedForward shared(same, "model.layers.0.mlp.shared_experts", 24, 20,
@@ -71,11 +71,11 @@ TEST(Moe, ATokenThatLosesAllExpertsGetsExactlyTheSharedExperts) {
   EXPECT_FALSE(y[0].equal(want[0]));
 }
 
-TEST(Moe, IsAddedToTheResidual) {
+TEST(Moe, AddsTheResidual) {
   for (const int64_t shared : {0, 2}) {
-    const Layer layer(one_place_per_expert(shared));
+    const Layer layer(capacity_one(shared));
     const auto x = equal_tokens(), residual = small::normal({6, 24}, 4).set_requires_grad(true);
-    const hero::Position training{.training = true};
+    const hero::ForwardContext training{.training = true};
     const auto alone = layer(x, training).y_TD, y = layer(x, training, residual).y_TD;
     EXPECT_LT(small::relative_error(y, residual + alone), 1e-15);
     EXPECT_TRUE(y.slice(0, 1).equal(residual.slice(0, 1) + alone.slice(0, 1)));
@@ -103,7 +103,7 @@ TEST(Moe, ExpertsWithoutTokensGetNoGradient) {
   }
 }
 
-TEST(Moe, OneToken) {
+TEST(Moe, TokensAreIndependent) {
   const Layer layer(small::deepseek());
   const auto x = small::normal({5, 24}, 4);
   const auto all = layer(x).y_TD;
@@ -112,31 +112,32 @@ TEST(Moe, OneToken) {
   }
 }
 
-TEST(Moe, JitterMovesTheRoutersInputOnlyWhileTraining) {
+TEST(Moe, JitterChangesTheRouterInputOnlyInTraining) {
   auto c = small::deepseek();
   c.router.jitter = 0.2;
-  const Layer jittery(c), calm(small::deepseek());
+  const Layer with_jitter(c), without_jitter(small::deepseek());
   const auto x = small::normal({6, 24}, 5);
-  EXPECT_TRUE(jittery(x).y_TD.equal(calm(x).y_TD));
-  const hero::Position position{.training = true, .seed = 1, .step = 4, .first_token = 10};
-  const auto moved = jittery(x, position).routing.logits;
-  EXPECT_FALSE(moved.equal(calm(x).routing.logits));
-  EXPECT_TRUE(moved.equal(jittery(x, position).routing.logits));
-  // Keyed by the global token: the same token in another micro-batch, the same number.
-  const hero::Position later{.training = true, .seed = 1, .step = 4, .first_token = 12};
-  EXPECT_LT(small::relative_error(jittery(x.slice(0, 2), later).routing.logits, moved.slice(0, 2)), 1e-14);
-  const hero::Position next_step{.training = true, .seed = 1, .step = 5, .first_token = 10};
-  EXPECT_FALSE(jittery(x, next_step).routing.logits.equal(moved));
+  EXPECT_TRUE(with_jitter(x).y_TD.equal(without_jitter(x).y_TD));
+  const hero::ForwardContext context{.training = true, .seed = 1, .step = 4, .first_token = 10};
+  const auto moved = with_jitter(x, context).routing.logits;
+  EXPECT_FALSE(moved.equal(without_jitter(x).routing.logits));
+  EXPECT_TRUE(moved.equal(with_jitter(x, context).routing.logits));
+  // Jitter depends on the global token index: the same token in another micro-batch gets the same factor.
+  const hero::ForwardContext later{.training = true, .seed = 1, .step = 4, .first_token = 12};
+  EXPECT_LT(small::relative_error(with_jitter(x.slice(0, 2), later).routing.logits, moved.slice(0, 2)),
+            1e-14);
+  const hero::ForwardContext next_step{.training = true, .seed = 1, .step = 5, .first_token = 10};
+  EXPECT_FALSE(with_jitter(x, next_step).routing.logits.equal(moved));
 }
 
 TEST(Moe, JitterStaysWithinItsBounds) {
   auto c = small::deepseek();
   c.router.jitter = 0.2;
-  // With x the unit vector i, the logits are column i of W times the token's factor.
-  const Layer jittery(c), calm(small::deepseek());
+  // For the i-th unit vector x, the logits are column i of W times the token's jitter factor.
+  const Layer with_jitter(c), without_jitter(small::deepseek());
   const auto x = at::eye(24, at::kDouble);
-  const hero::Position position{.training = true, .seed = 1};
-  const auto factor = jittery(x, position).routing.logits / calm(x).routing.logits;
+  const hero::ForwardContext context{.training = true, .seed = 1};
+  const auto factor = with_jitter(x, context).routing.logits / without_jitter(x).routing.logits;
   EXPECT_GE(factor.min().item<double>(), 0.8 - 1e-12);
   EXPECT_LE(factor.max().item<double>(), 1.2 + 1e-12);
   EXPECT_GT(factor.std().item<double>(), 0.05);

@@ -1,5 +1,5 @@
-// oracle_case [--config FILE ...] [--section.key=value ...]: trains a small fp64 model on random tokens, once
-// with the product and once with the oracle, for train.steps steps. Prints the largest relative differences
+// oracle_case [--config FILE ...] [--section.key=value ...]: trains a small fp64 model on random tokens for
+// train.steps steps, with hero and with the reference implementation. Prints the largest relative differences
 // as one JSON line.
 #include <ATen/Parallel.h>
 
@@ -35,9 +35,9 @@ hero::Config read_config(int argc, char** argv) {
   return config;
 }
 
-// No two tokens of a micro-batch have equal hidden states, as first tokens of sequences would that are equal,
-// or the first two of a sequence: their probabilities would differ by rounding alone, which then decides what
-// exceeds an expert's capacity.
+// Avoids tokens with equal hidden states within a micro-batch (equal first tokens of two sequences, or equal
+// first two tokens of one): their probabilities would differ only by rounding, which would then decide which
+// assignments exceed the capacity.
 at::Tensor random_samples(const hero::Config& config, int64_t step) {
   const auto& t = config.train;
   const auto seed = static_cast<uint64_t>(t.seed + step);
@@ -49,7 +49,7 @@ at::Tensor random_samples(const hero::Config& config, int64_t step) {
   return samples;
 }
 
-// Largest differences so far, and the weights that they belong to.
+// Largest differences so far and the names of the weights that they belong to.
 struct Differences {
   void add(const std::string& kind, double difference, const std::string& name = "") {
     const auto known = largest.find(kind);
@@ -94,13 +94,13 @@ class Comparison {
     const auto want = expected_->step(step, samples);
     compare_sums(want);
     compare_gradients(gradients, want.gradients);
-    for (const auto& [name, values] : model_.parameters().disk_tensors())
+    for (const auto& [name, values] : model_.parameters().state_dict())
       found.add(name.ends_with("_bias") ? "bias" : "weights",
                 small::relative_error(values, expected_->weights().at(name)), name);
     found.add("shares", small::relative_error(balance_.shares_LE, expected_->shares_LE()));
   }
 
-  // Outside training: another capacity, no jitter.
+  // Evaluation: eval_capacity_factor, no jitter.
   void evaluate() {
     const auto tokens = random_samples(config_, 0).slice(0, 0, config_.train.micro_batch).contiguous();
     const auto output = model_.forward(tokens);
@@ -122,8 +122,8 @@ class Comparison {
     found.add_values("gradient_norm", got.gradient_norm, want.gradient_norm);
   }
 
-  // Relative to each weight's largest element, or to a millionth of the largest of all: what is zero but for
-  // rounding has no digits to compare.
+  // Relative to each weight's largest gradient, at least 1e-6 of the largest of all weights: gradients that
+  // are zero up to rounding cannot be compared.
   void compare_gradients(const std::map<std::string, at::Tensor>& got,
                          const std::map<std::string, at::Tensor>& want) {
     TORCH_CHECK(got.size() == want.size(), "expected ", want.size(), " gradients, got ", got.size());

@@ -1,4 +1,4 @@
-// A tiny model learns one batch by heart: the whole of model, loss, gradient and optimizer, in two types.
+// A tiny model overfits one batch: model, loss, gradients and optimizer together, in two dtypes.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,7 +14,7 @@ double final_loss(hero::Config config) {
   config.model.initializer_range = 0.05;
   hero::OptimConfig optim;
   optim.lr = 4e-3;
-  optim.min_lr = 0.0;  // at a constant rate single steps throw the loss back to 0.1
+  optim.min_lr = 0.0;  // with a constant learning rate the loss occasionally jumps back to 0.1
   optim.warmup_steps = 1;
   constexpr int64_t kSteps = 150;
   optim.weight_decay = 0.0;
@@ -32,8 +32,8 @@ double final_loss(hero::Config config) {
     }
     torch::autograd::backward({losses.total}, {});
     EXPECT_EQ(adam.non_finite_gradient(), "");
-    adam.step(step, hero::learning_rate(optim, step, kSteps), adam.gradient_square().sqrt());
-    adam.clear_gradients();
+    adam.step(step, hero::learning_rate(optim, step, kSteps), adam.squared_gradient_norm().sqrt());
+    adam.zero_grad();
   }
   return lm;
 }

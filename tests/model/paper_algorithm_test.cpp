@@ -11,7 +11,7 @@
 
 namespace {
 
-// Kolmogorov-Smirnov distance of values to the uniform distribution on [-b, b].
+// Kolmogorov-Smirnov distance between values and the uniform distribution on [-b, b].
 double distance_to_uniform(const at::Tensor& values, double b) {
   const auto sorted = std::get<0>(values.flatten().to(at::kDouble).sort());
   const auto n = sorted.size(0);
@@ -46,8 +46,8 @@ TEST(PaperAlgorithm1, Initialization) {
       ASSERT_EQ(w.sizes(), at::IntArrayRef({experts, width}));
       // 3. bound from the global depth
       const double b = 1.0 / std::sqrt(static_cast<double>(d + (l - 1) * experts));
-      // 4. every entry uniform on [-b, b]: range, both ends reached, distribution (KS, alpha = 1e-6), each
-      // block by itself
+      // 4. all elements uniform on [-b, b]: range, extremes close to both bounds, distribution of each block
+      // (KS, alpha = 1e-6)
       const auto n = static_cast<double>(w.numel());
       EXPECT_LE(w.abs().max().item<double>(), b * (1 + 1e-7));
       EXPECT_GT(w.max().item<double>(), b * (1 - 20 / n));
@@ -81,14 +81,14 @@ TEST(PaperAlgorithm1, BlocksAreIndependent) {
   }
 }
 
-struct Returned {
+struct RouterOutput {
   at::Tensor z, g, i, q;
 };
 
-// Algorithm 2 for one layer, in its own order and names.
-Returned algorithm2(const at::Tensor& x, int64_t l, const std::vector<int64_t>& pi,
-                    const std::vector<at::Tensor>& z, const at::Tensor& w, double eps,
-                    const hero::Config& sparse) {
+// Algorithm 2 for one layer, in the paper's order and notation.
+RouterOutput algorithm2(const at::Tensor& x, int64_t l, const std::vector<int64_t>& pi,
+                        const std::vector<at::Tensor>& z, const at::Tensor& w, double eps,
+                        const hero::Config& sparse) {
   std::vector<int64_t> s;
   for (int64_t j = 1; j < l; ++j) {
     if (pi[j - 1] == pi[l - 1]) s.push_back(j);
@@ -106,7 +106,7 @@ Returned algorithm2(const at::Tensor& x, int64_t l, const std::vector<int64_t>& 
     u = at::cat({x, rho * h}, 1);
   }
   oracle::LayerRouting r{.x = x, .logits = at::matmul(u, w.t())};
-  oracle::choose(sparse, {}, r);
+  oracle::select_experts(sparse, {}, r);
   return {r.logits, r.gates.gather(1, r.ids), r.ids, r.probs};
 }
 
@@ -131,12 +131,12 @@ TEST(PaperAlgorithm2, StageLocalHistoricalRouting) {
         const auto want =
             algorithm2(xs[l - 1], l, oracle::stages(layers, stages), z, stack.weight(l).detach(), 1e-3, c);
         const auto got = stack.routers[l - 1](xs[l - 1], history);
-        const auto choice =
+        const auto selection =
             hero::sparse_route(got.logits, got.probs, {}, c.model, c.router, l, c.router.capacity_factor);
         EXPECT_LT(small::relative_error(got.logits, want.z), 1e-13);
         EXPECT_LT(small::relative_error(got.probs, want.q), 1e-13);
-        EXPECT_TRUE(choice.ids.equal(want.i));
-        EXPECT_LT(small::relative_error(choice.weights, want.g), 1e-13);
+        EXPECT_TRUE(selection.ids.equal(want.i));
+        EXPECT_LT(small::relative_error(selection.weights, want.g), 1e-13);
         z.push_back(want.z);
       }
     }

@@ -1,5 +1,5 @@
-// Proposition 2: no gradient along the explicit historical path, as exact zeros; and gradient there once
-// router.detach is false.
+// Proposition 2: the explicit historical path has no gradient (exactly zero), unless router.detach is false.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -18,10 +18,10 @@ hero::Config config(bool detach, const std::string& type) {
   return c;
 }
 
-// d(weighted sum of Z^(l)) / d inputs; undefined where no path exists.
+// d(weighted sum of Z^(l)) / d inputs; undefined if no path exists.
 std::vector<at::Tensor> gradients(const at::Tensor& logits, const std::vector<at::Tensor>& inputs) {
-  const auto pick = small::normal(logits.sizes(), 77).to(logits.scalar_type());
-  return torch::autograd::grad({(logits * pick).sum()}, inputs, {}, /*retain_graph=*/true, false,
+  const auto coefficients = small::normal(logits.sizes(), 77).to(logits.scalar_type());
+  return torch::autograd::grad({(logits * coefficients).sum()}, inputs, {}, /*retain_graph=*/true, false,
                                /*allow_unused=*/true);
 }
 
@@ -61,19 +61,19 @@ TEST(PaperProposition2, RhoIsConstantForTheGradient) {
   const auto out = stack(xs);
   const auto logits = out[kLayers - 1].logits;
   // dZ/dx = W_O alone: RMS(x) inside rho adds nothing.
-  const auto pick = small::normal(logits.sizes(), 77);
-  const auto want = at::matmul(pick, stack.weight(kLayers).detach().slice(1, 0, 64));
+  const auto coefficients = small::normal(logits.sizes(), 77);
+  const auto want = at::matmul(coefficients, stack.weight(kLayers).detach().slice(1, 0, 64));
   EXPECT_LT(small::relative_error(gradients(logits, {xs[kLayers - 1]})[0], want), 1e-13);
-  // dZ/dW_R = pick^T (rho * H)
+  // dZ/dW_R = coefficients^T (rho * H)
   std::vector<at::Tensor> history;
   for (int64_t j = 1; j < kLayers; ++j) history.push_back(out[j - 1].probs.detach());
   const auto rho = out[kLayers - 1].stats.slice(1, 2, 3);
-  const auto want_r = at::matmul(pick.t(), rho * at::cat(history, 1));
+  const auto want_r = at::matmul(coefficients.t(), rho * at::cat(history, 1));
   EXPECT_LT(small::relative_error(gradients(logits, {stack.weight(kLayers)})[0].slice(1, 64), want_r), 1e-13);
 }
 
-// The whole model: its gradients are, bit for bit, those of a model whose history is a constant of the same
-// values, in which the explicit path cannot exist.
+// The model's gradients are bitwise equal to those of a model with the same history as a constant, which has
+// no explicit historical path.
 std::vector<at::Tensor> model_gradients(hero::Transformer& model, const at::Tensor& tokens,
                                         const hero::RoutingHistory* constant) {
   const auto& c = model.config();
@@ -96,8 +96,8 @@ std::vector<at::Tensor> model_gradients(hero::Transformer& model, const at::Tens
     }
     x = model.layers()[l - 1](x, rotary, constant ? copy : running, {}, nullptr).x;
   }
-  const auto pick = small::normal(x.sizes(), 6).to(type);
-  torch::autograd::backward({(x * pick).sum()}, {});
+  const auto coefficients = small::normal(x.sizes(), 6).to(type);
+  torch::autograd::backward({(x * coefficients).sum()}, {});
   std::vector<at::Tensor> result = {input.grad()};
   for (auto& p : model.parameters().all()) {
     if (p.leaf.grad().defined()) result.push_back(p.leaf.grad().clone());
@@ -128,9 +128,8 @@ TEST(PaperProposition2, GradientsEqualThoseOfAModelWithConstantHistory) {
   }
 }
 
-// The ordinary path through the hidden states stays: earlier parameters do get gradient from later layers'
-// losses.
-TEST(PaperProposition2, TheHiddenStatePathStays) {
+// Earlier parameters still receive gradients from later layers through the hidden states.
+TEST(PaperProposition2, HiddenStatePathRemains) {
   hero::Transformer model(config(true, "fp64"));
   const auto out = model.forward(small::tokens(2, 8, 96, 4));
   for (const auto& p : model.parameters().all()) {

@@ -1,5 +1,6 @@
 // The equations of the paper's method section and Propositions 1 and 3, Corollary 2, on a stack of routers in
 // fp64.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,9 +20,9 @@ hero::Config config(int64_t stages, double eps = 1e-6) {
   return c;
 }
 
-// Runs the stack and shows every layer with S(l), H^(l) and the scaled history.
+// Runs the stack and calls `check` for each layer with its input, weights, visible history and output.
 template <typename Check>
-void each_layer(const hero::Config& c, const Check& check) {
+void for_each_layer(const hero::Config& c, const Check& check) {
   const small::RouterStack stack(c, kLayers, 21);
   const auto xs = small::inputs(kLayers, kTokens, c.model.hidden_size, 31);
   const auto out = stack(xs);
@@ -38,7 +39,7 @@ using Output = hero::ops::RouteOutput;
 TEST(PaperMethod, OriginalRouterLogits) {
   auto c = config(1);
   c.router.kind = "baseline";
-  each_layer(c, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
+  for_each_layer(c, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
     EXPECT_TRUE(h.empty());
     EXPECT_EQ(w.sizes(), at::IntArrayRef({8, 24}));
     EXPECT_LT(small::relative_error(out.logits, at::matmul(x, w.t())), kExact);
@@ -46,38 +47,39 @@ TEST(PaperMethod, OriginalRouterLogits) {
 }
 
 TEST(PaperMethod, SoftmaxOverExperts) {
-  each_layer(config(1), [](int64_t, const at::Tensor&, const at::Tensor&, const Rows&, const Output& out) {
-    const auto e = out.logits.exp();
-    EXPECT_LT(small::relative_error(out.probs, e / e.sum(1, true)), kExact);
-    EXPECT_LT((out.probs.sum(1) - 1).abs().max().item<double>(), kExact);
-  });
+  for_each_layer(config(1),
+                 [](int64_t, const at::Tensor&, const at::Tensor&, const Rows&, const Output& out) {
+                   const auto e = out.logits.exp();
+                   EXPECT_LT(small::relative_error(out.probs, e / e.sum(1, true)), kExact);
+                   EXPECT_LT((out.probs.sum(1) - 1).abs().max().item<double>(), kExact);
+                 });
 }
 
 TEST(PaperMethod, FinalLogitsAreOriginalPlusResidual) {
   for (const int64_t stages : {1, 2, 3}) {
-    each_layer(config(stages),
-               [](int64_t l, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
-                 const auto z_o = at::matmul(x, w.slice(1, 0, 24).t());
-                 if (h.empty()) {
-                   EXPECT_LT(small::relative_error(out.logits, z_o), kExact);
-                   return;
-                 }
-                 const auto memory = at::cat(h, 1);
-                 const auto rho = oracle::rms(x) / (oracle::rms(memory) + 1e-6) *
-                                  std::sqrt((l - 1.0) / static_cast<double>(h.size()));
-                 const auto z_r = at::matmul(rho * memory, w.slice(1, 24).t());
-                 EXPECT_LT(small::relative_error(out.logits, z_o + z_r), kExact) << "layer " << l;
-                 EXPECT_GT(z_r.abs().max().item<double>(), 1e-2);
-                 EXPECT_LT(small::relative_error(out.stats.select(1, 3), z_o.var(1, false)), 1e-12);
-                 EXPECT_LT(small::relative_error(out.stats.select(1, 4), z_r.var(1, false)), 1e-12);
-               });
+    for_each_layer(config(stages),
+                   [](int64_t l, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
+                     const auto z_o = at::matmul(x, w.slice(1, 0, 24).t());
+                     if (h.empty()) {
+                       EXPECT_LT(small::relative_error(out.logits, z_o), kExact);
+                       return;
+                     }
+                     const auto concatenated = at::cat(h, 1);
+                     const auto rho = oracle::rms(x) / (oracle::rms(concatenated) + 1e-6) *
+                                      std::sqrt((l - 1.0) / static_cast<double>(h.size()));
+                     const auto z_r = at::matmul(rho * concatenated, w.slice(1, 24).t());
+                     EXPECT_LT(small::relative_error(out.logits, z_o + z_r), kExact) << "layer " << l;
+                     EXPECT_GT(z_r.abs().max().item<double>(), 1e-2);
+                     EXPECT_LT(small::relative_error(out.stats.select(1, 3), z_o.var(1, false)), 1e-12);
+                     EXPECT_LT(small::relative_error(out.stats.select(1, 4), z_r.var(1, false)), 1e-12);
+                   });
   }
 }
 
 TEST(PaperMethod, RmsAndRhoPerToken) {
   for (const int64_t stages : {1, 2}) {
-    each_layer(config(stages, 1e-3), [](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h,
-                                        const Output& out) {
+    for_each_layer(config(stages, 1e-3), [](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h,
+                                            const Output& out) {
       for (int64_t t = 0; t < kTokens; ++t) {
         double squares_x = 0, squares_h = 0;
         for (int64_t i = 0; i < 24; ++i) squares_x += std::pow(x[t][i].item<double>(), 2);
@@ -99,7 +101,7 @@ TEST(PaperMethod, RmsAndRhoPerToken) {
 }
 
 TEST(PaperMethod, HistoryIsConcatenatedOldestFirst) {
-  // W_R that reads entry e of the m-th visible layer alone shows what stands there.
+  // With W_R the identity on the m-th visible layer's block, the logits are that layer's probabilities.
   auto c = config(2);
   c.router.scale = false;
   small::RouterStack stack(c, kLayers, 21);
@@ -121,7 +123,7 @@ TEST(PaperMethod, HistoryIsConcatenatedOldestFirst) {
 TEST(PaperMethod, NoScalingMeansRhoOne) {
   auto c = config(2);
   c.router.scale = false;
-  each_layer(c, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
+  for_each_layer(c, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
     if (h.empty()) return;
     EXPECT_TRUE(out.stats.select(1, 2).eq(1).all().item<bool>());
     const auto z = at::matmul(x, w.slice(1, 0, 24).t()) + at::matmul(at::cat(h, 1), w.slice(1, 24).t());
@@ -132,18 +134,18 @@ TEST(PaperMethod, NoScalingMeansRhoOne) {
 TEST(PaperProposition1, WithoutHistoryTheRouterIsTheBaseline) {
   auto baseline = config(1);
   baseline.router.kind = "baseline";
-  // A stage for every layer: nobody sees anybody.
-  const small::RouterStack alone(config(kLayers), kLayers, 21), conventional(baseline, kLayers, 21);
+  // One stage per layer: no layer sees another.
+  const small::RouterStack isolated(config(kLayers), kLayers, 21), conventional(baseline, kLayers, 21);
   const auto xs = small::inputs(kLayers, kTokens, 24, 31);
-  const auto a = alone(xs);
-  auto memory = conventional.history(kTokens);
+  const auto a = isolated(xs);
+  auto history = conventional.history(kTokens);
   for (int64_t l = 1; l <= kLayers; ++l) {
-    ASSERT_EQ(alone.weight(l).sizes(), conventional.weight(l).sizes());
+    ASSERT_EQ(isolated.weight(l).sizes(), conventional.weight(l).sizes());
     {
       at::NoGradGuard no_grad;
-      conventional.weight(l).detach().copy_(alone.weight(l));
+      conventional.weight(l).detach().copy_(isolated.weight(l));
     }
-    const auto b = conventional.routers[l - 1](xs[l - 1], memory);
+    const auto b = conventional.routers[l - 1](xs[l - 1], history);
     EXPECT_TRUE(a[l - 1].logits.equal(b.logits));
     EXPECT_TRUE(a[l - 1].probs.equal(b.probs));
   }
@@ -151,20 +153,20 @@ TEST(PaperProposition1, WithoutHistoryTheRouterIsTheBaseline) {
 
 TEST(PaperProposition1, ConcatenatedWeightEqualsTheSumOfBranches) {
   for (const int64_t stages : {1, 2}) {
-    each_layer(config(stages),
-               [](int64_t l, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
-                 if (h.empty()) return;
-                 const auto memory = at::cat(h, 1), u = at::cat({x, out.stats.slice(1, 2, 3) * memory}, 1);
-                 ASSERT_EQ(w.size(1), 24 + static_cast<int64_t>(h.size()) * 8);
-                 EXPECT_LT(small::relative_error(out.logits, at::matmul(u, w.t())), kExact) << "layer " << l;
-               });
+    for_each_layer(config(stages), [](int64_t l, const at::Tensor& x, const at::Tensor& w, const Rows& h,
+                                      const Output& out) {
+      if (h.empty()) return;
+      const auto u = at::cat({x, out.stats.slice(1, 2, 3) * at::cat(h, 1)}, 1);
+      ASSERT_EQ(w.size(1), 24 + static_cast<int64_t>(h.size()) * 8);
+      EXPECT_LT(small::relative_error(out.logits, at::matmul(u, w.t())), kExact) << "layer " << l;
+    });
   }
 }
 
 TEST(PaperProposition1, ZeroHistoryWeightsGiveTheOriginalBranch) {
   auto zero = config(1);
   zero.router.init = "zero";
-  each_layer(zero, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows&, const Output& out) {
+  for_each_layer(zero, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows&, const Output& out) {
     EXPECT_LT(small::relative_error(out.logits, at::matmul(x, w.slice(1, 0, 24).t())), kExact);
   });
 }
@@ -172,12 +174,12 @@ TEST(PaperProposition1, ZeroHistoryWeightsGiveTheOriginalBranch) {
 TEST(PaperProposition3, RmsOfTheScaledHistory) {
   for (const double eps : {0.0, 1e-6, 0.05}) {
     for (const int64_t stages : {1, 2, 3}) {
-      each_layer(config(stages, eps), [&](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h,
-                                          const Output& out) {
+      for_each_layer(config(stages, eps), [&](int64_t l, const at::Tensor& x, const at::Tensor&,
+                                              const Rows& h, const Output& out) {
         if (h.empty()) return;
-        const auto memory = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(memory);
+        const auto concatenated = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(concatenated);
         const double depth = std::sqrt((l - 1.0) / static_cast<double>(h.size()));
-        const auto scaled = out.stats.slice(1, 2, 3) * memory;
+        const auto scaled = out.stats.slice(1, 2, 3) * concatenated;
         EXPECT_LT(small::relative_error(oracle::rms(scaled), r_x * depth * (r_h / (r_h + eps))), kExact);
         if (eps == 0) {
           EXPECT_LT(small::relative_error(oracle::rms(scaled), r_x * depth), kExact);
@@ -190,15 +192,15 @@ TEST(PaperProposition3, RmsOfTheScaledHistory) {
 TEST(PaperCorollary2, HistoricalEnergyDoesNotDependOnTheVisibleLayers) {
   for (const double eps : {0.0, 0.05}) {
     for (const int64_t stages : {1, 2, 3}) {
-      each_layer(config(stages, eps),
-                 [&](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h, const Output& out) {
-                   if (h.empty()) return;
-                   const auto memory = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(memory);
-                   const auto energy = (out.stats.slice(1, 2, 3) * memory).pow(2).sum(1, true);
-                   const auto ideal = (l - 1.0) * 8 * r_x.pow(2);
-                   EXPECT_LT(small::relative_error(energy, ideal * (r_h / (r_h + eps)).pow(2)), kExact);
-                   EXPECT_EQ(small::relative_error(energy, ideal) < kExact, eps == 0);
-                 });
+      for_each_layer(config(stages, eps), [&](int64_t l, const at::Tensor& x, const at::Tensor&,
+                                              const Rows& h, const Output& out) {
+        if (h.empty()) return;
+        const auto concatenated = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(concatenated);
+        const auto energy = (out.stats.slice(1, 2, 3) * concatenated).pow(2).sum(1, true);
+        const auto ideal = (l - 1.0) * 8 * r_x.pow(2);
+        EXPECT_LT(small::relative_error(energy, ideal * (r_h / (r_h + eps)).pow(2)), kExact);
+        EXPECT_EQ(small::relative_error(energy, ideal) < kExact, eps == 0);
+      });
     }
   }
 }

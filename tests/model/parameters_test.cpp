@@ -1,7 +1,8 @@
-// Initial weights, their names on disk, and the leaves' gradients.
+// Initial weights, their names in checkpoints, and the leaves' gradients.
 #include "model/parameters.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -13,9 +14,9 @@
 
 namespace {
 
-std::set<std::string> disk_names(const hero::Transformer& model) {
+std::set<std::string> checkpoint_names(const hero::Transformer& model) {
   std::set<std::string> names;
-  for (const auto& [name, values] : model.parameters().disk_tensors())
+  for (const auto& [name, values] : model.parameters().state_dict())
     EXPECT_TRUE(names.insert(name).second) << name;
   return names;
 }
@@ -29,7 +30,7 @@ void add_experts(std::set<std::string>& names, const std::string& prefix, int64_
   }
 }
 
-TEST(Parameters, NamesOnDiskOfQwen) {
+TEST(Parameters, CheckpointNamesOfQwen) {
   std::set<std::string> names = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
   for (const char* i : {"0", "1", "2", "3"}) {
     const std::string layer = std::string("model.layers.") + i + ".";
@@ -40,14 +41,14 @@ TEST(Parameters, NamesOnDiskOfQwen) {
     }
     add_experts(names, layer + "mlp.", 8);
   }
-  EXPECT_EQ(disk_names(hero::Transformer(small::qwen())), names);
+  EXPECT_EQ(checkpoint_names(hero::Transformer(small::qwen())), names);
   auto tied = small::qwen();
   tied.model.tie_word_embeddings = true;
   names.erase("lm_head.weight");
-  EXPECT_EQ(disk_names(hero::Transformer(tied)), names);
+  EXPECT_EQ(checkpoint_names(hero::Transformer(tied)), names);
 }
 
-TEST(Parameters, NamesOnDiskOfDeepseek) {
+TEST(Parameters, CheckpointNamesOfDeepseek) {
   for (const bool query_rank : {false, true}) {
     auto config = small::deepseek();
     config.model.num_hidden_layers = 3;
@@ -73,16 +74,16 @@ TEST(Parameters, NamesOnDiskOfDeepseek) {
       add_experts(names, layer + "mlp.", 8);
       names.insert(layer + "mlp.gate.e_score_correction_bias");
     }
-    EXPECT_EQ(disk_names(hero::Transformer(config)), names);
+    EXPECT_EQ(checkpoint_names(hero::Transformer(config)), names);
   }
 }
 
-TEST(Parameters, PartsCoverTheirParameterOnce) {
+TEST(Parameters, PartsCoverTheParameterExactlyOnce) {
   hero::Transformer model(small::deepseek());
   int64_t total = 0;
   for (const auto& p : model.parameters().all()) {
     auto covered = at::zeros_like(p.values);
-    for (const auto& part : p.parts) part.of(covered).add_(1);
+    for (const auto& part : p.parts) part.view_of(covered).add_(1);
     EXPECT_TRUE(covered.eq(1).all().item<bool>()) << p.name;
     EXPECT_EQ(p.decay, p.values.dim() > 1) << p.name;
     total += p.values.numel();
@@ -90,7 +91,7 @@ TEST(Parameters, PartsCoverTheirParameterOnce) {
   EXPECT_EQ(model.parameters().count(), total);
 }
 
-TEST(Parameters, SameSeedSameBytesAtAnyNumberOfThreads) {
+TEST(Parameters, InitialValuesDependOnTheSeedNotOnThreads) {
   auto config = small::fused(small::deepseek());
   config.train.dtype = "fp32";
   const int threads = at::get_num_threads();
@@ -109,7 +110,7 @@ TEST(Parameters, SameSeedSameBytesAtAnyNumberOfThreads) {
   }
 }
 
-TEST(Parameters, MatricesAreNormalOfTheInitializerRangeAndNormsAreOne) {
+TEST(Parameters, MatricesAreNormalAndNormWeightsAreOne) {
   auto config = small::fused(small::qwen());
   config.train.dtype = "fp32";
   config.model.initializer_range = 0.02;
@@ -121,7 +122,7 @@ TEST(Parameters, MatricesAreNormalOfTheInitializerRangeAndNormsAreOne) {
       continue;
     }
     for (const auto& part : p.parts) {
-      const auto z = part.of(p.values).to(at::kDouble).flatten() / 0.02;
+      const auto z = part.view_of(p.values).to(at::kDouble).flatten() / 0.02;
       const auto n = static_cast<double>(z.numel());
       EXPECT_LT(std::abs(z.mean().item<double>()), 5.0 / std::sqrt(n)) << part.name;
       EXPECT_LT(std::abs(z.pow(2).mean().item<double>() - 1), 5.0 * std::sqrt(2.0 / n)) << part.name;
@@ -133,20 +134,20 @@ TEST(Parameters, MatricesAreNormalOfTheInitializerRangeAndNormsAreOne) {
 
 TEST(Random, StreamsOfDifferentNamesAndSeedsAreUncorrelated) {
   constexpr int64_t n = 100000;
-  const auto draw = [](uint64_t seed, const char* name) {
+  const auto sample = [](uint64_t seed, const char* name) {
     const auto out = at::empty({n}, at::kDouble);
     hero::fill_normal(out, seed, name, 1.0);
     return out;
   };
-  const auto a = draw(1, "model.layers.0.mlp.experts.0.up_proj.weight");
-  for (const auto& b : {draw(1, "model.layers.0.mlp.experts.1.up_proj.weight"), draw(1, ""),
-                        draw(2, "model.layers.0.mlp.experts.0.up_proj.weight"),
-                        draw(1, "model.layers.0.mlp.experts.0.gate_proj.weight"), a.roll(1), a.roll(2)}) {
+  const auto a = sample(1, "model.layers.0.mlp.experts.0.up_proj.weight");
+  for (const auto& b : {sample(1, "model.layers.0.mlp.experts.1.up_proj.weight"), sample(1, ""),
+                        sample(2, "model.layers.0.mlp.experts.0.up_proj.weight"),
+                        sample(1, "model.layers.0.mlp.experts.0.gate_proj.weight"), a.roll(1), a.roll(2)}) {
     EXPECT_LT(std::abs((a * b).mean().item<double>()), 5.0 / std::sqrt(static_cast<double>(n)));
   }
 }
 
-TEST(Random, DrawsDependOnTheirIndexAlone) {
+TEST(Random, SamplesDependOnlyOnTheirIndex) {
   const auto whole = at::empty({3, 7}, at::kDouble), part = at::empty({5}, at::kDouble),
              strided = at::empty({7, 3}, at::kDouble).t();
   hero::fill_uniform(whole, 9, "a", -2.0, 3.0);
@@ -159,8 +160,8 @@ TEST(Random, DrawsDependOnTheirIndexAlone) {
   }
 }
 
-// A bf16 leaf whose gradient is fp32: two micro-batches add up without a rounding to bf16 in between.
-TEST(Parameters, ABf16LeafSumsItsMicroBatchesInFp32) {
+// The fp32 gradient of a bf16 leaf accumulates two micro-batches without rounding to bf16.
+TEST(Parameters, Bf16LeavesAccumulateGradientsInFp32) {
   auto not_detached = small::qwen();
   not_detached.router.detach = false;
   for (const auto& base : {small::qwen(), small::deepseek(), not_detached}) {
@@ -198,7 +199,7 @@ TEST(Parameters, ABf16LeafSumsItsMicroBatchesInFp32) {
   }
 }
 
-TEST(Parameters, PublishCopiesValuesIntoLeaves) {
+TEST(Parameters, UpdateLeavesCopiesValues) {
   hero::Transformer model(small::fused(small::qwen()));
   auto& p = model.parameters().all().front();
   EXPECT_TRUE(p.leaf.equal(p.values.to(at::kBFloat16)));
@@ -207,7 +208,7 @@ TEST(Parameters, PublishCopiesValuesIntoLeaves) {
     p.values.mul_(3);
   }
   EXPECT_FALSE(p.leaf.equal(p.values.to(at::kBFloat16)));
-  model.parameters().publish();
+  model.parameters().update_leaves();
   EXPECT_TRUE(p.leaf.equal(p.values.to(at::kBFloat16)));
   EXPECT_TRUE(p.leaf.requires_grad());
 }

@@ -1,5 +1,5 @@
-// SparseRoute: selection, weights, groups, biases, capacity, ties, against choices made by hand or by brute
-// force.
+// SparseRoute: selection, weights, groups, biases, capacity and ties, against hand-computed or brute-force
+// results.
 #include "model/policy.h"
 
 #include <ATen/ATen.h>
@@ -18,45 +18,46 @@ hero::Config policy(int64_t experts, int64_t k) {
   return c;
 }
 
-hero::Choice route(const hero::Config& c, const at::Tensor& logits, const at::Tensor& bias = {},
-                   int64_t layer = 1) {
+hero::ExpertSelection route(const hero::Config& c, const at::Tensor& logits, const at::Tensor& bias = {},
+                            int64_t layer = 1) {
   return hero::sparse_route(logits, logits.softmax(1), bias, c.model, c.router, layer,
                             c.router.capacity_factor);
 }
 
-TEST(Policy, WeightsAreNormalisedProbabilitiesOfTheKLargest) {
+TEST(Policy, WeightsAreNormalizedTopKProbabilities) {
   const auto logits = at::tensor({0.0, 2.0, 1.0, -1.0}, at::kDouble).unsqueeze(0);
   auto c = policy(4, 2);
   c.model.norm_topk_eps = 0.25;
-  const auto choice = route(c, logits);
-  EXPECT_TRUE(choice.ids.equal(at::tensor({1, 2}, at::kLong).unsqueeze(0)));
+  const auto selection = route(c, logits);
+  EXPECT_TRUE(selection.ids.equal(at::tensor({1, 2}, at::kLong).unsqueeze(0)));
   const auto q = logits.softmax(1);
   const double q1 = q[0][1].item<double>(), q2 = q[0][2].item<double>();
-  EXPECT_NEAR(choice.weights[0][0].item<double>(), q1 / (q1 + q2 + 0.25), 1e-15);
-  EXPECT_NEAR(choice.weights[0][1].item<double>(), q2 / (q1 + q2 + 0.25), 1e-15);
-  EXPECT_TRUE(choice.kept.equal(choice.ids));
+  EXPECT_NEAR(selection.weights[0][0].item<double>(), q1 / (q1 + q2 + 0.25), 1e-15);
+  EXPECT_NEAR(selection.weights[0][1].item<double>(), q2 / (q1 + q2 + 0.25), 1e-15);
+  EXPECT_TRUE(selection.kept.equal(selection.ids));
 }
 
-TEST(Policy, UnnormalisedAndScaledWeights) {
+TEST(Policy, UnnormalizedAndScaledWeights) {
   const auto logits = small::normal({6, 8}, 1);
   auto c = policy(8, 3);
   c.model.norm_topk_prob = false;
   c.model.routed_scaling_factor = 2.5;
-  const auto choice = route(c, logits);
-  EXPECT_LT(small::relative_error(choice.weights, 2.5 * logits.softmax(1).gather(1, choice.ids)), 1e-15);
+  const auto selection = route(c, logits);
+  EXPECT_LT(small::relative_error(selection.weights, 2.5 * logits.softmax(1).gather(1, selection.ids)),
+            1e-15);
 }
 
 TEST(Policy, SigmoidScores) {
   const auto logits = small::normal({6, 8}, 2);
   auto c = policy(8, 3);
   c.model.scoring_func = "sigmoid";
-  const auto choice = route(c, logits);
-  EXPECT_TRUE(choice.ids.equal(oracle::largest(logits, 3)));
-  const auto scores = logits.sigmoid().gather(1, choice.ids);
-  EXPECT_LT(small::relative_error(choice.weights, scores / scores.sum(1, true)), 1e-15);
+  const auto selection = route(c, logits);
+  EXPECT_TRUE(selection.ids.equal(oracle::topk_indices(logits, 3)));
+  const auto scores = logits.sigmoid().gather(1, selection.ids);
+  EXPECT_LT(small::relative_error(selection.weights, scores / scores.sum(1, true)), 1e-15);
 }
 
-TEST(Policy, BiasMovesTheSelectionAndNotTheWeights) {
+TEST(Policy, BiasAffectsSelectionButNotWeights) {
   const auto logits = small::normal({32, 8}, 3);
   auto c = policy(8, 2);
   auto bias = at::zeros({8}, at::kFloat);
@@ -70,15 +71,14 @@ TEST(Policy, BiasMovesTheSelectionAndNotTheWeights) {
 }
 
 TEST(Policy, OnlyTheBestGroupsAreEligible) {
-  // Group sums of the two best: {0.9+0.1, 0.6+0.5, 0.05+0.04, 0.55+0.52} -> groups 1 and 3, without the best
-  // expert 0.
+  // Top-2 group sums: {0.9+0.1, 0.6+0.5, 0.05+0.04, 0.55+0.52} -> groups 1 and 3, without the best expert 0.
   const auto scores = at::tensor({0.9, 0.1, 0.6, 0.5, 0.05, 0.04, 0.55, 0.52}, at::kDouble).unsqueeze(0);
   auto c = policy(8, 3);
   c.model.scoring_func = "sigmoid";
   c.model.n_group = 4;
   c.model.topk_group = 2;
-  const auto choice = route(c, scores.logit());
-  EXPECT_TRUE(choice.ids.equal(at::tensor({2, 6, 7}, at::kLong).unsqueeze(0))) << choice.ids;
+  const auto selection = route(c, scores.logit());
+  EXPECT_TRUE(selection.ids.equal(at::tensor({2, 6, 7}, at::kLong).unsqueeze(0))) << selection.ids;
 }
 
 TEST(Policy, GroupLimitsWithBiasAgainstBruteForce) {
@@ -90,25 +90,25 @@ TEST(Policy, GroupLimitsWithBiasAgainstBruteForce) {
       c.model.scoring_func = "sigmoid";
       const auto bias = small::normal({16}, 5).to(at::kFloat);
       oracle::LayerRouting want{.x = {}, .logits = small::normal({64, 16}, 4)};
-      oracle::choose(c, bias, want);
-      const auto choice = route(c, want.logits, bias);
-      EXPECT_TRUE(choice.ids.equal(want.ids)) << groups << " groups, " << kept << " kept";
-      EXPECT_LT(small::relative_error(choice.weights, want.gates.gather(1, want.ids)), 1e-14);
+      oracle::select_experts(c, bias, want);
+      const auto selection = route(c, want.logits, bias);
+      EXPECT_TRUE(selection.ids.equal(want.ids)) << groups << " groups, " << kept << " kept";
+      EXPECT_LT(small::relative_error(selection.weights, want.gates.gather(1, want.ids)), 1e-14);
     }
   }
 }
 
-TEST(Policy, TiesChooseKDifferentExpertsWithEqualWeights) {
-  const auto choice = route(policy(16, 4), at::zeros({5, 16}, at::kDouble));
-  for (int64_t t = 0; t < 5; ++t) EXPECT_EQ(std::get<0>(at::_unique(choice.ids[t])).size(0), 4);
-  EXPECT_TRUE(choice.weights.equal(at::full({5, 4}, 0.25, at::kDouble)));
-  EXPECT_TRUE(route(policy(16, 4), at::zeros({5, 16}, at::kDouble)).ids.equal(choice.ids));
+TEST(Policy, TiesSelectKDifferentExpertsWithEqualWeights) {
+  const auto selection = route(policy(16, 4), at::zeros({5, 16}, at::kDouble));
+  for (int64_t t = 0; t < 5; ++t) EXPECT_EQ(std::get<0>(at::_unique(selection.ids[t])).size(0), 4);
+  EXPECT_TRUE(selection.weights.equal(at::full({5, 4}, 0.25, at::kDouble)));
+  EXPECT_TRUE(route(policy(16, 4), at::zeros({5, 16}, at::kDouble)).ids.equal(selection.ids));
 }
 
 TEST(Policy, AllExpertsChosenGivesTheSoftmax) {
   const auto logits = small::normal({5, 6}, 6);
-  const auto choice = route(policy(6, 6), logits);
-  const auto dense = at::zeros({5, 6}, at::kDouble).scatter_(1, choice.ids, choice.weights);
+  const auto selection = route(policy(6, 6), logits);
+  const auto dense = at::zeros({5, 6}, at::kDouble).scatter_(1, selection.ids, selection.weights);
   EXPECT_LT(small::relative_error(dense, logits.softmax(1)), 1e-15);
 }
 
@@ -116,9 +116,9 @@ TEST(Policy, ForcedBalanceGivesEqualCounts) {
   auto c = policy(8, 2);
   c.router.force_balance = true;
   for (const int64_t layer : {1, 2, 5}) {
-    const auto choice = route(c, small::normal({12, 8}, 7), {}, layer);
-    EXPECT_TRUE(hero::count_assignments(choice.ids, 8).equal(at::full({8}, 3, at::kLong)));
-    EXPECT_FALSE(choice.ids.select(1, 0).equal(choice.ids.select(1, 1)));
+    const auto selection = route(c, small::normal({12, 8}, 7), {}, layer);
+    EXPECT_TRUE(hero::count_assignments(selection.ids, 8).equal(at::full({8}, 3, at::kLong)));
+    EXPECT_FALSE(selection.ids.select(1, 0).equal(selection.ids.select(1, 1)));
   }
 }
 
@@ -130,23 +130,23 @@ TEST(Policy, CapacityAgainstBruteForce) {
       c.router.drop_policy = drop;
       oracle::LayerRouting want{.x = {}, .logits = 2.0 * small::normal({40, 8}, 8)};
       want.logits.select(1, 0).add_(2.0);
-      oracle::choose(c, {}, want);
-      const auto choice = route(c, want.logits);
-      EXPECT_TRUE(choice.ids.equal(want.ids));
-      const auto gates = at::zeros({40, 8}, at::kDouble).scatter_(1, choice.ids, choice.weights);
+      oracle::select_experts(c, {}, want);
+      const auto selection = route(c, want.logits);
+      EXPECT_TRUE(selection.ids.equal(want.ids));
+      const auto gates = at::zeros({40, 8}, at::kDouble).scatter_(1, selection.ids, selection.weights);
       EXPECT_LT(small::relative_error(gates, want.gates), 1e-14) << drop << " " << factor;
-      EXPECT_TRUE(choice.kept.ge(0).equal(choice.weights.ne(0)));
-      EXPECT_TRUE(
-          choice.kept.masked_select(choice.kept.ge(0)).equal(choice.ids.masked_select(choice.kept.ge(0))));
+      EXPECT_TRUE(selection.kept.ge(0).equal(selection.weights.ne(0)));
+      const auto kept = selection.kept.ge(0);
+      EXPECT_TRUE(selection.kept.masked_select(kept).equal(selection.ids.masked_select(kept)));
       const auto limit = static_cast<int64_t>(std::ceil(factor * 40 * 3 / 8));
-      EXPECT_LE(hero::count_assignments(choice.kept, 8).max().item<int64_t>(), limit);
-      EXPECT_EQ(factor == 8.0, choice.kept.equal(choice.ids));
+      EXPECT_LE(hero::count_assignments(selection.kept, 8).max().item<int64_t>(), limit);
+      EXPECT_EQ(factor == 8.0, selection.kept.equal(selection.ids));
     }
   }
 }
 
 TEST(Policy, CapacityByHand) {
-  // Capacity ceil(0.5 * 4 * 1 / 1) = 2 of four tokens that all want expert 0.
+  // Capacity ceil(0.5 * 4 * 1 / 1) = 2; all four tokens select expert 0.
   const auto ids = at::zeros({4, 1}, at::kLong);
   const auto weights = at::tensor({0.1, 0.4, 0.2, 0.3}, at::kDouble).unsqueeze(1);
   const auto by_probs = hero::drop_beyond_capacity(ids, weights, 1, 0.5, "probs").flatten();
@@ -167,9 +167,9 @@ TEST(Policy, DroppedAssignmentsPassNoGradient) {
   c.model.norm_topk_prob = false;
   const auto logits =
       at::tensor({3.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0}, at::kDouble).view({2, 4}).set_requires_grad(true);
-  const auto choice = route(c, logits);  // capacity 1: expert 0 keeps the second token
-  EXPECT_TRUE(choice.kept.flatten().equal(at::tensor({-1, 0}, at::kLong)));
-  torch::autograd::backward({choice.weights.sum()}, {});
+  const auto selection = route(c, logits);  // capacity 1: expert 0 keeps the second token
+  EXPECT_TRUE(selection.kept.flatten().equal(at::tensor({-1, 0}, at::kLong)));
+  torch::autograd::backward({selection.weights.sum()}, {});
   EXPECT_EQ(logits.grad()[0].abs().max().item<double>(), 0.0);
   EXPECT_GT(logits.grad()[1].abs().max().item<double>(), 0.0);
 }

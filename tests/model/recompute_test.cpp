@@ -1,5 +1,5 @@
-// Recomputation gives the same bits: loss, routing, counts and the gradient of every parameter, in every
-// type. In bf16 the sizes suit the fused kernels.
+// Recomputation is bitwise equal: loss, routing, counts and all gradients, in every dtype. The sizes allow
+// the fused bf16 kernels.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -51,10 +51,10 @@ struct Step {
 };
 
 Step step(hero::Transformer& model, const at::Tensor& tokens, const at::Tensor& targets, bool recompute) {
-  const hero::Position position{.training = true, .seed = 3, .step = 5, .first_token = 640};
-  // Two micro-batches, the first one's backward pass after the second one's forward pass, as with pipelining.
-  const auto a = model.forward(tokens, position, recompute);
-  const auto b = model.forward(tokens.flip({1}), position, recompute);
+  const hero::ForwardContext context{.training = true, .seed = 3, .step = 5, .first_token = 640};
+  // As in a pipeline, the second micro-batch's forward pass precedes the first one's backward pass.
+  const auto a = model.forward(tokens, context, recompute);
+  const auto b = model.forward(tokens.flip({1}), context, recompute);
   const auto balance = hero::BalanceState::uniform(model.layout().layers(), model.config().model.num_experts);
   const auto loss_a = hero::compute_losses(model, a, targets, tokens.size(1), balance);
   const auto loss_b = hero::compute_losses(model, b, targets, tokens.size(1), balance);
@@ -70,16 +70,16 @@ Step step(hero::Transformer& model, const at::Tensor& tokens, const at::Tensor& 
   return result;
 }
 
-TEST_P(Recompute, BitEqual) {
+TEST_P(Recompute, BitwiseEqual) {
   hero::Transformer model(GetParam().config);
   const auto tokens = small::tokens(2, 48, model.config().model.vocab_size, 1);
   const auto targets = small::tokens(1, 96, model.config().model.vocab_size, 2).view({-1});
-  const auto kept = step(model, tokens, targets, false), replayed = step(model, tokens, targets, true);
-  EXPECT_TRUE(kept.hidden.equal(replayed.hidden));
-  EXPECT_TRUE(kept.total.equal(replayed.total));
-  ASSERT_EQ(kept.routings.size(), replayed.routings.size());
-  for (size_t i = 0; i < kept.routings.size(); ++i) {
-    const auto &a = kept.routings[i], &b = replayed.routings[i];
+  const auto saved = step(model, tokens, targets, false), recomputed = step(model, tokens, targets, true);
+  EXPECT_TRUE(saved.hidden.equal(recomputed.hidden));
+  EXPECT_TRUE(saved.total.equal(recomputed.total));
+  ASSERT_EQ(saved.routings.size(), recomputed.routings.size());
+  for (size_t i = 0; i < saved.routings.size(); ++i) {
+    const auto &a = saved.routings[i], &b = recomputed.routings[i];
     EXPECT_EQ(a.layer, b.layer);
     EXPECT_TRUE(a.logits.equal(b.logits));
     EXPECT_TRUE(a.probs.equal(b.probs));
@@ -89,13 +89,13 @@ TEST_P(Recompute, BitEqual) {
     EXPECT_TRUE(a.assigned.equal(b.assigned));
     EXPECT_TRUE(a.counts.equal(b.counts));
   }
-  for (size_t i = 0; i < kept.gradients.size(); ++i) {
-    EXPECT_TRUE(kept.gradients[i].equal(replayed.gradients[i])) << model.parameters().all()[i].name;
-    EXPECT_GT(kept.gradients[i].abs().max().item<double>(), 0.0) << model.parameters().all()[i].name;
+  for (size_t i = 0; i < saved.gradients.size(); ++i) {
+    EXPECT_TRUE(saved.gradients[i].equal(recomputed.gradients[i])) << model.parameters().all()[i].name;
+    EXPECT_GT(saved.gradients[i].abs().max().item<double>(), 0.0) << model.parameters().all()[i].name;
   }
 }
 
-TEST_P(Recompute, ARepeatedStepIsBitEqual) {
+TEST_P(Recompute, RepeatedStepIsBitwiseEqual) {
   hero::Transformer model(GetParam().config);
   const auto tokens = small::tokens(2, 48, model.config().model.vocab_size, 1);
   const auto targets = small::tokens(1, 96, model.config().model.vocab_size, 2).view({-1});

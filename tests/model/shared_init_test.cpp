@@ -1,4 +1,4 @@
-// Variants of one seed share every initial weight that they have in common.
+// Model variants with the same seed share the initial weights that they have in common.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ Values initial(const std::function<void(hero::Config&)>& change) {
   change(config);
   const hero::Transformer model(config);
   Values values;
-  for (const auto& [name, tensor] : model.parameters().disk_tensors()) values[name] = tensor.clone();
+  for (const auto& [name, tensor] : model.parameters().state_dict()) values[name] = tensor.clone();
   return values;
 }
 
@@ -32,7 +32,7 @@ at::Tensor block(const Values& values, int64_t l, int64_t p, int64_t first) {
   return values.at(gate(l)).slice(1, kHidden + (p - first) * kExperts, kHidden + (p - first + 1) * kExperts);
 }
 
-TEST(SharedInit, AllWeightsButTheRoutersAreTheSameBitForBit) {
+TEST(SharedInit, AllWeightsExceptRoutersAreBitwiseEqual) {
   const auto hero = initial([](auto&) {});
   for (const auto& other :
        {initial([](auto& c) { c.router.kind = "baseline"; }), initial([](auto& c) { c.router.window = 1; }),
@@ -45,19 +45,19 @@ TEST(SharedInit, AllWeightsButTheRoutersAreTheSameBitForBit) {
   }
 }
 
-TEST(SharedInit, BaselineTakesTheSameDrawsAtItsOwnBound) {
+TEST(SharedInit, BaselineRescalesTheSameSamples) {
   const auto hero = initial([](auto&) {}), baseline = initial([](auto& c) { c.router.kind = "baseline"; });
   for (int64_t l = 1; l <= 6; ++l) {
     const auto w = baseline.at(gate(l));
     ASSERT_EQ(w.sizes(), at::IntArrayRef({kExperts, kHidden}));
     const double ratio =
         std::sqrt(static_cast<double>(kHidden) / static_cast<double>(kHidden + (l - 1) * kExperts));
-    // Two fp32 roundings of the same draw.
+    // Two fp32 roundings of the same sample.
     EXPECT_LT(small::relative_error(hero.at(gate(l)).slice(1, 0, kHidden), w.to(at::kDouble) * ratio), 2e-7);
   }
 }
 
-TEST(SharedInit, WindowsShareTheirBlocksBitForBit) {
+TEST(SharedInit, WindowsShareBlocksBitwise) {
   const auto all = initial([](auto&) {});
   for (const int64_t window : {1, 2, 3}) {
     const auto some = initial([&](auto& c) { c.router.window = window; });
@@ -71,7 +71,7 @@ TEST(SharedInit, WindowsShareTheirBlocksBitForBit) {
   }
 }
 
-TEST(SharedInit, StagesChangeNothingInSharedBlocks) {
+TEST(SharedInit, StagesDoNotChangeSharedBlocks) {
   const auto all = initial([](auto&) {}), staged = initial([](auto& c) { c.router.stages = 2; }),
              global = initial([](auto& c) { c.router.stages = 2, c.router.history = "global"; });
   for (int64_t l = 1; l <= 6; ++l) {
@@ -84,7 +84,7 @@ TEST(SharedInit, StagesChangeNothingInSharedBlocks) {
   }
 }
 
-TEST(SharedInit, ZeroInitDrawsTheBaselinesRouters) {
+TEST(SharedInit, ZeroInitMatchesBaselineRouters) {
   const auto baseline = initial([](auto& c) { c.router.kind = "baseline"; }),
              zero = initial([](auto& c) { c.router.init = "zero"; });
   for (int64_t l = 1; l <= 6; ++l) {
@@ -93,7 +93,7 @@ TEST(SharedInit, ZeroInitDrawsTheBaselinesRouters) {
   }
 }
 
-TEST(SharedInit, TypesShareTheirDraws) {
+TEST(SharedInit, DtypesShareTheSameSamples) {
   const auto single = initial([](auto&) {}), twice = initial([](auto& c) { c.train.dtype = "fp64"; }),
              half = initial([](auto& c) { c.train.dtype = "bf16"; });
   for (const auto& [name, values] : single) {

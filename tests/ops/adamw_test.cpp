@@ -1,4 +1,4 @@
-// The optimizer's operators against the equations in fp64.
+// Optimizer operators against the equations in fp64.
 #include <ATen/Parallel.h>
 
 #include "ops/cases.h"
@@ -8,17 +8,17 @@
 namespace hero::test {
 namespace {
 
-const ops::AdamWRates kRates{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .eps = 1e-6};
+const ops::AdamWOptions kOptions{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .eps = 1e-6};
 
-// What one step reads and writes; gradients and moments of very different sizes.
+// Tensors of one step; gradients and moments vary widely in magnitude.
 struct State {
   std::vector<at::Tensor> values, gradients, exp_avg, exp_avg_sq, leaves;
 
   State(const AdamWCase& c, at::ScalarType type, at::DeviceType device) {
     const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
     uint64_t seed = 0;
-    const auto add = [&](std::vector<at::Tensor>& to, const at::Tensor& numbers) {
-      to.push_back(numbers.to(device, wide));
+    const auto add = [&](std::vector<at::Tensor>& to, const at::Tensor& elements) {
+      to.push_back(elements.to(device, wide));
     };
     for (const int64_t n : c.sizes) {
       add(values, normal({n}, ++seed));
@@ -34,7 +34,7 @@ struct State {
 using AdamWTest = DeviceTest;
 HERO_ON_DEVICES(AdamWTest);
 
-TEST_P(AdamWTest, ValuesMomentsAndLeavesAreTheEquations) {
+TEST_P(AdamWTest, ValuesMomentsAndLeavesMatchEquations) {
   for (const auto& c : adamw_cases()) {
     if (c.timed && type() != at::kBFloat16) continue;
     for (const bool scaled : {false, true}) {
@@ -45,17 +45,17 @@ TEST_P(AdamWTest, ValuesMomentsAndLeavesAreTheEquations) {
       std::optional<at::Tensor> scale;
       if (scaled) scale = at::full({}, 0.375, at::TensorOptions(device()).dtype(at::kDouble));
       ops::adamw_step(after.values, after.gradients, after.exp_avg, after.exp_avg_sq, after.leaves, step,
-                      kRates, scale, {});
+                      kOptions, scale, {});
       const auto tolerance = type() == at::kDouble ? kFp64 : kFp32;
       for (size_t i = 0; i < c.sizes.size(); ++i) {
         const auto g = before.gradients[i].to(at::kDouble) * (scaled ? 0.375 : 1.0);
-        const auto first = kRates.beta1 * before.exp_avg[i].to(at::kDouble) + (1 - kRates.beta1) * g;
+        const auto first = kOptions.beta1 * before.exp_avg[i].to(at::kDouble) + (1 - kOptions.beta1) * g;
         const auto second =
-            kRates.beta2 * before.exp_avg_sq[i].to(at::kDouble) + (1 - kRates.beta2) * g.square();
-        const auto m = first / (1 - std::pow(kRates.beta1, count)),
-                   v = second / (1 - std::pow(kRates.beta2, count));
-        const auto value = before.values[i].to(at::kDouble) * (1 - kRates.lr * kRates.weight_decay) -
-                           kRates.lr * m / (v.sqrt() + kRates.eps);
+            kOptions.beta2 * before.exp_avg_sq[i].to(at::kDouble) + (1 - kOptions.beta2) * g.square();
+        const auto m = first / (1 - std::pow(kOptions.beta1, count)),
+                   v = second / (1 - std::pow(kOptions.beta2, count));
+        const auto value = before.values[i].to(at::kDouble) * (1 - kOptions.lr * kOptions.weight_decay) -
+                           kOptions.lr * m / (v.sqrt() + kOptions.eps);
         EXPECT_TRUE(close(after.exp_avg[i], first, tolerance));
         EXPECT_TRUE(close(after.exp_avg_sq[i], second, tolerance));
         EXPECT_TRUE(close(after.values[i], value, tolerance));
@@ -77,7 +77,7 @@ TEST_P(AdamWTest, SumOfSquares) {
   }
 }
 
-TEST(AdamW, ANumberThatIsNotFiniteShowsInTheSum) {
+TEST(AdamW, SumOfSquaresPropagatesNonFiniteValues) {
   const auto x = at::ones({70000});
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     x[40000] = bad;
@@ -85,14 +85,15 @@ TEST(AdamW, ANumberThatIsNotFiniteShowsInTheSum) {
   }
 }
 
-TEST(AdamW, RepeatsBitForBitOnAnyThreads) {
+TEST(AdamW, BitwiseReproducibleForAnyThreadCount) {
   const int threads = at::get_num_threads();
   std::vector<std::vector<at::Tensor>> results;
   for (const int n : {1, 2, 2}) {
     at::set_num_threads(n);
     const State s(adamw_cases()[2], at::kBFloat16, at::kCPU);
     const auto norm = ops::sum_of_squares(s.gradients);
-    ops::adamw_step(s.values, s.gradients, s.exp_avg, s.exp_avg_sq, s.leaves, at::ones({}), kRates, norm, {});
+    ops::adamw_step(s.values, s.gradients, s.exp_avg, s.exp_avg_sq, s.leaves, at::ones({}), kOptions, norm,
+                    {});
     results.push_back({norm, s.values[3], s.exp_avg[3], s.exp_avg_sq[3], s.leaves[3]});
   }
   at::set_num_threads(threads);

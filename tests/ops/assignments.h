@@ -1,11 +1,11 @@
 #pragma once
-// Which experts the tokens of a case choose, and the plan that follows, by counting.
+// Expert assignments of test cases.
 #include "ops/cases.h"
 #include "ops/compare.h"
 
 namespace hero::test {
 
-/// ids [T, K] of a case, -1 where an assignment is dropped.
+/// ids [T, K] of a case, -1 for dropped assignments.
 inline at::Tensor ids_of(const ExpertsCase& c) {
   auto ids = integers(0, c.experts, {c.tokens, c.k}, 77);
   if (c.load == Load::kOne) ids.fill_(c.experts - 1);

@@ -20,7 +20,7 @@ std::vector<at::Tensor> attention(const std::vector<at::Tensor>& in) {
   return {ops::attention(in[0], in[1], in[2], kScale)};
 }
 
-// Query head h reads key head h / (H / Hkv): heads split into [Hkv, H / Hkv], one matrix of scores for all.
+// Query head h uses KV head h / (H / Hkv): heads are split into [Hkv, H / Hkv].
 std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   const int64_t kv = in[1].size(1), queries = in[0].size(2), keys = in[1].size(2);
   const auto q = in[0].unflatten(1, {kv, in[0].size(1) / kv});
@@ -31,8 +31,8 @@ std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   return {at::matmul(scores.softmax(-1), in[2].unsqueeze(2)).flatten(1, 2)};
 }
 
-// Probabilities, and the gradients of the scores, are rounded to bf16 before they multiply; the output, from
-// which the latter are taken, is rounded too. Single elements that hang on a few large factors err by more.
+// Probabilities, gradients of the scores, and the output that the latter depend on, are rounded to bf16
+// before the GEMMs. Elements dominated by a few large factors have larger errors.
 constexpr Tolerance kOutput{4 * kBf16Rounding, 8 * kBf16Rounding, kBf16Rounding},
     kGradient{4 * kBf16Rounding, 16 * kBf16Rounding, 2 * kBf16Rounding};
 
@@ -49,20 +49,20 @@ TEST_P(AttentionTest, ValuesAndGradients) {
   }
 }
 
-TEST(Attention, GradientsAgreeWithDifferences) {
-  check_differences(attention, operands_of({1, 2, 1, 3, 3, 4, 4}));
-  check_differences(attention, operands_of({1, 2, 1, 2, 4, 4, 3}));
+TEST(Attention, GradientsMatchFiniteDifferences) {
+  check_finite_differences(attention, operands_of({1, 2, 1, 3, 3, 4, 4}));
+  check_finite_differences(attention, operands_of({1, 2, 1, 2, 4, 4, 3}));
 }
 
-TEST(Attention, RepeatsBitForBitOnAnyThreads) {
-  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
+TEST(Attention, BitwiseReproducibleForAnyThreadCount) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : kAttentionCases) {
     if (c.queries == c.keys && c.queries % 32 == 0)
-      check_repeatable(attention, operands_of(c), at::kBFloat16);
+      check_reproducible(attention, operands_of(c), at::kBFloat16);
   }
 }
 
-// Heads that lie apart, as slices of one projection.
+// Strided heads, as slices of one projection.
 TEST_P(AttentionTest, ValuesOfStridedInputs) {
   const auto parts = [](const at::Tensor& t) {
     return std::vector<at::Tensor>{t.slice(2, 0, 4).transpose(1, 2), t.slice(2, 4, 6).transpose(1, 2),
@@ -73,7 +73,7 @@ TEST_P(AttentionTest, ValuesOfStridedInputs) {
         {kGradient});
 }
 
-TEST(Attention, LaterKeysChangeNothing) {
+TEST(Attention, IsCausal) {
   const auto q = normal({1, 2, 6, 16}, 1), k = normal({1, 2, 6, 16}, 2), v = normal({1, 2, 6, 8}, 3);
   const auto whole = ops::attention(q, k, v, kScale);
   auto other_k = k.clone(), other_v = v.clone();
@@ -82,7 +82,7 @@ TEST(Attention, LaterKeysChangeNothing) {
   EXPECT_TRUE(same(ops::attention(q, other_k, other_v, kScale).slice(2, 0, 4), whole.slice(2, 0, 4)));
 }
 
-TEST(Attention, OneQueryAtATimeGivesTheSameRows) {
+TEST(Attention, MatchesOneQueryAtATime) {
   const auto q = normal({1, 2, 6, 16}, 1), k = normal({1, 2, 6, 16}, 2), v = normal({1, 2, 6, 8}, 3);
   const auto whole = ops::attention(q, k, v, kScale);
   for (int64_t s = 0; s < 6; ++s) {
@@ -91,7 +91,7 @@ TEST(Attention, OneQueryAtATimeGivesTheSameRows) {
   }
 }
 
-TEST(Attention, ErrorsNameWhatWasExpected) {
+TEST(Attention, RejectsInvalidArguments) {
   const auto q = at::zeros({1, 3, 4, 8}), k = at::zeros({1, 2, 4, 8});
   EXPECT_EQ(error_of([&] { ops::attention(q, k, k, 1.0); }),
             "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got [1, 3, 4, 8], [1, "

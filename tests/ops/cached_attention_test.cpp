@@ -1,4 +1,4 @@
-// Operators of generation: attention over caches, products per head. They have no gradients.
+// Inference operators: attention over KV caches, per-head linear layers. No gradients.
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
@@ -12,7 +12,7 @@ constexpr Tolerance kOutput{2 * kBf16Rounding, 1e-4};
 using CachedAttentionTest = DeviceTest;
 HERO_ON_DEVICES(CachedAttentionTest);
 
-// Memory of caches whose first rows are held; the rest is no number.
+// KV caches; rows beyond the cached positions are NaN.
 ops::CachedSequences caches(const CachedAttentionCase& c, const at::TensorOptions& options) {
   ops::CachedSequences all;
   uint64_t seed = 10;
@@ -31,7 +31,7 @@ ops::CachedSequences caches(const CachedAttentionCase& c, const at::TensorOption
   return all;
 }
 
-// Row by row: what the row sees, one softmax a head.
+// Row by row over the visible positions, one softmax per head.
 at::Tensor expected(const at::Tensor& q, const ops::CachedSequences& caches, int64_t heads) {
   std::vector<at::Tensor> rows;
   int64_t row = 0;
@@ -75,10 +75,10 @@ TEST_P(CachedAttentionTest, Values) {
   }
 }
 
-TEST(CachedAttention, ErrorsNameWhatWasExpected) {
+TEST(CachedAttention, RejectsInvalidArguments) {
   const auto q = at::zeros({2, 4, 8}), k = at::zeros({5, 2, 8});
   EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{k}, {k}, {5}, {1}, 8}, 1.0); }),
-            "cached_attention: the counts add up to 1, q is [2, 4, 8]");
+            "cached_attention: counts must sum to T = 2, got 1");
   EXPECT_EQ(error_of([&] { ops::cached_attention(q, {{at::zeros({5, 3, 8})}, {k}, {5}, {2}, 8}, 1.0); }),
             "cached_attention: expected keys [5 or more, Hkv, 8], values [5 or more, Hkv, 8 or more], Hkv "
             "dividing 4 and 1 to 5 new positions, got [5, 3, 8], [5, 2, 8], 2");
@@ -95,7 +95,7 @@ TEST_P(HeadsLinearTest, Values) {
     for (const bool transposed : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " H " << c.heads << " I " << c.in << " O "
                                         << c.out << (transposed ? " transposed" : ""));
-      // Parts of wider rows and of taller weights.
+      // Slices of wider rows and taller weights.
       const auto x = normal({c.tokens, c.heads, c.in + 8}, 1).slice(2, 8);
       const auto w = transposed ? normal({c.heads, c.in + 2, c.out}, 2).slice(1, 2)
                                 : normal({c.heads, c.out + 2, c.in}, 2).slice(1, 2);

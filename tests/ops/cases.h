@@ -1,8 +1,8 @@
 #pragma once
-// One table of cases per operator, read by the tests and by the benchmark: sizes of one and of odd numbers of
-// tokens, widths that end a packed panel early, widths that no packed kernel takes (not multiples of 16),
-// empty and crowded experts, dropped assignments, histories that are column ranges of a wider buffer. `timed`
-// cases are what the benchmark runs: the sizes of a small model.
+// One table of cases per operator for tests and benchmarks: single and odd numbers of tokens, widths with a
+// partial last panel, widths without a packed kernel (not multiples of 16), empty and overloaded experts,
+// dropped assignments, histories that are column ranges of a wider buffer. Benchmarks run the `timed` cases,
+// with sizes of a small model.
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -56,8 +56,8 @@ inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1, 8, 8},
 
 struct CachedAttentionCase {
   int64_t heads, kv_heads, qk_width, v_width;
-  std::vector<std::pair<int64_t, int64_t>> sequences;  // positions held, the last of them new
-  bool values_in_keys = false;                         // as latent attention keeps them
+  std::vector<std::pair<int64_t, int64_t>> sequences;  // cached positions, number of new ones
+  bool values_in_keys = false;                         // as in multi-head latent attention
   bool timed = false;
 };
 inline const std::vector<CachedAttentionCase>& cached_attention_cases() {
@@ -82,15 +82,15 @@ inline constexpr HeadsLinearCase kHeadsLinearCases[] = {{1, 1, 16, 16},    {3, 4
 
 struct RouteCase {
   int64_t tokens, width, experts;
-  int64_t visible = 0;  // M; the columns before the slot
-  int64_t slots = 0;    // layers in the buffer, more than M + 1: a wider buffer
+  int64_t visible = 0;  // M; the layers before the slot
+  int64_t slots = 0;    // layers in the buffer; more than M + 1 for a wider buffer
   bool scale = true;
   bool timed = false;
 };
 inline constexpr RouteCase kRouteCases[] = {{1, 16, 16},
-                                            {7, 64, 8},  // E of no packed kernel
+                                            {7, 64, 8},  // E without a packed kernel
                                             {7, 64, 8, 2, 4},
-                                            {33, 40, 16, 1, 2},  // D of no packed kernel
+                                            {33, 40, 16, 1, 2},  // D without a packed kernel
                                             {1, 32, 16, 1, 2},
                                             {7, 64, 48, 3, 5},
                                             {65, 80, 32, 2, 3},
@@ -100,27 +100,27 @@ inline constexpr RouteCase kRouteCases[] = {{1, 16, 16},
                                             {2048, 256, 32, 7, 8, true, true},
                                             {2048, 256, 32, 0, 8, true, true}};
 
-struct ChooseCase {
+struct TopExpertsCase {
   int64_t tokens, experts, k;
   int64_t groups = 1, kept_groups = 1;
   bool biased = false;
   bool timed = false;
 };
-inline constexpr ChooseCase kChooseCases[] = {{1, 1, 1},
-                                              {7, 8, 2},
-                                              {7, 8, 8},
-                                              {65, 33, 5},
-                                              {33, 32, 4, 8, 3},
-                                              {33, 48, 6, 4, 2, true},
-                                              {9, 6, 2, 6, 2},  // groups of one
-                                              {130, 128, 8},
-                                              {65, 256, 8, 8, 4, true},
-                                              {20, 600, 40},
-                                              {2048, 32, 4, 1, 1, false, true},
-                                              {2048, 256, 8, 8, 4, true, true}};
+inline constexpr TopExpertsCase kTopExpertsCases[] = {{1, 1, 1},
+                                                      {7, 8, 2},
+                                                      {7, 8, 8},
+                                                      {65, 33, 5},
+                                                      {33, 32, 4, 8, 3},
+                                                      {33, 48, 6, 4, 2, true},
+                                                      {9, 6, 2, 6, 2},  // groups of one expert
+                                                      {130, 128, 8},
+                                                      {65, 256, 8, 8, 4, true},
+                                                      {20, 600, 40},
+                                                      {2048, 32, 4, 1, 1, false, true},
+                                                      {2048, 256, 8, 8, 4, true, true}};
 
 enum class Load {
-  kEven,     // experts drawn uniformly
+  kEven,     // experts sampled uniformly
   kOne,      // every assignment to the last expert
   kSparse,   // odd experts get no rows
   kDropped,  // every third assignment is -1
@@ -140,11 +140,11 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {33, 4, 16, 32, 16, Load::kSparse},
     {50, 2, 8, 96, 160, Load::kDropped},
     {20, 2, 8, 32, 32, Load::kNone},
-    {31, 2, 8, 40, 24},                  // D and F of no packed kernel
-    {31, 2, 8, 32, 24, Load::kDropped},  // F of no packed kernel
+    {31, 2, 8, 40, 24},                  // D and F without a packed kernel
+    {31, 2, 8, 32, 24, Load::kDropped},  // F without a packed kernel
     {40, 8, 128, 64, 32},
-    {1040, 1, 12, 32, 48},               // experts that two threads share and one does not
-    {9, 1, 8, 32, 1040, Load::kSparse},  // F above the kernel's block on the stack
+    {1040, 1, 12, 32, 48},               // some experts are split over two threads
+    {9, 1, 8, 32, 1040, Load::kSparse},  // large F
     {2048, 4, 32, 256, 160, Load::kEven, true}};
 
 struct CrossEntropyCase {

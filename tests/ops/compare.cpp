@@ -1,6 +1,7 @@
 #include "ops/compare.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -10,7 +11,7 @@
 namespace hero::test {
 namespace {
 
-// Before any test: LibTorch remembers whether it found CUDA when it was first asked.
+// Must run before any test: LibTorch caches whether CUDA is available.
 class CudaLibrary : public ::testing::Environment {
   void SetUp() override { load_cuda_library(); }
 };
@@ -26,18 +27,18 @@ at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
   return sum;
 }
 
-bool wants_gradient(const Operand& operand) { return operand.gradient && operand.role != Role::kFixed; }
+bool requires_gradient(const Operand& operand) { return operand.gradient && operand.role != Role::kFixed; }
 
 std::vector<at::Tensor> leaves_of(const std::vector<Operand>& operands, at::ScalarType type,
                                   at::DeviceType device) {
   std::vector<at::Tensor> leaves;
   for (const auto& operand : operands) {
-    const auto to = operand.role == Role::kFixed  ? operand.value.scalar_type()
-                    : operand.role == Role::kWide ? wide(type)
-                                                  : type;
+    const auto to = operand.role == Role::kFixed        ? operand.value.scalar_type()
+                    : operand.role == Role::kAccumulate ? wide(type)
+                                                        : type;
     auto leaf = operand.value.to(device, to, false, /*copy=*/true);
-    leaf.set_requires_grad(wants_gradient(operand));
-    if (wants_gradient(operand) && operand.role == Role::kWeight && type != wide(type)) {
+    leaf.set_requires_grad(requires_gradient(operand));
+    if (requires_gradient(operand) && operand.role == Role::kWeight && type != wide(type)) {
       torch::autograd::impl::materialize_autograd_meta(leaf)->set_grad_dtype(wide(type), leaf);
     }
     leaves.push_back(leaf);
@@ -45,7 +46,7 @@ std::vector<at::Tensor> leaves_of(const std::vector<Operand>& operands, at::Scal
   return leaves;
 }
 
-// From seeded gradients of all differentiable outputs.
+// Runs backward from seeded gradients of all differentiable outputs.
 void backward(const std::vector<at::Tensor>& outputs, uint64_t seed) {
   torch::autograd::variable_list roots, seeds;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -126,51 +127,51 @@ void check_deferred(const Function& f, const std::vector<Operand>& operands, at:
                     at::DeviceType device) {
   const auto want = leaves_of(operands, type, device), got = leaves_of(operands, type, device);
   step(f, want);
-  ops::WeightGradients queue;
+  ops::WeightGradientQueue queue;
   {
     const ops::DeferWeightGradients guard(&queue);
     step(f, got);
   }
-  size_t put_off = 0, done = 0;
+  size_t deferred = 0, done = 0;
   const auto check = [&](size_t i) {
     EXPECT_TRUE(same(got[i].grad(), want[i].grad())) << "gradient of operand " << i;
   };
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!wants_gradient(operands[i])) {
+    if (!requires_gradient(operands[i])) {
       EXPECT_FALSE(got[i].grad().defined()) << "operand " << i;
     } else if (operands[i].role == Role::kWeight) {
       EXPECT_FALSE(got[i].grad().defined()) << "operand " << i;
-      ++put_off;
+      ++deferred;
     } else {
       check(i);
     }
   }
-  EXPECT_EQ(queue.empty(), put_off == 0);
+  EXPECT_EQ(queue.empty(), deferred == 0);
   queue.run([&](const at::Tensor& weight) {
     for (size_t i = 0; i < got.size(); ++i)
       if (got[i].is_same(weight)) check(i);
     ++done;
   });
-  EXPECT_EQ(done, put_off);
+  EXPECT_EQ(done, deferred);
   EXPECT_TRUE(queue.empty());
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (wants_gradient(operands[i])) check(i);
+    if (requires_gradient(operands[i])) check(i);
   }
 }
 
-void check_differences(const Function& f, const std::vector<Operand>& operands) {
+void check_finite_differences(const Function& f, const std::vector<Operand>& operands) {
   const auto result = run(f, operands, at::kDouble);
   size_t wanted = 0;
   constexpr double kStep = 1e-5;
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!wants_gradient(operands[i])) continue;
+    if (!requires_gradient(operands[i])) continue;
     SCOPED_TRACE("operand " + std::to_string(i));
     const auto gradient = result.gradients[wanted++];
     ASSERT_TRUE(gradient.defined());
     std::vector<at::Tensor> values;
     for (const auto& operand : operands) values.push_back(operand.value.clone());
     for (size_t j = 0; j < operands.size(); ++j) {
-      if (wants_gradient(operands[j])) values[j].set_requires_grad(true);
+      if (requires_gradient(operands[j])) values[j].set_requires_grad(true);
     }
     auto differences = at::empty_like(gradient);
     at::NoGradGuard no_grad;
@@ -192,7 +193,7 @@ void check_differences(const Function& f, const std::vector<Operand>& operands) 
   }
 }
 
-void check_repeatable(const Function& f, const std::vector<Operand>& operands, at::ScalarType type) {
+void check_reproducible(const Function& f, const std::vector<Operand>& operands, at::ScalarType type) {
   const int before = at::get_num_threads();
   at::set_num_threads(1);
   const auto one = run(f, operands, type);
@@ -207,7 +208,7 @@ void check_repeatable(const Function& f, const std::vector<Operand>& operands, a
 }
 
 void DeviceTest::SetUp() {
-  if (device() == at::kCUDA && !load_cuda_library()) GTEST_SKIP() << cuda_obstacle();
+  if (device() == at::kCUDA && !load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
 }
 
 Tolerance DeviceTest::tolerance(Tolerance bf16) const {
@@ -224,7 +225,7 @@ void DeviceTest::check(const Function& f, const Function& want, const std::vecto
   }
   size_t wanted = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!wants_gradient(operands[i])) continue;
+    if (!requires_gradient(operands[i])) continue;
     const auto& gradient = got.gradients[wanted];
     ASSERT_TRUE(gradient.defined()) << "operand " << i;
     EXPECT_EQ(gradient.scalar_type(), operands[i].role == Role::kValue ? type() : wide(type()))

@@ -1,5 +1,5 @@
-// Loading the CUDA part: what is said without a GPU, and, where libhero_cuda.so was built, that it finds
-// every symbol it needs and brings its kernels, for which no GPU is needed.
+// Loading of the CUDA libraries: messages without a GPU, and, if libhero_cuda.so was built, that all its
+// symbols resolve and its kernels are registered, which needs no GPU.
 #include "ops/cuda_library.h"
 
 #include <ATen/Context.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string refusal(const std::string& wanted) {
+std::string device_error(const std::string& wanted) {
   try {
     choose_device(wanted, "train.device");
   } catch (const UserError& error) {
@@ -25,18 +25,19 @@ std::string refusal(const std::string& wanted) {
   return "";
 }
 
-TEST(CudaLibrary, ChoosesADevice) {
+TEST(CudaLibrary, ChoosesDevice) {
   EXPECT_EQ(choose_device("cpu", "train.device"), c10::Device(c10::kCPU));
-  EXPECT_EQ(refusal("gpu"), "train.device: found gpu, expected one of auto, cpu, cuda");
+  EXPECT_EQ(device_error("gpu"), "train.device: found gpu, expected one of auto, cpu, cuda");
   if (load_cuda_library()) {
     EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCUDA, 0));
     EXPECT_EQ(choose_device("cuda", "train.device"), c10::Device(c10::kCUDA, 0));
-    EXPECT_EQ(cuda_obstacle(), "");
+    EXPECT_EQ(cuda_unavailable_reason(), "");
   } else {
     EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCPU));
-    EXPECT_EQ(refusal("cuda"), "train.device: found cuda, expected auto or cpu here: " + cuda_obstacle());
-    EXPECT_NE(cuda_obstacle(), "");
-    EXPECT_EQ(cuda_obstacle().find('\n'), std::string::npos);
+    EXPECT_EQ(device_error("cuda"),
+              "train.device: found cuda, expected auto or cpu here: " + cuda_unavailable_reason());
+    EXPECT_NE(cuda_unavailable_reason(), "");
+    EXPECT_EQ(cuda_unavailable_reason().find('\n'), std::string::npos);
   }
 }
 

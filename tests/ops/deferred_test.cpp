@@ -1,5 +1,5 @@
-// The queue of weight gradients put off, on the operators that put them off, one after the other. Each
-// operator's own tests compare its gradients with those made at once.
+// The queue of deferred weight gradients, on a layer of all operators that support it. Each operator's own
+// tests compare deferred with immediate gradients.
 #include "ops/deferred.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -24,7 +24,7 @@ std::vector<Operand> operands() {
           {integers(0, kExperts / 2, {kTokens, 2}, 6), Role::kFixed}};
 }
 
-// A layer: its weights are operands 1 to 4. Half of the experts get no rows.
+// A layer whose weights are operands 1 to 4. Half of the experts get no rows.
 std::vector<at::Tensor> layer(const std::vector<at::Tensor>& in) {
   const auto x = ops::linear(in[0], in[1]);
   const auto routed = ops::route(x, in[2], std::nullopt, {});
@@ -48,7 +48,7 @@ TEST(Deferred, GradientsOfALayer) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) check_deferred(layer, operands(), type);
 }
 
-TEST(Deferred, FrozenWeightsGetNone) {
+TEST(Deferred, FrozenWeightsGetNoGradient) {
   for (const auto type : {at::kBFloat16, at::kDouble}) {
     for (const auto& frozen : std::vector<std::vector<size_t>>{{1}, {2}, {3}, {4}, {3, 4}, {1, 2, 3, 4}}) {
       auto some = operands();
@@ -60,7 +60,7 @@ TEST(Deferred, FrozenWeightsGetNone) {
 
 TEST(Deferred, MicroBatchesInAnyOrder) {
   const auto want = fp64_leaves(), got = fp64_leaves();
-  std::vector<ops::WeightGradients> queues(3);
+  std::vector<ops::WeightGradientQueue> queues(3);
   for (size_t i = 0; i < queues.size(); ++i) {
     const double scale = 1.0 + 0.3 * static_cast<double>(i);
     loss(want, scale).backward();
@@ -75,9 +75,9 @@ TEST(Deferred, MicroBatchesInAnyOrder) {
   for (size_t i = 1; i <= 4; ++i) EXPECT_TRUE(close(got[i].grad(), want[i].grad(), {1e-12, 1e-12}));
 }
 
-TEST(Deferred, EachRunSaysOnceThatAWeightIsDone) {
+TEST(Deferred, RunReportsEachWeightOnce) {
   const auto leaves = fp64_leaves();
-  ops::WeightGradients queue;
+  ops::WeightGradientQueue queue;
   const ops::DeferWeightGradients guard(&queue);
   std::map<const void*, at::Tensor> seen;
   for (int run = 0; run < 2; ++run) {
@@ -90,11 +90,11 @@ TEST(Deferred, EachRunSaysOnceThatAWeightIsDone) {
     ASSERT_EQ(seen.size(), 4u);
     for (size_t i = 1; i <= 4; ++i)
       EXPECT_TRUE(same(leaves[i].grad(), seen.at(leaves[i].unsafeGetTensorImpl())));
-    queue.run([](const at::Tensor&) { FAIL() << "nothing was put off"; });
+    queue.run([](const at::Tensor&) { FAIL() << "nothing was deferred"; });
   }
 }
 
-TEST(Deferred, WeightsThatAreNoLeavesGetTheirsAtOnce) {
+TEST(Deferred, NonLeafWeightsAreNotDeferred) {
   const auto of_views = [](const std::vector<at::Tensor>& in) {
     auto views = in;
     for (size_t i = 1; i <= 4; ++i) views[i] = in[i].slice(0, 0);
@@ -103,7 +103,7 @@ TEST(Deferred, WeightsThatAreNoLeavesGetTheirsAtOnce) {
   for (const bool deferred : {false, true}) {
     const auto want = fp64_leaves(), got = fp64_leaves();
     layer(want)[0].sum().backward();
-    ops::WeightGradients queue;
+    ops::WeightGradientQueue queue;
     const ops::DeferWeightGradients guard(deferred ? &queue : nullptr);
     of_views(got)[0].sum().backward();
     EXPECT_TRUE(queue.empty());
@@ -111,11 +111,11 @@ TEST(Deferred, WeightsThatAreNoLeavesGetTheirsAtOnce) {
   }
 }
 
-// What counts is the thread and the time of the forward pass.
-TEST(Deferred, AQueueIsFoundFromAnyThread) {
+// The queue is determined by the thread and time of the forward pass.
+TEST(Deferred, BackwardFindsQueueFromAnyThread) {
   const auto want = fp64_leaves(), got = fp64_leaves();
   loss(want, 1.0).backward();
-  ops::WeightGradients queue, other;
+  ops::WeightGradientQueue queue, other;
   at::Tensor out, inner, unguarded;
   {
     const ops::DeferWeightGradients guard(&queue);
@@ -142,9 +142,9 @@ TEST(Deferred, AQueueIsFoundFromAnyThread) {
   EXPECT_FALSE(at::equal(got[1].grad(), want[1].grad()));
 }
 
-TEST(Deferred, AQueueKeepsNoGraphAlive) {
+TEST(Deferred, QueueDoesNotKeepGraphAlive) {
   auto leaves = fp64_leaves();
-  ops::WeightGradients queue;
+  ops::WeightGradientQueue queue;
   std::weak_ptr<torch::autograd::Node> before;
   {
     const ops::DeferWeightGradients guard(&queue);
@@ -157,10 +157,10 @@ TEST(Deferred, AQueueKeepsNoGraphAlive) {
   EXPECT_TRUE(before.expired());
 }
 
-TEST(Deferred, OnlyTheGradientsAskedForAreMade) {
+TEST(Deferred, ComputesOnlyRequestedGradients) {
   const auto leaves = fp64_leaves();
   const auto x = leaves[0].set_requires_grad(true);
-  ops::WeightGradients queue;
+  ops::WeightGradientQueue queue;
   const ops::DeferWeightGradients guard(&queue);
   EXPECT_TRUE(torch::autograd::grad({loss(leaves, 1.0)}, {x})[0].defined());
   EXPECT_TRUE(queue.empty());

@@ -3,13 +3,13 @@
 #include "ops/assignments.h"
 #include "ops/count.h"
 #include "ops/ops.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::test {
 namespace {
 
-// What plan() promises, by going over the experts one by one.
-ops::Plan counted(const at::Tensor& ids, int64_t experts) {
+// Expected result of plan(), computed expert by expert.
+ops::Plan expected_plan(const at::Tensor& ids, int64_t experts) {
   const int64_t k = ids.size(1);
   std::vector<int64_t> counts, offsets = {0}, token, row(ids.numel(), -1);
   for (int64_t e = 0; e < experts; ++e) {
@@ -25,7 +25,8 @@ ops::Plan counted(const at::Tensor& ids, int64_t experts) {
           at::tensor(row, at::kLong).view_as(ids)};
 }
 
-at::Tensor one_hot_rows(const at::Tensor& row, int64_t rows) {  // [T, K] -> [T, K, N], zeros where dropped
+at::Tensor one_hot_rows(const at::Tensor& row,
+                        int64_t rows) {  // [T, K] -> [T, K, N], zeros for dropped assignments
   return at::one_hot(row + 1, rows + 1).slice(-1, 1).to(at::kDouble);
 }
 
@@ -37,13 +38,13 @@ TEST_P(DispatchTest, Counts) {
     SCOPED_TRACE(name(c));
     const auto ids = ids_of(c);
     const auto got = ops::count_assignments(ids.view({1, -1}).to(device()), c.experts);
-    EXPECT_TRUE(same(got[0].cpu(), counted(ids, c.experts).counts));
+    EXPECT_TRUE(same(got[0].cpu(), expected_plan(ids, c.experts).counts));
   }
   const auto ids = integers(-1, 5, {3, 700}, 9);
   const auto got = ops::count_assignments(ids.to(device()), 5);
   for (int64_t g = 0; g < 3; ++g)
-    EXPECT_TRUE(same(got[g].cpu(), counted(ids[g].unsqueeze(1), 5).counts)) << g;
-  EXPECT_TRUE(same(ops::count_assignments_plain(ids, 5), got.cpu()));
+    EXPECT_TRUE(same(got[g].cpu(), expected_plan(ids[g].unsqueeze(1), 5).counts)) << g;
+  EXPECT_TRUE(same(ops::count_assignments_reference(ids, 5), got.cpu()));
   EXPECT_TRUE(same(ops::count_assignments(at::empty({2, 0}, ids.options()).to(device()), 5).cpu(),
                    at::zeros({2, 5}, at::kLong)));
 }
@@ -52,9 +53,9 @@ TEST_P(DispatchTest, ValuesOfThePlan) {
   for (const auto& c : kExpertsCases) {
     SCOPED_TRACE(name(c));
     const auto ids = ids_of(c);
-    const auto want = counted(ids, c.experts);
+    const auto want = expected_plan(ids, c.experts);
     const auto plan = ops::plan(ids.to(device()), c.experts);
-    const auto [counts, offsets, token, row] = ops::plan_plain(ids.to(device()), c.experts);
+    const auto [counts, offsets, token, row] = ops::plan_reference(ids.to(device()), c.experts);
     for (const auto& got : {plan, ops::Plan{counts, offsets, token, row}}) {
       const int64_t used = want.token.size(0);
       EXPECT_TRUE(same(got.counts.cpu(), want.counts));
@@ -72,16 +73,16 @@ TEST_P(DispatchTest, ValuesAndGradientsOfPermute) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
     const auto permute = [&](const std::vector<at::Tensor>& in) {
-      // Without the unused rows that a plan on CUDA ends with.
+      // Without the padding rows at the end of a plan on CUDA.
       const auto used = in[1].ge(0).sum().item<int64_t>();
       return std::vector{ops::permute(in[0], ops::plan(in[1], c.experts)).slice(0, 0, used)};
     };
     const auto want = [&](const std::vector<at::Tensor>& in) {
-      const auto plan = counted(in[1].cpu(), c.experts);
+      const auto plan = expected_plan(in[1].cpu(), c.experts);
       const auto choose = at::one_hot(plan.token, c.tokens).to(in[0].device(), at::kDouble);
       return std::vector{at::mm(choose, in[0])};
     };
-    // A copy: exact. Its gradient sums the rows of a token.
+    // The copy is exact; its gradient sums the rows of a token.
     check(permute, want, {{normal({c.tokens, c.width}, 1)}, {ids_of(c), Role::kFixed}}, {{0, 0}},
           {kRoundedOnce});
   }
@@ -92,25 +93,25 @@ TEST_P(DispatchTest, ValuesAndGradientsOfCombine) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
     const auto ids = ids_of(c);
-    const auto rows = device() == at::kCUDA ? ids.numel() : counted(ids, c.experts).token.size(0);
+    const auto rows = device() == at::kCUDA ? ids.numel() : expected_plan(ids, c.experts).token.size(0);
     const auto combine = [&](const std::vector<at::Tensor>& in) {
       return std::vector{
           ops::combine(in[0], in[1], ops::plan(in[2], c.experts), in.size() > 3 ? in[3] : at::Tensor())};
     };
     const auto want = [&](const std::vector<at::Tensor>& in) {
-      const auto row = counted(in[2].cpu(), c.experts).row.to(in[0].device());
+      const auto row = expected_plan(in[2].cpu(), c.experts).row.to(in[0].device());
       const auto sum = at::einsum("tk,tkn,nd->td", {in[1], one_hot_rows(row, rows), in[0]});
       return std::vector{in.size() > 3 ? sum + in[3] : sum};
     };
     std::vector<Operand> operands = {
-        {normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kWide}, {ids, Role::kFixed}};
+        {normal({rows, c.width}, 1)}, {normal({c.tokens, c.k}, 2), Role::kAccumulate}, {ids, Role::kFixed}};
     check(combine, want, operands, {kRoundedOnce}, {kRoundedOnce, kFp32});
     operands.push_back({normal({c.tokens, c.width}, 3)});
     check(combine, want, operands, {kRoundedOnce}, {kRoundedOnce, kFp32, {0, 0}});
   }
 }
 
-// From ids to the tokens' outputs and back: what a plan on CUDA ends with leaves no trace.
+// A full layer, forward and backward: padding rows of a plan on CUDA have no effect.
 TEST_P(DispatchTest, ValuesAndGradientsOfALayer) {
   for (const auto& c : kExpertsCases) {
     if (c.timed) continue;
@@ -133,7 +134,7 @@ TEST_P(DispatchTest, ValuesAndGradientsOfALayer) {
           {{normal({c.tokens, c.width}, 1)},
            {normal({c.experts, 2 * c.inner, c.width}, 2, scale(c.width)), Role::kWeight},
            {normal({c.experts, c.width, c.inner}, 3, scale(c.inner)), Role::kWeight},
-           {normal({c.tokens, c.k}, 5), Role::kWide},
+           {normal({c.tokens, c.k}, 5), Role::kAccumulate},
            {ids_of(c), Role::kFixed}},
           {kLayer}, {kLayer, kLayer, kLayer, kLayer});
   }
@@ -155,32 +156,33 @@ TEST(Dispatch, DroppedAssignmentsGiveExactZeros) {
   }
 }
 
-TEST(Dispatch, GradientsAgreeWithDifferences) {
+TEST(Dispatch, GradientsMatchFiniteDifferences) {
   const auto ids = at::tensor({0, 1, -1, 0, 2, -1, 0, 2}, at::kLong).view({4, 2});
-  const auto there_and_back = [](const std::vector<at::Tensor>& in) {
+  const auto permute_and_combine = [](const std::vector<at::Tensor>& in) {
     const auto plan = ops::plan(in[2], 3);
     return std::vector{ops::combine(ops::permute(in[0], plan).square(), in[1], plan, in[0])};
   };
-  check_differences(there_and_back,
-                    {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kWide}, {ids, Role::kFixed}});
+  check_finite_differences(
+      permute_and_combine,
+      {{normal({4, 3}, 1)}, {normal({4, 2}, 2), Role::kAccumulate}, {ids, Role::kFixed}});
 }
 
-TEST(Dispatch, RepeatsBitForBitOnAnyThreads) {
+TEST(Dispatch, BitwiseReproducibleForAnyThreadCount) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     const ExpertsCase c{300, 4, 16, 48, 16, Load::kDropped};
-    const auto there_and_back = [&](const std::vector<at::Tensor>& in) {
+    const auto permute_and_combine = [&](const std::vector<at::Tensor>& in) {
       const auto plan = ops::plan(in[2], c.experts);
       return std::vector{ops::combine(ops::permute(in[0], plan), in[1], plan, in[0])};
     };
-    check_repeatable(there_and_back,
-                     {{normal({c.tokens, c.width}, 1)},
-                      {normal({c.tokens, c.k}, 2), Role::kWide},
-                      {ids_of(c), Role::kFixed}},
-                     type);
+    check_reproducible(permute_and_combine,
+                       {{normal({c.tokens, c.width}, 1)},
+                        {normal({c.tokens, c.k}, 2), Role::kAccumulate},
+                        {ids_of(c), Role::kFixed}},
+                       type);
   }
 }
 
-TEST(Dispatch, ErrorsNameWhatWasExpected) {
+TEST(Dispatch, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { ops::count_assignments(at::zeros({3}, at::kLong), 4); }),
             "count_assignments: ids must be int64 [G, N], got Long [3]");
   EXPECT_EQ(error_of([] { ops::count_assignments(at::full({1, 3}, 4, at::kLong), 4); }),

@@ -23,7 +23,7 @@ Function experts(const ExpertsCase& c) {
   };
 }
 
-// Every expert on its own rows, put in order.
+// Each expert on its rows, concatenated.
 std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   std::vector<at::Tensor> parts;
   int64_t first = 0;
@@ -36,8 +36,8 @@ std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
   return {at::cat(parts)};
 }
 
-// Up to four roundings lie between the operands and a gradient: gate and up, their product, its gradient,
-// that of gate and up. The product's large values carry whole sums.
+// A gradient accumulates up to four roundings: gate and up, their product, its gradient, and that of gate and
+// up. Large products dominate some sums.
 constexpr Tolerance kChained{1.01 * kBf16Rounding, 20 * kBf16Rounding, 1.25 * kBf16Rounding};
 
 using ExpertsTest = DeviceTest;
@@ -59,7 +59,7 @@ TEST_P(ExpertsTest, ValuesOfDeferredGradients) {
   }
 }
 
-TEST(Experts, ThoseWithoutRowsGetExactlyZero) {
+TEST(Experts, ExpertsWithoutRowsGetZeroGradients) {
   for (const auto& c : kExpertsCases) {
     SCOPED_TRACE(name(c));
     const auto idle = ops::plan(ids_of(c), c.experts).counts.eq(0);
@@ -75,20 +75,20 @@ TEST(Experts, ThoseWithoutRowsGetExactlyZero) {
   }
 }
 
-TEST(Experts, GradientsAgreeWithDifferences) {
+TEST(Experts, GradientsMatchFiniteDifferences) {
   const ExpertsCase c{4, 2, 3, 4, 2};
-  check_differences(experts(c), operands_of(c));
+  check_finite_differences(experts(c), operands_of(c));
 }
 
-TEST(Experts, RepeatBitForBitOnAnyThreads) {
-  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
+TEST(Experts, BitwiseReproducibleForAnyThreadCount) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : kExpertsCases) {
     SCOPED_TRACE(name(c));
-    if (c.width % 16 == 0 && c.inner % 16 == 0) check_repeatable(experts(c), operands_of(c), at::kBFloat16);
+    if (c.width % 16 == 0 && c.inner % 16 == 0) check_reproducible(experts(c), operands_of(c), at::kBFloat16);
   }
 }
 
-TEST(Experts, ARowDoesNotDependOnItsNeighbours) {
+TEST(Experts, RowsAreIndependent) {
   const ExpertsCase c{130, 1, 8, 80, 48, Load::kOne};
   const auto operands = operands_of(c);
   const auto all = run(experts(c), operands, at::kBFloat16);
@@ -100,7 +100,7 @@ TEST(Experts, ARowDoesNotDependOnItsNeighbours) {
   EXPECT_TRUE(same(other.gradients[0].slice(0, 0, 64), all.gradients[0].slice(0, 0, 64)));
 }
 
-TEST(Experts, ErrorsNameWhatWasExpected) {
+TEST(Experts, RejectsInvalidArguments) {
   const auto plan = ops::plan(at::zeros({3, 1}, at::kLong), 4);
   const auto x = at::zeros({3, 8}), down = at::zeros({4, 8, 6}), gate_up = at::zeros({4, 12, 8});
   EXPECT_EQ(error_of([&] { ops::experts(x, at::zeros({4, 12, 7}), down, plan); }),

@@ -1,3 +1,5 @@
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 
 #include "ops/cases.h"
@@ -34,13 +36,13 @@ TEST_P(LinearCrossEntropyTest, ValuesAndGradients) {
   for (const auto& c : kCrossEntropyCases) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width << " V " << c.vocabulary);
-    // dx is rounded once when it is made and once when it is scaled.
+    // dx is rounded once when computed and once when scaled.
     check(loss, expected, operands_of(c), {kFp32},
           {{2.02 * kBf16Rounding, 8 * kBf16Rounding, 1.5 * kBf16Rounding}, kRoundedFactors});
   }
 }
 
-TEST(LinearCrossEntropy, IgnoredTokensGetExactlyZero) {
+TEST(LinearCrossEntropy, IgnoredTokensGetZeroGradients) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     const auto operands = operands_of({65, 64, 272, true});
     const auto dx = run(loss, operands, type).gradients[0];
@@ -64,14 +66,14 @@ TEST(LinearCrossEntropy, StaysFiniteWithLargeLogits) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     const auto got = run(loss, operands, type), want = run(expected, operands, at::kDouble);
     EXPECT_TRUE(close(got.outputs[0], want.outputs[0], kFp32));
-    // A logit of 1e4 is known to 1e-3 in fp32, its exponential to as much.
+    // In fp32 a logit of 1e4 has an absolute error of 1e-3, so its exponential has a relative error of 1e-3.
     EXPECT_TRUE(close(got.gradients[0], want.gradients[0], {4 * kBf16Rounding, 4 * kBf16Rounding}));
     EXPECT_TRUE(close(got.gradients[1], want.gradients[1], {4 * kBf16Rounding, 4 * kBf16Rounding}));
   }
 }
 
-// Training stops at a loss that is no number, so none may be lost on the way.
-TEST(LinearCrossEntropy, NaNReachesTheLoss) {
+// Training stops at a NaN loss, so NaN must propagate.
+TEST(LinearCrossEntropy, PropagatesNan) {
   for (const auto type : {at::kBFloat16, at::kFloat}) {
     auto x = normal({65, 64}, 1).to(type);
     const auto good = x.clone(), w = normal({272, 64}, 2).to(type);
@@ -83,7 +85,7 @@ TEST(LinearCrossEntropy, NaNReachesTheLoss) {
   }
 }
 
-TEST(LinearCrossEntropy, LossIsTheSameWithoutGradients) {
+TEST(LinearCrossEntropy, SameLossWithoutGradients) {
   for (const auto type : {at::kBFloat16, at::kFloat}) {
     const auto operands = operands_of({65, 64, 272, true});
     const auto x = operands[0].value.to(type), w = operands[1].value.to(type);
@@ -94,18 +96,18 @@ TEST(LinearCrossEntropy, LossIsTheSameWithoutGradients) {
   }
 }
 
-TEST(LinearCrossEntropy, GradientsAgreeWithDifferences) {
-  check_differences(loss, operands_of({5, 4, 6, true}));
+TEST(LinearCrossEntropy, GradientsMatchFiniteDifferences) {
+  check_finite_differences(loss, operands_of({5, 4, 6, true}));
 }
 
-TEST(LinearCrossEntropy, RepeatsBitForBitOnAnyThreads) {
-  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
+TEST(LinearCrossEntropy, BitwiseReproducibleForAnyThreadCount) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : kCrossEntropyCases) {
-    if (c.width % 16 == 0 && c.vocabulary % 16 == 0) check_repeatable(loss, operands_of(c), at::kBFloat16);
+    if (c.width % 16 == 0 && c.vocabulary % 16 == 0) check_reproducible(loss, operands_of(c), at::kBFloat16);
   }
 }
 
-TEST(LinearCrossEntropy, ErrorsNameWhatWasExpected) {
+TEST(LinearCrossEntropy, RejectsInvalidArguments) {
   const auto x = at::zeros({4, 32}, at::kBFloat16), w = at::zeros({16, 32}, at::kBFloat16);
   EXPECT_EQ(error_of([&] { ops::linear_cross_entropy(x, at::zeros({16, 8}), at::zeros({4}, at::kLong)); }),
             "linear_cross_entropy: w must be [V, 32], got [16, 8]");

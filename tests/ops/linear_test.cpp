@@ -24,8 +24,7 @@ TEST_P(LinearTest, ValuesAndGradients) {
   }
 }
 
-// A slice of the last dimension keeps the rows of the wider tensor apart, also after its leading dimensions
-// are merged.
+// A slice of the last dimension is strided, also after merging its leading dimensions.
 TEST_P(LinearTest, ValuesOfStridedInputs) {
   const auto slice = [](const at::Tensor& t) { return t.slice(-1, 16, 48); };
   const auto transposed = [](const at::Tensor& t) { return t.transpose(0, 1).slice(-1, 0, 32); };
@@ -50,28 +49,28 @@ TEST_P(LinearTest, ValuesOfDeferredGradients) {
   }
 }
 
-TEST(Linear, GradientsAgreeWithDifferences) { check_differences(linear, operands_of({3, 5, 4})); }
+TEST(Linear, GradientsMatchFiniteDifferences) { check_finite_differences(linear, operands_of({3, 5, 4})); }
 
-TEST(Linear, RepeatsBitForBitOnAnyThreads) {
-  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
+TEST(Linear, BitwiseReproducibleForAnyThreadCount) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : kLinearCases) {
-    if (c.in % 16 == 0 && c.out % 16 == 0) check_repeatable(linear, operands_of(c), at::kBFloat16);
+    if (c.in % 16 == 0 && c.out % 16 == 0) check_reproducible(linear, operands_of(c), at::kBFloat16);
   }
 }
 
-TEST(Linear, NoRowsGiveAZeroGradient) {
+TEST(Linear, EmptyInputGivesZeroWeightGradient) {
   const auto result =
       run(linear, {{normal({0, 32}, 1)}, {normal({48, 32}, 2), Role::kWeight}}, at::kBFloat16);
   EXPECT_EQ(result.outputs[0].sizes(), (std::vector<int64_t>{0, 48}));
   EXPECT_TRUE(same(result.gradients[1], at::zeros({48, 32})));
 }
 
-TEST(Linear, GradientOfAWeightIsSummedInFp32) {
+TEST(Linear, WeightGradientIsFp32) {
   const auto dw = run(linear, operands_of({5, 16, 16}), at::kBFloat16).gradients[1];
-  EXPECT_FALSE(at::equal(dw, dw.to(at::kBFloat16).to(at::kFloat))) << "rounded to bf16 on its way";
+  EXPECT_FALSE(at::equal(dw, dw.to(at::kBFloat16).to(at::kFloat))) << "rounded to bf16";
 }
 
-TEST(Linear, ErrorsNameWhatWasExpected) {
+TEST(Linear, RejectsInvalidArguments) {
   const auto x = at::zeros({4, 32}), w = at::zeros({8, 16});
   EXPECT_EQ(error_of([&] { ops::linear(x, w); }),
             "linear: w must be [O, I] with I = 32 as in x [4, 32], got [8, 16]");

@@ -18,15 +18,15 @@ std::string name(const RouteCase& c) {
 
 int64_t first_visible(const RouteCase& c) { return c.slots - 1 - c.visible; }
 
-// x, W, the buffer [T, slots*E] and its squares [T, slots]. The last slot is the router's own, those before
-// it are visible.
+// x, W, the buffer [T, slots*E] and its sums of squares [T, slots]. The last slot belongs to this router,
+// those before it are visible.
 std::vector<Operand> operands_of(const RouteCase& c) {
   const double scale = 1 / std::sqrt(static_cast<double>(c.width + c.visible * c.experts));
   const auto probs = normal({c.tokens, c.slots, c.experts}, 3).softmax(-1).to(at::kBFloat16).to(at::kDouble);
   return {{normal({c.tokens, c.width}, 1)},
           {normal({c.experts, c.width + c.visible * c.experts}, 2, scale), Role::kWeight},
           {probs.flatten(1), Role::kValue, false},
-          {probs.square().sum(-1), Role::kWide, false}};
+          {probs.square().sum(-1), Role::kAccumulate, false}};
 }
 
 std::optional<ops::VisibleHistory> history_of(const RouteCase& c, const at::Tensor& buffer,
@@ -57,7 +57,7 @@ Function route(const RouteCase& c) {
   };
 }
 
-// The paper's equations; `detach`: rho carries no gradient.
+// The paper's equations; `detach`: no gradient through rho.
 ops::RouteOutput paper(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& h,
                        bool scale, bool detach) {
   const auto z_o = at::mm(x, w.slice(1, 0, x.size(1)).t());
@@ -84,7 +84,7 @@ Function expected(const RouteCase& c) {
 }
 
 const std::vector<Tolerance> kOutputs(
-    7, kFp32);  // fp32 in bf16 runs too: products of bf16 numbers are exact there
+    7, kFp32);  // fp32 also in bf16 runs: products of bf16 elements are exact in fp32
 
 using RouteTest = DeviceTest;
 HERO_ON_DEVICES(RouteTest);
@@ -122,8 +122,8 @@ TEST_P(RouteTest, ValuesAndGradientsThroughHistory) {
   }
 }
 
-TEST(Route, GradientsThroughHistoryAgreeWithDifferences) {
-  check_differences(
+TEST(Route, GradientsThroughHistoryMatchFiniteDifferences) {
+  check_finite_differences(
       [](const std::vector<at::Tensor>& in) {
         return flat(ops::route_through(in[0], in[1], {in[2], in[3]}, kDepth, kEps, true));
       },
@@ -133,25 +133,25 @@ TEST(Route, GradientsThroughHistoryAgreeWithDifferences) {
        {normal({3, 3}, 4).softmax(1)}});
 }
 
-// The gradient that flows through rho is left out, so differences are taken in W alone, where there is none,
-// and in x of a router that sees nothing.
-TEST(Route, GradientsAgreeWithDifferences) {
-  const RouteCase seeing{3, 4, 3, 2, 4}, blind{3, 4, 3};
-  auto operands = operands_of(seeing);
+// Gradients through rho are detached, so finite differences apply only to W, and to x of a router without
+// history.
+TEST(Route, GradientsMatchFiniteDifferences) {
+  const RouteCase with_history{3, 4, 3, 2, 4}, without_history{3, 4, 3};
+  auto operands = operands_of(with_history);
   operands[0].gradient = false;
-  check_differences(route(seeing), operands);
-  check_differences(route(blind), operands_of(blind));
+  check_finite_differences(route(with_history), operands);
+  check_finite_differences(route(without_history), operands_of(without_history));
 }
 
-TEST(Route, RepeatsBitForBitOnAnyThreads) {
-  if (!cpu::suits_gemm(16)) GTEST_SKIP() << "nothing is fused here";
+TEST(Route, BitwiseReproducibleForAnyThreadCount) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : kRouteCases) {
     SCOPED_TRACE(name(c));
-    if (c.width % 16 == 0 && c.experts % 16 == 0) check_repeatable(route(c), operands_of(c), at::kBFloat16);
+    if (c.width % 16 == 0 && c.experts % 16 == 0) check_reproducible(route(c), operands_of(c), at::kBFloat16);
   }
 }
 
-TEST(Route, WritesItsSlotAndNothingElse) {
+TEST(Route, WritesOnlyItsSlot) {
   for (const auto& c : kRouteCases) {
     if (c.slots == 0) continue;
     SCOPED_TRACE(name(c));
@@ -178,16 +178,16 @@ TEST(Route, WritesItsSlotAndNothingElse) {
       const auto again = ops::route(x, w, history_of(c, buffer, squares), slot);
       EXPECT_TRUE(same(buffer, written));
       EXPECT_TRUE(same(squares, written_squares));
-      const auto unread = ops::route(x, w, history_of(c, buffer, squares), {});
+      const auto unstored = ops::route(x, w, history_of(c, buffer, squares), {});
       EXPECT_TRUE(same(again.logits, out.logits));
-      EXPECT_TRUE(same(unread.logits, out.logits));
-      EXPECT_TRUE(same(unread.probs, out.probs));
-      EXPECT_TRUE(same(unread.stats, out.stats));
+      EXPECT_TRUE(same(unstored.logits, out.logits));
+      EXPECT_TRUE(same(unstored.probs, out.probs));
+      EXPECT_TRUE(same(unstored.stats, out.stats));
     }
   }
 }
 
-// Later layers write into the buffer of which earlier ones keep views for their backward passes.
+// Later layers write to the buffer while earlier layers hold views of it for backward.
 TEST(Route, LayersShareABuffer) {
   const int64_t layers = 4, e = 16, d = 32, t = 9;
   auto buffer = at::zeros({t, (layers - 1) * e}, at::kBFloat16),
@@ -231,7 +231,7 @@ TEST(Route, HistoryGetsNoGradient) {
   }
 }
 
-TEST(Route, ZeroResidualWeightsGiveTheBaseline) {
+TEST(Route, ZeroHistoryWeightsMatchBaseline) {
   for (const auto& c : kRouteCases) {
     if (c.visible == 0) continue;
     SCOPED_TRACE(name(c));
@@ -249,7 +249,7 @@ TEST(Route, ZeroResidualWeightsGiveTheBaseline) {
   }
 }
 
-// Large logits leave a softmax of one and zeros, not of infinities.
+// Softmax of large logits gives one and zeros, not NaN.
 TEST(Route, StaysFiniteWithLargeLogits) {
   for (const auto type : {at::kBFloat16, at::kFloat}) {
     const auto x = normal({9, 32}, 1, 100.0).to(type).set_requires_grad(true),
@@ -262,7 +262,7 @@ TEST(Route, StaysFiniteWithLargeLogits) {
   }
 }
 
-TEST(Route, ErrorsNameWhatWasExpected) {
+TEST(Route, RejectsInvalidArguments) {
   const auto x = at::zeros({4, 32}), w = at::zeros({16, 32}), h = at::zeros({4, 24}), s = at::zeros({4, 1});
   EXPECT_EQ(error_of([&] { ops::route(x, at::zeros({16, 48}), std::nullopt, {}); }),
             "route: weight must be [E, D+M*E] = [16, 32], got [16, 48]");

@@ -1,4 +1,4 @@
-// Operators on rows: rms_norm and that of a sum, swiglu, rope, embedding.
+// Row-wise operators: rms_norm, add_rms_norm, swiglu, rope, norm_rope, embedding.
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
@@ -42,17 +42,19 @@ TEST_P(RmsNormTest, ValuesAndGradients) {
         {kRoundedOnce}, {kRoundedOnce, kFp32});
 }
 
-TEST(RmsNorm, GradientsAgreeWithDifferences) { check_differences(rms_norm, rms_norm_operands({4, 6})); }
+TEST(RmsNorm, GradientsMatchFiniteDifferences) {
+  check_finite_differences(rms_norm, rms_norm_operands({4, 6}));
+}
 
-TEST(RmsNorm, RepeatsBitForBitOnAnyThreads) {
+TEST(RmsNorm, BitwiseReproducibleForAnyThreadCount) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
-    check_repeatable(rms_norm, rms_norm_operands({300, 48}), type);
-    check_repeatable(rms_norm, rms_norm_operands({1200, 4100}),
-                     type);  // enough strips that their sum is split too
+    check_reproducible(rms_norm, rms_norm_operands({300, 48}), type);
+    check_reproducible(rms_norm, rms_norm_operands({1200, 4100}),
+                       type);  // enough strips to also split the sum over strips
   }
 }
 
-TEST(RmsNorm, ErrorsNameWhatWasExpected) {
+TEST(RmsNorm, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { ops::rms_norm(at::zeros({4, 32}), at::zeros({16}), kEps); }),
             "rms_norm: w must be [D] = [32], got [16]");
 }
@@ -99,7 +101,7 @@ TEST_P(AddRmsNormTest, ValuesAndGradients) {
         {{0, 0}, kRoundedOnce}, {kRoundedOnce, kFp32, kRoundedOnce});
 }
 
-TEST_P(AddRmsNormTest, IsTheNormOfTheRoundedSum) {
+TEST_P(AddRmsNormTest, NormalizesTheRoundedSum) {
   const auto options = [&](const at::Tensor& t) { return t.to(device(), type()); };
   const auto x = options(normal({33, 80}, 1)), update = options(normal({33, 80}, 2)),
              w = options(normal({80}, 3));
@@ -108,21 +110,21 @@ TEST_P(AddRmsNormTest, IsTheNormOfTheRoundedSum) {
   EXPECT_TRUE(same(normed, ops::rms_norm(x + update, w, kEps)));
 }
 
-TEST(AddRmsNorm, GradientsAgreeWithDifferences) {
-  check_differences(add_rms_norm, add_rms_norm_operands({4, 6}));
+TEST(AddRmsNorm, GradientsMatchFiniteDifferences) {
+  check_finite_differences(add_rms_norm, add_rms_norm_operands({4, 6}));
 }
 
-TEST(AddRmsNorm, RepeatsBitForBitOnAnyThreads) {
+TEST(AddRmsNorm, BitwiseReproducibleForAnyThreadCount) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble})
-    check_repeatable(add_rms_norm, add_rms_norm_operands({300, 48}), type);
+    check_reproducible(add_rms_norm, add_rms_norm_operands({300, 48}), type);
 }
 
-TEST(AddRmsNorm, ErrorsNameWhatWasExpected) {
+TEST(AddRmsNorm, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { ops::add_rms_norm(at::zeros({4, 32}), {}, at::zeros({16}), kEps); }),
             "add_rms_norm: w must be [D] = [32], got [16]");
   EXPECT_EQ(
       error_of([] { ops::add_rms_norm(at::zeros({4, 32}), at::zeros({2, 32}), at::zeros({32}), kEps); }),
-      "add_rms_norm: the update must be like x, Float [4, 32], got Float [2, 32]");
+      "add_rms_norm: update must have the type and shape of x, Float [4, 32], got Float [2, 32]");
 }
 
 using SwigluTest = DeviceTest;
@@ -140,19 +142,19 @@ TEST_P(SwigluTest, ValuesAndGradients) {
   check(view(swiglu), view(expected_swiglu), {{normal({3, 7, 80}, 1)}}, {kRoundedOnce}, {kRoundedOnce});
 }
 
-TEST(Swiglu, GradientsAgreeWithDifferences) { check_differences(swiglu, {{normal({3, 8}, 1)}}); }
+TEST(Swiglu, GradientsMatchFiniteDifferences) { check_finite_differences(swiglu, {{normal({3, 8}, 1)}}); }
 
-TEST(Swiglu, StaysFiniteWhereTheGateSaturates) {
+TEST(Swiglu, StaysFiniteWhenGateSaturates) {
   const auto gate = at::tensor({-1e4, -88.0, -87.0, 0.0, 88.0, 1e4}).to(at::kBFloat16);
   const auto y = ops::swiglu(at::cat({gate, at::ones_like(gate)}).unsqueeze(0)).squeeze(0).to(at::kDouble);
   EXPECT_TRUE(close(y, at::silu(gate.to(at::kDouble)), {1.01 * kBf16Rounding, 1e-9}));
 }
 
-TEST(Swiglu, RepeatsBitForBitOnAnyThreads) {
-  check_repeatable(swiglu, {{normal({130, 96}, 1)}}, at::kBFloat16);
+TEST(Swiglu, BitwiseReproducibleForAnyThreadCount) {
+  check_reproducible(swiglu, {{normal({130, 96}, 1)}}, at::kBFloat16);
 }
 
-TEST(Swiglu, ErrorsNameWhatWasExpected) {
+TEST(Swiglu, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { ops::swiglu(at::zeros({4, 33})); }),
             "swiglu: the last dimension must be 2F, got [4, 33]");
 }
@@ -161,7 +163,7 @@ using RopeTest = DeviceTest;
 HERO_ON_DEVICES(RopeTest);
 
 // Each pair (a, b) becomes (a cos - b sin, a sin + b cos), written as a complex product.
-at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave) {
   const int64_t half = x.size(-1) / 2;
   const auto pairs = interleave ? x.unflatten(-1, {half, 2}) : x.unflatten(-1, {2, half}).transpose(-1, -2);
   const auto y =
@@ -175,18 +177,19 @@ TEST_P(RopeTest, ValuesAndGradients) {
     for (const bool interleave : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "B " << c.batch << " S " << c.positions << " H " << c.heads
                                         << " R " << c.width << (interleave ? " interleaved" : ""));
-      const std::vector<Operand> operands = {{normal({c.batch, c.positions, c.heads, c.width + 2}, 1)},
-                                             {normal({c.positions, c.width / 2}, 2), Role::kWide, false},
-                                             {normal({c.positions, c.width / 2}, 3), Role::kWide, false}};
+      const std::vector<Operand> operands = {
+          {normal({c.batch, c.positions, c.heads, c.width + 2}, 1)},
+          {normal({c.positions, c.width / 2}, 2), Role::kAccumulate, false},
+          {normal({c.positions, c.width / 2}, 3), Role::kAccumulate, false}};
       const auto view = [](const at::Tensor& x) { return x.slice(-1, 2); };
       check([&](const auto& in) { return std::vector{ops::rope(view(in[0]), in[1], in[2], interleave)}; },
-            [&](const auto& in) { return std::vector{turned(view(in[0]), in[1], in[2], interleave)}; },
+            [&](const auto& in) { return std::vector{rotated(view(in[0]), in[1], in[2], interleave)}; },
             operands, {{1.01 * kBf16Rounding, 1e-5}}, {kRoundedOnce});
     }
   }
 }
 
-TEST(Rope, TurnsBackToWhereItWas) {
+TEST(Rope, InverseRotationRestoresInput) {
   const auto angle = at::arange(40, at::kDouble).view({8, 5}) * 0.37;
   const auto x = normal({2, 8, 3, 10}, 1);
   for (const bool interleave : {false, true}) {
@@ -195,15 +198,15 @@ TEST(Rope, TurnsBackToWhereItWas) {
   }
 }
 
-TEST(Rope, RepeatsBitForBitOnAnyThreads) {
-  check_repeatable([](const auto& in) { return std::vector{ops::rope(in[0], in[1], in[2], false)}; },
-                   {{normal({2, 130, 3, 32}, 1)},
-                    {normal({130, 16}, 2), Role::kWide, false},
-                    {normal({130, 16}, 3), Role::kWide, false}},
-                   at::kBFloat16);
+TEST(Rope, BitwiseReproducibleForAnyThreadCount) {
+  check_reproducible([](const auto& in) { return std::vector{ops::rope(in[0], in[1], in[2], false)}; },
+                     {{normal({2, 130, 3, 32}, 1)},
+                      {normal({130, 16}, 2), Role::kAccumulate, false},
+                      {normal({130, 16}, 3), Role::kAccumulate, false}},
+                     at::kBFloat16);
 }
 
-TEST(Rope, ErrorsNameWhatWasExpected) {
+TEST(Rope, RejectsInvalidArguments) {
   const auto x = at::zeros({1, 4, 2, 8});
   EXPECT_EQ(error_of([&] { ops::rope(at::zeros({4, 8}), x, x, true); }),
             "rope: x must be [B, S, H, R] with R even, got [4, 8]");
@@ -219,13 +222,13 @@ std::vector<at::Tensor> norm_rope(const std::vector<at::Tensor>& in) {
   return {ops::norm_rope(in[0].slice(2, 1), in[1], kEps, in[2], in[3])};
 }
 std::vector<at::Tensor> expected_norm_rope(const std::vector<at::Tensor>& in) {
-  return {turned(expected_rms_norm({in[0].slice(2, 1), in[1]})[0], in[2], in[3], /*interleave=*/false)};
+  return {rotated(expected_rms_norm({in[0].slice(2, 1), in[1]})[0], in[2], in[3], /*interleave=*/false)};
 }
 std::vector<Operand> norm_rope_operands(const RopeCase& c) {
   return {{normal({c.batch, c.positions, c.heads + 2, c.width}, 1)},
           {normal({c.width}, 4), Role::kWeight},
-          {normal({c.positions, c.width / 2}, 2), Role::kWide, false},
-          {normal({c.positions, c.width / 2}, 3), Role::kWide, false}};
+          {normal({c.positions, c.width / 2}, 2), Role::kAccumulate, false},
+          {normal({c.positions, c.width / 2}, 3), Role::kAccumulate, false}};
 }
 
 TEST_P(NormRopeTest, ValuesAndGradients) {
@@ -237,15 +240,15 @@ TEST_P(NormRopeTest, ValuesAndGradients) {
   }
 }
 
-TEST(NormRope, GradientsAgreeWithDifferences) {
-  check_differences(norm_rope, norm_rope_operands({1, 2, 2, 4}));
+TEST(NormRope, GradientsMatchFiniteDifferences) {
+  check_finite_differences(norm_rope, norm_rope_operands({1, 2, 2, 4}));
 }
 
-TEST(NormRope, RepeatsBitForBitOnAnyThreads) {
-  check_repeatable(norm_rope, norm_rope_operands({2, 130, 3, 32}), at::kBFloat16);
+TEST(NormRope, BitwiseReproducibleForAnyThreadCount) {
+  check_reproducible(norm_rope, norm_rope_operands({2, 130, 3, 32}), at::kBFloat16);
 }
 
-TEST(NormRope, ErrorsNameWhatWasExpected) {
+TEST(NormRope, RejectsInvalidArguments) {
   const auto x = at::zeros({1, 3, 2, 8}), table = at::zeros({3, 4});
   EXPECT_EQ(error_of([&] { ops::norm_rope(x, at::zeros({4}), kEps, table, table); }),
             "norm_rope: expected x [B, S, H, R] with R even and w [R], got [1, 3, 2, 8] and [4]");
@@ -268,13 +271,13 @@ TEST_P(EmbeddingTest, ValuesAndGradients) {
   }
 }
 
-TEST(Embedding, RepeatsBitForBitOnAnyThreads) {
-  check_repeatable([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
-                   {{integers(0, 7, {500}, 1), Role::kFixed}, {normal({9, 33}, 2), Role::kWeight}},
-                   at::kBFloat16);
+TEST(Embedding, BitwiseReproducibleForAnyThreadCount) {
+  check_reproducible([](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
+                     {{integers(0, 7, {500}, 1), Role::kFixed}, {normal({9, 33}, 2), Role::kWeight}},
+                     at::kBFloat16);
 }
 
-TEST(Embedding, RowsThatNoTokenNamesGetExactlyZero) {
+TEST(Embedding, UnusedRowsGetZeroGradients) {
   const auto result = run(
       [](const auto& in) { return std::vector{ops::embedding(in[0], in[1])}; },
       {{at::tensor({1, 3, 3}, at::kLong), Role::kFixed}, {normal({5, 16}, 2), Role::kWeight}}, at::kBFloat16);
@@ -282,7 +285,7 @@ TEST(Embedding, RowsThatNoTokenNamesGetExactlyZero) {
       same(result.gradients[0].index_select(0, at::tensor({0, 2, 4}, at::kLong)), at::zeros({3, 16})));
 }
 
-TEST(Embedding, ErrorsNameWhatWasExpected) {
+TEST(Embedding, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kInt), at::zeros({4, 2})); }),
             "embedding: ids must be int64, got Int");
   EXPECT_EQ(error_of([] { ops::embedding(at::zeros({3}, at::kLong), at::zeros({4})); }),

@@ -3,11 +3,11 @@
 
 namespace oracle {
 
-/// Either kind of attention of one sequence x [S, D]; `prefix` ends with "self_attn.".
+/// Grouped-query or latent attention of one sequence x [S, D]; `prefix` ends with "self_attn.".
 at::Tensor attention(const hero::ModelConfig& model, const Weights& weights, const std::string& prefix,
                      const at::Tensor& x);
 
-/// x / sqrt(mean of squares + eps) * weight, row by row.
+/// x / sqrt(mean of squares + eps) * weight, per row.
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 /// x W^T

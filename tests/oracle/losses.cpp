@@ -7,13 +7,13 @@ using at::Tensor;
 
 namespace {
 
-// Scores that add up to 1.
-Tensor normalised(const LayerRouting& r) { return r.scores / r.scores.sum(1, true); }
+// Scores that sum to 1.
+Tensor normalized(const LayerRouting& r) { return r.scores / r.scores.sum(1, true); }
 
 // E * sum_e f_e P_e of one layer.
 Tensor balance(const hero::Config& config, const LayerRouting& r, int64_t sequence, const Tensor& shares_E) {
   const auto& scope = config.router.balance;
-  const auto scores = normalised(r);
+  const auto scores = normalized(r);
   const int64_t tokens = scores.size(0), experts = config.model.num_experts;
   const auto of_tokens = [&](int64_t begin, int64_t end) {
     const auto f = scope == "global"
@@ -30,21 +30,21 @@ Tensor balance(const hero::Config& config, const LayerRouting& r, int64_t sequen
   return at::stack(sequences).mean();
 }
 
-// The same of all layers' tokens together, with shares that add up to K.
+// The same over the tokens of all layers, with fractions that sum to K.
 Tensor pooled_balance(const hero::Config& config, const Result& result) {
   std::vector<Tensor> scores, chosen;
   for (const auto& r : result.layers) {
-    scores.push_back(normalised(r));
+    scores.push_back(normalized(r));
     chosen.push_back(r.chosen);
   }
   return (at::cat(chosen, 0).mean(0) * at::cat(scores, 0).mean(0)).sum() * config.model.num_experts;
 }
 
-// Minus the mean product of neighboring layers' probability of their K likeliest experts.
+// Minus the mean product of adjacent layers' top-K probability masses.
 Tensor coupling(const hero::Config& config, const Result& result) {
   std::vector<Tensor> products;
   const auto mass = [&](const LayerRouting& r) {
-    return r.probs.gather(1, largest(r.probs, config.model.num_experts_per_tok)).sum(1);
+    return r.probs.gather(1, topk_indices(r.probs, config.model.num_experts_per_tok)).sum(1);
   };
   for (size_t i = 1; i < result.layers.size(); ++i)
     products.push_back((mass(result.layers[i - 1]) * mass(result.layers[i])).mean());

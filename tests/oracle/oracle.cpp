@@ -11,13 +11,13 @@ namespace {
 
 using at::Tensor;
 
-Tensor feed_forward(const Weights& w, const std::string& at_, const Tensor& x) {
-  const auto gate = project(x, w.at(at_ + "gate_proj.weight"));
-  return project(gate * gate.sigmoid() * project(x, w.at(at_ + "up_proj.weight")),
-                 w.at(at_ + "down_proj.weight"));
+Tensor feed_forward(const Weights& w, const std::string& prefix, const Tensor& x) {
+  const auto gate = project(x, w.at(prefix + "gate_proj.weight"));
+  return project(gate * gate.sigmoid() * project(x, w.at(prefix + "up_proj.weight")),
+                 w.at(prefix + "down_proj.weight"));
 }
 
-// Numbers of U(1 - jitter, 1 + jitter), fp32, that the step's position alone decides.
+// fp32 samples of U(1 - jitter, 1 + jitter) that depend only on step, layer and token index.
 Tensor jitter(const hero::Config& config, int64_t l, int64_t tokens, const Pass& pass) {
   const double low = 1.0 - config.router.jitter, high = 1.0 + config.router.jitter;
   auto noise = at::empty({tokens, config.model.hidden_size}, at::kDouble);
@@ -43,7 +43,7 @@ bool is_dense(const hero::ModelConfig& m, int64_t i) {
 
 Weights copy_weights(const hero::Parameters& parameters) {
   Weights weights;
-  for (const auto& [name, values] : parameters.disk_tensors()) {
+  for (const auto& [name, values] : parameters.state_dict()) {
     const bool buffer = parameters.buffers().contains(name);
     weights[name] = values.detach().to(at::kDouble).clone().set_requires_grad(!buffer);
   }
@@ -59,17 +59,17 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
   Result result;
   auto x = w.at("model.embed_tokens.weight").index({tokens_BS.flatten()});
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
-    const std::string at_ = "model.layers." + std::to_string(i) + ".";
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
     std::vector<Tensor> sequences;
-    const auto normed = norm(x, w.at(at_ + "input_layernorm.weight"), m.rms_norm_eps);
+    const auto normed = norm(x, w.at(prefix + "input_layernorm.weight"), m.rms_norm_eps);
     for (int64_t b = 0; b < batch; ++b) {
       const auto sequence = normed.slice(0, b * length, (b + 1) * length);
-      sequences.push_back(attention(m, w, at_ + "self_attn.", sequence));
+      sequences.push_back(attention(m, w, prefix + "self_attn.", sequence));
     }
     x = x + at::cat(sequences, 0);
-    const auto input = norm(x, w.at(at_ + "post_attention_layernorm.weight"), m.rms_norm_eps);
+    const auto input = norm(x, w.at(prefix + "post_attention_layernorm.weight"), m.rms_norm_eps);
     if (is_dense(m, i)) {
-      x = x + feed_forward(w, at_ + "mlp.", input);
+      x = x + feed_forward(w, prefix + "mlp.", input);
       continue;
     }
     const auto l = static_cast<int64_t>(result.layers.size()) + 1;
@@ -77,14 +77,14 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     for (const int64_t j : visible(l, config.router, stage_of)) history.push_back(result.layers[j - 1].probs);
     const bool noisy = pass.training && config.router.jitter > 0;
     LayerRouting routing{.x = noisy ? input * jitter(config, l, batch * length, pass) : input, .layer = l};
-    routing.logits = router_logits(routing.x, w.at(at_ + "mlp.gate.weight"), history, l, config.router);
-    const auto bias = w.find(at_ + "mlp.gate.e_score_correction_bias");
-    choose(config, bias == w.end() ? Tensor() : bias->second, routing, pass);
+    routing.logits = router_logits(routing.x, w.at(prefix + "mlp.gate.weight"), history, l, config.router);
+    const auto bias = w.find(prefix + "mlp.gate.e_score_correction_bias");
+    select_experts(config, bias == w.end() ? Tensor() : bias->second, routing, pass);
     for (int64_t e = 0; e < m.num_experts; ++e) {
       x = x + routing.gates.slice(1, e, e + 1) *
-                  feed_forward(w, at_ + "mlp.experts." + std::to_string(e) + ".", input);
+                  feed_forward(w, prefix + "mlp.experts." + std::to_string(e) + ".", input);
     }
-    if (m.n_shared_experts) x = x + feed_forward(w, at_ + "mlp.shared_experts.", input);
+    if (m.n_shared_experts) x = x + feed_forward(w, prefix + "mlp.shared_experts.", input);
     result.layers.push_back(routing);
   }
   x = norm(x, w.at("model.norm.weight"), m.rms_norm_eps);

@@ -1,8 +1,8 @@
 #pragma once
-// The whole language model, its routers and its losses a second time: fp64, plain tensor operations, loops
-// over heads and experts, dense gates instead of dispatch, one concatenated router product as the paper
-// writes it. Shares with src only the configuration, the names of the weights on disk and the random numbers
-// of jitter; automatic differentiation supplies its gradients.
+// Independent reference implementation of the language model, its routers and losses: fp64, plain tensor
+// operations, loops over heads and experts, dense gates instead of dispatch, one concatenated router matmul
+// as in the paper. Shares with src only the configuration, the weight names in checkpoints and the random
+// numbers of jitter; gradients come from autograd.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace oracle {
 
-/// Weights by their names on disk, fp64; those with a gradient are leaves of their own.
+/// Weights by their names in checkpoints, fp64; trainable ones are leaves.
 using Weights = std::map<std::string, at::Tensor>;
 
 /// Copies of a model's weights and buffers.
@@ -25,18 +25,18 @@ struct LayerRouting {
   at::Tensor x = {};       ///< [T, D] the router's input
   at::Tensor logits = {};  ///< [T, E]
   at::Tensor probs = {};   ///< [T, E] softmax, differentiable
-  at::Tensor scores = {};  ///< [T, E] what weights are made of
+  at::Tensor scores = {};  ///< [T, E] softmax or sigmoid, from which the weights are computed
   at::Tensor chosen = {};  ///< [T, E] 0/1, before capacity
-  at::Tensor gates = {};   ///< [T, E] weight of every expert, 0 where not chosen or dropped
+  at::Tensor gates = {};   ///< [T, E] weight of every expert, 0 if not chosen or dropped
   at::Tensor ids = {};     ///< [T, K] best first
   int64_t layer = 1;       ///< l
 };
 
-/// Where a forward pass stands: capacity and jitter depend on it.
+/// State of a forward pass that capacity and jitter depend on.
 struct Pass {
   bool training = true;
   int64_t step = 0;
-  int64_t first_token = 0;  ///< of the micro-batch, within the step's batch
+  int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's batch
 };
 
 struct Result {
@@ -51,14 +51,14 @@ struct Losses {
   at::Tensor total, lm, balance, z, coupling;
 };
 
-/// shares_LE: expert shares for router.balance = "global". Terms are means over layers (over pairs for the
-/// coupling), as logged, 0 where a coefficient is; the total sums balance and z over layers.
+/// shares_LE: expert fractions for router.balance = "global". Terms are means over layers (over pairs for the
+/// coupling loss), as logged, 0 if the coefficient is 0; the total sums balance and z over layers.
 Losses losses(const hero::Config& config, const Result& result, const at::Tensor& targets_T, int64_t sequence,
               const at::Tensor& shares_LE);
 
-/// Pipeline stage of each layer: equal parts, the first ones larger.
-std::vector<int64_t> stages(int64_t layers, int64_t parts);
-/// The same, or parts of the given sizes.
+/// Router stage of each layer: equal sizes, the first stages one layer larger if necessary.
+std::vector<int64_t> stages(int64_t layers, int64_t count);
+/// The same, or stages of the configured sizes.
 std::vector<int64_t> stages(int64_t layers, const hero::RouterConfig& router);
 
 /// S(l), l from 1, oldest first.
@@ -72,7 +72,7 @@ at::Tensor rms(const at::Tensor& rows);
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight,
                          const std::vector<at::Tensor>& history, int64_t l, const hero::RouterConfig& router);
 
-/// Indices of the k largest entries of every row, best first, lower index first among equals.
-at::Tensor largest(const at::Tensor& rows, int64_t k);
+/// Indices of the k largest elements of every row, largest first; ties in index order.
+at::Tensor topk_indices(const at::Tensor& rows, int64_t k);
 
 }  // namespace oracle

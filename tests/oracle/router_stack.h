@@ -1,5 +1,5 @@
 #pragma once
-// The routers of a stack of MoE layers alone, fed with given inputs: what the paper's equations speak about.
+// The routers of a stack of MoE layers with given inputs, without the rest of the model.
 #include "model/router.h"
 #include "oracle/small_models.h"
 
@@ -26,8 +26,8 @@ struct RouterStack {
     return outputs;
   }
   std::vector<hero::ops::RouteOutput> operator()(const std::vector<at::Tensor>& inputs) const {
-    auto fresh = history(inputs[0].size(0));
-    return (*this)(inputs, fresh);
+    auto new_history = history(inputs[0].size(0));
+    return (*this)(inputs, new_history);
   }
 
   at::Tensor weight(int64_t l) const { return routers[l - 1].weight(); }

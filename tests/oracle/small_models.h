@@ -1,14 +1,15 @@
 #pragma once
-// Small configurations of both families, and what tests do with models of them.
+// Small configurations of both model families and helpers for tests.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include "config/config.h"
 #include "model/transformer.h"
 
 namespace small {
 
-/// Odd sizes: only the plain kernels run.
+/// Odd sizes, for which only the reference kernels run.
 inline hero::Config qwen() {
   hero::Config c;
   c.model.vocab_size = 37;
@@ -39,7 +40,7 @@ inline hero::Config deepseek() {
   return c;
 }
 
-/// Multiples of 16 and more: the fused bf16 kernels run where the processor has them.
+/// Multiples of 16: the fused bf16 kernels run if the CPU supports them.
 inline hero::Config fused(hero::Config c) {
   c.model.vocab_size = 96;
   c.model.hidden_size = 64;
@@ -65,15 +66,14 @@ inline at::Tensor tokens(int64_t batch, int64_t length, int64_t vocabulary, uint
   return at::randint(vocabulary, {batch, length}, at::detail::createCPUGenerator(seed), at::kLong);
 }
 
-/// Moves every weight and every balance bias off its initial value, so that no weight is one and no bias
-/// zero.
+/// Perturbs all weights and expert biases, so that no weight stays one and no bias zero.
 inline void perturb(hero::Transformer& model, double amount, uint64_t seed) {
   at::NoGradGuard no_grad;
   for (auto& p : model.parameters().all())
     p.values.add_(normal(p.values.sizes(), seed++).to(p.values.scalar_type()), amount);
   for (const auto& [name, bias] : model.parameters().buffers())
     bias.add_(normal(bias.sizes(), seed++).to(at::kFloat), 0.1);
-  model.parameters().publish();
+  model.parameters().update_leaves();
 }
 
 /// max |a - b| / max |b|
@@ -84,9 +84,9 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return largest > 0 ? off / largest : off;
 }
 
-/// The gradient that a parameter's part got, zeros where it got none.
+/// Gradient of a parameter's part, zeros if undefined.
 inline at::Tensor gradient(const hero::Parameter& p, const hero::ParameterPart& part) {
-  return part.of(p.leaf.grad().defined() ? p.leaf.grad() : at::zeros_like(p.values));
+  return part.view_of(p.leaf.grad().defined() ? p.leaf.grad() : at::zeros_like(p.values));
 }
 
 }  // namespace small

@@ -1,4 +1,4 @@
-// The router's equations and what follows its logits, by loops over tokens and experts.
+// The router's equations and expert selection, with loops over tokens and experts.
 #include "oracle/sparse.h"
 
 #include <algorithm>
@@ -9,11 +9,11 @@ namespace oracle {
 
 using at::Tensor;
 
-std::vector<int64_t> stages(int64_t layers, int64_t parts) {
+std::vector<int64_t> stages(int64_t layers, int64_t count) {
   std::vector<int64_t> stage_of;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t size = layers / parts + (part < layers % parts ? 1 : 0);
-    for (int64_t i = 0; i < size; ++i) stage_of.push_back(part);
+  for (int64_t stage = 0; stage < count; ++stage) {
+    const int64_t size = layers / count + (stage < layers % count ? 1 : 0);
+    for (int64_t i = 0; i < size; ++i) stage_of.push_back(stage);
   }
   return stage_of;
 }
@@ -54,7 +54,7 @@ Tensor router_logits(const Tensor& x, const Tensor& weight, const std::vector<Te
   return at::matmul(at::cat({x, rho * h}, 1), weight.t());
 }
 
-Tensor largest(const Tensor& rows, int64_t k) {
+Tensor topk_indices(const Tensor& rows, int64_t k) {
   const auto values = rows.detach().to(at::kDouble).contiguous();
   auto ids = at::empty({rows.size(0), k}, at::kLong);
   for (int64_t t = 0; t < rows.size(0); ++t) {
@@ -74,24 +74,24 @@ Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Ten
       std::ceil(factor * static_cast<double>(ids_TK.numel()) / static_cast<double>(experts)));
   auto kept = chosen.clone();
   for (int64_t e = 0; e < experts; ++e) {
-    std::vector<int64_t> takers;
+    std::vector<int64_t> assigned;
     for (int64_t t = 0; t < tokens; ++t) {
-      if (chosen[t][e].item<double>() != 0) takers.push_back(t);
+      if (chosen[t][e].item<double>() != 0) assigned.push_back(t);
     }
     if (drop_policy == "probs") {
-      std::stable_sort(takers.begin(), takers.end(), [&](int64_t a, int64_t b) {
+      std::stable_sort(assigned.begin(), assigned.end(), [&](int64_t a, int64_t b) {
         return weights_TE[a][e].item<double>() > weights_TE[b][e].item<double>();
       });
     }
-    for (size_t i = limit; i < takers.size(); ++i) kept[takers[i]][e] = 0;
+    for (size_t i = limit; i < assigned.size(); ++i) kept[assigned[i]][e] = 0;
   }
   return kept;
 }
 
 namespace {
 
-// Assignment after assignment goes to the next expert; layer l begins with expert l.
-Tensor by_turns(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
+// Round-robin over experts, starting with expert l in layer l.
+Tensor round_robin(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
   auto ids = at::empty({tokens, k}, at::kLong);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < k; ++i) ids[t][i] = (layer + t * k + i) % experts;
@@ -101,7 +101,7 @@ Tensor by_turns(int64_t tokens, int64_t k, int64_t experts, int64_t layer) {
 
 }  // namespace
 
-void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r, const Pass& pass) {
+void select_experts(const hero::Config& config, const Tensor& bias_E, LayerRouting& r, const Pass& pass) {
   const auto& m = config.model;
   const int64_t tokens = r.logits.size(0), experts = m.num_experts, per_group = experts / m.n_group;
   const auto exponentials = (r.logits - std::get<0>(r.logits.max(1, true)).detach()).exp();
@@ -113,9 +113,9 @@ void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r, c
     auto group_score = at::empty({tokens, m.n_group}, at::kDouble);
     for (int64_t g = 0; g < m.n_group; ++g) {
       const auto members = selection.slice(1, g * per_group, (g + 1) * per_group);
-      group_score.select(1, g).copy_(members.gather(1, largest(members, 2)).sum(1));
+      group_score.select(1, g).copy_(members.gather(1, topk_indices(members, 2)).sum(1));
     }
-    const auto best = largest(group_score, m.topk_group);
+    const auto best = topk_indices(group_score, m.topk_group);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t g = 0; g < m.n_group; ++g) {
         if (!best[t].eq(g).any().item<bool>())
@@ -123,8 +123,8 @@ void choose(const hero::Config& config, const Tensor& bias_E, LayerRouting& r, c
       }
     }
   }
-  r.ids = config.router.force_balance ? by_turns(tokens, m.num_experts_per_tok, experts, r.layer)
-                                      : largest(selection, m.num_experts_per_tok);
+  r.ids = config.router.force_balance ? round_robin(tokens, m.num_experts_per_tok, experts, r.layer)
+                                      : topk_indices(selection, m.num_experts_per_tok);
   r.chosen = at::zeros({tokens, experts}, at::kDouble).scatter_(1, r.ids, 1.0);
   r.gates = r.scores * r.chosen;
   if (m.norm_topk_prob) r.gates = r.gates / (r.gates.sum(1, true) + m.norm_topk_eps);

@@ -1,5 +1,6 @@
 #include "oracle/training.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
@@ -37,7 +38,7 @@ Training::Step Training::step(int64_t step, const Tensor& samples) {
   at::NoGradGuard no_grad;
   update(step, out);
   shares_LE_ = assigned_LE / assigned_LE.sum(1, true);
-  move_biases(assigned_LE);
+  update_biases(assigned_LE);
   return out;
 }
 
@@ -76,14 +77,14 @@ void Training::update(int64_t step, const Step& found) {
     first = o.beta1 * first + (1 - o.beta1) * g;
     second = o.beta2 * second + (1 - o.beta2) * g * g;
     const auto mean = first / (1 - std::pow(o.beta1, t)), square = second / (1 - std::pow(o.beta2, t));
-    // Matrices decay, norms' weights do not.
+    // Weight decay applies to matrices, not to norm weights.
     const double decay = weight.dim() == 2 ? o.weight_decay : 0.0;
     weight.copy_(weight - rate * (mean / (square.sqrt() + o.eps) + decay * weight));
   }
 }
 
 // b += rate * sign(mean - count) (arXiv 2408.15664); biases are kept in fp32.
-void Training::move_biases(const Tensor& assigned_LE) {
+void Training::update_biases(const Tensor& assigned_LE) {
   const auto rate = static_cast<double>(static_cast<float>(config_.router.bias_update_rate));
   int64_t l = 0;
   for (int64_t i = 0; i < config_.model.num_hidden_layers; ++i) {

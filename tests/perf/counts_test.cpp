@@ -1,4 +1,5 @@
-// Parameters and operations by part: against the model itself, by hand, and against the paper's cost table.
+// Parameters and operations by cost item: against the model, hand-computed values, and the paper's cost
+// table.
 #include "model/counts.h"
 
 #include <gtest/gtest.h>
@@ -11,17 +12,17 @@
 namespace hero {
 namespace {
 
-double sum(const std::vector<Part>& parts, double Part::* quantity) {
+double sum(const std::vector<CostItem>& items, double CostItem::* quantity) {
   double n = 0;
-  for (const Part& part : parts) n += part.*quantity;
+  for (const CostItem& item : items) n += item.*quantity;
   return n;
 }
 
-Part part(const Config& config, const std::string& name) {
-  for (const Part& p : model_parts(config)) {
+CostItem cost_item(const Config& config, const std::string& name) {
+  for (const CostItem& p : model_costs(config)) {
     if (p.name == name) return p;
   }
-  ADD_FAILURE() << "no part " << name;
+  ADD_FAILURE() << "no cost item " << name;
   return {};
 }
 
@@ -44,45 +45,46 @@ std::vector<Config> variants() {
   return all;
 }
 
-TEST(Counts, ParametersAreThoseOfTheModel) {
+TEST(Counts, ParametersMatchModel) {
   for (const Config& config : variants()) {
     const Transformer model(config);
-    EXPECT_EQ(sum(model_parts(config), &Part::parameters), static_cast<double>(model.parameters().count()));
+    EXPECT_EQ(sum(model_costs(config), &CostItem::parameters),
+              static_cast<double>(model.parameters().count()));
   }
 }
 
-TEST(Counts, OperationsOfASmallModelByHand) {
+TEST(Counts, OperationsMatchHandComputedValues) {
   Config c = small::qwen();  // D 24, 4 layers, 4 and 2 heads of 6, E 8, K 3, F 10, V 37
   c.train.sequence = 9;
-  EXPECT_EQ(part(c, "attention").forward, 4 * 2 * (24 * 6 * (4 + 2 + 2) + 4 * 6 * 24));
-  EXPECT_EQ(part(c, "attention scores").forward, 4 * 4 * 2 * 2 * 6 * (9 + 1) / 2);
-  EXPECT_EQ(part(c, "attention scores").backward, 2 * part(c, "attention scores").forward);
-  EXPECT_EQ(part(c, kRouterPart).backward, 4 * 4 * 24 * 8);
-  EXPECT_EQ(part(c, kHistoryPart).forward, 2 * (0 + 1 + 2 + 3) * 8 * 8);
-  EXPECT_EQ(part(c, kHistoryPart).backward, part(c, kHistoryPart).forward);
-  EXPECT_EQ(part(c, "experts").active, 4 * 3 * 3 * 24 * 10);
-  EXPECT_EQ(part(c, "output").paper, 6 * 24 * 37);
-  EXPECT_EQ(part(c, "embedding").active, 0);
+  EXPECT_EQ(cost_item(c, "attention").forward, 4 * 2 * (24 * 6 * (4 + 2 + 2) + 4 * 6 * 24));
+  EXPECT_EQ(cost_item(c, "attention scores").forward, 4 * 4 * 2 * 2 * 6 * (9 + 1) / 2);
+  EXPECT_EQ(cost_item(c, "attention scores").backward, 2 * cost_item(c, "attention scores").forward);
+  EXPECT_EQ(cost_item(c, kRouterCost).backward, 4 * 4 * 24 * 8);
+  EXPECT_EQ(cost_item(c, kHistoryCost).forward, 2 * (0 + 1 + 2 + 3) * 8 * 8);
+  EXPECT_EQ(cost_item(c, kHistoryCost).backward, cost_item(c, kHistoryCost).forward);
+  EXPECT_EQ(cost_item(c, "experts").active, 4 * 3 * 3 * 24 * 10);
+  EXPECT_EQ(cost_item(c, "output").paper, 6 * 24 * 37);
+  EXPECT_EQ(cost_item(c, "embedding").active, 0);
   c.router.detach = false;
-  EXPECT_EQ(part(c, kHistoryPart).backward, 2 * part(c, kHistoryPart).forward);
+  EXPECT_EQ(cost_item(c, kHistoryCost).backward, 2 * cost_item(c, kHistoryCost).forward);
 }
 
-// Table "Time, memory and FLOPs comparison": router 1.55 T and 2.90 T (+87.50%), all 211.83 T and 213.18 T,
+// Table "Time, memory and FLOPs comparison": router 1.55 T and 2.90 T (+87.50%), total 211.83 T and 213.18 T,
 // for 65,536 tokens.
 TEST(Counts, PaperCostTable) {
   constexpr double tokens = 65536;
   const auto router = [&](const std::string& kind) {
-    return tokens * (part(paper(kind), kRouterPart).paper + part(paper(kind), kHistoryPart).paper);
+    return tokens * (cost_item(paper(kind), kRouterCost).paper + cost_item(paper(kind), kHistoryCost).paper);
   };
   EXPECT_NEAR(router("baseline"), 1.55e12, 0.005e12);
   EXPECT_NEAR(router("hero"), 2.90e12, 0.005e12);
   EXPECT_DOUBLE_EQ(router("hero") / router("baseline"), 1.875);
-  EXPECT_NEAR(tokens * sum(model_parts(paper("baseline")), &Part::paper), 211.83e12, 0.005 * 211.83e12);
-  EXPECT_NEAR(tokens * sum(model_parts(paper("hero")), &Part::paper), 213.18e12, 0.005 * 213.18e12);
-  EXPECT_NEAR(sum(model_parts(paper("baseline")), &Part::active), 538e6, 0.5e6);
+  EXPECT_NEAR(tokens * sum(model_costs(paper("baseline")), &CostItem::paper), 211.83e12, 0.005 * 211.83e12);
+  EXPECT_NEAR(tokens * sum(model_costs(paper("hero")), &CostItem::paper), 213.18e12, 0.005 * 213.18e12);
+  EXPECT_NEAR(sum(model_costs(paper("baseline")), &CostItem::active), 538e6, 0.5e6);
 }
 
-// Its memory, +24.2 MiB a device: with 64 data ranks and two stages, and one micro-batch of 4,096 tokens.
+// Memory of the same table, +24.2 MiB per device: 64 data ranks, two stages, one micro-batch of 4,096 tokens.
 TEST(Counts, PaperMemoryDifference) {
   const Layout layout{.data = 64, .pipeline = 2};
   const double difference =
@@ -90,11 +92,11 @@ TEST(Counts, PaperMemoryDifference) {
   EXPECT_NEAR(difference, 24.2 * (1 << 20), 0.01 * 24.2 * (1 << 20));
 }
 
-TEST(Traffic, OfTwoStages) {
+TEST(Traffic, TwoStages) {
   Config c = paper("hero");
   const auto sent = [&](const Layout& layout, const std::string& name) {
-    for (const MemoryPart& part : device_traffic(c, layout)) {
-      if (part.name == name) return part.bytes;
+    for (const MemoryItem& item : device_traffic(c, layout)) {
+      if (item.name == name) return item.bytes;
     }
     ADD_FAILURE() << "no kind " << name;
     return 0.0;
@@ -108,21 +110,21 @@ TEST(Traffic, OfTwoStages) {
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * (128 * 2 + 4));
   c.router.window = 3;
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (128 * 2 + 4));
-  c.parallel.history_top = 8;  // with their numbers and the mass of the rest
+  c.parallel.history_top = 8;  // with expert ids and the mass of the rest
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (8 * 4 + 2 + 4));
   c.router.history = "stage";
   EXPECT_EQ(sent(layout, "history between stages"), 0);
   EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
   EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
             6.0 * 65536 * 1024 * 2);
-  // All 128 experts of 1,024 x 640 x 3 weights are on one data rank or another: nothing of theirs is reduced.
+  // With 64 expert ranks, the 128 experts of 1,024 x 640 x 3 weights are not replicated, so not reduced.
   const double experts = 30.0 * 128 * 1024 * 640 * 3 * 4 * 63 / 64;
   EXPECT_DOUBLE_EQ(sent({.data = 64}, "gradients over data ranks") - experts,
                    sent({.data = 64, .expert = 64}, "gradients over data ranks"));
   EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 4 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
 }
 
-TEST(Memory, StagesAreThoseOfTheTrainer) {
+TEST(Memory, StagesMatchTrainer) {
   Config c = small::deepseek();  // one dense layer, four MoE layers
   EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 0, 0, 1, 1}));
   EXPECT_EQ(pipeline_stages(c, {.pipeline = 2, .chunks = 2}), (std::vector<int64_t>{0, 0, 1, 0, 1}));
@@ -131,12 +133,12 @@ TEST(Memory, StagesAreThoseOfTheTrainer) {
   EXPECT_EQ(pipeline_stages(c, {}), (std::vector<int64_t>{0, 0, 0, 0, 0}));
 }
 
-// Whatever the layout, the optimizer's state exists once in all of a stage's data ranks.
-TEST(Memory, ExpertRanksSplitTheOptimizersState) {
+// In any layout, the optimizer state exists once across a stage's data ranks.
+TEST(Memory, ExpertRanksShardOptimizerState) {
   const Config c = paper("hero");
   const auto moments = [&](const Layout& layout) {
-    for (const MemoryPart& part : device_memory(c, layout)) {
-      if (part.name == "optimizer moments") return part.bytes;
+    for (const MemoryItem& item : device_memory(c, layout)) {
+      if (item.name == "optimizer moments") return item.bytes;
     }
     return 0.0;
   };
@@ -144,12 +146,12 @@ TEST(Memory, ExpertRanksSplitTheOptimizersState) {
   EXPECT_DOUBLE_EQ(moments({.data = 64, .expert = 64}), moments({.data = 64}));
 }
 
-TEST(Memory, HistoryOfAStage) {
+TEST(Memory, HistoryPerStage) {
   Config c = small::qwen();  // 4 MoE layers, E 8, fp64
   const double slot = 10 * (8 * 8 + 8);
   EXPECT_EQ(history_bytes(c, 10, {}, 0), 3 * slot);
   c.router.stages = 2;
-  EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last of each stage is read by nobody
+  EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last layer of each stage is never read
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), slot);
   c.router.history = "global";

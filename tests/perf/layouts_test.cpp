@@ -11,7 +11,7 @@
 namespace hero {
 namespace {
 
-TEST(Layouts, EveryOneFitsTogetherAndStandsOnce) {
+TEST(Layouts, AllAreValidAndUnique) {
   std::set<std::string> seen, kinds;
   bool recomputed = false, split = false;
   for (const Config& c : layouts(small_run(), round_cluster(8))) {
@@ -27,8 +27,8 @@ TEST(Layouts, EveryOneFitsTogetherAndStandsOnce) {
   EXPECT_TRUE(layouts(small_run(), round_cluster(7)).empty());
 }
 
-// Seconds of the part that takes longest.
-double longest(Config c, const Cluster& cluster, const std::vector<int64_t>& sizes) {
+// Seconds of the slowest chunk.
+double slowest_chunk(Config c, const Cluster& cluster, const std::vector<int64_t>& sizes) {
   c.parallel.pipeline = static_cast<int64_t>(sizes.size());
   c.parallel.chunk_sizes = sizes;
   const auto costs = pipeline_costs(c, cluster);
@@ -38,7 +38,7 @@ double longest(Config c, const Cluster& cluster, const std::vector<int64_t>& siz
   return most;
 }
 
-TEST(Layouts, BalancedChunksAreTheBestOfAll) {
+TEST(Layouts, BalancedChunksMatchExhaustiveSearch) {
   Config c = as_baseline(small_run());
   Cluster cluster = round_cluster(8);
   cluster.bandwidth_memory_gbs = 50;
@@ -48,17 +48,18 @@ TEST(Layouts, BalancedChunksAreTheBestOfAll) {
     c.model.vocab_size = vocabulary;
     double two = std::numeric_limits<double>::infinity(), three = two;
     for (int64_t a = 1; a < 9; ++a) {
-      two = std::min(two, longest(c, cluster, {a, 9 - a}));
-      for (int64_t b = 1; a + b < 9; ++b) three = std::min(three, longest(c, cluster, {a, b, 9 - a - b}));
+      two = std::min(two, slowest_chunk(c, cluster, {a, 9 - a}));
+      for (int64_t b = 1; a + b < 9; ++b)
+        three = std::min(three, slowest_chunk(c, cluster, {a, b, 9 - a - b}));
     }
-    EXPECT_NEAR(longest(c, cluster, balanced_chunks(c, cluster, 2)), two, 1e-9 * two) << vocabulary;
-    EXPECT_NEAR(longest(c, cluster, balanced_chunks(c, cluster, 3)), three, 1e-9 * three) << vocabulary;
+    EXPECT_NEAR(slowest_chunk(c, cluster, balanced_chunks(c, cluster, 2)), two, 1e-9 * two) << vocabulary;
+    EXPECT_NEAR(slowest_chunk(c, cluster, balanced_chunks(c, cluster, 3)), three, 1e-9 * three) << vocabulary;
   }
   EXPECT_EQ(balanced_chunks(c, cluster, 1), std::vector<int64_t>{9});
   EXPECT_EQ(balanced_chunks(c, cluster, 9), std::vector<int64_t>(9, 1));
 }
 
-TEST(Layouts, TheFastestThatFitAreFound) {
+TEST(Layouts, SearchFindsFastestThatFit) {
   const auto all = layouts(small_run(), round_cluster(8));
   Cluster cluster = round_cluster(8);
   std::vector<double> needed;
@@ -71,35 +72,35 @@ TEST(Layouts, TheFastestThatFitAreFound) {
       seconds.push_back(predict(c, cluster).seconds);
   }
   std::ranges::sort(seconds);
-  int64_t told = 0;
-  const auto found = search(all, cluster, 3, [&](int64_t done) { told = done; });
-  EXPECT_EQ(told, static_cast<int64_t>(all.size()));
-  EXPECT_EQ(found.tried, told);
+  int64_t reported = 0;
+  const auto found = search(all, cluster, 3, [&](int64_t done) { reported = done; });
+  EXPECT_EQ(reported, static_cast<int64_t>(all.size()));
+  EXPECT_EQ(found.tried, reported);
   EXPECT_EQ(found.fitting, static_cast<int64_t>(seconds.size()));
-  EXPECT_EQ(found.least_memory, needed.front());
+  EXPECT_EQ(found.min_memory, needed.front());
   ASSERT_EQ(found.fastest.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(found.fastest[i].prediction.seconds, seconds[i]);
 }
 
-TEST(Layouts, OwnLayoutFillsTheCluster) {
+TEST(Layouts, ConfiguredLayoutUsesAllGpus) {
   Config c = small_run();
   c.parallel.data = 0;
   c.parallel.pipeline = 2;
-  EXPECT_EQ(own_layout(c, round_cluster(8)).parallel.data, 4);
+  EXPECT_EQ(configured_layout(c, round_cluster(8)).parallel.data, 4);
   c.parallel.data = 2;
-  EXPECT_THROW(own_layout(c, round_cluster(8)), UserError);
+  EXPECT_THROW(configured_layout(c, round_cluster(8)), UserError);
 }
 
-TEST(Layouts, EfficiencyIsFoundAgain) {
+TEST(Layouts, FittedEfficiencyRoundTrips) {
   Config c = small_run();
   c.parallel.pipeline = 2;
   Cluster cluster = round_cluster(2);
   cluster.efficiency = 0.037;
   const double seconds = predict(c, cluster).seconds;
-  EXPECT_NEAR(fitted_efficiency(c, round_cluster(2), seconds), 0.037, 1e-9);
+  EXPECT_NEAR(fit_efficiency(c, round_cluster(2), seconds), 0.037, 1e-9);
   try {
-    fitted_efficiency(c, cluster, seconds / 100);
-    ADD_FAILURE() << "no refusal";
+    fit_efficiency(c, cluster, seconds / 100);
+    ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()).rfind("--hours: found", 0), 0u) << error.what();
   }

@@ -1,4 +1,4 @@
-// Bytes of activations and history by `hero cost` against what the allocator hands out.
+// Bytes of activations and history by `hero cost` against the allocator's count.
 #include "perf/memory.h"
 
 #include <ATen/ATen.h>
@@ -12,8 +12,8 @@
 namespace hero {
 namespace {
 
-// Counts the bytes of tensors that this thread makes and frees.
-class Ledger : public c10::MemoryReportingInfoBase {
+// Counts bytes of tensors that this thread allocates and frees.
+class AllocationCounter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { live += bytes; }
   bool memoryProfilingEnabled() const override { return true; }
@@ -25,28 +25,28 @@ struct Held {
   double expected, found;
 };
 
-// What one micro-batch holds when its backward pass begins, the tokens themselves aside.
+// Bytes held by a micro-batch at the start of its backward pass, without the tokens.
 Held held(const Config& config, int64_t batch, int64_t length) {
   const Transformer model(config);
   const auto ids = at::arange(batch * (length + 1), at::kLong).remainder(config.model.vocab_size);
   const auto inputs = ids.slice(0, 0, batch * length).view({batch, length}).contiguous();
   const auto targets = ids.slice(0, 1, batch * length + 1).contiguous();
   const auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
-  const auto ledger = std::make_shared<Ledger>();
+  const auto counter = std::make_shared<AllocationCounter>();
   Held bytes{};
   {
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, ledger);
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
     const auto output = model.forward(inputs, {}, config.train.recompute);
     const auto losses = compute_losses(model, output, targets, length, balance);
-    bytes.found = static_cast<double>(ledger->live);
+    bytes.found = static_cast<double>(counter->live);
   }
-  Config priced = config;
-  priced.train.micro_batch = priced.train.global_batch = batch;
-  priced.train.sequence = length;
+  Config counted = config;
+  counted.train.micro_batch = counted.train.global_batch = batch;
+  counted.train.sequence = length;
   const auto tokens = static_cast<double>(batch * length);
   for (int64_t i = 0; i < config.model.num_hidden_layers; ++i)
-    bytes.expected += layer_activation_bytes(priced, i, tokens);
-  bytes.expected += head_activation_bytes(priced, tokens) + history_bytes(priced, tokens, {}, 0);
+    bytes.expected += layer_activation_bytes(counted, i, tokens);
+  bytes.expected += head_activation_bytes(counted, tokens) + history_bytes(counted, tokens, {}, 0);
   return bytes;
 }
 
@@ -59,7 +59,7 @@ Config sized(Config c, const std::string& dtype) {
 
 class Activations : public testing::TestWithParam<std::string> {};
 
-// 2%: tables of angles, counts, scalars and the allocator's rounding to 64 bytes.
+// 2%: rotary tables, counts, scalars and the allocator's rounding to 64 bytes.
 #define EXPECT_HELD(config)                                                   \
   do {                                                                        \
     const Held bytes = held(config, 2, 128);                                  \

@@ -1,4 +1,4 @@
-// Predictions against sums by hand, on a cluster of round numbers.
+// Predictions against hand-computed values, on a cluster with round numbers.
 #include "perf/prediction.h"
 
 #include <gtest/gtest.h>
@@ -12,11 +12,11 @@ namespace {
 
 constexpr double kTokens = 8 * 64, kRate = 0.5e12;
 
-double part(const Prediction& prediction, const std::string& name) {
-  for (const TimePart& p : prediction.parts) {
+double seconds_of(const Prediction& prediction, const std::string& name) {
+  for (const TimeItem& p : prediction.time) {
     if (p.name == name) return p.seconds;
   }
-  ADD_FAILURE() << "no part " << name;
+  ADD_FAILURE() << "no time item " << name;
   return 0;
 }
 
@@ -28,84 +28,88 @@ Config on(int64_t data, int64_t pipeline, int64_t expert) {
   return c;
 }
 
-TEST(Prediction, OneGpuTakesTheTimeOfItsProducts) {
+TEST(Prediction, OneGpuTakesMatmulTime) {
   Config c = small_run();
   const double all = training_flops_per_token(c) * kTokens / kRate;
   EXPECT_NEAR(predict(c, round_cluster(1)).seconds, all, 1e-12 * all);
   EXPECT_NEAR(predict(c, round_cluster(1)).mfu, 0.5, 1e-12);
   double again = 0;
-  for (const Part& p : model_parts(c)) again += p.name == "output" ? 0 : p.forward * kTokens / kRate;
+  for (const CostItem& p : model_costs(c)) again += p.name == "output" ? 0 : p.forward * kTokens / kRate;
   c.train.recompute = true;
   EXPECT_NEAR(predict(c, round_cluster(1)).seconds, all + again, 1e-12 * all);
 }
 
-// What memory passes is the same as hero cost's for a lone micro-batch, but for packed weights.
-TEST(Prediction, MemoryTakesTimeWhereItsRateIsGiven) {
+// For a single micro-batch, memory traffic equals that of `hero cost`, except for packed weights.
+TEST(Prediction, MemoryBandwidthAddsTime) {
   Config c = as_baseline(small_run());
   c.train.global_batch = 1;
   Cluster cluster = round_cluster(1);
   cluster.bandwidth_memory_gbs = 10;
-  double kept = 64 * 3 * 64 * 2.0, weights = 512 * 64;  // of the head
+  double saved = 64 * 3 * 64 * 2.0, weights = 512 * 64;  // head
   for (int64_t i = 0; i < 4; ++i) {
-    kept += layer_activation_bytes(c, i, 64);
-    for (const Part& p : layer_parts(c, i, 0)) weights += p.parameters;
+    saved += layer_activation_bytes(c, i, 64);
+    for (const CostItem& p : layer_costs(c, i, 0)) weights += p.parameters;
   }
-  const double expected = (5 * kept + weights * (2 * 2 + 2 * 4)) / 10e9;
-  EXPECT_NEAR(part(predict(c, cluster), "activations and weights in memory"), expected, 1e-12 * expected);
+  const double expected = (5 * saved + weights * (2 * 2 + 2 * 4)) / 10e9;
+  EXPECT_NEAR(seconds_of(predict(c, cluster), "activations and weights in memory"), expected,
+              1e-12 * expected);
   const double baseline = expected;
   c = as_hero(c,
-              "global");  // slots of 8 experts in bf16 and a sum, written; 0 + 1 + 2 + 3 of them read twice
+              "global");  // slots of 8 bf16 values and a sum are written, 0 + 1 + 2 + 3 slots read twice
   double routers = 0;
   for (int64_t i = 0; i < 4; ++i) routers += static_cast<double>(i) * 8 * 8;
   const double history = 64 * (4 * (8 * 2 + 4) + 2 * 6 * 8 * 2) + routers * (2 * 2 + 2 * 4);
-  EXPECT_NEAR(part(predict(c, cluster), "activations and weights in memory"), baseline + history / 10e9,
+  EXPECT_NEAR(seconds_of(predict(c, cluster), "activations and weights in memory"), baseline + history / 10e9,
               1e-12 * baseline);
 }
 
 TEST(Prediction, RowsBetweenExpertRanks) {
-  // Forward and backward, there and back, on 4 layers, of 4 micro-batches: half of the rows leave the GPU.
+  // Dispatch and combine, forward and backward, 4 layers, 4 micro-batches: half of the rows leave the GPU.
   const double rows = 64.0 * 2 * 64 * 2 / 2;
   Cluster cluster = round_cluster(2);
-  EXPECT_DOUBLE_EQ(part(predict(on(2, 1, 2), cluster), "rows between expert ranks"),
+  EXPECT_DOUBLE_EQ(seconds_of(predict(on(2, 1, 2), cluster), "rows between expert ranks"),
                    4 * 4 * 4 * rows / 100e9);
   cluster.latency_node_us = 3;
-  EXPECT_DOUBLE_EQ(part(predict(on(2, 1, 2), cluster), "rows between expert ranks"),
+  EXPECT_DOUBLE_EQ(seconds_of(predict(on(2, 1, 2), cluster), "rows between expert ranks"),
                    4 * 4 * 4 * (rows / 100e9 + 3e-6));
   cluster.latency_node_us = 0;
   cluster.gpus_per_node = 1;
-  EXPECT_DOUBLE_EQ(part(predict(on(2, 1, 2), cluster), "rows between expert ranks"), 4 * 4 * 4 * rows / 10e9);
-  // 8 ranks in nodes of 4: half of the rows go to the other node, three eighths stay inside.
-  EXPECT_DOUBLE_EQ(part(predict(on(8, 1, 8), round_cluster(8)), "rows between expert ranks"),
+  EXPECT_DOUBLE_EQ(seconds_of(predict(on(2, 1, 2), cluster), "rows between expert ranks"),
+                   4 * 4 * 4 * rows / 10e9);
+  // 8 ranks in nodes of 4: half of the rows go to the other node, three eighths stay within the node.
+  EXPECT_DOUBLE_EQ(seconds_of(predict(on(8, 1, 8), round_cluster(8)), "rows between expert ranks"),
                    4 * 4 * rows / 10e9);
 }
 
 TEST(Prediction, WeightsOverDataRanks) {
   const Config four = on(4, 1, 1), eight = on(8, 1, 1), split = on(8, 1, 4);
   const auto seconds = [](const Config& c) {
-    return part(predict(c, round_cluster(c.parallel.data)), "weights over data ranks");
+    return seconds_of(predict(c, round_cluster(c.parallel.data)), "weights over data ranks");
   };
   const StageWeights weights = stage_weights(four, layout_of(four))[0];
   EXPECT_DOUBLE_EQ(seconds(four), weights.sum() * 2 * 3 / 4 / 100e9);
-  EXPECT_DOUBLE_EQ(seconds(eight), weights.sum() * 2 * 7 / 8 / 40e9);  // four links of a node to the network
-  // Two ranks hold the same experts, one a node: each over its own link.
+  EXPECT_DOUBLE_EQ(seconds(eight), weights.sum() * 2 * 7 / 8 / 40e9);  // four network links per node
+  // Two ranks with the same experts, one per node: each uses its own link.
   EXPECT_DOUBLE_EQ(seconds(split),
                    weights.common * 2 * 7 / 8 / 40e9 + weights.experts / 4 * 2 * 1 / 2 / 10e9);
 }
 
-TEST(Prediction, GradientsHideBehindTheLastBackwardPass) {
+TEST(Prediction, GradientsOverlapWithLastBackwardPass) {
   const Config c = on(4, 1, 1);
   const double bytes = stage_weights(c, layout_of(c))[0].sum() * 4 * 3 / 4;
   Cluster cluster = round_cluster(4);
-  const auto shown = [&] { return part(predict(c, cluster), "gradients over data ranks, not hidden"); };
-  cluster.bandwidth_node_gbs = 1e6;  // all but the last of four layers
-  EXPECT_NEAR(shown(), bytes / 1e15 / 4, 1e-12 * bytes / 1e15);
+  const auto exposed = [&] {
+    return seconds_of(predict(c, cluster), "gradients over data ranks, not hidden");
+  };
+  cluster.bandwidth_node_gbs = 1e6;  // overlapped, except for one of four layers
+  EXPECT_NEAR(exposed(), bytes / 1e15 / 4, 1e-12 * bytes / 1e15);
   cluster.bandwidth_node_gbs = 1e-3;
-  double backward = 0;  // of the one micro-batch of 64 tokens that hides three quarters
-  for (const Part& p : model_parts(c)) backward += p.backward * 64 / kRate;
-  EXPECT_NEAR(shown(), bytes / 1e6 - 0.75 * backward, 1e-9);
+  double backward = 0;  // of one micro-batch of 64 tokens, three quarters of it overlap
+  for (const CostItem& p : model_costs(c)) backward += p.backward * 64 / kRate;
+  EXPECT_NEAR(exposed(), bytes / 1e6 - 0.75 * backward, 1e-9);
 }
 
-TEST(Prediction, HistoryCrossesWhereLayersBehindSeeIt) {
+TEST(Prediction, HistoryIsSentIfLaterLayersSeeIt) {
   const Config c = on(1, 2, 1);
   const double rows = 64 * 64 * 2, slot = 64 * (8 * 2 + 4);
   const auto sent = [](const Config& config) { return pipeline_costs(config, round_cluster(2)).activations; };
@@ -119,10 +123,10 @@ TEST(Prediction, HistoryCrossesWhereLayersBehindSeeIt) {
   EXPECT_EQ(pipeline_costs(four, round_cluster(4)).gradients, (std::vector<double>{0, rows, rows, rows}));
 }
 
-TEST(Prediction, BubblesOfEqualChunksAreThoseOfTheFormula) {
+TEST(Prediction, BubblesOfEqualChunksMatchFormula) {
   for (const auto& [schedule, chunks] : {std::pair<std::string, int64_t>{"1f1b", 1}, {"interleaved", 2}}) {
     Config c = as_baseline(on(1, 2, 1));
-    c.model.vocab_size = 1;  // next to nothing behind the last layer
+    c.model.vocab_size = 1;  // negligible output projection
     c.parallel.schedule = schedule;
     c.parallel.chunks = chunks;
     Cluster cluster = round_cluster(2);
@@ -133,14 +137,14 @@ TEST(Prediction, BubblesOfEqualChunksAreThoseOfTheFormula) {
   }
 }
 
-TEST(Prediction, PartsAddUpToTheStep) {
+TEST(Prediction, TimeItemsAddUpToStep) {
   Cluster cluster = round_cluster(8);
   cluster.bandwidth_memory_gbs = 50;
   cluster.latency_network_us = 10;
   for (const Config& c : layouts(as_hero(small_run(), "global"), cluster)) {
     const auto found = predict(c, cluster);
     double sum = 0;
-    for (const TimePart& p : found.parts) {
+    for (const TimeItem& p : found.time) {
       EXPECT_GE(p.seconds, -1e-12) << p.name;
       sum += p.seconds;
     }
@@ -152,14 +156,14 @@ TEST(Prediction, PartsAddUpToTheStep) {
   }
 }
 
-// A baseline's hours give the efficiency; HERO's operations then cost less than a hundredth of the step.
+// With the efficiency fitted to the baseline's hours, HERO adds less than 1% to the step.
 TEST(Prediction, PaperRun) {
   Config c = load_config({"configs/paper-8b.toml"},
                          {"--parallel.data=64", "--parallel.pipeline=2", "--parallel.expert=8"});
   Cluster cluster = read_cluster("configs/clusters/paper.toml", {});
   EXPECT_EQ(micro_batches_of(c) * c.train.sequence, 65536);
   const double step = 71.88 * 3600 / 25000;
-  cluster.efficiency = fitted_efficiency(as_baseline(c), cluster, step);
+  cluster.efficiency = fit_efficiency(as_baseline(c), cluster, step);
   EXPECT_NEAR(predict(as_baseline(c), cluster).seconds, step, 1e-9);
   const double hero = predict(as_hero(c, "stage"), cluster).seconds / step - 1;
   EXPECT_GT(hero, 0.001);

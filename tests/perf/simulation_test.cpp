@@ -15,7 +15,7 @@
 namespace hero {
 namespace {
 
-// Times in which every product of integers is exact.
+// Costs for which all sums are exact.
 PipelineCosts equal_costs(int64_t chunks, double forward = 1, double input = 1, double weight = 1) {
   return {.forward = std::vector<double>(chunks, forward),
           .input_gradient = std::vector<double>(chunks, input),
@@ -24,10 +24,10 @@ PipelineCosts equal_costs(int64_t chunks, double forward = 1, double input = 1, 
           .gradients = std::vector<double>(chunks, 0)};
 }
 
-// Drawn by hand: F 1 and B 2 seconds.
+// Hand-computed with F = 1 s and B = 2 s.
 //   rank 0: F0 0-1, F1 1-2, B0 4-6, F2 6-7, B1 7-9, F3 9-10, B2 10-12, B3 13-15
 //   rank 1: F0 1-2, B0 2-4, F1 4-5, B1 5-7, F2 7-8, B2 8-10, F3 10-11, B3 11-13
-TEST(Simulation, TwoRanksFourMicroBatchesByHand) {
+TEST(Simulation, TwoRanksFourMicroBatches) {
   const auto found = simulate(make_schedule("1f1b", 2, 1, 4), equal_costs(2));
   const double starts[2][8] = {{0, 1, 4, 6, 7, 9, 10, 13}, {1, 2, 4, 5, 7, 8, 10, 11}};
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -37,11 +37,11 @@ TEST(Simulation, TwoRanksFourMicroBatchesByHand) {
   EXPECT_EQ(found.seconds, 15);
   EXPECT_EQ(found.busy, (std::vector<double>{12, 12}));
   EXPECT_DOUBLE_EQ(found.bubble(0), 0.2);  // (p-1) / (m+p-1)
-  // Input gradients alone leave a rank a second earlier: 12 + (p-1) (1 + 1 - 1).
+  // Input gradients are sent one second earlier: 12 + (p-1) (1 + 1 - 1).
   EXPECT_EQ(simulate(make_schedule("zero_bubble", 2, 1, 4), equal_costs(2)).seconds, 13);
 }
 
-TEST(Simulation, MessagesTakeTheirTimeOneAfterAnother) {
+TEST(Simulation, MessagesOnALinkAreSerialized) {
   PipelineCosts costs = equal_costs(2);
   costs.forward[1] = 0.25;
   costs.input_gradient[1] = costs.weight_gradient[1] = 0.125;
@@ -50,14 +50,14 @@ TEST(Simulation, MessagesTakeTheirTimeOneAfterAnother) {
   costs.latency = 0.5;
   costs.bandwidth = 10;
   const auto found = simulate(make_schedule("1f1b", 2, 1, 2), costs);
-  // Rank 0 is done with 0F0 at 1 and with 0F1 at 2. The messages arrive at 1 + 3 + 0.5 and, the link being
-  // busy until 4, at 4 + 3 + 0.5. 1B0 ends at 4.5 + 0.5: its gradient arrives at 5 + 1 + 0.5.
+  // Rank 0 finishes 0F0 at 1 and 0F1 at 2. The messages arrive at 1 + 3 + 0.5 and, because the link is busy
+  // until 4, at 4 + 3 + 0.5. 1B0 ends at 4.5 + 0.5: its gradient arrives at 5 + 1 + 0.5.
   EXPECT_EQ(found.spans[1][0].start, 4.5);
   EXPECT_EQ(found.spans[0][2].start, 6.5);
   EXPECT_EQ(found.spans[1][2].start, 7.5);
 }
 
-TEST(Simulation, BubblesAreThoseOfTheFormulas) {
+TEST(Simulation, BubblesMatchFormulas) {
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (const int64_t micro_batches : {ranks, 2 * ranks, 5 * ranks}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
@@ -76,7 +76,7 @@ TEST(Simulation, BubblesAreThoseOfTheFormulas) {
   }
 }
 
-// arXiv 2401.10241, table 2: the step without bubbles, and p-1 times F + I - W (ZB-H1), F + I + W (1F1B).
+// arXiv 2401.10241, table 2: the step without bubbles plus p-1 times F + I - W (ZB-H1), F + I + W (1F1B).
 TEST(Simulation, ZeroBubbleWithUnequalPasses) {
   for (int64_t ranks = 2; ranks <= 8; ++ranks) {
     const int64_t m = 3 * ranks;
@@ -87,7 +87,7 @@ TEST(Simulation, ZeroBubbleWithUnequalPasses) {
   }
 }
 
-// What the simulator stands for: ranks that compute and pass messages on. Threads sleep instead of computing.
+// Executes a schedule with one thread per rank that sleeps instead of computing, with real messages.
 class SleepingPipeline {
  public:
   SleepingPipeline(const Schedule& schedule, const PipelineCosts& costs)
@@ -154,8 +154,8 @@ class SleepingPipeline {
   int wrong_messages_ = 0;
 };
 
-// Within 15%. A busy machine only makes threads later, so the best of a few tries counts.
-TEST(Simulation, ThreadsThatSleepTakeThePredictedTime) {
+// Within 15%. A busy machine only delays threads, so the best of several tries counts.
+TEST(Simulation, SleepingThreadsTakePredictedTime) {
   for (const auto& [kind, chunks] :
        {std::pair<std::string, int64_t>{"1f1b", 1}, {"interleaved", 2}, {"zero_bubble", 1}}) {
     const auto schedule = make_schedule(kind, 4, chunks, 4);
@@ -183,7 +183,7 @@ int64_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-TEST(Drawing, HasABoxAPassAndItsTimes) {
+TEST(Drawing, HasBoxWithTimesPerPass) {
   const auto schedule = make_schedule("zero_bubble", 2, 1, 4);
   const auto svg = schedule_svg(schedule, simulate(schedule, equal_costs(2)), 2, "a < b & c");
   EXPECT_EQ(count(svg, "<g><title>"), 2 * 4 * 3);
@@ -191,7 +191,7 @@ TEST(Drawing, HasABoxAPassAndItsTimes) {
   EXPECT_EQ(count(svg, "chunk 1, input gradient, micro-batch 0: 2 s to 3 s<"), 1);
   EXPECT_EQ(count(svg, ">a &lt; b &amp; c<"), 1);
   EXPECT_EQ(count(svg, ">rank 1<"), 1);
-  EXPECT_EQ(count(svg, ">backward<"), 0);  // the legend names what is there
+  EXPECT_EQ(count(svg, ">backward<"), 0);  // not in the legend if unused
   EXPECT_EQ(count(svg, "</svg>"), 1);
 }
 

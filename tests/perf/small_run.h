@@ -24,7 +24,7 @@ inline Config small_run() {
   return c;
 }
 
-/// Round numbers, no latency, nothing but products takes time on a GPU.
+/// Round numbers, no latency, only matrix products take time on a GPU.
 inline Cluster round_cluster(int64_t gpus) {
   Cluster c;
   c.gpus = gpus;

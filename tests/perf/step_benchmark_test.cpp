@@ -1,5 +1,5 @@
-// What `hero bench` measures of a step: which samples there are, what the routers' clock sees. No test looks
-// at a time but for its sign. On a GPU too, where there is one.
+// Measurements of `hero bench`: number of samples, calls seen by RouterTimer. Tests only the sign of times.
+// Also runs on a GPU if available.
 #include "perf/step_benchmark.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@
 namespace hero {
 namespace {
 
-// Before any test: LibTorch remembers whether it found CUDA when it was first asked.
+// Before any test: LibTorch caches its first check for CUDA.
 class CudaLibrary : public testing::Environment {
   void SetUp() override { load_cuda_library(); }
 };
@@ -26,7 +26,7 @@ const auto* const cuda_library = testing::AddGlobalTestEnvironment(new CudaLibra
 class MeasuredSteps : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "cuda" && !load_cuda_library()) GTEST_SKIP() << cuda_obstacle();
+    if (GetParam() == "cuda" && !load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
     config_ = small::fused(small::deepseek());
     config_.router.kind = "hero";
     config_.train.device = GetParam();
@@ -49,7 +49,7 @@ bool positive(const std::vector<double>& values) {
   return std::ranges::all_of(values, [](double value) { return value > 0; });
 }
 
-TEST_P(MeasuredSteps, TimedAndObservedStepsHaveASampleEachAndWarmUpHasNone) {
+TEST_P(MeasuredSteps, TimedAndProfiledStepsHaveSamplesWarmupHasNone) {
   const auto costs = measured({.steps = 3, .warmup = 2});
   EXPECT_EQ(costs.step_ms.size(), 3u);
   EXPECT_EQ(costs.forward_ms.size(), 3u);
@@ -57,10 +57,10 @@ TEST_P(MeasuredSteps, TimedAndObservedStepsHaveASampleEachAndWarmUpHasNone) {
   EXPECT_EQ(calls_, 2 + 3 + 2);
   EXPECT_TRUE(positive(costs.step_ms) && positive(costs.forward_ms) && positive(costs.router_ms));
   EXPECT_GT(costs.tensor_peak_mib, 0);
-  EXPECT_GT(costs.product_rate, 0);
+  EXPECT_GT(costs.gemm_flops, 0);
 }
 
-TEST_P(MeasuredSteps, ForwardPassesAloneHoldNeitherGradientsNorMoments) {
+TEST_P(MeasuredSteps, ForwardPassesHoldNoGradientsOrMoments) {
   const auto passes = measured({.steps = 2, .warmup = 0, .forward = true});
   EXPECT_TRUE(passes.step_ms.empty());
   EXPECT_EQ(passes.forward_ms.size(), 2u);
@@ -68,30 +68,30 @@ TEST_P(MeasuredSteps, ForwardPassesAloneHoldNeitherGradientsNorMoments) {
   EXPECT_EQ(calls_, 3);
   EXPECT_TRUE(positive(passes.forward_ms) && positive(passes.router_ms));
   const auto steps = measured({.steps = 1, .warmup = 0});
-  // Leaf, master, gradient and two moments against the leaf alone; activations on top of both.
+  // Weights, master weights, gradients and two moments against weights only, both plus activations.
   EXPECT_LT(passes.tensor_peak_mib, steps.tensor_peak_mib / 2);
 }
 
-TEST_P(MeasuredSteps, ALossThatIsNotFiniteIsNamed) {
+TEST_P(MeasuredSteps, NonFiniteLossThrows) {
   config_.optim.lr = 1e30;
   config_.optim.warmup_steps = 0;
   EXPECT_THROW(measured({.steps = 6, .warmup = 0}), RunError);
 }
 
-TEST_P(MeasuredSteps, TheRoutersClockSeesEveryRouterOnceInEachDirection) {
+TEST_P(MeasuredSteps, RouterTimerCountsAllRouterCalls) {
   const auto device = choose_device(GetParam(), "device");
   const Transformer model(config_, device);
   const auto tokens = small::tokens(2, 64, config_.model.vocab_size, 1).to(device);
   const int64_t layers = model.layout().layers();
-  const RouterClock clock(device);
+  const RouterTimer timer(device);
   const auto output = model.forward(tokens);
-  EXPECT_EQ(clock.calls(), layers);
-  const double forward = clock.seconds();
+  EXPECT_EQ(timer.calls(), layers);
+  const double forward = timer.seconds();
   EXPECT_GT(forward, 0);
   output.hidden_TD.to(at::kFloat).square().sum().backward();
-  // Input's and weight's gradients are operators of their own.
-  EXPECT_EQ(clock.calls(), 3 * layers);
-  EXPECT_GT(clock.seconds(), forward);
+  // Input and weight gradients are separate operators.
+  EXPECT_EQ(timer.calls(), 3 * layers);
+  EXPECT_GT(timer.seconds(), forward);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MeasuredSteps, testing::Values("cpu", "cuda"),

@@ -1,7 +1,6 @@
-"""A folder as `hero analyze` leaves it: blocks with some structure, and numbers that follow from them where
-they can.
+"""A synthetic output folder of `hero analyze`: structured blocks and consistent values derived from them.
 
-What only a forward pass can tell (agreement, removal, paths) is drawn at random in the right form.
+Values that need a forward pass (agreement, removal, paths) are random with the correct shape.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ WORDS = ["The", " router", " reads", " its", " own", " history", ",", "\n", "历
 
 
 def visible_pairs(layers: int, stages: list[int], history: str, window: int | None) -> list[tuple[int, int]]:
-    """(layer, predecessor), from 1, of all pairs that see each other."""
+    """(layer, predecessor), from 1, of all visible pairs."""
     return [
         (layer, earlier)
         for layer in range(2, layers + 1)
@@ -28,7 +27,7 @@ def visible_pairs(layers: int, stages: list[int], history: str, window: int | No
 
 
 def block(noise: np.random.Generator, experts: int, distance: int) -> np.ndarray:
-    """Noise with columns of strong source experts and rows of insensitive targets, weaker with distance."""
+    """Noise with strong columns (sources) and weak rows (targets), decreasing with distance."""
     values = 0.02 * noise.standard_normal((experts, experts))
     columns = noise.choice(experts, max(1, experts // 10), replace=False)
     values[:, columns] += 0.05 * noise.choice([-1.2, 1.0], len(columns))
@@ -83,7 +82,7 @@ def write_analysis(
     tokens: int = 40,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Writes both files into a new `folder` and returns the content of `analysis.json`."""
+    """Writes both files to a new `folder` and returns the content of `analysis.json`."""
     noise, stages = np.random.default_rng(seed), stages or [0] * layers
     places = visible_pairs(layers, stages, history, window)
     blocks = {place: block(noise, experts, place[0] - place[1]) for place in places}
@@ -101,8 +100,8 @@ def write_analysis(
         for place in places
     ]  # fmt: skip
     (tau, distances), (centered_tau, centered_distances) = map(strong_coupling, (blocks, centered))
-    neighbours = [place for place in places if place[0] - place[1] == 1]
-    middle = neighbours[(len(neighbours) - 1) // 2] if neighbours else None
+    neighbors = [place for place in places if place[0] - place[1] == 1]
+    middle = neighbors[(len(neighbors) - 1) // 2] if neighbors else None
     default = (10, 9) if (10, 9) in places else middle
     content: dict[str, Any] = {
         "model": {"folder": "hero", "step": 600, "layers": layers, "experts": experts, "top_k": top_k,
@@ -162,11 +161,11 @@ def forward_parts(
     layers, experts, chosen = model["layers"], model["experts"], model["top_k"]
     share = chosen * noise.dirichlet([9.0] * experts, layers)
     before = chosen * noise.dirichlet([4.0] * experts, layers)
-    utilisation: dict[str, Any] = {"peak": peak(share)}
+    utilization: dict[str, Any] = {"peak": peak(share)}
     if baseline:
-        utilisation["baseline"] = {"folder": "baseline", "top_k": chosen, "loss": 3.28,
+        utilization["baseline"] = {"folder": "baseline", "top_k": chosen, "loss": 3.28,
                                    "expert_share": before.tolist(), "peak": peak(before)}  # fmt: skip
-        utilisation["peak_change_percent"] = 100 * (share.max() / before.max() - 1)
+        utilization["peak_change_percent"] = 100 * (share.max() / before.max() - 1)
     readers = [layer for layer in range(1, layers + 1) if seen[layer]]
     initial = [(layer - 1) / (layer - 1 + 8) if seen[layer] else 0.0 for layer in range(1, layers + 1)]
     change, divergence, centered_change, centered_divergence = np.zeros((4, layers, layers))
@@ -184,7 +183,7 @@ def forward_parts(
     return {
         "data": {"names": ["valid"], "tokens": 81920, "sequence": 256, "loss": 3.2},
         "expert_share": share.tolist(),
-        "utilisation": utilisation,
+        "utilisation": utilization,
         "history": [{"layer": layer, "visible": seen[layer],
                      "variance_share": float(0.2 + 0.3 * noise.random()) if seen[layer] else None,
                      "initial_variance_share": initial[layer - 1]} for layer in range(1, layers + 1)],

@@ -1,8 +1,8 @@
-"""A model in bf16, computed by the program and by transformers, both against transformers in fp64.
+"""bf16 errors of the program and of transformers, both relative to transformers in fp64.
 
-Where two experts are nearly tied, bf16 chooses another than fp64, and the token's error is as large as the experts'
-difference. So errors are bounded where every choice is the exact one, and overall they are compared with those of
-transformers, which meets the same ties.
+If two experts are nearly tied, bf16 may choose a different one than fp64, and the token's error is as large
+as the difference of the experts. Therefore errors are bounded only for tokens with exact choices, and total
+errors are compared with those of transformers, which has the same ties.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 from hf_compare import program_logits
 from hf_models import random_ids
 
-UNIT = 2.0**-8  # bf16's unit roundoff: a rounding error is at most this part of the number
-RATIO = 1.5  # of the program's error to that of transformers
-SEQUENCES, LENGTH = 48, 24  # more rows in a pass than the kernels for few rows take
+UNIT = 2.0**-8  # bf16 unit roundoff: the maximum relative rounding error
+RATIO = 1.5  # maximum ratio of the program's error to that of transformers
+SEQUENCES, LENGTH = 48, 24  # more rows per pass than the skinny GEMM kernels take
 
 
 @dataclass
 class Pass:
-    """What one implementation computed: logits [N, S, V], and of every MoE layer the chosen experts [N*S, E]."""
+    """Results of one implementation: logits [N, S, V] and the chosen experts [N*S, E] of every MoE layer."""
 
     logits: Tensor
     chosen: list[Tensor]
@@ -61,7 +61,8 @@ def program_pass(folder: Path, ids: Tensor, layers: int) -> Pass:
 
 
 def unaffected(exact: Pass, others: list[Pass]) -> Tensor:
-    """Tokens [N, S] that, like all before them in their sequence, have the exact choices in every layer."""
+    """Tokens [N, S] with exact choices in every layer, for themselves and all earlier tokens of the
+    sequence."""
     same = torch.ones(exact.logits.shape[:2], dtype=torch.bool)
     for other in others:
         for a, b in zip(exact.chosen, other.chosen, strict=True):
@@ -70,19 +71,19 @@ def unaffected(exact: Pass, others: list[Pass]) -> Tensor:
 
 
 def bound(decoder_layers: int) -> float:
-    """Of the relative error of logits whose tokens have the exact experts. Independent roundings add up in the root
-    mean square, each at most UNIT of what it rounds. One layer rounds 13 times in sequence: norm, projection,
-    position, attention weights, their sum, projection, residual sum; norm, first projection, activation, second
-    projection, sum over experts, residual sum. The head has its norm and its product."""
+    """Bound of the relative logit error of tokens with exact experts. Independent rounding errors, each at
+    most UNIT, add up in the root mean square. One layer rounds 13 times in sequence: norm, projection,
+    position, attention weights, their sum, projection, residual sum; norm, first projection, activation,
+    second projection, sum over experts, residual sum. The head rounds in its norm and its GEMM."""
     return UNIT * math.sqrt(13 * decoder_layers + 2)
 
 
 def check_bf16(model: PreTrainedModel, folder: Path) -> None:
-    """`model`, in bf16, which becomes fp64; `folder` holds the same weights."""
+    """Checks `model`, in bf16 (converted to fp64 here); `folder` holds the same weights."""
     ids = random_ids(model.config, (SEQUENCES, LENGTH))
     theirs = transformers_pass(model, ids)
     ours = program_pass(folder, ids, len(theirs.chosen))
-    model.set_experts_implementation("eager")  # the default one knows no fp64
+    model.set_experts_implementation("eager")  # the default does not support fp64
     exact = transformers_pass(model.double(), ids)
     clean = unaffected(exact, [ours, theirs])
     assert clean.float().mean() > 0.2

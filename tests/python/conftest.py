@@ -1,5 +1,5 @@
-"""Synthetic run folders: what `hero train` leaves behind, with curves that look like training. And a small corpus,
-tokenized by the program itself, for the tests that train."""
+"""Synthetic run folders in the format of `hero train` with realistic curves, and a small corpus, tokenized by
+the program, for the tests that train."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ import numpy as np
 import pytest
 
 from hero_moe.evals import sandbox
-from program import ran
+from program import run_hero
 
-# Before anybody imports torch or transformers: nothing is downloaded, and the code of model folders that transformers
-# opens and what torch.compile builds go to a folder of these tests, not to the user's caches. A cache that was filled
-# with other instruction sets forced has crashed a later run.
+# Set before torch or transformers is imported: no downloads, and separate caches for model folder code and
+# torch.compile. A cache filled with a different forced instruction set has crashed a later run.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 CACHES = tempfile.mkdtemp(prefix="hero-moe-caches-")
 os.environ |= {"HF_MODULES_CACHE": f"{CACHES}/modules", "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor"}
 atexit.register(shutil.rmtree, CACHES, ignore_errors=True)
 
-# Threads that wait by spinning make a busy machine many times slower.
+# Spin-waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 MakeRun = Callable[..., Path]
@@ -35,7 +34,7 @@ LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many random cases every property test drew, rejected and found wrong."""
+    """Prints how many random cases every property test drew, rejected and found wrong."""
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:
@@ -44,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def config_text(kind: str, window: int | None, seed: int) -> str:
-    """A configuration as a run folder holds it, abridged."""
+    """The config.toml of a run folder, abridged."""
     width = "" if window is None else f"window = {window}\n"
     return (
         f'[model]\nmodel_type = "qwen3_moe"\nhidden_size = 256\nnum_experts = {EXPERTS}\n'
@@ -116,8 +115,8 @@ def write_run(
     snapshots: bool = True,
     evaluation: bool = True,
 ) -> Path:
-    """Writes a run folder whose loss is `lower` below that of the same seed and `lower = 0`, at every step, but for
-    noise of the standard deviation `jitter`."""
+    """Writes a run folder. At every step the loss is `lower` below that of the same seed with `lower = 0`,
+    plus noise with standard deviation `jitter`."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(config_text(kind, window, seed))
     data, noise = np.random.default_rng(seed), np.random.default_rng([seed, len(path.name)])
@@ -147,34 +146,34 @@ def write_run(
 
 
 def edit_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """Replaces the lines of a text file by what `change` makes of them."""
+    """Applies `change` to the lines of a text file."""
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
 
 
-def python_text(draw: random.Random) -> str:
+def python_text(rng: random.Random) -> str:
     words = "index total items count name value result left right node".split()
     return "".join(
-        f"def {draw.choice(words)}_{draw.randint(0, 9)}({draw.choice(words)}):\n"
-        f"\treturn {draw.choice(words)}  + {draw.randint(0, 99)}\n\n"
+        f"def {rng.choice(words)}_{rng.randint(0, 9)}({rng.choice(words)}):\n"
+        f"\treturn {rng.choice(words)}  + {rng.randint(0, 99)}\n\n"
         for _ in range(25)
     )
 
 
-def chinese_text(draw: random.Random) -> str:
+def chinese_text(rng: random.Random) -> str:
     characters = "的一是不了在有人这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可"
-    return "".join(draw.choice(characters) + ("。" if draw.random() < 0.1 else "") for _ in range(250)) + "\n"
+    return "".join(rng.choice(characters) + ("。" if rng.random() < 0.1 else "") for _ in range(250)) + "\n"
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of Python-like files, Chinese files and JSON lines of both, 60 documents."""
-    folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(1)
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(1)
     for i in range(20):
-        (folder / f"{i:02d}.py").write_text(python_text(draw))
-        (folder / f"{i:02d}.txt").write_text(chinese_text(draw))
+        (folder / f"{i:02d}.py").write_text(python_text(rng))
+        (folder / f"{i:02d}.txt").write_text(chinese_text(rng))
     with (folder / "more.jsonl").open("w") as out:
         for i in range(20):
-            text = python_text(draw) if i % 2 else chinese_text(draw)
+            text = python_text(rng) if i % 2 else chinese_text(rng)
             out.write(json.dumps({"text": text}, ensure_ascii=i % 3 == 0) + "\n")
     return folder
 
@@ -184,15 +183,15 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prefix of token files of the corpus: 500 pieces, a tenth of the documents for validation."""
     prefix = tmp_path_factory.mktemp("data") / "corpus"
     model = prefix.with_name("pieces.model")
-    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 500, "--out", model, "--workers", 1)
-    ran("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", prefix,
+    run_hero("data", "tokenizer", "--input", corpus, "--vocab-size", 500, "--out", model, "--workers", 1)
+    run_hero("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", prefix,
         "--valid-fraction", 0.1, "--workers", 1)  # fmt: skip
     return prefix
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[None]:
-    """HumanEval's programs run, with bubblewrap where it works."""
+    """Allows HumanEval programs to run, with bubblewrap if it works."""
     with pytest.MonkeyPatch.context() as patch:
         if sandbox._probe():
             patch.setenv(sandbox.UNSAFE_VARIABLE, "1")

@@ -1,4 +1,4 @@
-"""Small corpora in every format, tokenizers for them, and reading token files back, for the tests of
+"""Small corpora in every format, tokenizers for them, and a token file reader, for the tests of
 hero_moe.data."""
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hero_moe.data import TokenizeOptions, TokenizerFile, load_tokenizer
-from program import ran
+from program import run_hero
 
 WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(
     " "
 )
-ENDINGS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")
+EXTENSIONS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")
 
 
 def some_texts(count: int, seed: int = 1) -> list[str]:
     """Texts of mixed scripts, some of them empty."""
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(0, 40))) for _ in range(count)]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(0, 40))) for _ in range(count)]
 
 
 def json_lines(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -44,8 +44,8 @@ def zstd(data: bytes) -> bytes:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, group: int = 50, stream: bool = False) -> Path:
-    """Writes rows in the format that the name's ending says; `group` rows a row group or record batch; Arrow
-    files in the file format, or the one of streams."""
+    """Writes rows in the format of the file extension; `group` rows per row group or record batch; Arrow in
+    the file format, or the stream format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name
     if name.endswith((".jsonl", ".json")):
@@ -65,17 +65,16 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, group: int = 50, s
     return path
 
 
-def train_pieces(folder: Path) -> Path:
-    """A SentencePiece model of the program's own, 340 pieces."""
+def train_sentencepiece(folder: Path) -> Path:
+    """A SentencePiece model from `hero data tokenizer`, 340 pieces."""
     corpus = write_rows(folder / "pieces.jsonl", [{"text": text} for text in some_texts(300, seed=7)])
     model = folder / "pieces.model"
-    ran("data", "tokenizer", "--input", corpus, "--vocab-size", 330, "--out", model, "--workers", 1)
+    run_hero("data", "tokenizer", "--input", corpus, "--vocab-size", 330, "--out", model, "--workers", 1)
     return model
 
 
 def train_bpe(folder: Path, *, chat_template: str | None = None) -> Path:
-    """A folder with a byte-level tokenizer.json whose documents end with <|endoftext|>, and its
-    configuration."""
+    """A folder with a byte-level tokenizer.json and a configuration with the end token <|endoftext|>."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -110,15 +109,15 @@ def options(
 
 
 def token_files(prefix: Path) -> dict[str, bytes]:
-    """The bytes of all token files at a prefix, the sidecar without the prefix's own name."""
-    found = {ending: Path(f"{prefix}{ending}") for ending in ENDINGS}
-    files = {ending: path.read_bytes() for ending, path in found.items() if path.exists()}
+    """The bytes of all token files at a prefix; OUT replaces the prefix in the JSON file."""
+    found = {extension: Path(f"{prefix}{extension}") for extension in EXTENSIONS}
+    files = {extension: path.read_bytes() for extension, path in found.items() if path.exists()}
     files[".json"] = files[".json"].replace(f'"{prefix.name}.'.encode(), b'"OUT.')
     return files
 
 
 def documents(prefix: Path) -> list[list[int]]:
-    """The documents of one split, by the lengths of its index."""
+    """The documents of one split."""
     index = Path(f"{prefix}.idx").read_bytes()
     count = int(np.frombuffer(index, "<u8", 1, 18)[0])
     lengths = np.frombuffer(index, "<i4", count, 34)

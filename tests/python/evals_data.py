@@ -21,7 +21,7 @@ def read(path: Path) -> list[Row]:
 
 
 def choice(benchmark: Benchmark, number: int, choices: int) -> Row:
-    """Choices of one length; the right one is each place in turn."""
+    """Choices of equal length; the correct place rotates."""
     words = [f"{'abcde'[place]}{number:03d}" for place in range(choices)]
     return {"query": f"What is {benchmark.title} {number}?", "choices": words, "gold": number % choices}
 
@@ -32,7 +32,7 @@ def answer(benchmark: Benchmark, number: int) -> Row:
 
 
 def program(number: int) -> Row:
-    """Adds `number`; the tests see that it does."""
+    """A function that adds `number`, with tests."""
     name = f"add_{number}"
     return {
         "task_id": f"Mine/{number}",
@@ -44,31 +44,31 @@ def program(number: int) -> Row:
 
 
 def write_all(folder: Path, subjects: dict[str, list[str]], rows: int, per_subject: int) -> None:
-    """Files of `rows` rows, or `per_subject` for each subject; as many few-shot rows as the prompts need."""
+    """Writes `rows` rows per file, or `per_subject` per subject, and enough few-shot rows for the prompts."""
     for benchmark in BENCHMARKS.values():
         key = benchmark.key
         choices = 5 if key == "mathqa" else min(4, benchmark.choices[1])
-        made: list[Row] = []
-        shown: list[Row] = []
+        written: list[Row] = []
+        fewshot: list[Row] = []
         for subject in subjects[key] or [""]:
             count = per_subject if subject else rows
             tag = {benchmark.subject: subject} if subject else {}
-            for number in range(len(made), len(made) + count):
+            for number in range(len(written), len(written) + count):
                 if benchmark.rows == "choice":
-                    made.append(choice(benchmark, number, choices) | tag)
+                    written.append(choice(benchmark, number, choices) | tag)
                 elif benchmark.rows == "answer":
-                    made.append(answer(benchmark, number) | tag)
+                    written.append(answer(benchmark, number) | tag)
                 elif benchmark.rows == "program":
-                    made.append(program(number))
+                    written.append(program(number))
                 else:
-                    made.append(
+                    written.append(
                         {"text": f"Once there was a text of {number} words that ended with w{number}"}
                     )
             for number in range(900, 905):
                 if benchmark.rows == "choice":
-                    shown.append(choice(benchmark, number, choices) | tag)
+                    fewshot.append(choice(benchmark, number, choices) | tag)
                 elif benchmark.rows == "answer":
-                    shown.append(answer(benchmark, number) | ({} if benchmark.shared_fewshot else tag))
-        write(folder / f"{key}.jsonl", made)
+                    fewshot.append(answer(benchmark, number) | ({} if benchmark.shared_fewshot else tag))
+        write(folder / f"{key}.jsonl", written)
         if benchmark.has_fewshot:
-            write(folder / f"{key}_fewshot.jsonl", shown[:5] if benchmark.shared_fewshot else shown)
+            write(folder / f"{key}_fewshot.jsonl", fewshot[:5] if benchmark.shared_fewshot else fewshot)

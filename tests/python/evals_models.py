@@ -1,4 +1,4 @@
-"""Models that need no weights: one that knows the answers, one that knows nothing."""
+"""Models without weights: one with all answers, one with uniform probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lm_eval.api.model import LM
 
 from hero_moe.evals.data import subset
 
-# lm_eval's tasks of each benchmark: by name, or by what stands before the subject.
+# lm_eval's tasks of each benchmark, by name or by the prefix of the subject.
 TASKS = {
     "gsm8k": "gsm8k",
     "mathqa": "mathqa",
@@ -38,9 +38,9 @@ LETTERS = ("mmlu", "cmmlu")
 
 
 class Oracle(LM):
-    """Answers from the files, which it reads by itself; a row has its place among those of its subject.
+    """Answers from the benchmark files; rows are indexed within their subject.
 
-    `wrong`: every n-th item of a task is answered wrongly.
+    `wrong`: every n-th item of a task gets a wrong answer.
     """
 
     max_length, max_gen_toks = 4096, 256
@@ -81,7 +81,7 @@ class Oracle(LM):
             assert context + continuation == row["text"]
             return (-1.0, right)
         choices = "ABCD" if key in LETTERS else row["choices"]
-        if key not in ("hellaswag", "arc_c_zh"):  # whose texts lm_eval cleans
+        if key not in ("hellaswag", "arc_c_zh"):  # lm_eval preprocesses their texts
             assert row["query"].strip() in context
             assert continuation == f" {choices[request.idx]}"
         gold = row["gold"] if right else (row["gold"] + 1) % len(row["choices"])
@@ -94,7 +94,7 @@ class Oracle(LM):
         key, row = self.row(request)
         if not self.right(request):
             return " I do not know."
-        one_line = " ".join(row.get("answer", "").split())  # as lm_eval reads answers of MATH
+        one_line = " ".join(row.get("answer", "").split())  # as lm_eval parses MATH answers
         text = {
             "gsm8k": lambda: f" It is so.\n#### {row['answer']}\n\n",
             "math": lambda: f" Final Answer: The final answer is ${one_line}$. I hope it is correct.",
@@ -110,7 +110,7 @@ class Oracle(LM):
 
 
 class Uniform(LM):
-    """The same probability for every character; writes nothing."""
+    """Uniform probability per character; generates empty texts."""
 
     max_length, max_gen_toks = 4096, 256
 

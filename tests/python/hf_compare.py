@@ -1,4 +1,4 @@
-"""Comparing the program with transformers: what both compute for the same folder and the same tokens."""
+"""Compares the program with transformers on the same folder and tokens."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from program import ran
+from program import run_hero
 
-LOGITS = 2e-5  # greatest difference of fp32 logits, part of the greatest logit
+LOGITS = 2e-5  # maximum difference of fp32 logits relative to the largest logit
 
 
 def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
     (work / "tokens.json").write_text(json.dumps(tokens))
     out = work / "out.safetensors"
-    ran("logits", model, "--tokens", work / "tokens.json", "--out", out, *words)
+    run_hero("logits", model, "--tokens", work / "tokens.json", "--out", out, *words)
     tensors = load_file(out)
     out.unlink()  # the tensors are a view of this file: the next call must not write into it
     return tensors
 
 
 def assert_close(got: Tensor, expected: Tensor, part: float = LOGITS) -> None:
-    """The greatest difference is at most `part` of the greatest value."""
+    """Asserts that the maximum difference is at most `part` of the largest value."""
     assert got.dtype == torch.float32 and got.shape == expected.shape
     assert (got - expected).abs().max() <= part * expected.abs().max()
 
 
 def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores [T, E] that choose experts, -inf outside the chosen groups; the least lead [T] of a choice."""
+    """Selection scores [T, E], -inf outside the chosen groups, and the smallest score margin [T] of a
+    choice."""
 
     def lead(scores: Tensor, k: int) -> Tensor:
         best = scores.topk(min(k + 1, scores.shape[-1]), -1).values
@@ -51,8 +52,8 @@ def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
     return scores, torch.minimum(lead(scores, gate.top_k), lead(groups, gate.topk_group))
 
 
-def named_as_on_disk(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A parameter of transformers, or its gradient, in the parts and under the names that a folder has."""
+def checkpoint_tensors(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A parameter of transformers, or its gradient, split into the tensors of a model folder."""
     experts, _, kind = name.rpartition(".")
     if not experts.endswith("mlp.experts"):
         return {name: tensor}
@@ -63,12 +64,12 @@ def named_as_on_disk(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def not_empty(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without those of shared experts that a model has none of: transformers writes them, of size 0."""
+    """Removes the empty shared-expert tensors that transformers writes for models without shared experts."""
     return {name: tensor for name, tensor in tensors.items() if tensor.numel()}
 
 
-def opened_whole(folder: Path, **options: Any) -> PreTrainedModel:
-    """The folder as transformers opens it; nothing may be missing, unknown or of another shape."""
+def load_strict(folder: Path, **options: Any) -> PreTrainedModel:
+    """Loads the folder in transformers; fails for missing, unknown or mismatched tensors."""
     model, report = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True, **options
     )

@@ -1,4 +1,4 @@
-"""Small random models of transformers, in the configurations that its checkpoints vary in."""
+"""Small random transformers models that cover the configuration options of its checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ DEEPSEEK = COMMON | {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
-# What each configuration has beside the family's.
+# Overrides of the family's configuration.
 QWEN3_VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "qwen3-head-dim": {"head_dim": 16, "num_key_value_heads": 1},
@@ -98,14 +98,14 @@ VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS
 
 
 def configuration(name: str, **more: Any) -> PreTrainedConfig:
-    """The configuration of this name; `more` goes over it."""
+    """The configuration `name` with the overrides `more`."""
     if name in QWEN3_VARIANTS:
         return Qwen3MoeConfig(**QWEN3 | QWEN3_VARIANTS[name] | more)
     return DeepseekV3Config(**DEEPSEEK | DEEPSEEK_VARIANTS[name] | more)
 
 
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """transformers' own class, or ours where its own does not know what the configuration asks for."""
+    """transformers' own class, or ours if its own does not support the configuration."""
     deepseek = config.model_type == "deepseek_v3"
     if getattr(config, "hero_router", None) or getattr(config, "scoring_func", "sigmoid") == "softmax":
         return HeroDeepseekV3ForCausalLM if deepseek else HeroQwen3MoeForCausalLM
@@ -113,7 +113,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    """A model in fp32 whose norms and biases are off their initial values, too."""
+    """An fp32 model with perturbed norms and biases."""
     torch.manual_seed(0)
     model = model_class(config).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What the routing history of a bf16 model must hold."""
+"""Checks the rounding of the routing history of a bf16 model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Of a probability computed in fp32, relative; sums of some hundred products.
+# Relative error of a probability computed in fp32 from sums of some hundred products.
 FP32_ERROR = 1e-5
 
 
 def exact_logits(
     x: Tensor, weight: Tensor, seen: Sequence[Tensor], layer: int, eps: float = 1e-6, scale: bool = True
 ) -> Tensor:
-    """Z of router `layer` in fp64, from its operands and the history that it read."""
+    """Z of router `layer` in fp64, from its operands and its visible history."""
     x, weight = x.detach().double(), weight.detach().double()
     logits = x @ weight[:, : x.shape[1]].t()
     if not seen:
@@ -27,8 +27,8 @@ def exact_logits(
 
 
 def assert_rounded_once(stored: Tensor, logits: Tensor, dtype: torch.dtype) -> None:
-    """`stored` is softmax(logits) rounded to `dtype` once; where fp32 sums leave a value next to the middle of two
-    numbers, it may be either."""
+    """Asserts that `stored` is softmax(logits) rounded to `dtype` once. A value within fp32 error of a
+    rounding boundary may be rounded either way."""
     assert torch.equal(stored.to(dtype).to(stored.dtype), stored)
     probs, got = logits.softmax(1), stored.detach().double()
     low, high = ((probs * (1 + off)).to(dtype).double() for off in (-FP32_ERROR, FP32_ERROR))

@@ -1,5 +1,6 @@
-"""Random layouts: how many processes train a drawn model, and every option that says how they share the work. A case
-is {"options": what is trained, "ranks": number of processes, "layout": options that must not change the result}."""
+"""Random layouts: the number of processes and all parallelism options for a random model. A case is
+{"options": the model and its training, "ranks": number of processes, "layout": options that must not change
+the result}."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ STEPS = 4
 
 
 def depends_on_the_micro_batch(options: Options) -> bool:
-    """Whether a micro-batch is a unit of the loss or of the routing, so that its size is part of what is trained."""
+    """Whether the micro-batch size affects the loss or the routing."""
     balanced = options["router.balance_loss"] > 0
     return (
         (balanced and options["router.balance"] in ("micro_batch", "pooled"))
@@ -25,18 +26,18 @@ def depends_on_the_micro_batch(options: Options) -> bool:
 
 
 def pipelines(options: Options) -> list[int]:
-    """Numbers of pipeline ranks that the model allows."""
-    whole = (
+    """Allowed numbers of pipeline ranks of a model."""
+    single_stage = (
         options["model.tie_word_embeddings"]
         or not options["router.detach"]
         or options["router.balance"] == "pooled"
     )
-    return [1] if whole else [n for n in (1, 2, 3, 4) if n <= options["model.num_hidden_layers"]]
+    return [1] if single_stage else [n for n in (1, 2, 3, 4) if n <= options["model.num_hidden_layers"]]
 
 
 @st.composite
 def parts(draw: DrawFn, total: int, count: int) -> list[int]:
-    """`count` sizes of at least 1 that add up to `total`."""
+    """`count` sizes of at least 1 with sum `total`."""
     ends = draw(st.lists(st.integers(1, total - 1), unique=True, min_size=count - 1, max_size=count - 1))
     bounds = [0, *sorted(ends), total]
     return [end - begin for begin, end in zip(bounds, bounds[1:])]
@@ -64,7 +65,7 @@ def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Option
     micro_batches = [options["train.micro_batch"]]
     if not depends_on_the_micro_batch(options):
         micro_batches = divisors(sequences)
-    # Interleaved schedules need a multiple of the pipeline's ranks of micro-batches on every data rank.
+    # Interleaved schedules need a number of micro-batches per data rank that the pipeline ranks divide.
     unit = pipeline if layout.get("parallel.schedule") == "interleaved" else 1
     fitting = [
         (data, micro)
@@ -74,7 +75,7 @@ def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Option
     ]
     if not fitting:
         return 1, {"parallel.pipeline": 1, **draw(free_options(options))}
-    # Data ranks are drawn first: most of the fitting pairs have none.
+    # Data ranks are drawn first: most fitting pairs have only one.
     data = draw(st.sampled_from(sorted({d for d, _ in fitting})))
     micro = draw(st.sampled_from([m for d, m in fitting if d == data]))
     experts = [e for e in divisors(data) if options["model.num_experts"] % e == 0]
@@ -86,14 +87,14 @@ def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Option
 
 @st.composite
 def free_options(draw: DrawFn, options: Options) -> Options:
-    """What changes memory or files, and no number."""
+    """Options that affect memory or files but no result."""
     recompute = draw(st.booleans()) and options["router.detach"]
     return {"train.recompute": recompute, "checkpoint.asynchronous": draw(st.booleans())}
 
 
 @st.composite
 def trained_models(draw: DrawFn) -> Options:
-    """What is trained, by one process without recomputation."""
+    """Model and training options for one process without recomputation."""
     model = draw(models())
     router = draw(routers(model))
     options = model | router | draw(training(model, router))
@@ -116,8 +117,8 @@ def layout_cases(draw: DrawFn) -> Case:
 
 @st.composite
 def resharding_cases(draw: DrawFn) -> Case:
-    """Two layouts of one model, and the step after which the second takes over. What may not change on resume is
-    the same in both."""
+    """Two layouts of one model, and the step after which the second resumes. Options that may not change on
+    resume are equal in both."""
     options = draw(trained_models())
     sequences = options["train.global_batch"]
     ranks, layout = draw(layouts(options, sequences))

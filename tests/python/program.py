@@ -1,4 +1,4 @@
-"""Running the program `hero` as its users do, and reading what it leaves behind."""
+"""Runs the program `hero` and reads its output files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = os.environ.get("HERO_PROGRAM", str(ROOT / "build" / "hero"))
 CONFIGS = ROOT / "configs"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
-# Small enough for a step of some ten milliseconds on one thread.
+# A step takes some ten milliseconds on one thread.
 SMALL = {
     "model.hidden_size": 64,
     "model.num_hidden_layers": 3,
@@ -51,8 +51,8 @@ DEEPSEEK = {
     "model.scoring_func": "sigmoid",
     "router.bias_update_rate": 0.01,
 }
-# Times, rates and memory: the only metrics that two equal runs may differ in.
-UNSTEADY = ("step_ms", "tokens_per_second", "mfu", "peak_memory_mib")
+# Metrics that may differ between identical runs: time, throughput and memory.
+NONDETERMINISTIC_METRICS = ("step_ms", "tokens_per_second", "mfu", "peak_memory_mib")
 
 
 def toml(settings: dict[str, Any]) -> str:
@@ -63,8 +63,8 @@ def toml(settings: dict[str, Any]) -> str:
 def hero(
     *words: Any, cwd: Path | None = None, variables: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program to its end, with these environment variables besides; stdout and stderr as text, which must be
-    UTF-8, line ends as they came."""
+    """Runs the program with additional environment variables; decodes stdout and stderr strictly as UTF-8
+    without newline conversion."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)],
         cwd=cwd,
@@ -77,16 +77,16 @@ def hero(
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def ran(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`hero`, which must succeed."""
+def run_hero(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs `hero` and asserts success."""
     result = hero(*words, **options)
-    assert result.returncode == 0, f"{result.args} left with {result.returncode}:\n{result.stderr}"
+    assert result.returncode == 0, f"{result.args} exited with {result.returncode}:\n{result.stderr}"
     return result
 
 
 def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
-    """Type, default, help and bounds of every configuration key, as `hero train --help` shows them and in its order."""
-    text = ran("train", "--help").stdout.split("Configuration keys")[1]
+    """Type, default, help and bounds of every configuration key, in the order of `hero train --help`."""
+    text = run_hero("train", "--help").stdout.split("Configuration keys")[1]
     assert max(map(len, text.splitlines())) <= 100
     row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+)\n((?:      .*\n)+)"
     found: dict[str, tuple[str, str, str, str]] = {}
@@ -98,16 +98,17 @@ def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
     return found
 
 
-def refused(result: subprocess.CompletedProcess[str], *parts: str) -> None:
+def assert_exit_2(result: subprocess.CompletedProcess[str], *parts: str) -> None:
     """Asserts exit status 2 and one line on stderr that holds every part."""
-    assert result.returncode == 2, f"{result.args} left with {result.returncode}:\n{result.stderr}"
+    assert result.returncode == 2, f"{result.args} exited with {result.returncode}:\n{result.stderr}"
     assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n"), result.stderr
     for part in parts:
         assert part in result.stderr
 
 
 def training(run: Path, data: Path | None, settings: dict[str, Any], *words: Any) -> list[Any]:
-    """The words of a training command; the settings over SMALL stand in a file beside the run folder."""
+    """The arguments of a training command; writes SMALL with the settings to a file next to the run
+    folder."""
     file = run.with_suffix(".toml")
     file.write_text(toml(SMALL | settings))
     return ["train", "--config", file, *(["--data", data] if data else []), "--run", run, *words]
@@ -117,9 +118,9 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def steady(run: Path) -> list[dict[str, Any]]:
-    """The metrics without what depends on time and memory."""
-    return [{k: v for k, v in line.items() if k not in UNSTEADY} for line in metrics(run)]
+def deterministic_metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics without those that depend on time and memory."""
+    return [{k: v for k, v in line.items() if k not in NONDETERMINISTIC_METRICS} for line in metrics(run)]
 
 
 def checkpoint(run: Path, step: int) -> Path:
@@ -141,16 +142,16 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def same_outcome(run: Path, other: Path, step: int) -> None:
-    """Asserts equal tensors at this step and equal logs, bit for bit."""
+def assert_same_outcome(run: Path, other: Path, step: int) -> None:
+    """Asserts bit-identical tensors at this step and equal logs."""
     assert tensor_bytes(run, step) == tensor_bytes(other, step)
-    assert steady(run) == steady(other)
+    assert deterministic_metrics(run) == deterministic_metrics(other)
     assert (run / "routing.jsonl").read_bytes() == (other / "routing.jsonl").read_bytes()
     assert [line["step"] for line in metrics(run)] == list(range(1, step + 1))
 
 
 def write_megatron(prefix: Path, documents: list[list[int]], dtype: str = "uint16") -> None:
-    """Token files as Megatron-LM writes them, one sequence a document, nothing beside them."""
+    """Writes token files in the Megatron-LM format, one sequence per document, without metadata."""
     codes = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
     lengths = np.array([len(d) for d in documents], "<i4")
     ends = np.cumsum(lengths.astype("<i8")) * np.dtype(dtype).itemsize

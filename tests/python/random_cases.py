@@ -1,14 +1,14 @@
-"""Properties checked over random cases. A case is a JSON object, as a strategy draws it.
+"""Property tests over random cases. A case is a JSON object drawn from a strategy.
 
     test_fixed_cases, test_fresh_cases = property_tests(check, cases())
 
     if __name__ == "__main__":
         reproduce(check)
 
-`check(case, folder)` returns when the property holds, raises `Rejected` (see `expect_success`) when the program
-refuses the configuration by name, and anything else when the case is wrong. All cases run: what is wrong is reported
-at the end, each with one command that repeats it. HERO_RANDOM_CASES sets the number of fresh cases, HERO_RANDOM_SEED
-repeats the cases of an earlier run.
+`check(case, folder)` returns if the property holds, raises `Rejected` (see `expect_success`) if the program
+rejects the configuration by key, and any other exception if the case fails. All cases run; failures are
+reported at the end with a command that reproduces each. HERO_RANDOM_CASES sets the number of fresh cases,
+HERO_RANDOM_SEED repeats the cases of an earlier run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HIGHEST_REJECTED_SHARE = 0.2
 
 
 class Rejected(Exception):
-    """The program refused the configuration, with a message that names one of its options."""
+    """The program rejected the configuration with a message that names one of its options."""
 
 
 def expect_success(status: int, stderr: str, keys: Iterable[str]) -> None:
@@ -56,7 +56,7 @@ def expect_success(status: int, stderr: str, keys: Iterable[str]) -> None:
 
 @dataclass
 class Tally:
-    """What became of the cases drawn so far."""
+    """Counts of the cases drawn so far."""
 
     check: Check
     drawn: int = 0
@@ -89,7 +89,7 @@ def command(check: Check, case: Case) -> str:
 
 
 def drawn(cases: SearchStrategy[Case], count: int, first_seed: int) -> list[Case]:
-    """So many cases."""
+    """`count` cases from consecutive seeds."""
     out: list[Case] = []
     for batch_seed in range(first_seed, first_seed + count):
         if len(out) < count:
@@ -98,7 +98,8 @@ def drawn(cases: SearchStrategy[Case], count: int, first_seed: int) -> list[Case
 
 
 def batch(cases: SearchStrategy[Case], batch_seed: int) -> list[Case]:
-    """Eight independent cases. Hypothesis begins with the smallest example, and from the tenth on varies earlier ones."""
+    """Eight independent cases. Hypothesis starts with the smallest example and mutates earlier ones from the
+    tenth."""
     examples: list[Case] = []
 
     @seed(batch_seed)
@@ -118,7 +119,7 @@ def batch(cases: SearchStrategy[Case], batch_seed: int) -> list[Case]:
 
 
 def property_tests(check: Check, cases: SearchStrategy[Case]) -> tuple[Test, Test]:
-    """Two tests: the same dozen cases every time, and fresh ones (`long`)."""
+    """Two tests: a fixed set of cases, and fresh cases (`long`)."""
 
     def run(request: pytest.FixtureRequest, count: int, first_seed: int) -> None:
         tally = Tally(check)
@@ -143,15 +144,15 @@ def property_tests(check: Check, cases: SearchStrategy[Case]) -> tuple[Test, Tes
 
 
 def reproduce(check: Check) -> None:
-    """`--case JSON`: runs the check on one case and says what became of it."""
+    """`--case JSON`: runs the check on one case and prints the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", type=json.loads, required=True)
     case = parser.parse_args().case
     try:
         with tempfile.TemporaryDirectory(prefix="hero-moe-case-") as folder:
             check(case, Path(folder))
-    except Rejected as refusal:
-        print(f"rejected: {refusal}")
+    except Rejected as rejection:
+        print(f"rejected: {rejection}")
         return
     except AssertionError as error:
         sys.exit(f"wrong: {error}")

@@ -1,4 +1,4 @@
-"""A run of several processes on this machine, started as a launcher starts them."""
+"""Runs with several processes on this machine, with the environment of a launcher."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from program import ENVIRONMENT, PROGRAM
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """A currently free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def start(words: list[Any], ranks: int, log: Path, **changes: str) -> list[subprocess.Popen[bytes]]:
-    """Starts `hero WORDS` `ranks` times; what rank r says goes to LOG.r."""
+    """Starts `hero WORDS` `ranks` times; the output of rank r goes to LOG.r."""
     port = free_port()
     processes = []
     for rank in range(ranks):
@@ -41,12 +41,12 @@ def start(words: list[Any], ranks: int, log: Path, **changes: str) -> list[subpr
     return processes
 
 
-def said(log: Path, rank: int) -> str:
+def rank_log(log: Path, rank: int) -> str:
     return Path(f"{log}.{rank}").read_text()
 
 
-def together(words: list[Any], ranks: int, log: Path, *, timeout: float = 300) -> list[int]:
-    """`hero WORDS` by so many processes, to their ends; their exit statuses."""
+def run_ranks(words: list[Any], ranks: int, log: Path, *, timeout: float = 300) -> list[int]:
+    """Runs `hero WORDS` with `ranks` processes and returns their exit statuses."""
     processes = start(words, ranks, log)
     try:
         return [process.wait(timeout) for process in processes]
@@ -56,7 +56,7 @@ def together(words: list[Any], ranks: int, log: Path, *, timeout: float = 300) -
                 process.kill()
 
 
-def ran_together(words: list[Any], ranks: int, log: Path) -> None:
-    """The same; all must succeed."""
-    statuses = together(words, ranks, log)
-    assert statuses == [0] * ranks, "\n".join(f"{r}: {s}: {said(log, r)}" for r, s in enumerate(statuses))
+def run_ranks_checked(words: list[Any], ranks: int, log: Path) -> None:
+    """Like `run_ranks`, and asserts that all ranks succeed."""
+    statuses = run_ranks(words, ranks, log)
+    assert statuses == [0] * ranks, "\n".join(f"{r}: {s}: {rank_log(log, r)}" for r, s in enumerate(statuses))

@@ -1,4 +1,4 @@
-"""`hero serve` as a process, and talking to it in plain HTTP."""
+"""`hero serve` as a process with an HTTP client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from program import ENVIRONMENT, PROGRAM
 
 
 class Server:
-    """A running server; `request` opens a connection of its own."""
+    """A running server; `request` opens a new connection."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process, self.port = process, port
@@ -30,7 +30,8 @@ class Server:
     def request(
         self, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str
     ) -> tuple[int, str, http.client.HTTPMessage]:
-        """GET, or POST of `body` as JSON or of raw bytes; status, text and headers of the answer."""
+        """GET, or POST of `body` as JSON or of raw bytes; returns status, text and headers of the
+        response."""
         connection = self.connect()
         data = json.dumps(body).encode() if raw is None and body is not None else raw
         names = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -43,13 +44,13 @@ class Server:
         return found
 
     def complete(self, prompt: Any, **options: Any) -> dict[str, Any]:
-        """What /v1/completions says, which must be an answer."""
+        """The response of /v1/completions, which must succeed."""
         status, text, _ = self.request("/v1/completions", {"prompt": prompt, **options})
         assert status == 200, text
         return json.loads(text)
 
     def metrics(self) -> dict[str, float]:
-        """Every sample by its name with labels."""
+        """Every sample by name with labels."""
         return parse_metrics(self.request("/metrics")[1])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -61,7 +62,7 @@ SAMPLE = re.compile(r'([a-z_]+)((?:\{(?:[a-z_]+="[^"\\\n]*",?)+\})?) (\S+)')
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Samples of Prometheus' text format, each of a family with HELP and TYPE."""
+    """Samples in the Prometheus text format; every family must have HELP and TYPE."""
     assert text.endswith("\n")
     found: dict[str, float] = {}
     family = kind = ""
@@ -84,7 +85,7 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 @contextmanager
 def serving(folder: Path, *words: Any) -> Iterator[Server]:
-    """A server of a model folder on a free port; it must end with status 0 unless it has ended before."""
+    """A server of a model folder on a free port; asserts exit status 0 unless it has already exited."""
     command = [PROGRAM, "serve", str(folder), "--port", "0", *map(str, words)]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
@@ -102,17 +103,17 @@ def serving(folder: Path, *words: Any) -> Iterator[Server]:
         process.stdout.close()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for what the server does in its own time; fails after half a minute."""
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until `condition` holds; fails after 30 seconds."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def talk(port: int, data: bytes, *, patience: float = 30) -> bytes:
-    """Sends bytes that may be no HTTP, and returns all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=patience) as s:
+def send_raw(port: int, data: bytes, *, timeout: float = 30) -> bytes:
+    """Sends raw bytes, which may be invalid HTTP, and returns everything until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as s:
         answer = b""
         try:
             s.sendall(data)
@@ -125,7 +126,7 @@ def talk(port: int, data: bytes, *, patience: float = 30) -> bytes:
 
 
 def events(text: str) -> list[Any]:
-    """The objects of a stream of server-sent events, which must end with [DONE]."""
+    """The objects of a server-sent event stream, which must end with [DONE]."""
     *lines, done, end = text.split("\n\n")
     assert done == "data: [DONE]" and end == ""
     return [json.loads(line.removeprefix("data: ")) for line in lines]

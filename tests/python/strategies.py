@@ -1,6 +1,6 @@
-"""Random configurations: `models()`, `routers(model)` and `training(model, router)` draw dotted options with their
-values, such as {"model.hidden_size": 24}. Sizes are tiny: a training step takes milliseconds. What the program
-documents as invalid is drawn rarely or never.
+"""Random configurations: `models()`, `routers(model)` and `training(model, router)` draw dotted options with
+values, such as {"model.hidden_size": 24}. Sizes are tiny: a training step takes milliseconds. Invalid
+combinations are rare.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def divisors(n: int) -> list[int]:
 
 
 def moe_layers(model: Options) -> int:
-    """Number of MoE layers of a drawn model."""
+    """Number of MoE layers of a model."""
     layers = range(model["model.num_hidden_layers"])
     step, dense = model.get("model.decoder_sparse_step", 1), model.get("model.mlp_only_layers", [])
     first = model.get("model.first_k_dense_replace", 0)
@@ -155,7 +155,7 @@ def routers(draw: DrawFn, model: Options) -> Options:
 
 @st.composite
 def stages(draw: DrawFn, layers: int) -> Options:
-    """Stages of the router: a number of equal parts, or the parts' sizes."""
+    """Router stages: a number of equal stages, or stage sizes."""
     parts = draw(number(1, layers))
     if draw(st.booleans()):
         return {"router.stages": parts}
@@ -170,7 +170,7 @@ def training(draw: DrawFn, model: Options, router: Options) -> Options:
     micro_batch = draw(number(1, 3))
     steps = draw(number(1, 4))
     lr = draw(option(1e-4, 1e-3, 1e-2))
-    # Gradient through the history is not supported with recomputation: drawn together once in a while.
+    # Gradient through the history is not supported with recomputation: this combination is rare.
     recompute = [False, True] if router["router.detach"] else [*[False] * 9, True]
     return {
         "train.seed": draw(number(0, 2**32)),

@@ -1,4 +1,4 @@
-// Which variants are one model, and what a window cuts.
+// Which variants are the same model, and which layers a window truncates.
 #include "study/variants.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace hero {
 namespace {
 
-// L layers in `stages` stages, a HERO router with this window (0: none).
+// `layers` layers in `stages` stages, HERO router with this window (0: none).
 Config with_window(int64_t layers, int64_t stages, int64_t window) {
   Config config;
   config.model.num_hidden_layers = layers;
@@ -18,18 +18,18 @@ Config with_window(int64_t layers, int64_t stages, int64_t window) {
   return config;
 }
 
-TEST(SameModel, WindowsThatReachThePredecessorsOfEveryLayer) {
+TEST(SameModel, WindowsThatCoverAllPredecessors) {
   // The last of 12 layers on one stage sees 11.
   EXPECT_TRUE(same_model(with_window(12, 1, 0), with_window(12, 1, 11)));
   EXPECT_FALSE(same_model(with_window(12, 1, 0), with_window(12, 1, 10)));
-  // Two stages of 6: at most 5 are seen.
+  // Two stages of 6: at most 5 are visible.
   EXPECT_TRUE(same_model(with_window(12, 2, 0), with_window(12, 2, 5)));
   EXPECT_TRUE(same_model(with_window(12, 2, 10), with_window(12, 2, 5)));
   EXPECT_FALSE(same_model(with_window(12, 2, 0), with_window(12, 2, 4)));
   EXPECT_FALSE(same_model(with_window(12, 1, 0), with_window(12, 2, 0)));
 }
 
-TEST(SameModel, ABaselineReadsNothingOfItsHistorysSettings) {
+TEST(SameModel, BaselineIgnoresHistorySettings) {
   Config a, b;
   b.router.window = 3;
   b.router.scale = false;
@@ -38,7 +38,7 @@ TEST(SameModel, ABaselineReadsNothingOfItsHistorysSettings) {
   EXPECT_FALSE(same_model(a, b));
 }
 
-TEST(SameModel, WhateverElseDiffersMakesAnotherModel) {
+TEST(SameModel, OtherDifferencesMakeAnotherModel) {
   const std::function<void(Config&)> changes[] = {
       [](Config& c) { c.router.scale = false; },    [](Config& c) { c.router.coupling_loss = 1e-3; },
       [](Config& c) { c.router.balance_loss = 0; }, [](Config& c) { c.optim.lr *= 2; },
@@ -51,10 +51,10 @@ TEST(SameModel, WhateverElseDiffersMakesAnotherModel) {
   }
 }
 
-TEST(LayersCut, CountsRoutersThatSeeFewerLayers) {
+TEST(LayersCut, CountsRoutersWithTruncatedHistory) {
   EXPECT_EQ(layers_cut(with_window(16, 1, 10)), 5);  // layers 12 to 16
   EXPECT_EQ(layers_cut(with_window(16, 1, 1)), 14);  // layers 3 to 16
-  EXPECT_EQ(layers_cut(with_window(30, 2, 10)), 8);  // the paper's: 12 to 15 and 27 to 30
+  EXPECT_EQ(layers_cut(with_window(30, 2, 10)), 8);  // the paper's model: 12 to 15 and 27 to 30
   EXPECT_EQ(layers_cut(with_window(16, 1, 15)), 0);
   EXPECT_EQ(layers_cut(with_window(16, 1, 0)), 0);
   EXPECT_EQ(layers_cut(Config()), 0);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "data/files.h"
-#include "tokenizer/nasty_text.h"
+#include "tokenizer/generated_text.h"
 #include "tokenizer/small_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -16,15 +16,15 @@ using Ids = std::vector<int32_t>;
 
 Tokenizer open(const json& file) { return {file.dump(), "t.json"}; }
 
-std::string refusal(const json& file) {
+std::string open_error(const json& file) {
   return user_error([&] { open(file); });
 }
 
-TEST(BpeTokenizer, JoinsByRankThenFromTheLeft) {
+TEST(BpeTokenizer, MergesByRankThenLeftmost) {
   const auto tokenizer = open(small_tokenizer_json());
   EXPECT_EQ(tokenizer.encode("abcab"), (Ids{257, 256}));
   EXPECT_EQ(tokenizer.encode("aab b a"), (Ids{'a', 256, ' ', 'b', 258}));
-  EXPECT_EQ(tokenizer.encode(" ab"), (Ids{' ', 256}));  // a b goes before the space and a
+  EXPECT_EQ(tokenizer.encode(" ab"), (Ids{' ', 256}));  // a+b has a lower rank than space+a
   EXPECT_EQ(tokenizer.encode(""), Ids{});
   EXPECT_EQ(tokenizer.vocab_size(), 260);
   EXPECT_EQ(tokenizer.eos_id(), 259);
@@ -37,17 +37,17 @@ TEST(BpeTokenizer, JoinsByRankThenFromTheLeft) {
   EXPECT_EQ(pairs.encode("aaaaa"), (Ids{256, 256, 'a'}));
 }
 
-TEST(BpeTokenizer, LongWordsJoinAsShortOnes) {
-  // Single letters and pairs of them: what joins in 60 bytes is what joins in a word of thousands.
+TEST(BpeTokenizer, LongWordsMergeLikeShortOnes) {
+  // Random merges: a part of 60 bytes has the same ids alone and in a word of thousands of bytes.
   std::vector<BpeMerges::Merge> merges;
   std::array<int32_t, 256> bytes;
   for (int i = 0; i < 256; ++i) bytes[i] = i;
-  Draws draw(5);
+  RandomStream rng(5);
   int32_t next = 256;
   for (int i = 0; i < 400; ++i) {
     const auto part = [&] {
-      return draw.below(2) ? static_cast<int32_t>('a' + draw.below(3))
-                           : 'a' + static_cast<int32_t>(draw.below(next - 'a'));
+      return rng.below(2) ? static_cast<int32_t>('a' + rng.below(3))
+                          : 'a' + static_cast<int32_t>(rng.below(next - 'a'));
     };
     const auto left = part(), right = part();
     merges.push_back({left, right, next++});
@@ -55,10 +55,10 @@ TEST(BpeTokenizer, LongWordsJoinAsShortOnes) {
   const BpeMerges bpe(bytes, merges, -1, false);
   for (int round = 0; round < 300; ++round) {
     std::string word;
-    for (uint64_t i = 30 + draw.below(30); i > 0; --i) word += static_cast<char>('a' + draw.below(3));
+    for (uint64_t i = 30 + rng.below(30); i > 0; --i) word += static_cast<char>('a' + rng.below(3));
     Ids alone, joined, expected;
     bpe.encode(word, alone);
-    // "#" joins with nothing, so each part of the long word stays by itself.
+    // "#" has no merges, so each part of the long word is encoded separately.
     std::string many;
     for (int i = 0; i < 50; ++i) {
       many += word + "#";
@@ -70,20 +70,20 @@ TEST(BpeTokenizer, LongWordsJoinAsShortOnes) {
   }
 }
 
-TEST(BpeTokenizer, EveryTextSurvives) {
+TEST(BpeTokenizer, RoundTrip) {
   const auto tokenizer = open(small_tokenizer_json());
   ASSERT_TRUE(tokenizer.lossless());
   Tokenizer::Cache cache;
   for (uint64_t i = 0; i < 3000; ++i) {
-    const std::string text = nasty_text(i);
+    const std::string text = edge_case_text(i);
     Ids ids;
     tokenizer.encode(text, ids, cache);
     ASSERT_EQ(tokenizer.decode(ids), text) << "text " << i;
-    ASSERT_EQ(tokenizer.encode(text), ids) << "the cache changes text " << i;
+    ASSERT_EQ(tokenizer.encode(text), ids) << "cached ids differ for text " << i;
   }
 }
 
-TEST(BpeTokenizer, DecodingHidesSpecialTokensAndMarksBrokenCharacters) {
+TEST(BpeTokenizer, DecodeOmitsSpecialTokensAndReplacesInvalidUtf8) {
   auto file = small_tokenizer_json();
   file["added_tokens"].push_back(added_token(260, "<think>"));
   const auto tokenizer = open(file);
@@ -95,7 +95,7 @@ TEST(BpeTokenizer, DecodingHidesSpecialTokensAndMarksBrokenCharacters) {
             "token id 261 is outside the tokenizer's vocabulary, expected 0 to 260");
 }
 
-TEST(BpeTokenizer, IdsMayHaveHoles) {
+TEST(BpeTokenizer, IdsMayHaveGaps) {
   auto file = small_tokenizer_json();
   file["model"]["vocab"]["abc"] = 1000;
   file["added_tokens"] = json::array();
@@ -107,7 +107,7 @@ TEST(BpeTokenizer, IdsMayHaveHoles) {
   EXPECT_EQ(tokenizer.eos_id(), -1);
 }
 
-TEST(BpeTokenizer, WordsOfTheVocabularyStayWholeWhereTheFileSaysSo) {
+TEST(BpeTokenizer, IgnoreMerges) {
   auto file = small_tokenizer_json();
   file["model"]["vocab"]["\u0120abc"] = 259;
   file["added_tokens"] = json::array();
@@ -116,30 +116,30 @@ TEST(BpeTokenizer, WordsOfTheVocabularyStayWholeWhereTheFileSaysSo) {
   EXPECT_EQ(open(file).encode("abc abc"), (Ids{257, 259}));
 }
 
-TEST(BpeTokenizer, BytesWithoutAPiece) {
+TEST(BpeTokenizer, BytesWithoutPiece) {
   auto file = small_tokenizer_json();
   file["model"]["vocab"].erase("x");
   file["added_tokens"] = json::array();
-  EXPECT_EQ(open(file).encode("axxb"), (Ids{256}));  // as tokenizers: they vanish
+  EXPECT_EQ(open(file).encode("axxb"), (Ids{256}));  // dropped, as in tokenizers
   EXPECT_FALSE(open(file).lossless());
   file["model"]["unk_token"] = "?";
   EXPECT_EQ(open(file).encode("axxb"), (Ids{'a', '?', '?', 'b'}));
   file["model"]["fuse_unk"] = true;
   EXPECT_EQ(open(file).encode("axxb"), (Ids{'a', '?', 'b'}));
   file["model"]["unk_token"] = "<none>";
-  EXPECT_EQ(refusal(file),
-            "t.json: model.unk_token: found \"<none>\", expected a piece of model.vocab, which lacks letters "
-            "of bytes");
+  EXPECT_EQ(open_error(file),
+            "t.json: model.unk_token: found \"<none>\", expected a piece of model.vocab, which does not "
+            "cover all bytes");
 }
 
-TEST(BpeTokenizer, NormalizesAsUnicode9) {
+TEST(BpeTokenizer, NormalizesLikeUnicode9) {
   auto file = small_tokenizer_json();
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array({{{"type", "NFC"}}})}};
   const auto nfc = open(file);
   EXPECT_FALSE(nfc.lossless());
   EXPECT_EQ(nfc.decode(nfc.encode("e\u0323\u0301")), "\u1EB9\u0301");
   EXPECT_EQ(nfc.decode(nfc.encode("\u1100\u1161\u11A8")), "\uAC01");
-  // U+1AC1 is a mark of Unicode 14: it goes before nothing.
+  // U+1AC1 is a combining mark of Unicode 14, so it is not reordered.
   EXPECT_EQ(nfc.decode(nfc.encode("e\u1AC1\u0323")), "e\u1AC1\u0323");
   file["normalizer"] = {{"type", "Sequence"},
                         {"normalizers", json::array({{{"type", "NFKC"}}, {{"type", "Lowercase"}}})}};
@@ -147,8 +147,8 @@ TEST(BpeTokenizer, NormalizesAsUnicode9) {
   EXPECT_EQ(lower.decode(lower.encode("\uFB01 \u0130A\u03A3")), "fi i\u0307a\u03C3");
 }
 
-TEST(BpeTokenizer, EndTokens) {
-  const Folder folder;
+TEST(BpeTokenizer, EosTokens) {
+  const TemporaryFolder folder;
   auto file = small_tokenizer_json();
   file["added_tokens"].push_back(added_token(260, "</s>", true));
   const std::string path = folder.write("tokenizer.json", file.dump());
@@ -169,61 +169,63 @@ TEST(BpeTokenizer, EndTokens) {
   EXPECT_EQ(copy.companions().size(), 0u);
 }
 
-TEST(BpeTokenizer, RefusesOtherKindsByName) {
-  const std::string other = "; hero_moe.data tokenizes with such files";
+TEST(BpeTokenizer, RejectsUnsupportedFeatures) {
+  const std::string other = "; use hero_moe.data for other tokenizers";
   const auto with = [](const char* pointer, const json& value) {
     auto file = small_tokenizer_json();
     file[json::json_pointer(pointer)] = value;
     return file;
   };
-  EXPECT_EQ(refusal(with("/model/type", "Unigram")),
+  EXPECT_EQ(open_error(with("/model/type", "Unigram")),
             "t.json: model.type: found \"Unigram\", expected \"BPE\"" + other);
-  EXPECT_EQ(refusal(with("/model/dropout", 0.1)), "t.json: model.dropout: found 0.1, expected null" + other);
-  EXPECT_EQ(refusal(with("/model/byte_fallback", true)),
+  EXPECT_EQ(open_error(with("/model/dropout", 0.1)),
+            "t.json: model.dropout: found 0.1, expected null" + other);
+  EXPECT_EQ(open_error(with("/model/byte_fallback", true)),
             "t.json: model.byte_fallback: found true, expected null" + other);
-  EXPECT_EQ(refusal(with("/model/end_of_word_suffix", "</w>")),
+  EXPECT_EQ(open_error(with("/model/end_of_word_suffix", "</w>")),
             "t.json: model.end_of_word_suffix: found \"</w>\", expected null" + other);
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "NFC"}, {"x", 1}})),
+  EXPECT_EQ(open_error(with("/normalizer", {{"type", "NFC"}, {"x", 1}})),
             "t.json: normalizer.x: unknown key, expected type");
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Strip"}})),
+  EXPECT_EQ(open_error(with("/normalizer", {{"type", "Strip"}})),
             "t.json: normalizer.type: found \"Strip\", expected NFC, NFD, NFKC, NFKD, Lowercase or Sequence" +
                 other);
-  EXPECT_EQ(refusal(with("/pre_tokenizer", nullptr)),
+  EXPECT_EQ(open_error(with("/pre_tokenizer", nullptr)),
             "t.json: pre_tokenizer: found null, expected ByteLevel, alone or last in a Sequence" + other);
-  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Metaspace"}})),
+  EXPECT_EQ(open_error(with("/pre_tokenizer", {{"type", "Metaspace"}})),
             "t.json: pre_tokenizer.type: found \"Metaspace\", expected Split, ByteLevel, Digits, Punctuation "
             "or Sequence" +
                 other);
-  EXPECT_EQ(refusal(with("/decoder", nullptr)),
+  EXPECT_EQ(open_error(with("/decoder", nullptr)),
             "t.json: decoder: found null, expected \"ByteLevel\"" + other);
-  EXPECT_EQ(refusal(with("/post_processor", {{"type", "New"}})).substr(0, 48),
+  EXPECT_EQ(open_error(with("/post_processor", {{"type", "New"}})).substr(0, 48),
             "t.json: post_processor.type: found \"New\", expect");
-  EXPECT_EQ(refusal(with("/truncation", {{"max_length", 8}})),
-            "t.json: truncation: found {\"max_length\":8}, expected null: documents are taken whole");
-  EXPECT_EQ(refusal(with("/extra", 1)),
+  EXPECT_EQ(open_error(with("/truncation", {{"max_length", 8}})),
+            "t.json: truncation: found {\"max_length\":8}, expected null: documents are not truncated "
+            "or padded");
+  EXPECT_EQ(open_error(with("/extra", 1)),
             "t.json: extra: unknown key, expected version, truncation, padding, added_tokens, normalizer, "
             "pre_tokenizer, post_processor, decoder, model");
 }
 
-TEST(BpeTokenizer, RefusesBrokenFiles) {
+TEST(BpeTokenizer, RejectsInvalidFiles) {
   auto file = small_tokenizer_json();
   EXPECT_EQ(user_error([] { Tokenizer("{\"model\": ", "t.json"); }),
-            "t.json: byte 11: found no JSON, expected a whole JSON file");
+            "t.json: byte 11: found invalid JSON, expected a JSON file");
   file["model"]["merges"].push_back("a q z");
-  EXPECT_EQ(refusal(file), "t.json: model.merges[3]: found \"a q z\", expected two pieces and a space");
+  EXPECT_EQ(open_error(file), "t.json: model.merges[3]: found \"a q z\", expected two pieces and a space");
   file["model"]["merges"][3] = json::array({"a", "zz"});
-  EXPECT_EQ(refusal(file),
-            "t.json: model.merges[3]: found [\"a\",\"zz\"], expected pieces of model.vocab that join to one "
-            "of it (\"zz\")");
+  EXPECT_EQ(open_error(file),
+            "t.json: model.merges[3]: found [\"a\",\"zz\"], expected pieces and a merge result in "
+            "model.vocab (\"zz\" is missing)");
   file = small_tokenizer_json();
   file["model"]["vocab"]["zz"] = 256;
-  EXPECT_EQ(refusal(file), "t.json: model.vocab.zz: found 256, expected another id than that of \"ab\"");
+  EXPECT_EQ(open_error(file), "t.json: model.vocab.zz: found 256, expected a different id than \"ab\"");
   file = small_tokenizer_json();
   file["added_tokens"][0]["id"] = 300;
-  EXPECT_EQ(refusal(file),
-            "t.json: added_tokens[0].id: found 300, expected 259, the next id behind those of model.vocab");
+  EXPECT_EQ(open_error(file),
+            "t.json: added_tokens[0].id: found 300, expected 259, the next id after model.vocab");
   file["added_tokens"][0].erase("lstrip");
-  EXPECT_EQ(refusal(file), "t.json: added_tokens[0].lstrip: not found, expected this key");
+  EXPECT_EQ(open_error(file), "t.json: added_tokens[0].lstrip: not found, expected this key");
 }
 
 }  // namespace

@@ -32,11 +32,11 @@ TEST(PreTokenizer, Behaviors) {
   EXPECT_EQ(split("-", "a--b-", Behavior::merged_with_previous), (Words{"a-", "-", "b-"}));
   EXPECT_EQ(split("-", "a--b-", Behavior::merged_with_next), (Words{"a", "-", "-b", "-"}));
   EXPECT_EQ(split("[a-z]", "a--b-", Behavior::removed, true), (Words{"a", "b"}));
-  EXPECT_EQ(split("x*", "axb"), (Words{"a", "x", "b"}));  // empty matches cut too
+  EXPECT_EQ(split("x*", "axb"), (Words{"a", "x", "b"}));  // empty matches split too
   EXPECT_EQ(split("", "ab"), (Words{"a", "b"}));
 }
 
-TEST(PreTokenizer, StepsCutWhatTheStepBeforeLeft) {
+TEST(PreTokenizer, StepsSplitPiecesOfPreviousStep) {
   PreTokenizer steps;
   steps.add_split(CharacterSet("[:N:]"), Behavior::isolated, false);
   steps.add_split(Regex(R"(\s+(?!\S)|\s+|\w+)", "p"), Behavior::isolated, false);
@@ -48,7 +48,7 @@ TEST(PreTokenizer, StepsCutWhatTheStepBeforeLeft) {
   EXPECT_EQ(split(steps, ""), Words{});
 }
 
-TEST(PreTokenizer, ClassesAreThoseOfOniguruma) {
+TEST(PreTokenizer, CharacterClassesMatchOniguruma) {
   EXPECT_EQ(split(R"(\s+)", "a\u0085\u00A0\u3000b\u180E", Behavior::removed), (Words{"a", "b\u180E"}));
   EXPECT_EQ(split(R"([^\S\n]+)", "a \u2003\nb", Behavior::removed), (Words{"a", "\nb"}));
   EXPECT_EQ(split(R"(\d)", "1\u0661\u00BD", Behavior::removed), (Words{"\u00BD"}));
@@ -56,7 +56,7 @@ TEST(PreTokenizer, ClassesAreThoseOfOniguruma) {
   EXPECT_EQ(split(R"(\W)", "a-b", Behavior::removed), (Words{"a", "b"}));
   EXPECT_EQ(split(R"(\bx\b)", "xx x\u00E9 x", Behavior::removed), (Words{"xx x\u00E9 "}));
   EXPECT_EQ(split(R"((?i:'s|'LL))", "a'\u017Fb'lL", Behavior::removed), (Words{"a", "b"}));
-  // U+30FC belongs to kana scripts by its extensions only.
+  // U+30FC is in kana scripts only by script extensions.
   EXPECT_EQ(split(R"(\p{Hiragana}+)", "\u3042\u30FC", Behavior::removed), (Words{"\u30FC"}));
   EXPECT_EQ(split(R"(\p{^L}+|\P{L}+)", "a1\u4E00", Behavior::removed), (Words{"a", "\u4E00"}));
   EXPECT_EQ(split(R"(^b|.$)", "a\nb\nc!", Behavior::removed), (Words{"\n", "\nc"}));
@@ -65,8 +65,8 @@ TEST(PreTokenizer, ClassesAreThoseOfOniguruma) {
   EXPECT_EQ(split(R"([ \-\]\[]++x?+)", "- []x!", Behavior::removed), (Words{"!"}));
 }
 
-TEST(PreTokenizer, RefusesPatternsWithoutAnExactTranslation) {
-  const std::pair<const char*, const char*> kRefused[] = {
+TEST(PreTokenizer, RejectsPatternsWithoutExactTranslation) {
+  const std::pair<const char*, const char*> kRejected[] = {
       {"(a)\\1", "character 3: found \"\\1\""},
       {"a\\h", "character 1: found \"\\h\""},
       {"[a&&b]", "character 2: found \"&&\" inside a class"},
@@ -79,7 +79,7 @@ TEST(PreTokenizer, RefusesPatternsWithoutAnExactTranslation) {
       {"(?i:ss)", "character 4: found \"ss\" inside (?i: )"},
       {"(?i:\\p{Lu})", "character 4: found a property inside"},
       {"(?i:\u00E9)", "character 4: found a character outside"}};
-  for (const auto& [pattern, message] : kRefused) {
+  for (const auto& [pattern, message] : kRejected) {
     const auto found = user_error([&, p = pattern] { pcre2_pattern(p, "f.json"); });
     EXPECT_EQ(found.rfind(std::string("f.json: ") + message, 0), 0u) << pattern << ": " << found;
   }
@@ -90,16 +90,16 @@ TEST(PreTokenizer, RefusesPatternsWithoutAnExactTranslation) {
             std::string::npos);
 }
 
-TEST(PreTokenizer, LongRunsFitTheStack) {
+TEST(PreTokenizer, LongRunsDoNotOverflowTheStack) {
   const std::string text(200000, ' ');
   EXPECT_EQ(split(R"((?:\s|x)+(?!\S))", text), Words{text});
 }
 
 AddedToken token(const std::string& content, int32_t id) {
-  AddedToken made;
-  made.content = content;
-  made.id = id;
-  return made;
+  AddedToken token;
+  token.content = content;
+  token.id = id;
+  return token;
 }
 
 std::string sections(const AddedTokens& tokens, std::string_view text) {
@@ -123,7 +123,7 @@ TEST(AddedTokens, WordsAndWhitespace) {
   left.lstrip = right.rstrip = word.single_word = true;
   const AddedTokens tokens({left, right, word});
   EXPECT_EQ(sections(tokens, "a \u3000<l> b <r>\n\u2003c"), "a|1| b |2|c");
-  EXPECT_EQ(sections(tokens, "<r> <l> "), "2|1| ");  // the space went to the first
+  EXPECT_EQ(sections(tokens, "<r> <l> "), "2|1| ");  // the first token includes the space
   EXPECT_EQ(sections(tokens, "w ww \u00E9w w\u0301 -w-"), "3| ww \u00E9w w\u0301 -|3|-");
 }
 

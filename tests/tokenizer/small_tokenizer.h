@@ -1,4 +1,4 @@
-// A small tokenizer.json: GPT-2's alphabet in the order of the bytes, a few merges, an end token.
+// A small tokenizer.json: GPT-2's alphabet in byte order, a few merges, an EOS token.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,11 +13,11 @@ inline nlohmann::json added_token(int id, const std::string& content, bool speci
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-/// Piece 256 + i is the i-th merge's; <|endoftext|> follows them.
+/// Piece 256 + i is the i-th merge; <|endoftext|> is the last piece.
 inline nlohmann::json small_tokenizer_json(const std::vector<std::pair<std::string, std::string>>& merges = {
                                                {"a", "b"}, {"ab", "c"}, {"\u0120", "a"}}) {
   nlohmann::json vocab, pairs = nlohmann::json::array();
-  for (int byte = 0; byte < 256; ++byte) vocab[byte_letters()[byte]] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocab[bytes_to_unicode()[byte]] = byte;
   for (const auto& [left, right] : merges) {
     vocab[left + right] = vocab.size();
     pairs.push_back(left + " " + right);

@@ -5,7 +5,7 @@
 
 #include "data/files.h"
 #include "data/tokenizer_training.h"
-#include "tokenizer/nasty_text.h"
+#include "tokenizer/generated_text.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/small_tokenizer.h"
 
@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-TEST(TokenizerExport, TokenizerJsonStaysWithItsConfiguration) {
-  const Folder folder;
+TEST(TokenizerExport, TokenizerJsonIsCopiedWithItsConfiguration) {
+  const TemporaryFolder folder;
   const std::string bytes = small_tokenizer_json().dump();
   const auto alone = tokenizer_files(Tokenizer(bytes, "t"), 512);
   ASSERT_EQ(alone.size(), 2u);
@@ -37,7 +37,7 @@ TEST(TokenizerExport, TokenizerJsonStaysWithItsConfiguration) {
 }
 
 TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
-  const Folder folder;
+  const TemporaryFolder folder;
   TokenizerTraining options;
   options.corpus.inputs = {folder.write("code.py", plain_code(300))};
   options.vocab_size = 400;
@@ -61,18 +61,18 @@ TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
   const auto file = json::parse(files.at("tokenizer.json"));
   EXPECT_EQ(file.at("model").at("vocab").size(), 400u);
   EXPECT_EQ(file.at("added_tokens").size(), 5u);  // <unk>, </s>, three runs of tabs
-  // Joining by the merges alone gives a piece's own id: every learnt piece can be reached.
+  // Every learned piece is the result of a merge.
   const auto& vocab = file.at("model").at("vocab");
-  std::set<std::string> joined;
+  std::set<std::string> merged;
   for (const auto& merge : file.at("model").at("merges")) {
     const std::string whole = merge[0].get<std::string>() + merge[1].get<std::string>();
     EXPECT_TRUE(vocab.contains(whole)) << whole;
-    joined.insert(whole);
+    merged.insert(whole);
   }
   for (int id = 261; id < 400; ++id) {
     const auto& piece = pieces.pieces[id];
     if (tokenizer.decode(std::vector<int32_t>{id}).size() > 1) {
-      EXPECT_TRUE(joined.contains(tokenizer.decode(std::vector<int32_t>{id}))) << piece.text;
+      EXPECT_TRUE(merged.contains(tokenizer.decode(std::vector<int32_t>{id}))) << piece.text;
     }
   }
 }

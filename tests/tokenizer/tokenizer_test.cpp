@@ -9,7 +9,7 @@
 #include "data/files.h"
 #include "data/tokenizer_training.h"
 #include "io/utf8.h"
-#include "tokenizer/nasty_text.h"
+#include "tokenizer/generated_text.h"
 
 namespace hero {
 namespace {
@@ -27,9 +27,9 @@ TrainedTokenizer train_on(const std::vector<std::string>& inputs, int64_t vocab_
 class TokenizerTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const Folder folder;
+    const TemporaryFolder folder;
     std::string lines;
-    for (uint64_t i = 0; i < 400; ++i) lines += json_line(nasty_text(i + 1000000));
+    for (uint64_t i = 0; i < 400; ++i) lines += json_line(edge_case_text(i + 1000000));
     model_ =
         train_on({folder.write("code.py", plain_code(400)), folder.write("nasty.jsonl", lines)}, 900).model;
   }
@@ -37,24 +37,24 @@ class TokenizerTest : public ::testing::Test {
   static inline std::string model_;
 };
 
-TEST_F(TokenizerTest, EveryTextSurvivesByteForByte) {
+TEST_F(TokenizerTest, RoundTrip) {
   const auto tokenizer = TokenizerTest::tokenizer();
   ASSERT_TRUE(tokenizer.lossless());
   Tokenizer::Cache cache;
   std::vector<int32_t> ids;
   for (uint64_t i = 0; i < 5000; ++i) {
-    const std::string text = nasty_text(i);
+    const std::string text = edge_case_text(i);
     ids.clear();
     tokenizer.encode(text, ids, cache);
     ASSERT_EQ(tokenizer.decode(ids), text) << "text " << i;
-    ASSERT_EQ(tokenizer.encode(text), ids) << "the cache changes text " << i;
+    ASSERT_EQ(tokenizer.encode(text), ids) << "cached ids differ for text " << i;
     ASSERT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "unknown in text " << i;
     ASSERT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eos_id()), 0) << "control in text " << i;
   }
 }
 
-// Token by token, whatever stands before: what a stream of text is made of.
-TEST_F(TokenizerTest, BytesOfTokensMakeUpTheText) {
+// Bytes of a token are independent of context, as needed for streaming.
+TEST_F(TokenizerTest, BytesOfTokensConcatenateToText) {
   const auto tokenizer = TokenizerTest::tokenizer();
   const auto bytes_of = [&](const std::vector<int32_t>& ids) {
     std::string bytes;
@@ -62,7 +62,7 @@ TEST_F(TokenizerTest, BytesOfTokensMakeUpTheText) {
     return bytes;
   };
   for (uint64_t i = 0; i < 2000; ++i) {
-    const std::string text = nasty_text(i);
+    const std::string text = edge_case_text(i);
     ASSERT_EQ(bytes_of(tokenizer.encode(text)), text) << "text " << i;
   }
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -74,7 +74,7 @@ TEST_F(TokenizerTest, BytesOfTokensMakeUpTheText) {
   EXPECT_THROW(tokenizer.bytes(900), UserError);
 }
 
-TEST_F(TokenizerTest, EveryCharacterSurvives) {
+TEST_F(TokenizerTest, RoundTripOfAllCharacters) {
   const auto tokenizer = TokenizerTest::tokenizer();
   std::string text;
   for (uint32_t c = 0; c <= 0x10FFFF; c += c < 0x3000 ? 1 : 7) {
@@ -83,12 +83,12 @@ TEST_F(TokenizerTest, EveryCharacterSurvives) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
 }
 
-TEST_F(TokenizerTest, WordsGiveTheIdsOfTheWholeText) {
+TEST_F(TokenizerTest, WordwiseIdsEqualThoseOfWholeText) {
   const auto tokenizer = TokenizerTest::tokenizer();
   sentencepiece::SentencePieceProcessor plain;
   ASSERT_TRUE(plain.LoadFromSerializedProto(model_).ok());
   for (uint64_t i = 0; i < 2000; ++i) {
-    const std::string text = nasty_text(i);
+    const std::string text = edge_case_text(i);
     if (text.find("\xE2\x96\x81") != text.npos) continue;
     std::vector<int> whole;
     ASSERT_TRUE(plain.Encode(text, &whole).ok());
@@ -96,7 +96,7 @@ TEST_F(TokenizerTest, WordsGiveTheIdsOfTheWholeText) {
   }
 }
 
-TEST_F(TokenizerTest, LongLinesSurvive) {
+TEST_F(TokenizerTest, RoundTripOfLongLines) {
   const auto tokenizer = TokenizerTest::tokenizer();
   std::string letters(3000000, 'a'), chinese, code = plain_code(20000);
   for (int i = 0; i < 400000; ++i) append_utf8(chinese, 0x4E00 + i % 977);
@@ -104,7 +104,7 @@ TEST_F(TokenizerTest, LongLinesSurvive) {
   for (const auto& text : {letters, chinese, code}) {
     const auto ids = tokenizer.encode(text);
     EXPECT_TRUE(tokenizer.decode(ids) == text) << text.substr(0, 30);
-    EXPECT_LE(ids.size(), text.size());  // bytes at worst
+    EXPECT_LE(ids.size(), text.size());  // at most one id per byte
   }
 }
 
@@ -120,7 +120,7 @@ TEST_F(TokenizerTest, IndentationNewlinesAndTabsHavePieces) {
   EXPECT_EQ(tokenizer.vocab_size(), 900);
 }
 
-TEST_F(TokenizerTest, TextThatLooksLikeAPieceStaysText) {
+TEST_F(TokenizerTest, SpecialTokensInTextAreText) {
   const auto tokenizer = TokenizerTest::tokenizer();
   for (const std::string text : {"</s>", "<unk>", "<s>", "<0x41>", "a</s>b<0x0A>"}) {
     const auto ids = tokenizer.encode(text);
@@ -129,7 +129,7 @@ TEST_F(TokenizerTest, TextThatLooksLikeAPieceStaysText) {
   }
 }
 
-TEST_F(TokenizerTest, RefusesIdsOutsideTheVocabulary) {
+TEST_F(TokenizerTest, RejectsIdsOutsideTheVocabulary) {
   const auto tokenizer = TokenizerTest::tokenizer();
   for (const int32_t id : {-1, 900}) {
     EXPECT_EQ(user_error([&] { tokenizer.decode(std::vector<int32_t>{5, id}); }),
@@ -137,8 +137,8 @@ TEST_F(TokenizerTest, RefusesIdsOutsideTheVocabulary) {
   }
 }
 
-TEST_F(TokenizerTest, RefusesFilesThatAreNoModel) {
-  const Folder folder;
+TEST_F(TokenizerTest, RejectsInvalidModelFiles) {
+  const TemporaryFolder folder;
   EXPECT_EQ(user_error([&] { Tokenizer(folder / "none.model"); }),
             (folder / "none.model") + ": no such file");
   EXPECT_EQ(
@@ -148,14 +148,14 @@ TEST_F(TokenizerTest, RefusesFilesThatAreNoModel) {
        std::vector<std::string>{"", "hello", std::string(1000, '\0'), model_.substr(0, 5000)}) {
     const auto path = folder.write("wrong.model", bytes);
     EXPECT_EQ(user_error([&] { Tokenizer{path}; }),
-              path + ": no SentencePiece model found in its " + std::to_string(bytes.size()) +
-                  " bytes, expected one written by hero data tokenizer or SentencePiece, or a Hugging Face "
-                  "tokenizer.json");
+              path + ": found " + std::to_string(bytes.size()) +
+                  " bytes that are not a SentencePiece model, expected a model written by hero data "
+                  "tokenizer or SentencePiece, or a Hugging Face tokenizer.json");
   }
 }
 
 TEST(TokenizerTraining, SameBytesForAnyNumberOfWorkers) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::vector<std::string> inputs;
   for (int i = 0; i < 5; ++i) inputs.push_back(folder.write(std::to_string(i) + ".py", plain_code(60 + i)));
   const auto one = train_on(inputs, 400, 1), three = train_on(inputs, 400, 3);
@@ -167,16 +167,16 @@ TEST(TokenizerTraining, SameBytesForAnyNumberOfWorkers) {
   EXPECT_EQ(sampled.text_bytes, one.text_bytes);
 }
 
-TEST(TokenizerTraining, LongLinesAreLearntFrom) {
-  const Folder folder;
+TEST(TokenizerTraining, LongLines) {
+  const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 100000; ++i) text += "wonderful ";
   const Tokenizer tokenizer(train_on({folder.write("one-line.txt", text)}, 280).model, "m");
   EXPECT_EQ(tokenizer.encode(" wonderful").size(), 1u);
 }
 
-TEST(TokenizerTraining, LargeAlphabetsLeaveHalfOfTheVocabularyToWords) {
-  const Folder folder;
+TEST(TokenizerTraining, HalfOfTheVocabularyIsForWords) {
+  const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 3000; ++i) {
     append_utf8(text, 0x4E00 + i);
@@ -187,17 +187,16 @@ TEST(TokenizerTraining, LargeAlphabetsLeaveHalfOfTheVocabularyToWords) {
   EXPECT_TRUE(tokenizer.decode(tokenizer.encode(text)) == text);
 }
 
-TEST(TokenizerTraining, RefusesSizesThatDoNotFit) {
-  const Folder folder;
+TEST(TokenizerTraining, RejectsInvalidVocabularySizes) {
+  const TemporaryFolder folder;
   const auto few = folder.write("few.txt", "abc abc abd");
   EXPECT_EQ(user_error([&] { train_on({few}, 261); }),
-            "--vocab-size 261: expected 262 to 16777216 (261 pieces are fixed, 256 of them the bytes)");
+            "--vocab-size 261: expected 262 to 16777216 (261 pieces are reserved, 256 of them bytes)");
   const auto message = user_error([&] { train_on({few}, 5000); });
   EXPECT_EQ(message.find("--vocab-size 5000: the text has too few different words, expected at most 2"), 0u)
       << message;
   const auto blank = folder.write("tabs.txt", "\t\t\t");
-  EXPECT_EQ(user_error([&] { train_on({blank}, 300); }),
-            blank + ": no words found, expected text to learn from");
+  EXPECT_EQ(user_error([&] { train_on({blank}, 300); }), blank + ": no words found, expected training text");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A training step on a GPU against the same step on the CPU; skipped where there is no GPU.
+// A training step on a GPU, compared with the same step on the CPU; skipped without a GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace hero {
 namespace {
 
-// Before any test: LibTorch remembers whether it found CUDA when it was first asked.
+// Runs before any test: LibTorch caches whether CUDA is available.
 class CudaLibrary : public testing::Environment {
   void SetUp() override {
     if (load_cuda_library()) use_deterministic_algorithms();
@@ -69,23 +69,23 @@ void expect_same(const Outcome& a, const Outcome& b) {
 class DeviceStep : public testing::Test {
  protected:
   void SetUp() override {
-    if (!load_cuda_library()) GTEST_SKIP() << cuda_obstacle();
+    if (!load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
   }
   const at::Device gpu_{at::kCUDA, 0};
 };
 
-TEST_F(DeviceStep, InitialWeightsAreThoseOfTheCpu) {
-  const Transformer here(configured()), there(configured(), gpu_);
-  for (size_t i = 0; i < here.parameters().all().size(); ++i) {
-    const auto& p = there.parameters().all()[i];
+TEST_F(DeviceStep, InitialWeightsMatchTheCpu) {
+  const Transformer on_cpu(configured()), on_gpu(configured(), gpu_);
+  for (size_t i = 0; i < on_cpu.parameters().all().size(); ++i) {
+    const auto& p = on_gpu.parameters().all()[i];
     EXPECT_TRUE(p.values.is_cuda() && p.leaf.is_cuda()) << p.name;
-    EXPECT_TRUE(p.values.cpu().equal(here.parameters().all()[i].values)) << p.name;
+    EXPECT_TRUE(p.values.cpu().equal(on_cpu.parameters().all()[i].values)) << p.name;
   }
 }
 
-// fp32 on both sides: the first step's numbers differ by the order of sums alone. Later steps may choose
-// other experts where scores nearly tie.
-TEST_F(DeviceStep, ComputesWhatTheCpuComputes) {
+// In fp32 the first step differs only by the order of sums. Later steps may choose different experts where
+// scores nearly tie.
+TEST_F(DeviceStep, MatchesTheCpu) {
   const auto cpu = trained(configured(), at::kCPU, 3), cuda = trained(configured(), gpu_, 3);
   EXPECT_NEAR(cuda.losses[0], cpu.losses[0], 1e-5 * cpu.losses[0]);
   EXPECT_NEAR(cuda.norms[0], cpu.norms[0], 1e-4 * cpu.norms[0]);
@@ -93,7 +93,7 @@ TEST_F(DeviceStep, ComputesWhatTheCpuComputes) {
     EXPECT_NEAR(cuda.losses[n], cpu.losses[n], 1e-3 * cpu.losses[n]) << n;
 }
 
-TEST_F(DeviceStep, RepeatsBitForBit) {
+TEST_F(DeviceStep, IsDeterministic) {
   for (const char* type : {"fp32", "bf16"}) {
     auto config = configured();
     config.train.dtype = type;
@@ -101,25 +101,25 @@ TEST_F(DeviceStep, RepeatsBitForBit) {
   }
 }
 
-TEST_F(DeviceStep, ARecordedStepIsTheSame) {
+TEST_F(DeviceStep, CudaGraphGivesIdenticalResults) {
   for (const char* type : {"fp32", "bf16"}) {
     auto config = configured();
     config.train.dtype = type;
-    const auto launched = trained(config, gpu_, 4);
+    const auto without_graph = trained(config, gpu_, 4);
     config.train.cuda_graph = true;
-    expect_same(trained(config, gpu_, 4), launched);
+    expect_same(trained(config, gpu_, 4), without_graph);
   }
 }
 
-TEST_F(DeviceStep, RecomputationAndJitterRun) {
+TEST_F(DeviceStep, RecomputationWithJitterGivesIdenticalResults) {
   auto config = configured();
   config.router.jitter = 0.1;
-  const auto kept = trained(config, gpu_, 2);
+  const auto without_recomputation = trained(config, gpu_, 2);
   config.train.recompute = true;
-  expect_same(trained(config, gpu_, 2), kept);
+  expect_same(trained(config, gpu_, 2), without_recomputation);
 }
 
-TEST_F(DeviceStep, ANonFiniteGradientChangesNoWeight) {
+TEST_F(DeviceStep, NonFiniteGradientChangesNoWeight) {
   const auto config = configured();
   Transformer model(config, gpu_);
   AdamW optimizer(model.parameters(), config.optim);
@@ -130,7 +130,7 @@ TEST_F(DeviceStep, ANonFiniteGradientChangesNoWeight) {
   }
   auto& broken = model.parameters().all()[3];
   broken.leaf.mutable_grad().view({-1})[0] = NAN;
-  optimizer.step(1, 1e-3, optimizer.gradient_square().sqrt());
+  optimizer.step(1, 1e-3, optimizer.squared_gradient_norm().sqrt());
   EXPECT_EQ(optimizer.non_finite_gradient(), broken.name);
   for (size_t i = 0; i < before.size(); ++i)
     EXPECT_TRUE(model.parameters().all()[i].values.equal(before[i])) << i;

@@ -22,19 +22,19 @@ using test::TemporaryFolder;
 using test::write_bytes;
 using Line = nlohmann::ordered_json;
 
-TEST(MetricsLog, LinesKeepTheirOrderAndNumbersTheirBits) {
+TEST(MetricsLog, PreservesKeyOrderAndExactValues) {
   const TemporaryFolder run;
-  const std::vector<double> numbers{
+  const std::vector<double> values{
       0.1,  1.0 / 3,   static_cast<double>(0.1f), 1e-310,        5e-324, 1.7976931348623157e308,
       -0.0, 123456789, 9007199254740993.0,        6.62607015e-34};
   {
     MetricsLog log(run / "metrics.jsonl");
-    for (size_t i = 0; i < numbers.size(); ++i)
-      log.append(Line{{"step", i + 1}, {"loss", numbers[i]}, {"a", "é"}});
+    for (size_t i = 0; i < values.size(); ++i)
+      log.append(Line{{"step", i + 1}, {"loss", values[i]}, {"a", "é"}});
   }
   std::istringstream text(read_bytes(run / "metrics.jsonl"));
   std::string line;
-  for (const double number : numbers) {
+  for (const double number : values) {
     ASSERT_TRUE(std::getline(text, line));
     const double found = Line::parse(line)["loss"].get<double>();
     EXPECT_EQ(std::bit_cast<uint64_t>(found), std::bit_cast<uint64_t>(number)) << line;
@@ -43,14 +43,14 @@ TEST(MetricsLog, LinesKeepTheirOrderAndNumbersTheirBits) {
   EXPECT_EQ(read_bytes(run / "metrics.jsonl").rfind("{\"step\":1,\"loss\":0.1,\"a\":\"é\"}\n", 0), 0u);
 }
 
-TEST(MetricsLog, WhatIsNotFiniteIsNull) {
+TEST(MetricsLog, NonFiniteValuesAreNull) {
   const TemporaryFolder run;
   MetricsLog log(run / "m");
   log.append(Line{{"step", 1}, {"a", std::nan("")}, {"b", -std::numeric_limits<double>::infinity()}});
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1,\"a\":null,\"b\":null}\n");
 }
 
-TEST(MetricsLog, GoesOnAfterATornLine) {
+TEST(MetricsLog, ContinuesAfterAnIncompleteLine) {
   const TemporaryFolder run;
   write_bytes(run / "m", "{\"step\":1}\n{\"step\":2,\"lo");
   MetricsLog log(run / "m");
@@ -66,23 +66,23 @@ TEST(MetricsLog, GoesOnAfterATornLine) {
   EXPECT_EQ(read_bytes(run / "only"), "");
 }
 
-TEST(MetricsLog, CutKeepsExactlyTheLinesUpToTheStep) {
+TEST(MetricsLog, TruncateKeepsExactlyTheLinesUpToTheStep) {
   const TemporaryFolder run;
   const std::string spaced = "{ \"loss\" : 1.50,  \"step\":2 }\n";
   write_bytes(run / "m",
               "{\"step\":1}\n" + spaced + "{\"step\":3}\n{\"step\":2,\"again\":true}\n{\"step\":4}\n");
   MetricsLog log(run / "m");
-  log.cut_to(2);
+  log.truncate_after(2);
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n" + spaced + "{\"step\":2,\"again\":true}\n");
   log.append(Line{{"step", 3}});
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n" + spaced + "{\"step\":2,\"again\":true}\n{\"step\":3}\n")
       << "appends to the new file";
-  log.cut_to(0);
+  log.truncate_after(0);
   EXPECT_EQ(read_bytes(run / "m"), "");
   EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
 }
 
-TEST(MetricsLog, CutOfManyLinesIsTheSameAsOfFew) {
+TEST(MetricsLog, TruncatesLargeFiles) {
   const TemporaryFolder run;
   std::string all, kept;
   for (int step = 1; step <= 30000; ++step) {
@@ -92,29 +92,29 @@ TEST(MetricsLog, CutOfManyLinesIsTheSameAsOfFew) {
     if (step <= 29000) kept += line;
   }
   write_bytes(run / "m", all);
-  MetricsLog(run / "m").cut_to(29000);
+  MetricsLog(run / "m").truncate_after(29000);
   EXPECT_TRUE(read_bytes(run / "m") == kept);
 }
 
-TEST(MetricsLog, CutDropsABrokenLastLineAndRefusesOthers) {
+TEST(MetricsLog, TruncateDropsADamagedLastLineAndRejectsOthers) {
   const TemporaryFolder run;
   write_bytes(run / "m", "{\"step\":1}\n" + std::string(20, '\0') + "\n");
-  MetricsLog(run / "m").cut_to(5);
+  MetricsLog(run / "m").truncate_after(5);
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n");
 
   for (const std::string line : {"{\"step\":", "7", "{\"loss\":1}", "{\"step\":1.5}", ""}) {
     const std::string text = "{\"step\":1}\n" + line + "\n{\"step\":3}\n";
     write_bytes(run / "m", text);
-    const std::string message = error_of<UserError>([&] { MetricsLog(run / "m").cut_to(5); });
+    const std::string message = error_of<UserError>([&] { MetricsLog(run / "m").truncate_after(5); });
     EXPECT_NE(message.find("m: line 2: found " + line + ", expected a JSON object"), std::string::npos)
         << message;
-    EXPECT_EQ(read_bytes(run / "m"), text) << "the file stays as it was";
+    EXPECT_EQ(read_bytes(run / "m"), text) << "the file is unchanged";
     EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
   }
 }
 
-// A limit on the file's size stands for a disk that fills up within a line.
-TEST(MetricsLog, LineThatDoesNotFitLeavesNoTrace) {
+// A file size limit simulates a disk that becomes full in the middle of a line.
+TEST(MetricsLog, FailedAppendWritesNothing) {
   const TemporaryFolder run;
   const auto write_too_much = [&] {
     signal(SIGXFSZ, SIG_IGN);

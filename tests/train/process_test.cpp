@@ -1,4 +1,4 @@
-// The heap of a training process.
+// The CPU allocator of a training process.
 #include "train/process.h"
 
 #include <ATen/ATen.h>
@@ -20,15 +20,15 @@ TEST(Process, TensorsAreAligned) {
   EXPECT_EQ(bytes(0).numel(), 0);
 }
 
-// Among others that live, a freed tensor's place is that of the next one of its size.
-TEST(Process, AFreedPlaceIsTakenAgain) {
+// With other tensors alive, a freed block is reused by the next tensor of the same size.
+TEST(Process, FreedMemoryIsReused) {
   prepare_process(Config());
   constexpr int64_t size = 5'000'000;
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 5; ++i) tensors.push_back(bytes(size));
-  const void* place = tensors[2].data_ptr();
+  const void* address = tensors[2].data_ptr();
   tensors[2] = at::Tensor();
-  EXPECT_EQ(bytes(size).data_ptr(), place);
+  EXPECT_EQ(bytes(size).data_ptr(), address);
 }
 
 }  // namespace

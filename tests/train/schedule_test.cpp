@@ -9,7 +9,7 @@
 namespace hero {
 namespace {
 
-TEST(Schedule, TwoRanksFourMicroBatchesByHand) {
+TEST(Schedule, TwoRanksFourMicroBatches) {
   EXPECT_EQ(to_text(make_schedule("1f1b", 2, 1, 4)),
             "rank 0: 0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n"
             "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n");
@@ -21,35 +21,36 @@ TEST(Schedule, TwoRanksFourMicroBatchesByHand) {
             "rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1F3 1I3 1W2 1W3\n");
 }
 
-TEST(Schedule, OneRankGoesForwardAndBackwardAtOnce) {
+TEST(Schedule, OneRankRunsEachMicroBatchForwardAndBackward) {
   EXPECT_EQ(to_text(make_schedule("1f1b", 1, 1, 2)), "rank 0: 0F0 0B0 0F1 0B1\n");
   EXPECT_EQ(make_schedule("zero_bubble", 1, 1, 2), make_schedule("1f1b", 1, 1, 2));
   EXPECT_EQ(to_text(make_schedule("interleaved", 1, 2, 2)), "rank 0: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1\n");
 }
 
-TEST(Schedule, OneChunkInterleavedIsPlain) {
+TEST(Schedule, InterleavedWithOneChunkIs1F1B) {
   EXPECT_EQ(make_schedule("interleaved", 4, 1, 8), make_schedule("1f1b", 4, 1, 8));
 }
 
-// Every action once, in an order without deadlock, messages first in, first out; and what a rank holds.
-TEST(Schedule, EverySizeIsSound) {
-  const auto held = [](const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+// All schedules are complete, free of deadlocks and keep message order; peak activations match the formulas.
+TEST(Schedule, AllSizesAreValid) {
+  const auto checked_peak_activations = [](const std::string& kind, int64_t ranks, int64_t chunks,
+                                           int64_t micro_batches) {
     const auto schedule = make_schedule(kind, ranks, chunks, micro_batches);
     EXPECT_NO_THROW(check_schedule(schedule, ranks * chunks, micro_batches)) << kind;
-    return held_activations(schedule);
+    return peak_activations(schedule);
   };
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (int64_t micro_batches = 1; micro_batches <= 24; ++micro_batches) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
-      const auto plain = held("1f1b", ranks, 1, micro_batches),
-                 zero = held("zero_bubble", ranks, 1, micro_batches);
+      const auto plain = checked_peak_activations("1f1b", ranks, 1, micro_batches),
+                 zero = checked_peak_activations("zero_bubble", ranks, 1, micro_batches);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         EXPECT_EQ(plain[rank], std::min(ranks - rank, micro_batches));
         EXPECT_EQ(zero[rank], std::min(ranks, micro_batches));  // no more than 1F1B's first rank
       }
       if (micro_batches % ranks != 0) continue;
       for (int64_t chunks = 1; chunks <= 4; ++chunks) {
-        const auto interleaved = held("interleaved", ranks, chunks, micro_batches);
+        const auto interleaved = checked_peak_activations("interleaved", ranks, chunks, micro_batches);
         for (int64_t rank = 0; rank < ranks && chunks > 1 && ranks > 1; ++rank) {
           const int64_t warm_up = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks;
           EXPECT_EQ(interleaved[rank], std::min(warm_up + 1, chunks * micro_batches)) << rank;
@@ -59,7 +60,7 @@ TEST(Schedule, EverySizeIsSound) {
   }
 }
 
-std::string offence(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
+std::string validation_error(const Schedule& schedule, int64_t chunks, int64_t micro_batches) {
   try {
     check_schedule(schedule, chunks, micro_batches);
   } catch (const std::logic_error& error) {
@@ -68,41 +69,42 @@ std::string offence(const Schedule& schedule, int64_t chunks, int64_t micro_batc
   return "";
 }
 
-TEST(Schedule, OffencesAreNamed) {
+TEST(Schedule, InvalidSchedulesAreReported) {
   const Schedule good = make_schedule("1f1b", 2, 1, 2);  // 0F0 0F1 0B0 0B1; 1F0 1B0 1F1 1B1
-  EXPECT_EQ(offence(good, 2, 2), "");
+  EXPECT_EQ(validation_error(good, 2, 2), "");
   Schedule bad = good;
   bad[0].pop_back();
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 0, 0B1: is missing");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 0, 0B1: is missing");
   bad = good;
   bad[1].erase(bad[1].begin());
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 1F0: is missing");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 1F0: is missing");
   bad = good;
   bad[1].push_back({Pass::backward, 1, 0});
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 1B0: stands twice");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 1B0: is duplicated");
   bad = good;
   bad[1].push_back({Pass::input_gradient, 1, 0});
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 1B0: one of its two parts is missing");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 1B0: input or weight gradient is missing");
   bad[1].push_back({Pass::weight_gradient, 1, 0});
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 1B0: stands whole and in parts");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 1B0: is both whole and split");
   bad = good;
   bad[1].push_back({Pass::forward, 2, 0});
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 2F0: out of bounds");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 2F0: out of bounds");
   bad = good;
   std::swap(bad[0], bad[1]);
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 0, 1F0: belongs to rank 1");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 0, 1F0: belongs to rank 1");
   bad = good;
-  std::swap(bad[0][1], bad[0][2]);  // 0B0 before 0F1 is sound
-  EXPECT_EQ(offence(bad, 2, 2), "");
+  std::swap(bad[0][1], bad[0][2]);  // 0B0 before 0F1 is valid
+  EXPECT_EQ(validation_error(bad, 2, 2), "");
   std::swap(bad[1][1], bad[1][2]);  // 1F1 before 1B0, which 0F1 waits for
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 0, 0B0: waits for ever");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 0, 0B0: deadlock");
   bad = good;
   std::swap(bad[0][0], bad[0][1]);
-  EXPECT_EQ(offence(bad, 2, 2), "schedule: rank 1, 1F0: message 0 from rank 0 is for 1F1");
+  EXPECT_EQ(validation_error(bad, 2, 2), "schedule: rank 1, 1F0: message 0 from rank 0 is for 1F1");
 }
 
-TEST(Schedule, RefusesWhatDoesNotGoTogether) {
-  const auto refused = [](const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+TEST(Schedule, RejectsInvalidArguments) {
+  const auto error_message = [](const std::string& kind, int64_t ranks, int64_t chunks,
+                                int64_t micro_batches) {
     try {
       make_schedule(kind, ranks, chunks, micro_batches);
     } catch (const UserError& error) {
@@ -110,12 +112,12 @@ TEST(Schedule, RefusesWhatDoesNotGoTogether) {
     }
     return std::string();
   };
-  EXPECT_EQ(refused("gpipe", 2, 1, 4),
+  EXPECT_EQ(error_message("gpipe", 2, 1, 4),
             "schedule: found gpipe, expected one of 1f1b, interleaved, zero_bubble");
-  EXPECT_EQ(refused("1f1b", 2, 2, 4), "schedule: found 2 chunks a rank, expected 1 with 1f1b");
-  EXPECT_EQ(refused("interleaved", 4, 2, 6),
+  EXPECT_EQ(error_message("1f1b", 2, 2, 4), "schedule: found 2 chunks per rank, expected 1 with 1f1b");
+  EXPECT_EQ(error_message("interleaved", 4, 2, 6),
             "schedule: found 6 micro-batches, expected a multiple of the 4 ranks with interleaved");
-  EXPECT_EQ(refused("zero_bubble", 2, 1, 0), "schedule: found 0 micro-batches, expected at least 1");
+  EXPECT_EQ(error_message("zero_bubble", 2, 1, 0), "schedule: found 0 micro-batches, expected at least 1");
 }
 
 }  // namespace

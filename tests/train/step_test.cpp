@@ -1,10 +1,10 @@
-// What a training step asks of a GPU, seen without one: no value of a tensor is read on the host within it,
-// and every tensor lies on the model's device. A step on the CPU is watched operator by operator; then it
-// runs on the device "meta", whose tensors hold no values: reading one, or mixing in a tensor of the CPU,
-// throws.
+// GPU requirements of a training step, tested without a GPU: no tensor value is read on the host, and every
+// tensor is on the model's device. One test records the operators of a step on the CPU. Others run on the
+// meta device, where reading a value or mixing in a CPU tensor throws.
 #include "train/step.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -17,7 +17,7 @@
 namespace hero {
 namespace {
 
-// Kernels that LibTorch or we have for CPU and CUDA only.
+// Meta kernels for operators that have only CPU and CUDA kernels.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_shapes(const at::Tensor& ids,
                                                                        int64_t experts) {
   return {at::empty({experts}, ids.options()), at::empty({experts + 1}, ids.options()),
@@ -54,7 +54,7 @@ void no_update(at::TensorList values, at::TensorList gradients, at::TensorList, 
                const std::optional<at::Tensor>& divisor, const std::optional<at::Tensor>& skip) {
   TORCH_CHECK(steps[0].is_meta() && values[0].is_meta() && gradients[0].is_meta());
   TORCH_CHECK(!divisor || divisor->is_meta());
-  TORCH_CHECK(skip && skip->is_meta(), "a gradient that is not finite must be seen on the device");
+  TORCH_CHECK(skip && skip->is_meta(), "non-finite gradients must be detected on the device");
 }
 TORCH_LIBRARY_IMPL(hero, Meta, m) { m.impl("plan_assignments", plan_shapes); }
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
@@ -143,26 +143,25 @@ struct Training {
   TrainStep step;
 };
 
-// Operators called on this thread, those within a kernel of ours aside: they are that kernel's on this
-// device.
+// Operators called on this thread, except those within hero:: kernels, which depend on the device.
 std::set<std::string> called;
-int within_ours = 0;
+int hero_depth = 0;
 bool always_deterministic = true;
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   const std::string name = f.name();
   always_deterministic &= at::globalContext().deterministicAlgorithms();
-  if (within_ours == 0) called.insert(name);
-  if (name.starts_with("hero::")) ++within_ours;
+  if (hero_depth == 0) called.insert(name);
+  if (name.starts_with("hero::")) ++hero_depth;
   return nullptr;
 }
 void leave(const at::RecordFunction& f, at::ObserverContext*) {
-  if (std::string(f.name()).starts_with("hero::")) --within_ours;
+  if (std::string(f.name()).starts_with("hero::")) --hero_depth;
 }
 
 class StepTest : public testing::TestWithParam<Case> {};
 
-TEST_P(StepTest, AMicroBatchReadsNoValueOnTheHost) {
+TEST_P(StepTest, MicroBatchDoesNotSynchronize) {
   Training training(configured(GetParam()));
   training.step.begin();
   called.clear();
@@ -174,23 +173,23 @@ TEST_P(StepTest, AMicroBatchReadsNoValueOnTheHost) {
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
   at::globalContext().setDeterministicAlgorithms(false, false);
   at::removeCallback(handle);
-  EXPECT_TRUE(always_deterministic) << "an operator changed the process's setting";
+  EXPECT_TRUE(always_deterministic) << "an operator changed the global setting";
   EXPECT_TRUE(called.count("hero::plan_assignments"));
   EXPECT_TRUE(called.count("hero::expert_weights_backward"));
-  // The global balance takes the counts of the previous step.
+  // The global balance loss uses the counts of the previous step.
   EXPECT_EQ(called.count("hero::count_assignments"), GetParam().name != "global_balance");
   for (const char* reads : {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select",
                             "bincount", "equal", "_unique2", "unique_dim"}) {
     EXPECT_FALSE(called.count(std::string("aten::") + reads)) << reads;
   }
-  // On CUDA the deterministic forms of these sort and wait for the device.
+  // On CUDA the deterministic versions of these sort and synchronize.
   for (const char* waits : {"scatter_", "scatter_add", "scatter_add_", "index_copy_", "index_put_",
                             "_index_put_impl_", "index_add_"}) {
     EXPECT_FALSE(called.count(std::string("aten::") + waits)) << waits;
   }
 }
 
-TEST_P(StepTest, RunsOnADeviceWithoutValues) {
+TEST_P(StepTest, RunsOnTheMetaDevice) {
   Training training(configured(GetParam()), at::kMeta);
   for (int64_t step = 1; step <= 2; ++step) {
     training.step.begin();
@@ -209,8 +208,8 @@ TEST_P(StepTest, RunsOnADeviceWithoutValues) {
 INSTANTIATE_TEST_SUITE_P(, StepTest, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-// Generation: a prompt, then two texts together over their caches.
-TEST_P(StepTest, ExtendsTextsOnADeviceWithoutValues) {
+// Generation: prefill, then a decoding step of two sequences with KV caches.
+TEST_P(StepTest, ExtendsSequencesOnTheMetaDevice) {
   const Config config = configured(GetParam());
   const Transformer model(config, at::kMeta);
   const auto ids = [](int64_t n) { return at::zeros({n}, at::TensorOptions(at::kMeta).dtype(at::kLong)); };
@@ -223,15 +222,15 @@ TEST_P(StepTest, ExtendsTextsOnADeviceWithoutValues) {
   EXPECT_EQ(a.length, 6);
 }
 
-TEST(Step, TheDeviceWithoutValuesIsStrict) {
+TEST(Step, MetaDeviceRejectsReads) {
   const auto without = at::ones({2}, at::kMeta);
   EXPECT_THROW(without.sum().item<double>(), c10::Error);
   EXPECT_THROW(without.cpu(), c10::Error);
   EXPECT_THROW(without * at::ones({2}), c10::Error);
 }
 
-// Means over micro-batches, and the whole step's counts.
-TEST(Step, SumsAreThoseOfItsMicroBatches) {
+// Losses are means over micro-batches; counts are sums over the step.
+TEST(Step, AccumulatesMicroBatches) {
   auto config = small::qwen();
   config.train.micro_batch = 2;
   config.train.global_batch = 4;
@@ -259,10 +258,10 @@ TEST(Step, SumsAreThoseOfItsMicroBatches) {
   EXPECT_TRUE(both.balance.shares_LE.equal(assigned / assigned.sum(1, true)));
 }
 
-// router.balance = "global": E * sum_e f_e P_e per layer with the shares f of the previous step's whole
-// batch, 1/E in the first step, and P of the micro-batch; the metric is the mean over layers and
+// router.balance = "global": E * sum_e f_e P_e per layer, with the shares f of the previous step's global
+// batch (1/E in the first step) and P of the micro-batch; the metric is the mean over layers and
 // micro-batches.
-TEST(Step, GlobalBalanceWeighsWithTheSharesOfThePreviousStep) {
+TEST(Step, GlobalBalanceUsesTheSharesOfThePreviousStep) {
   auto config = small::qwen();
   config.router.balance = "global";
   config.router.balance_loss = 0.1;
@@ -295,9 +294,8 @@ TEST(Step, GlobalBalanceWeighsWithTheSharesOfThePreviousStep) {
   }
 }
 
-// router.init = "zero" starts as the baseline: same loss and same gradients of all shared weights, bit for
-// bit.
-TEST(Step, ZeroInitBeginsAsTheBaselineBitForBit) {
+// router.init = "zero" starts as the baseline: bitwise identical loss and gradients of all shared weights.
+TEST(Step, ZeroInitMatchesTheBaselineExactly) {
   for (const bool deepseek : {false, true}) {
     for (const bool recompute : {false, true}) {
       auto config = small::fused(deepseek ? small::deepseek() : small::qwen());
@@ -326,12 +324,12 @@ TEST(Step, ZeroInitBeginsAsTheBaselineBitForBit) {
         EXPECT_TRUE((router ? got.slice(1, 0, want.size(1)) : got).equal(want)) << all[i].name;
         if (router) history += got.slice(1, want.size(1)).abs().sum().item<double>();
       }
-      EXPECT_GT(history, 0);  // W_R learns from the first step on
+      EXPECT_GT(history, 0);  // W_R receives gradients from the first step on
     }
   }
 }
 
-TEST(Step, ANonFiniteGradientChangesNoWeight) {
+TEST(Step, NonFiniteGradientChangesNoWeight) {
   Training training(small::qwen());
   std::vector<at::Tensor> before;
   for (const auto& p : training.model.parameters().all()) before.push_back(p.values.clone());

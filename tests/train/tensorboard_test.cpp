@@ -24,8 +24,8 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-// What RecordWriter of the Python package tensorboard 2.21.0 writes for wall_time 1700000001.5, step 300, one
-// simple_value 5.4321 named train/loss; and before it, for wall_time 1700000000.25, the file's version.
+// Output of RecordWriter of the Python package tensorboard 2.21.0: wall_time 1700000001.5, step 300,
+// simple_value 5.4321 with tag train/loss; and the file version event with wall_time 1700000000.25.
 constexpr const char* kScalarHex =
     "2100000000000000017becf60900006040fc54d94110ac022a130a110a0a747261696e2f6c6f737315c3d3ad402cfbb61c";
 constexpr const char* kVersionHex =
@@ -37,7 +37,7 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-TEST(TensorBoardLog, BytesAreThoseOfTensorBoardsOwnWriter) {
+TEST(TensorBoardLog, MatchesTensorBoardsWriter) {
   const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   TensorBoardLog log(folder.path());
@@ -50,7 +50,7 @@ TEST(TensorBoardLog, BytesAreThoseOfTensorBoardsOwnWriter) {
   EXPECT_EQ(log.path().filename().string().rfind("events.out.tfevents.", 0), 0u);
 }
 
-TEST(TensorBoardLog, GoesOnInTheSameFileAfterATornRecord) {
+TEST(TensorBoardLog, ContinuesTheFileAfterAnIncompleteRecord) {
   const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
@@ -62,7 +62,7 @@ TEST(TensorBoardLog, GoesOnInTheSameFileAfterATornRecord) {
   EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{path});
 }
 
-TEST(TensorBoardLog, EmptyFileGetsItsVersion) {
+TEST(TensorBoardLog, EmptyFileGetsAVersionEvent) {
   const std::string version = from_hex(kVersionHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
@@ -71,7 +71,7 @@ TEST(TensorBoardLog, EmptyFileGetsItsVersion) {
   EXPECT_EQ(read_bytes(path).size(), version.size());
 }
 
-TEST(TensorBoardLog, CutKeepsExactlyTheEventsUpToTheStep) {
+TEST(TensorBoardLog, TruncateKeepsExactlyTheEventsUpToTheStep) {
   const std::string version = from_hex(kVersionHex);
   const TemporaryFolder folder;
   TensorBoardLog log(folder.path());
@@ -81,22 +81,22 @@ TEST(TensorBoardLog, CutKeepsExactlyTheEventsUpToTheStep) {
     log.scalar("b", std::nan(""), step, 1.0);
     if (step == 128 && expected.empty()) expected = read_bytes(log.path());
   }
-  const size_t whole = read_bytes(log.path()).size();
-  log.cut_to(100000);
-  EXPECT_EQ(read_bytes(log.path()).size(), whole);
-  log.cut_to(128);
+  const size_t complete = read_bytes(log.path()).size();
+  log.truncate_after(100000);
+  EXPECT_EQ(read_bytes(log.path()).size(), complete);
+  log.truncate_after(128);
   const std::string kept = read_bytes(log.path());
   EXPECT_EQ(kept.substr(0, expected.size()), expected);
   EXPECT_EQ(kept.substr(expected.size()), expected.substr(expected.size() - (kept.size() - expected.size())))
       << "the second pair of step 128";
   log.scalar("a", 1, 129, 1.0);
   EXPECT_GT(read_bytes(log.path()).size(), kept.size()) << "appends to the new file";
-  log.cut_to(-1);
-  EXPECT_EQ(read_bytes(log.path()).size(), version.size()) << "the version stays";
+  log.truncate_after(-1);
+  EXPECT_EQ(read_bytes(log.path()).size(), version.size()) << "the version event is kept";
   EXPECT_EQ(files_in(folder.path()), std::vector<fs::path>{log.path()});
 }
 
-TEST(TensorBoardLog, DamagedRecordEndsTheFile) {
+TEST(TensorBoardLog, TruncateDropsEverythingFromADamagedRecordOn) {
   const std::string version = from_hex(kVersionHex), scalar = from_hex(kScalarHex);
   const TemporaryFolder folder;
   const fs::path path = folder / "events.out.tfevents.1700000000.host";
@@ -104,12 +104,12 @@ TEST(TensorBoardLog, DamagedRecordEndsTheFile) {
     std::string damaged = scalar;
     damaged[at] ^= 16;
     write_bytes(path, version + scalar + damaged + scalar);
-    TensorBoardLog(folder.path()).cut_to(1000);
+    TensorBoardLog(folder.path()).truncate_after(1000);
     EXPECT_EQ(read_bytes(path), version + scalar) << at;
   }
 }
 
-TEST(TensorBoardLog, FolderIsMadeOrARunErrorTellsWhyNot) {
+TEST(TensorBoardLog, CreatesTheFolderOrThrowsARunError) {
   const TemporaryFolder folder;
   EXPECT_TRUE(fs::exists(TensorBoardLog(folder / "run" / "tb").path()));
   write_bytes(folder / "file", "");
@@ -117,7 +117,7 @@ TEST(TensorBoardLog, FolderIsMadeOrARunErrorTellsWhyNot) {
   EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
 }
 
-// Leaves a file for tests/python/train/test_event_file.py, which reads it with TensorBoard.
+// Writes a file for tests/python/train/test_event_file.py, which reads it with TensorBoard.
 TEST(TensorBoardLog, FileForPython) {
   const char* folder = std::getenv("HERO_EVENT_FOLDER");
   if (!folder) GTEST_SKIP() << "HERO_EVENT_FOLDER is not set";
@@ -127,7 +127,7 @@ TEST(TensorBoardLog, FileForPython) {
                1700000000.0 + static_cast<double>(step));
     log.scalar("router/max expert share", step % 2 ? std::nan("") : 0.25, step, 1700000000.0);
   }
-  log.cut_to(299);
+  log.truncate_after(299);
   log.scalar("train/loss", -1.0, 300, 1700001000.0);
 }
 

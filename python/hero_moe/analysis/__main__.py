@@ -1,9 +1,7 @@
-"""`python -m hero_moe.analysis OUT [--runs RUN...]`: figures and a page of what `hero analyze` wrote into
-OUT.
+"""`python -m hero_moe.analysis OUT [--runs RUN...]`: figures and a page from the output of `hero analyze`.
 
-Exit status 2, with one line on stderr, for a wrong command line or wrong files: then nothing is written. 1
-where the
-output cannot be written.
+Exit status 2, with one line on stderr, for an invalid command line or invalid files; nothing is written then.
+1 if the output cannot be written.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from hero_moe.report.run_files import InputError, load_run, run_names
 from hero_moe.report.sections import Comparison
 
 PROGRAM = "hero analyze"
-# Every name a figure can have: those of an older analysis that this one lacks are removed.
+# All figure names; figures of an earlier analysis that are not drawn now are removed.
 NAMES = (
     "layer-dependency",
     "layer-dependency-centered",
@@ -56,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def write_figures(folder: Path, figures: Sequence[Rendered]) -> None:
-    """Writes PNG and SVG of each figure, each file at once, and removes figures that are no longer drawn."""
+    """Writes PNG and SVG of each figure atomically and removes figures that are no longer drawn."""
     folder.mkdir(exist_ok=True)
     for figure in figures:
         write_atomically(folder / f"{figure.name}.png", figure.png)
@@ -68,12 +66,12 @@ def write_figures(folder: Path, figures: Sequence[Rendered]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
-    parser = _Parser(prog=PROGRAM, description="Figures and a page of what `hero analyze` wrote.")
+    parser = _Parser(prog=PROGRAM, description="Figures and a page from the output of `hero analyze`.")
     parser.add_argument(
         "out",
         metavar="OUT",
         type=Path,
-        help="folder of analysis.json and analysis.safetensors; gets the output",
+        help="folder with analysis.json and analysis.safetensors; also the output folder",
     )
     parser.add_argument(
         "--runs",
@@ -81,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         default=[],
         type=Path,
-        help="run folders whose losses are shown; the first with router.kind = baseline is the baseline",
+        help="run folders for the loss figures; the baseline is the first with router.kind = baseline",
     )
     try:
         options = parser.parse_args(arguments)

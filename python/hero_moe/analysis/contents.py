@@ -1,5 +1,5 @@
-"""What `analysis.json` and `analysis.safetensors` hold (docs/analysis.md). Layers count from 1, experts from
-0."""
+"""Contents of `analysis.json` and `analysis.safetensors` (docs/analysis.md). Layers count from 1, experts
+from 0."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from hero_moe.report.comparison import Peak
 
-Place = tuple[int, int]  # layer, predecessor
-Form = Literal["raw", "centered"]  # blocks as in the paper; without the means of their rows and columns
+LayerPair = tuple[int, int]  # layer, predecessor
+Form = Literal["raw", "centered"]  # blocks as in the paper; or without the means of their rows and columns
 FORMS: tuple[Form, Form] = ("raw", "centered")
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The model's shape and its history; `stages` holds each layer's stage, `decoder_layer` its number on
-    disk."""
+    """The model's shape and history settings; `stages` has each layer's stage, `decoder_layer` its index in
+    the model folder."""
 
     folder: str
     step: int | None
@@ -36,7 +36,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Distance:
-    """Percent of the entries at one layer distance that lie below -tau and above tau."""
+    """Percentage of the entries at one layer distance below -tau and above tau."""
 
     distance: int
     negative: float
@@ -46,7 +46,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class StrongCoupling:
-    """The entries beyond tau, the 90th percentile of the magnitudes of all, by distance."""
+    """The entries with magnitude above tau, the 90th percentile of all magnitudes, by distance."""
 
     tau: float
     distances: list[Distance]
@@ -54,19 +54,19 @@ class StrongCoupling:
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """What depends on the form of the blocks. `dependency` and `effective_rank` [L, L] are NaN where a layer
-    does not see a predecessor; `blocks` are [E, E], target experts down; `strong` is None where no layer sees
-    another."""
+    """Values that depend on the form of the blocks. `dependency` and `effective_rank` [L, L] are NaN if the
+    predecessor is not visible; `blocks` are [E, E] with target experts as rows; `strong` is None if no layer
+    has a visible predecessor."""
 
     dependency: np.ndarray
     effective_rank: np.ndarray
     strong: StrongCoupling | None
-    blocks: dict[Place, np.ndarray]
+    blocks: dict[LayerPair, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Utilisation:
-    """Share of all tokens that each expert receives [L, E], the highest of them, and the model's folder."""
+class Utilization:
+    """Share of all tokens that each expert receives [L, E], the maximum, and the model's folder."""
 
     folder: str
     top_k: int
@@ -77,8 +77,8 @@ class Utilisation:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What removing one predecessor's contribution does, the whole of it or that of the centered blocks:
-    [L, L] at (layer, predecessor), NaN where there is none; losses by predecessor."""
+    """Effects of removing one predecessor's contribution, raw or centered: [L, L] at (layer, predecessor),
+    NaN for invisible pairs; losses by predecessor."""
 
     routing_change: np.ndarray
     routing_kl: np.ndarray
@@ -90,7 +90,8 @@ class Removal:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The experts [L, T, K] of T consecutive tokens, by falling weight, and their weights [L, T, K]."""
+    """The experts [L, T, K] of T consecutive tokens, in descending order of weight, and their weights [L, T,
+    K]."""
 
     ids: np.ndarray
     text: list[str] | None
@@ -100,15 +101,15 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a forward pass over data showed. Arrays over layers are [L], NaN in layers without a visible
-    predecessor; the initial share of the variance is NaN also where it cannot be told."""
+    """Results of a forward pass over data. Arrays over layers are [L], NaN in layers without a visible
+    predecessor; the initial variance share is also NaN if it is unknown."""
 
     names: list[str]
     tokens: int
     sequence: int
     loss: float
-    own: Utilisation
-    baseline: Utilisation | None
+    own: Utilization
+    baseline: Utilization | None
     peak_change_percent: float
     variance_share: np.ndarray
     initial_variance_share: np.ndarray
@@ -124,20 +125,20 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All of it. `depth_factor`, sqrt((l-1)/M_l), has the visible pairs as its keys; `expert_bias` [L, E] is
-    the sum of the row means of a layer's blocks, minus its mean over experts. `default_pair` is None where no
-    layer sees another."""
+    """The whole analysis. The keys of `depth_factor`, sqrt((l-1)/M_l), are the visible pairs; `expert_bias`
+    [L, E] is the sum of the row means of a layer's blocks, minus its mean over experts. `default_pair` is
+    None if there is no visible pair."""
 
     model: Model
-    depth_factor: dict[Place, float]
+    depth_factor: dict[LayerPair, float]
     coupling: dict[Form, Coupling]
     expert_bias: np.ndarray
-    default_pair: Place | None
+    default_pair: LayerPair | None
     data: Data | None
 
     @property
     def visible(self) -> np.ndarray:
-        """Whether a layer sees a predecessor, [L, L]."""
+        """Whether a predecessor is visible to a layer, [L, L]."""
         seen = np.zeros((self.model.layers, self.model.layers), dtype=bool)
         for layer, predecessor in self.depth_factor:
             seen[layer - 1, predecessor - 1] = True

@@ -1,5 +1,4 @@
-"""What the figures of an analysis share: rendering to PNG, SVG and HTML, axes of layers, tables of layer
-pairs."""
+"""Shared parts of the analysis figures: rendering to PNG, SVG and HTML, layer axes, tables of layer pairs."""
 
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
 from hero_moe.analysis.contents import Form, Model
 from hero_moe.report import page
-from hero_moe.report.figures import GREY, STYLE, inline_svg, svg_text
+from hero_moe.report.figures import GRAY, STYLE, inline_svg, svg_text
 
 PRINT_DPI = 200
-PAGE_PIXELS = 108  # of the page's width, for one inch of a figure
-MOST_SVG = 1_000_000  # characters; a larger one stands on the page as PNG, if that is smaller
-FEW_LAYERS = 12  # every layer has its tick, and every cell of a table its number
+PAGE_PIXELS = 108  # CSS pixels per inch of a figure
+MAX_SVG = 1_000_000  # characters; the page embeds a larger figure as PNG if that is smaller
+FEW_LAYERS = 12  # up to here, every layer has a tick and every table cell a value
 UNSEEN = "#ececec"
 NEGATIVE, POSITIVE, NEUTRAL = "#2166AC", "#B2182B", "#0072B2"
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure, the stem of its files, what it is in few words, and its caption with the numbers to take
-    away. `form`: the form of weights with which the page shows it; None for always."""
+    """A figure, its file stem, a short description, and a caption with the key numbers. `form`: the weight
+    form with which the page shows it; None for always."""
 
     name: str
     figure: Figure
@@ -47,13 +46,13 @@ class Drawing:
 
 
 def figure_name(name: str, form: Form) -> str:
-    """The stem of the files of a figure that there is in both forms."""
+    """The file stem of a figure that exists in both forms."""
     return name if form == "raw" else f"{name}-{form}"
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A drawing's files, and how it stands on the page."""
+    """A drawing's files and its HTML for the page."""
 
     name: str
     png: bytes
@@ -62,15 +61,15 @@ class Rendered:
 
 
 def render(drawing: Drawing) -> Rendered:
-    """Draws `drawing` as PNG and as SVG; the page gets the SVG unless that is large."""
+    """Renders `drawing` as PNG and SVG; the page embeds the SVG unless it is large."""
     image = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # glyphs of tokens that no installed font has
+        warnings.simplefilter("ignore", UserWarning)  # token glyphs missing in all installed fonts
         drawing.figure.savefig(image, format="png", dpi=PRINT_DPI)
-        drawing.figure.set_layout_engine("none")  # the places found hold for the SVG too
+        drawing.figure.set_layout_engine("none")  # keeps the layout for the SVG
         svg = svg_text(drawing.figure)
     png = image.getvalue()
-    if len(svg) > MOST_SVG and len(png) * 4 / 3 < len(svg):
+    if len(svg) > MAX_SVG and len(png) * 4 / 3 < len(svg):
         data = base64.b64encode(png).decode("ascii")
         shown = f'<img alt="{escape(drawing.description)}" src="data:image/png;base64,{data}">'
     else:
@@ -82,7 +81,7 @@ def render(drawing: Drawing) -> Rendered:
 
 
 def layer_ticks(axes: Axes, layers: int, x: bool = True, y: bool = False) -> None:
-    """Integer ticks for an axis of layers from 1; all of them where they are few."""
+    """Integer ticks for an axis of layers from 1; one per layer if there are few."""
     for axis in ([axes.xaxis] if x else []) + ([axes.yaxis] if y else []):
         if layers <= FEW_LAYERS:
             axis.set_ticks(range(1, layers + 1))
@@ -97,11 +96,11 @@ def stage_spans(stages: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw_pair_table(
-    axes: Axes, table: np.ndarray, model: Model, colours: str, low: float, high: float, percent: bool = False
+    axes: Axes, table: np.ndarray, model: Model, colors: str, low: float, high: float, percent: bool = False
 ) -> AxesImage:
-    """Draws `table` [L, L], layers down, predecessors across; grey where a layer does not see one before it.
+    """Draws `table` [L, L], layers as rows, predecessors as columns; gray for invisible predecessors.
 
-    Stages are outlined. With few layers every cell carries its value, a share in percent.
+    Stages are outlined. With few layers every cell shows its value, as a percentage if `percent`.
     """
     layers = model.layers
     axes.grid(False)
@@ -111,7 +110,7 @@ def draw_pair_table(
     flat = matplotlib.colors.ListedColormap([UNSEEN])
     axes.imshow(np.ma.masked_invalid(unseen), cmap=flat, extent=corners, interpolation="none")
     image = axes.imshow(
-        np.ma.masked_invalid(table), cmap=colours, vmin=low, vmax=high, extent=corners, interpolation="none"
+        np.ma.masked_invalid(table), cmap=colors, vmin=low, vmax=high, extent=corners, interpolation="none"
     )
     if layers <= FEW_LAYERS:
         form = _number_form(high, percent)
@@ -150,7 +149,7 @@ def _number_form(top: float, percent: bool) -> str:
 def add_bar(
     figure: Figure, image: ScalarMappable, axes: Axes | np.ndarray, label: str, **options: Any
 ) -> Colorbar:
-    """A colour bar without a frame."""
+    """A color bar without a frame."""
     bar = figure.colorbar(image, ax=axes, **({"shrink": 0.9, "pad": 0.02, "aspect": 28} | options))
     bar.set_label(label)
     bar.outline.set_visible(False)
@@ -158,16 +157,16 @@ def add_bar(
 
 
 def level_line(axes: Axes, level: float, text: str) -> None:
-    """A dotted grey line across, named at its right end."""
-    axes.axhline(level, color=GREY, linestyle=":", linewidth=1.2)
+    """A dotted gray horizontal line, labeled at its right end."""
+    axes.axhline(level, color=GRAY, linestyle=":", linewidth=1.2)
     axes.annotate(
         text, (1.0, level), xycoords=("axes fraction", "data"), xytext=(-2, 2), textcoords="offset points",
-        ha="right", fontsize=8, color=GREY,
+        ha="right", fontsize=8, color=GRAY,
     )  # fmt: skip
 
 
 def expert_ticks(experts: int, count: int) -> Locator:
-    """At most `count` ticks for experts from 0; at 16, 32, ... where E is a multiple of that."""
+    """At most `count` ticks for experts from 0, at multiples of a divisor of E if possible."""
     step = next((experts // parts for parts in (8, 4, 2) if parts <= count and experts % parts == 0), 0)
     if step:
         return FixedLocator(range(0, experts, step))

@@ -1,4 +1,4 @@
-// The interactive part: what is picked stands in the address behind "#", and what is shown follows from it.
+// The interactive part: the URL fragment stores the selection, and rendering depends only on the selection.
 const data = JSON.parse(document.getElementById("analysis-data").textContent);
 const { layers, experts } = data;
 const pairs = new Map(data.pairs.map((pair) => [`${pair.layer}.${pair.from}`, pair]));
@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const decode = (text, Type) => new Type(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 const number = (value, digits = 3) => value.toPrecision(digits).replace("-", "−");
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
-const MOST_PARTNERS = 8;
+const MAX_PARTNERS = 8;
 let state = {};
 
 function element(name, properties = {}, ...children) {
@@ -15,12 +15,12 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// State: read from the address, with sensible values for what is missing there or wrong.
+// State: read from the URL, with defaults for missing or invalid values.
 function readState() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const within = (key, low, high, otherwise) => {
+  const within = (key, low, high, fallback) => {
     const text = given.get(key) ?? "", value = Number(text);
-    return /^\d+$/.test(text) && value >= low && value <= high ? value : otherwise;
+    return /^\d+$/.test(text) && value >= low && value <= high ? value : fallback;
   };
   const picked = [within("layer", 1, layers), within("from", 1, layers)];
   const [layer, from] = pairs.has(picked.join(".")) ? picked : data.default ?? [];
@@ -40,7 +40,7 @@ function pick(change) {
   const home = document.activeElement?.closest("#of-source, #of-target, #token-table");
   const place = home ? [...home.querySelectorAll("button")].indexOf(document.activeElement) : -1;
   render();
-  if (place >= 0) byId(home.id)?.querySelectorAll("button")[place]?.focus(); // the list was made anew
+  if (place >= 0) byId(home.id)?.querySelectorAll("button")[place]?.focus(); // the list was recreated
 }
 
 // Raw or centered weights.
@@ -50,7 +50,7 @@ function pickPair(layer, from) {
   if (pairs.has(`${layer}.${from}`)) pick({ layer, from });
 }
 
-// A layer's predecessors change with it: the same distance if there is one, else the nearest.
+// Selects a layer and the predecessor at the same distance if visible, else the nearest.
 function pickLayer(layer) {
   const seen = data.pairs.filter((pair) => pair.layer === layer).map((pair) => pair.from);
   const wanted = layer - (state.layer - state.from);
@@ -58,7 +58,7 @@ function pickLayer(layer) {
 }
 
 // Coupling.
-let block = null, step = 0, rows, columns; // the picked pair's: bytes of centered weights, weight of one, means
+let block = null, step = 0, rows, columns; // selected pair: int8 centered weights, scale, means
 function weight(target, source) {
   const centered = block[target * experts + source] * step;
   return form() === "centered" ? centered : centered + rows[target] + columns[source];
@@ -69,7 +69,7 @@ const matrix = data.default && new Grid(byId("dependency"), {
   blocks: data.stages,
   move: (row, column) => {
     const pair = pairs.get(`${row + 1}.${column + 1}`);
-    const what = pair ? `D = ${number(pair[form()].dependency)}` : column < row ? "not seen" : "no predecessor";
+    const what = pair ? `D = ${number(pair[form()].dependency)}` : column < row ? "not visible" : "no predecessor";
     byId("dependency-readout").textContent = `Layer ${column + 1} → layer ${row + 1}: ${what}`;
   },
   pick: (row, column) => pickPair(row + 1, column + 1),
@@ -102,16 +102,16 @@ function renderCoupling() {
   step = pair.step ?? 0;
   [rows, columns] = ["rows", "columns"].map((key) => block && decode(pair[key], Float32Array));
   byId("pair-facts").textContent = `${facts} ${block ?
-    `Colors end at ±${number(limit)}; weights are exact to ±${number(step / 2, 2)}.` :
-    `This block is not on the page: ${form() === "raw" ? "coupling" : "centered"}.${layer}.${from} in analysis.safetensors holds it.`}`;
+    `Color range ±${number(limit)}; quantization error at most ${number(step / 2, 2)}.` :
+    `This block is not embedded; see ${form() === "raw" ? "coupling" : "centered"}.${layer}.${from} in analysis.safetensors.`}`;
   const strongest = Math.max(...data.pairs.map((one) => one[form()].dependency)) || 1;
   matrix.show((row, column) => {
     const shown = pairs.get(`${row + 1}.${column + 1}`);
-    return shown ? colourOf(GREENS, shown[form()].dependency / strongest) : column < row ? UNSEEN : null;
+    return shown ? colorOf(GREENS, shown[form()].dependency / strongest) : column < row ? UNSEEN : null;
   });
   matrix.marks = { row: layer - 1, column: from - 1 };
   coupling.marks = { row: target, column: source };
-  coupling.show((row, column) => block && colourOf(DIVERGING, 0.5 + weight(row, column) / (2 * limit)));
+  coupling.show((row, column) => block && colorOf(DIVERGING, 0.5 + weight(row, column) / (2 * limit)));
   byId("coupling-readout").textContent = "";
   if (block && source != null && target != null) coupling.move(target, source);
   const partners = [];
@@ -136,8 +136,8 @@ function partnerLists(title, id, value, choose) {
   const list = (name, chosen) => element("div", {}, element("h4", { textContent: name }),
     chosen.length ? element("ol", {}, ...chosen.map(item)) : "none");
   return element("div", { className: "partners", id }, element("h3", { textContent: title }),
-    list("positive", order.filter((other) => value(other) > 0).slice(0, MOST_PARTNERS)),
-    list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MOST_PARTNERS)));
+    list("positive", order.filter((other) => value(other) > 0).slice(0, MAX_PARTNERS)),
+    list("negative", order.reverse().filter((other) => value(other) < 0).slice(0, MAX_PARTNERS)));
 }
 
 function setUpCoupling() {
@@ -154,7 +154,7 @@ function setUpCoupling() {
 const chosen = data.paths && decode(data.paths.experts, Uint16Array);
 const shares = data.paths && decode(data.paths.weights, Float32Array);
 
-// [expert, weight] of a token in a layer, by falling weight.
+// [expert, weight] of a token in a layer, in descending order of weight.
 function expertsOf(token, layer) {
   const first = ((layer - 1) * data.paths.names.length + token) * data.top_k;
   return Array.from({ length: data.top_k }, (_, k) => [chosen[first + k], shares[first + k]]);
@@ -215,9 +215,9 @@ function renderTokens() {
   byId("expert").value = expert;
   const share = percent(data.share[at - 1][expert]), even = percent(data.top_k / experts);
   byId("expert-facts").textContent =
-    `${count} of these ${names.length} tokens go to expert ${expert} of layer ${at} (marked); ` +
-    `of all tokens of the data ${share} do, perfect balance would be ${even}.`;
-  byId("token-facts").textContent = `Token ${token}, “${names[token]}”: its experts, by falling weight.`;
+    `Expert ${expert} of layer ${at} receives ${count} of these ${names.length} tokens (marked) and ${share} of ` +
+    `all tokens; perfect balance is ${even}.`;
+  byId("token-facts").textContent = `Token ${token}, “${names[token]}”: its experts, in descending order of weight.`;
   drawPath();
   byId("token-table").replaceChildren(...Array.from({ length: layers }, (_, i) => element("tr", {},
     element("td", { textContent: i + 1 }),

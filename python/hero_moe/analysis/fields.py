@@ -1,5 +1,4 @@
-"""Checked access to the values of a JSON object: every mistake is one line that names the file and the
-key."""
+"""Checked access to the values of a JSON object: every error is one line with the file and the key."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from hero_moe.report.run_files import InputError
 
 
 def found(value: Any) -> str:
-    """A wrong value in few characters."""
+    """A short description of an invalid value."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return "an object" if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)[:40]
@@ -25,8 +24,7 @@ def _is_number(value: Any) -> bool:
 
 
 class Fields:
-    """One JSON object; `where` is the file, and the keys that lead to the object. All methods raise
-    `InputError`."""
+    """One JSON object; `where` is the file and the key path of the object. All methods raise `InputError`."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -37,7 +35,7 @@ class Fields:
         return key in self.values
 
     def fail(self, key: str, expected: str) -> InputError:
-        """The error of the wrong or missing value `key`."""
+        """The error for an invalid or missing value `key`."""
         what = found(self.values[key]) if key in self.values else "nothing"
         return InputError(f"{self.where}: {key}: found {what}, expected {expected}")
 
@@ -54,7 +52,7 @@ class Fields:
         return self.values[key]
 
     def integer(self, key: str, low: int, high: int | None = None) -> int:
-        """An integer from `low` to `high`, or to no end."""
+        """An integer from `low` to `high`, or without upper bound."""
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < low or value > (high or value):
             expected = f"an integer of at least {low}" if high is None else f"one of {low} to {high}"
@@ -88,7 +86,7 @@ class Fields:
         return np.array(numbers, dtype=float).reshape(shape)
 
     def integers(self, key: str, shape: Sequence[int], high: int | None = None) -> np.ndarray:
-        """Nested lists of integers from 0 to `high`, or to no end, as an array of this `shape`."""
+        """Nested lists of integers from 0 to `high`, or without upper bound, as an array of this `shape`."""
         values = self.array(key, shape)
         wrong = (values != np.floor(values)) | (values < 0) | (values > (np.inf if high is None else high))
         if wrong.any():
@@ -96,7 +94,7 @@ class Fields:
         return values.astype(np.int64)
 
     def texts(self, key: str, count: int | None = None) -> list[str]:
-        """A list of strings, `count` of them where given."""
+        """A list of strings, of length `count` if given."""
         value: Any = self.values.get(key)
         right = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not right or count not in (None, len(value)):
@@ -118,7 +116,7 @@ class Fields:
 
 
 def _leaves(value: Any, shape: tuple[int, ...]) -> Iterator[Any]:
-    """The innermost values of nested lists; a part of another shape is handed out as it is, for an error."""
+    """The innermost values of nested lists; yields parts with a wrong shape unchanged, for an error."""
     if not shape:
         yield value
     elif not isinstance(value, list) or len(value) != shape[0]:

@@ -1,11 +1,11 @@
-// A table of coloured cells on a canvas: a cursor that mouse, finger and arrow keys move, and a pick.
+// A heat map on a canvas with a cursor (mouse, touch, arrow keys) and selectable cells.
 const DIVERGING = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582",
   "#d6604d", "#b2182b", "#67001f"];
 const GREENS = ["#f7fcf5", "#c7e9c0", "#74c476", "#238b45", "#00441b"];
 const UNSEEN = [236, 236, 236];
 
-// The colour [red, green, blue] of `part`, from 0 to 1, on a scale of colours.
-function colourOf(scale, part) {
+// The color [red, green, blue] of `part`, from 0 to 1, on a color scale.
+function colorOf(scale, part) {
   const place = Math.min(1, Math.max(0, part)) * (scale.length - 1);
   const low = Math.min(Math.floor(place), scale.length - 2);
   const channel = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
@@ -16,7 +16,7 @@ function colourOf(scale, part) {
 }
 
 class Grid {
-  // `options`: size (rows and columns), first (number of the first row), across and down (names of the axes),
+  // `options`: size (rows and columns), first (number of the first row), across and down (axis labels),
   // move(row, column) when the cursor moves, pick(row, column) when a cell is chosen.
   constructor(canvas, options) {
     Object.assign(this, options);
@@ -33,12 +33,12 @@ class Grid {
     new ResizeObserver(() => this.paint()).observe(canvas);
   }
 
-  // New cells; `colour(row, column)` is null where there is none.
-  show(colour) {
+  // Draws the cells; `color(row, column)` is null for empty cells.
+  show(color) {
     const pixels = new ImageData(this.size, this.size);
     for (let row = 0; row < this.size; row++) {
       for (let column = 0; column < this.size; column++) {
-        const rgb = colour(row, column);
+        const rgb = color(row, column);
         if (rgb) pixels.data.set([...rgb, 255], 4 * (row * this.size + column));
       }
     }
@@ -46,7 +46,7 @@ class Grid {
     this.paint();
   }
 
-  // Where the cells lie, in CSS pixels.
+  // Layout of the cells in CSS pixels.
   frame() {
     const left = 44, top = 6, side = Math.max(1, this.canvas.clientWidth - left - 6);
     return { left, top, side, cell: side / this.size };
@@ -81,8 +81,8 @@ class Grid {
     pen.rotate(-Math.PI / 2);
     pen.fillText(this.down, 0, 0);
     pen.restore();
-    const box = (row, column, rows, columns, colour, width) => {
-      pen.strokeStyle = colour;
+    const box = (row, column, rows, columns, color, width) => {
+      pen.strokeStyle = color;
       pen.lineWidth = width;
       pen.strokeRect(left + column * cell, top + row * cell, columns * cell, rows * cell);
     };

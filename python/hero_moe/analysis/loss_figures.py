@@ -1,5 +1,4 @@
-"""Loss curves of runs as figures of their own, with a legend in them: the page shows `hero report`'s
-section."""
+"""Loss curves of runs as separate figures with a legend; the page shows the section of `hero report`."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def losses(shown: Comparison) -> Drawing:
 
 
 def advantages(shown: Comparison) -> Drawing | None:
-    """Baseline's loss minus each run's over their common steps; None where no run has any."""
+    """Baseline's loss minus each run's over their common steps; None if there are none."""
     compared = [
         (name, style, diff)
         for name, style, diff in zip(_names(shown), shown.styles, shown.differences)
@@ -50,5 +49,5 @@ def advantages(shown: Comparison) -> Drawing | None:
 
 
 def loss_drawings(shown: Comparison) -> list[Drawing]:
-    """Both figures, or the one that there is something for."""
+    """The figures with available data."""
     return [drawing for drawing in (losses(shown), advantages(shown)) if drawing is not None]

@@ -1,5 +1,4 @@
-"""Reads and checks `analysis.json` and `analysis.safetensors`: a mistake is one line that names file and
-key."""
+"""Reads and checks `analysis.json` and `analysis.safetensors`: an error is one line with file and key."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from hero_moe.analysis.contents import (
     Coupling,
     Distance,
     Form,
+    LayerPair,
     Model,
-    Place,
     StrongCoupling,
 )
 from hero_moe.analysis.fields import Fields
@@ -32,13 +31,15 @@ def load_analysis(folder: Path) -> Analysis:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"{path}: cannot be read ({reason}), expected what `hero analyze` writes") from error
+        raise InputError(
+            f"{path}: cannot be read ({reason}), expected the output of `hero analyze`"
+        ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start}: found no UTF-8, expected JSON") from error
+        raise InputError(f"{path}: byte {error.start}: found invalid UTF-8, expected JSON") from error
     try:
         top = Fields(json.loads(text), str(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: broken JSON ({error}), expected what `hero analyze` writes") from error
+        raise InputError(f"{path}: invalid JSON ({error}), expected the output of `hero analyze`") from error
     model = _model(top.fields("model"))
     pairs = _pairs(top, model.layers)
     default = _default_pair(top, model.layers, pairs)
@@ -75,23 +76,23 @@ def _model(fields: Fields) -> Model:
     )
 
 
-def _place(fields: Fields, layers: int) -> Place:
+def _place(fields: Fields, layers: int) -> LayerPair:
     layer = fields.integer("layer", 2, layers)
     return layer, fields.integer("predecessor", 1, layer - 1)
 
 
-def _pairs(top: Fields, layers: int) -> dict[Place, Fields]:
-    pairs: dict[Place, Fields] = {}
+def _pairs(top: Fields, layers: int) -> dict[LayerPair, Fields]:
+    pairs: dict[LayerPair, Fields] = {}
     for entry in top.objects("pairs"):
         place = _place(entry, layers)
         if place in pairs:
-            raise InputError(f"{entry.where}: found layer {place[0]} from {place[1]} again, expected it once")
+            raise InputError(f"{entry.where}: found layer {place[0]} from {place[1]} twice, expected it once")
         pairs[place] = entry
     return dict(sorted(pairs.items()))
 
 
 def _coupling(
-    top: Fields, model: Model, pairs: dict[Place, Fields], tensors: _Tensors, form: Form
+    top: Fields, model: Model, pairs: dict[LayerPair, Fields], tensors: _Tensors, form: Form
 ) -> Coupling:
     prefix = "" if form == "raw" else f"{form}_"
     shape = (model.layers, model.layers)
@@ -105,12 +106,12 @@ def _coupling(
         norm = entry.number(f"{prefix}norm")
         blocks[layer, predecessor] = tensors.block(name, model.experts, norm)
         if not np.isfinite(found[cell]):
-            raise top.fail(f"{prefix}layer_dependency", "a number for every one of pairs")
+            raise top.fail(f"{prefix}layer_dependency", "a number for each of pairs")
     strong = _strong(top, f"{prefix}tau", f"{prefix}coupling_by_distance", pairs)
     return Coupling(dependency=dependency, effective_rank=rank, strong=strong, blocks=blocks)
 
 
-def _strong(top: Fields, tau: str, key: str, pairs: dict[Place, Fields]) -> StrongCoupling | None:
+def _strong(top: Fields, tau: str, key: str, pairs: dict[LayerPair, Fields]) -> StrongCoupling | None:
     entries = top.objects(key)
     distances = [entry.integer("distance", 1) for entry in entries]
     expected = sorted({layer - predecessor for layer, predecessor in pairs})
@@ -126,7 +127,7 @@ def _strong(top: Fields, tau: str, key: str, pairs: dict[Place, Fields]) -> Stro
     return StrongCoupling(top.number(tau), shares)
 
 
-def _default_pair(top: Fields, layers: int, pairs: dict[Place, Fields]) -> Place | None:
+def _default_pair(top: Fields, layers: int, pairs: dict[LayerPair, Fields]) -> LayerPair | None:
     if "default_pair" in top and top.values["default_pair"] is None:
         return next(iter(pairs), None)
     place = _place(top.fields("default_pair"), layers)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hero_moe.analysis.contents import FORMS, Data, Form, Model, Paths, Place, Removal, Utilisation
+from hero_moe.analysis.contents import FORMS, Data, Form, LayerPair, Model, Paths, Removal, Utilization
 from hero_moe.analysis.fields import Fields
 from hero_moe.report.comparison import Peak
 from hero_moe.report.run_files import InputError
 
 
-def read_data(top: Fields, model: Model, pairs: set[Place]) -> Data:
+def read_data(top: Fields, model: Model, pairs: set[LayerPair]) -> Data:
     """The keys that a forward pass adds; `pairs` are the visible ones. Raises `InputError`."""
     layers, data, used = model.layers, top.fields("data"), top.fields("utilisation")
     loss = data.number("loss", nullable=True)
@@ -24,7 +24,7 @@ def read_data(top: Fields, model: Model, pairs: set[Place]) -> Data:
         tokens=data.integer("tokens", 1),
         sequence=data.integer("sequence", 1),
         loss=loss,
-        own=_utilisation(top, used, model.folder, model.top_k, loss, (layers, model.experts)),
+        own=_utilization(top, used, model.folder, model.top_k, loss, (layers, model.experts)),
         baseline=_baseline(used.fields("baseline")) if "baseline" in used else None,
         peak_change_percent=used.number("peak_change_percent") if "baseline" in used else float("nan"),
         variance_share=history["variance_share"],
@@ -43,8 +43,7 @@ def read_data(top: Fields, model: Model, pairs: set[Place]) -> Data:
 def _by_layer(
     top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]
 ) -> dict[str, np.ndarray]:
-    """The `names` of a list of objects, one a layer, as arrays [L]; NaN in layers that are not `seeing`
-    history."""
+    """The `names` of a list of objects, one per layer, as arrays [L]; NaN in layers not in `seeing`."""
     table = {name: np.full(layers, np.nan) for name in names}
     for entry in top.objects(key):
         layer = entry.integer("layer", 1, layers)
@@ -56,11 +55,11 @@ def _by_layer(
     return table
 
 
-def _utilisation(
+def _utilization(
     home: Fields, peaks: Fields, folder: str, top_k: int, loss: float, shape: tuple[int, int]
-) -> Utilisation:
+) -> Utilization:
     share, peak = home.array("expert_share", shape), peaks.fields("peak")
-    return Utilisation(
+    return Utilization(
         folder=folder,
         top_k=top_k,
         share=share,
@@ -73,16 +72,16 @@ def _utilisation(
     )
 
 
-def _baseline(fields: Fields) -> Utilisation:
+def _baseline(fields: Fields) -> Utilization:
     rows = fields.values.get("expert_share")
     if not isinstance(rows, list) or not rows or not isinstance(rows[0], list) or not rows[0]:
         raise fields.fail("expert_share", "the share of each expert in every layer")
     shape = (len(rows), len(rows[0]))
     top_k, loss = fields.integer("top_k", 1), fields.number("loss", nullable=True)
-    return _utilisation(fields, fields, fields.text("folder"), top_k, loss, shape)
+    return _utilization(fields, fields, fields.text("folder"), top_k, loss, shape)
 
 
-def _removal(fields: Fields, layers: int, pairs: set[Place], form: Form) -> Removal:
+def _removal(fields: Fields, layers: int, pairs: set[LayerPair], form: Form) -> Removal:
     prefix = "" if form == "raw" else f"{form}_"
     tables = []
     for key in (f"{prefix}routing_change", f"{prefix}routing_kl"):
@@ -91,7 +90,7 @@ def _removal(fields: Fields, layers: int, pairs: set[Place], form: Form) -> Remo
         for layer, predecessor in pairs:
             kept[layer - 1, predecessor - 1] = table[layer - 1, predecessor - 1]
         if np.isfinite(kept).sum() != len(pairs):
-            raise fields.fail(key, "a number for every one of pairs")
+            raise fields.fail(key, "a number for each of pairs")
         tables.append(kept)
     entries = fields.objects("loss_without")
     return Removal(
@@ -107,7 +106,7 @@ def _removal(fields: Fields, layers: int, pairs: set[Place], form: Form) -> Remo
 def _paths(fields: Fields, model: Model) -> Paths:
     ids = fields.values.get("ids")
     if not isinstance(ids, list) or not ids:
-        raise fields.fail("ids", "the numbers of some tokens")
+        raise fields.fail("ids", "token ids")
     shape = (model.layers, len(ids), model.top_k)
     silent = "text" in fields and fields.values["text"] is None
     return Paths(

@@ -1,4 +1,4 @@
-"""The page of an analysis: which figures and numbers stand where."""
+"""The page of an analysis: its sections and summary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hero_moe.analysis import explorer
 from hero_moe.analysis.contents import FORMS, Analysis
-from hero_moe.analysis.data_figures import agreement, history_share, routing_paths, utilisation
+from hero_moe.analysis.data_figures import agreement, history_share, routing_paths, utilization
 from hero_moe.analysis.drawing import Drawing, Rendered, render
 from hero_moe.analysis.loss_figures import loss_drawings
 from hero_moe.analysis.removal_figures import removal, removal_loss
@@ -16,22 +16,24 @@ from hero_moe.report import page
 from hero_moe.report.sections import Comparison, loss_section, plain, short_count
 
 NO_DATA = (
-    "Expert utilisation, what the history contributes, the removal of predecessors and the paths of tokens "
-    "need a "
-    "forward pass: give `hero analyze` some `--data`."
+    "Expert utilization, the contribution of the history, predecessor removal and token paths need a forward "
+    "pass: run `hero analyze` with `--data`."
 )
-NO_PAIRS = "No layer sees another one's routing: there is no history to show."
+NO_PAIRS = "No layer has a visible predecessor: there is no history to show."
 TWO_FORMS = (
-    "Two changes of these weights leave every routing probability as it is: adding a constant to a column of a block, "
-    "and moving a constant of a row from one block of a layer to another. Raw weights are the paper's, and their signs "
-    "and magnitudes depend on both changes; centered weights, without the means of each block's columns and rows, "
-    "and the bias of each expert depend on neither."
+    "Two changes of these weights do not affect the routing probabilities: adding a constant to a column of "
+    "a block, "
+    "and moving a row constant from one block of a layer to another. The signs and magnitudes of raw "
+    "weights, used in "
+    "the paper, depend on both changes; centered weights, without the column and row means of each block, "
+    "and the "
+    "bias of each expert depend on neither."
 )
 
 
 @dataclass(frozen=True)
 class Report:
-    """The page and the figures that stand in files of their own."""
+    """The page and the figures, which are also saved as files."""
 
     html: str
     figures: list[Rendered]
@@ -50,11 +52,11 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
         f"{model.folder}{step}: {model.layers} MoE layers{f' in {stages} stages' if stages > 1 else ''}, "
         f"{model.experts} experts, {model.top_k} per token; a router reads {reach}"
         f"{'' if model.scale else ', unscaled'}{'' if model.detach else ', not detached'}. "
-        f"{len(analysis.depth_factor)} pairs of layers see each other."
+        f"{len(analysis.depth_factor)} visible pairs of layers."
     )
     if model.decoder_layer != list(range(model.layers)):
         first, last = model.decoder_layer[0], model.decoder_layer[-1]
-        summary += f" Layer 1 is decoder layer {first} of the model folder, layer {model.layers} is {last}."
+        summary += f" In the model folder, layer 1 is decoder layer {first}, layer {model.layers} is decoder layer {last}."
     if data is not None:
         summary += (
             f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of "
@@ -70,7 +72,7 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
 
 
 def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
-    """Draws everything there is something for. Call it inside `matplotlib.rc_context(STYLE)`."""
+    """Draws all figures with available data. Call it inside `matplotlib.rc_context(STYLE)`."""
     figures: list[Rendered] = []
 
     def drawn(*drawings: Drawing | None) -> list[str]:
@@ -86,22 +88,22 @@ def build_report(analysis: Analysis, shown: Comparison | None) -> Report:
     if analysis.depth_factor:
         about = page.paragraph(TWO_FORMS, "summary")
         figures_of_weights = drawn(*weight_drawings(analysis))
-        sections.append(page.section("Weights of the history", about, explorer.switch(), *figures_of_weights))
+        sections.append(page.section("History weights", about, explorer.switch(), *figures_of_weights))
         sections.append(explorer.coupling_section(analysis))
     else:
-        sections.append(page.section("Weights of the history", page.paragraph(NO_PAIRS)))
+        sections.append(page.section("History weights", page.paragraph(NO_PAIRS)))
     if data is None:
         sections.append(page.section("Forward pass", page.paragraph(NO_DATA)))
     else:
-        sections.append(page.section("Expert utilisation", *drawn(utilisation(analysis, data))))
+        sections.append(page.section("Expert utilization", *drawn(utilization(analysis, data))))
         if analysis.depth_factor:
             inside = drawn(history_share(analysis, data), agreement(analysis, data))
             without = drawn(
                 *(build(analysis, data, form) for build in (removal, removal_loss) for form in FORMS)
             )
-            sections.append(page.section("What the history contributes", *inside))
-            sections.append(page.section("Without one predecessor", explorer.switch(), *without))
-        sections.append(page.section("Paths of tokens", *drawn(routing_paths(analysis, data))))
+            sections.append(page.section("Contribution of the history", *inside))
+            sections.append(page.section("Removal of one predecessor", explorer.switch(), *without))
+        sections.append(page.section("Token paths", *drawn(routing_paths(analysis, data))))
         sections.append(explorer.token_section(analysis, data))
     title, summary = title_and_summary(analysis)
     sections.append(explorer.embedded_data(analysis))

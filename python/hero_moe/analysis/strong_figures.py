@@ -1,4 +1,4 @@
-"""Figures that show raw and centered weights together: strong coupling by distance, and the bias between them."""
+"""Figures of raw and centered weights together: strong coupling by distance, and expert bias."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hero_moe.report.routing_figures import label_outside
 
 
 def distances(analysis: Analysis) -> Drawing:
-    """Stacked bars: percent of strongly negative and strongly positive entries at each layer distance, raw and
-    centered."""
+    """Stacked bars: percentage of strongly negative and strongly positive entries at each layer distance, raw
+    and centered."""
     figure, grid = new_figure(3.6, columns=2)
     raw, centered = analysis.coupling["raw"].strong, analysis.coupling["centered"].strong
-    assert raw and centered, "drawn only where some layer sees another"
+    assert raw and centered, "drawn only with a visible pair"
     _strong_bars(grid[0, 0], raw, "Raw weights", "w")
     _strong_bars(grid[0, 1], centered, "Centered weights", "w′")
     label_outside(grid, 2, "layer distance l − p", "share of all expert pairs")
@@ -36,14 +36,15 @@ def distances(analysis: Analysis) -> Drawing:
     most = max(raw.distances, key=_share)
     least = min(raw.distances, key=_share)
     caption = (
-        f"Left: raw weights beyond τ, the 90th percentile of |w| over all blocks, so that a tenth of all weights "
-        f"counts. Most at distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
+        "Left: raw weights with |w| > τ, the 90th percentile over all blocks, so 10% of all weights. "
+        "Maximum at "
+        f"distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
     )
     if least is not most:
-        caption += f"; least at {least.distance}: {_share(least):.1f}%"
+        caption += f"; minimum at {least.distance}: {_share(least):.1f}%"
     caption += (
-        f". Right: the same of the centered weights w′. Negative among the strong: {_negative_part(raw):.0%} of w, "
-        f"{_negative_part(centered):.0%} of w′."
+        f". Right: the same for centered weights w′. Negative fraction of the strong weights: "
+        f"{_negative_part(raw):.0%} of w, {_negative_part(centered):.0%} of w′."
     )
     return Drawing("coupling-by-distance", figure, "Strong coupling by layer distance", caption)
 
@@ -53,7 +54,7 @@ def _share(entry: Distance) -> float:
 
 
 def _negative_part(strong: StrongCoupling) -> float:
-    """Of all entries beyond tau; 0 where there are none."""
+    """Negative fraction of all entries with magnitude above tau; 0 if there are none."""
     total = sum(_share(entry) * entry.entries for entry in strong.distances)
     negative = sum(entry.negative * entry.entries for entry in strong.distances)
     return negative / total if total else 0.0
@@ -76,7 +77,7 @@ def _strong_bars(axes: Axes, strong: StrongCoupling, title: str, symbol: str) ->
 
 
 def bias(analysis: Analysis) -> Drawing:
-    """Heat map of the bias that the history weights give each expert of each layer."""
+    """Heat map of the bias of each expert of each layer from the history weights."""
     values = analysis.expert_bias
     layers, experts = values.shape
     limit = float(np.abs(values).max()) or 1.0
@@ -91,12 +92,13 @@ def bias(analysis: Analysis) -> Drawing:
     layer_ticks(axes, layers, x=False, y=True)
     axes.set_xlabel("expert")
     axes.set_ylabel("layer")
-    axes.set_title("Bias of each expert: what centering takes out of its rows", loc="left")
+    axes.set_title("Bias of each expert: row means removed by centering", loc="left")
     add_bar(figure, image, axes, "sum of row means")
     layer, expert = np.unravel_index(np.argmax(np.abs(values)), values.shape)
     caption = (
-        "Sum over a layer's blocks of each row's mean, minus the mean over the layer's experts. Times ρ it is added "
-        "to the expert's logit, independent of the experts that earlier layers chose. "
+        "Sum of the row means over a layer's blocks, minus the mean over the layer's experts. Times ρ, it is "
+        "added to "
+        "the expert's logit, independent of the routing in earlier layers. "
         f"Largest: {values[layer, expert]:+.3g}, expert {expert} of layer {layer + 1}."
     )
     return Drawing("expert-bias", figure, "Bias of each expert in the history weights", caption)

@@ -1,6 +1,7 @@
-"""Figures of the history weights, raw and centered: dependency of layers, coupling of experts, effective rank.
+"""Figures of the history weights, raw and centered: layer dependency, expert coupling, effective rank.
 
-The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the raw ones.
+The paper's Findings, its appendix "More Expert-level Samples" and its statistical details describe the raw
+ones.
 """
 
 from __future__ import annotations
@@ -10,24 +11,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hero_moe.analysis.contents import FORMS, Analysis, Form, Place
+from hero_moe.analysis.contents import FORMS, Analysis, Form, LayerPair
 from hero_moe.analysis.drawing import Drawing, add_bar, draw_pair_table, expert_ticks, figure_name, pair_name
 from hero_moe.analysis.strong_figures import bias, distances
 from hero_moe.report.figures import new_figure
 from hero_moe.report.routing_figures import label_outside
 
-CLIPPED = 99.8  # percentile of |w| that bounds the colours
+CLIPPED = 99.8  # percentile of |w| that bounds the colors
 
 
 def symmetric_range(*arrays: np.ndarray) -> float:
-    """The 99.8th percentile, linearly interpolated, of the absolute values of all `arrays`; 1 where it is
-    0."""
+    """The 99.8th percentile, linearly interpolated, of the absolute values of all `arrays`; 1 if it is 0."""
     absolute = np.concatenate([np.abs(array).ravel() for array in arrays]).astype(np.float64)
     return float(np.percentile(absolute, CLIPPED)) or 1.0
 
 
-def adjacent_blocks(analysis: Analysis, form: Form) -> dict[Place, np.ndarray]:
-    """The blocks of neighbouring layers, each times its depth factor, by ascending layer."""
+def adjacent_blocks(analysis: Analysis, form: Form) -> dict[LayerPair, np.ndarray]:
+    """The blocks of adjacent layers, each times its depth factor, by ascending layer."""
     return {
         place: block * analysis.depth_factor[place]
         for place, block in analysis.coupling[form].blocks.items()
@@ -42,27 +42,27 @@ def strongest(table: np.ndarray) -> tuple[int, int, float]:
 
 
 def mean_by_distance(table: np.ndarray) -> dict[int, float]:
-    """Means of the entries of a table [L, L] at each layer distance that has any."""
+    """Means of the entries of a table [L, L] at each layer distance with entries."""
     diagonals = {distance: np.diagonal(table, -distance) for distance in range(1, len(table))}
     return {d: float(np.nanmean(values)) for d, values in diagonals.items() if np.isfinite(values).any()}
 
 
 def hidden_pairs_note(analysis: Analysis) -> str:
-    """What the grey cells of a table of pairs are; empty where every layer sees all before it."""
+    """Explains the gray cells of a pair table; empty if every layer sees all its predecessors."""
     model = analysis.model
     if int(analysis.visible.sum()) == model.layers * (model.layers - 1) // 2:
         return ""
     reasons = [f"the window is {model.window}"] if model.window else []
     if model.history == "stage" and len(set(model.stages)) > 1:
-        reasons.append("history ends at the border of a stage")
-    return f" Grey: not seen{' (' + ', '.join(reasons) + ')' if reasons else ''}."
+        reasons.append("history does not cross stages")
+    return f" Gray: not visible{' (' + ', '.join(reasons) + ')' if reasons else ''}."
 
 
 def _near_and_far(table: np.ndarray, form: str) -> str:
     means = mean_by_distance(table)
     near, far = min(means), max(means)
-    text = f"Mean of layers {near} apart: {form.format(means[near])}"
-    return f"{text}, {far} apart: {form.format(means[far])}." if far > near else f"{text}."
+    text = f"Mean at layer distance {near}: {form.format(means[near])}"
+    return f"{text}, at {far}: {form.format(means[far])}." if far > near else f"{text}."
 
 
 def dependency(analysis: Analysis, form: Form) -> Drawing:
@@ -74,23 +74,25 @@ def dependency(analysis: Analysis, form: Form) -> Drawing:
     image = draw_pair_table(axes, table, analysis.model, "Greens", 0.0, value or 1.0)
     factor = " · √((l−1)/M)" if analysis.model.scale else ""
     add_bar(figure, image, axes, f"dependency ‖W‖{factor}")
-    axes.set_title(f"Dependency of each layer's router on the layers before it, {form} weights", loc="left")
+    axes.set_title(f"Dependency of each layer's router on its predecessors, {form} weights", loc="left")
     caption = (
-        f"Frobenius norm of the {form} block of weights from layer p to layer l{', times √((l−1)/M_l)' * bool(factor)}. "
+        f"Frobenius norm of the {form} weight block from layer p to layer "
+        f"l{', times √((l−1)/M_l)' * bool(factor)}. "
         f"Strongest: {pair_name(layer, predecessor)}, {value:.3g}. "
         f"{_near_and_far(table, '{:.3g}')}"
         f"{hidden_pairs_note(analysis)}"
     )
     if len(set(analysis.model.stages)) > 1:
-        caption += " Squares are pipeline stages."
+        caption += " Squares mark pipeline stages."
     description = f"Dependency of layers on preceding layers, {form} weights"
     return Drawing(figure_name("layer-dependency", form), figure, description, caption, form)
 
 
 def matrix(analysis: Analysis, form: Form) -> Drawing:
-    """The block of the default pair: source experts across, target experts down, red positive, blue negative."""
+    """The block of the default pair: source experts as columns, target experts as rows; red positive, blue
+    negative."""
     pair = analysis.default_pair
-    assert pair, "drawn only where some layer sees another"
+    assert pair, "drawn only with a visible pair"
     layer, predecessor = pair
     block = analysis.coupling[form].blocks[pair]
     limit = symmetric_range(block)
@@ -107,22 +109,25 @@ def matrix(analysis: Analysis, form: Form) -> Drawing:
     add_bar(figure, image, axes, f"{form} weight", extend="both")
     target, source = np.unravel_index(np.argmax(np.abs(block)), block.shape)
     caption = (
-        f"{form.capitalize()} weights; red: a likely source expert raises the target expert's logit, blue: it "
-        f"lowers it. Colors end at ±{limit:.3g}, the {CLIPPED}th percentile of the magnitudes. "
-        f"{np.mean(block < 0):.1%} of the weights are negative; the largest is {block[target, source]:+.3g}, from "
+        f"{form.capitalize()} weights. Red: a high probability of the source expert raises the target "
+        "expert's "
+        f"logit; blue: lowers it. Color range ±{limit:.3g}, the {CLIPPED}th percentile of the magnitudes. "
+        f"{np.mean(block < 0):.1%} of the weights are negative; the largest is {block[target, source]:+.3g}, "
+        "from "
         f"expert {source} to expert {target}."
     )
     return Drawing(figure_name("coupling-matrix", form), figure, description, caption, form)
 
 
 def fitting_columns(count: int) -> int:
-    """Panels in a row: all of up to five, else the one of five to seven that leaves least room empty."""
+    """Panels per row: all if at most five, else the number from five to seven that leaves the fewest empty
+    places."""
     return count if count <= 5 else max((5, 6, 7), key=lambda columns: (-(-count % columns), columns))
 
 
 def adjacent(analysis: Analysis, form: Form) -> Drawing | None:
-    """All pairs of neighbouring layers, blocks times their depth factors, on one colour range; None without
-    any."""
+    """All pairs of adjacent layers, blocks times their depth factors, on one color range; None without
+    pairs."""
     blocks = adjacent_blocks(analysis, form)
     if not blocks:
         return None
@@ -145,12 +150,12 @@ def adjacent(analysis: Analysis, form: Form) -> Drawing | None:
         unused.set_visible(False)
     label_outside(grid, len(blocks), "source expert", "target expert")
     scaled = analysis.model.scale
-    label = f"{form} weight{' · √((l−1)/M)' * scaled}, colors end at ±{limit:.3g}"
+    label = f"{form} weight{' · √((l−1)/M)' * scaled}, color range ±{limit:.3g}"
     add_bar(figure, image, grid, label, location="bottom", extend="both", aspect=50, shrink=0.5, pad=0.02)
     caption = (
-        f"{form.capitalize()} blocks of all adjacent layers that see each other, source → "
+        f"{form.capitalize()} blocks of all visible adjacent layer pairs, source → "
         f"target{', times √((l−1)/M_l)' * scaled}. "
-        f"One color range for all, ±{limit:.3g}: the {CLIPPED}th percentile of their absolute values."
+        f"Shared color range ±{limit:.3g}, the {CLIPPED}th percentile of the absolute values."
     )
     description = f"Coupling of experts of all adjacent layers, {form} weights"
     return Drawing(figure_name("coupling-adjacent", form), figure, description, caption, form)
@@ -168,8 +173,8 @@ def effective_ranks(analysis: Analysis, form: Form) -> Drawing:
     axes.set_title(f"Effective rank of the {form} blocks", loc="left")
     layer, predecessor, value = strongest(-table)
     caption = (
-        f"e to the entropy of a {form} block's singular values divided by their sum (Roy and Vetterli 2007): how "
-        f"many directions a block uses. Lowest: {pair_name(layer, predecessor)}, {-value:.1f} of "
+        f"Exponential of the entropy of a {form} block's normalized singular values (Roy and Vetterli 2007). "
+        f"Minimum: {pair_name(layer, predecessor)}, {-value:.1f} of "
         f"{analysis.model.experts}; "
         f"mean {np.nanmean(table):.1f}. {_near_and_far(table, '{:.1f}')}{hidden_pairs_note(analysis)}"
     )
@@ -178,7 +183,7 @@ def effective_ranks(analysis: Analysis, form: Form) -> Drawing:
 
 
 def weight_drawings(analysis: Analysis) -> list[Drawing]:
-    """All figures of weights, in the page's order; none where no layer sees another."""
+    """All weight figures in page order; none without visible pairs."""
     if not analysis.depth_factor:
         return []
 

@@ -1,5 +1,5 @@
-"""Data as it comes to token files for `hero train`: Parquet, Arrow and JSON lines, local copies of Hugging
-Face data sets, conversations, and mixes of them. `python -m hero_moe.data --help` is the command line."""
+"""Raw data to token files for `hero train`: Parquet, Arrow and JSON lines, local copies of Hugging Face
+datasets, conversations, and mixes of them. `python -m hero_moe.data --help` shows the command line."""
 
 from hero_moe.data.chat import BUILT_IN, compile_template, find_template
 from hero_moe.data.errors import DataError

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hero_moe.data.errors import DataError
 
-# Each ends messages with the token that its family ends turns with; llama3 and deepseek begin with bos_token.
+# Each ends messages with the end-of-turn token of its family; llama3 and deepseek begin with bos_token.
 BUILT_IN = {
     "chatml": (
         "{%- for message in messages -%}\n"
@@ -56,7 +56,7 @@ BUILT_IN = {
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote; here it is text like the rest."""
+    """`{% generation %}` marks the assistant's text; here it is ordinary text."""
 
     tags = {"generation"}
 
@@ -66,8 +66,8 @@ class _Generation(Extension):
 
 
 def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]:
-    """A function (messages, special tokens by name) -> text. Raises `DataError` for a template that is no
-    Jinja; the function raises `jinja2.TemplateError` where the template refuses its messages."""
+    """A function (messages, special tokens by name) -> text. Raises `DataError` for invalid Jinja; the
+    function raises `jinja2.TemplateError` if the template rejects its messages."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -87,22 +87,22 @@ def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapp
     return render
 
 
-def find_template(name: str, of_tokenizer: str | None) -> str:
-    """The source of a template by what `--chat-template` may say: a built-in name, "tokenizer" (its own
-    template, given here), a file, or the template itself (anything with a `{`)."""
+def find_template(name: str, tokenizer_template: str | None) -> str:
+    """The template source for a `--chat-template` value: a built-in name, "tokenizer" (uses
+    `tokenizer_template`), a file, or the template itself (anything with a `{`)."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     if name == "tokenizer":
-        if of_tokenizer is None:
+        if tokenizer_template is None:
             raise DataError(
                 "--chat-template tokenizer: the tokenizer has no chat_template in its tokenizer_config.json"
             )
-        return of_tokenizer
+        return tokenizer_template
     if "{" in name:
         return name
     if not os.path.isfile(name):
         raise DataError(
-            f"--chat-template {name}: no such file, expected one, or {', '.join(BUILT_IN)}, tokenizer"
+            f"--chat-template {name}: no such file, expected a file, {', '.join(BUILT_IN)} or tokenizer"
         )
     with open(name, encoding="utf-8") as file:
         return file.read()

@@ -1,6 +1,6 @@
 """`python -m hero_moe.data tokenize` and `mix`.
 
-Exit status 2, with one line on stderr, for a wrong command line or input; 1 for what failed on the way; 130
+Exit status 2, with one line on stderr, for an invalid command line or input; 1 for a runtime failure; 130
 after Ctrl-C."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hero_moe.data.tokenization import TokenizeOptions, position_path, report, t
 from hero_moe.data.tokenizer_file import TokenizerFile, load_tokenizer
 
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
-MARKS = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>")  # what special tokens of chat templates look like
+SPECIAL_TOKEN = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>")  # in chat templates
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,8 +38,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat-template",
         metavar="NAME",
-        help=f"how conversations become text: {', '.join(BUILT_IN)}, tokenizer (its own), "
-        "a Jinja file, or Jinja (default: plain; of mix: what the file says)",
+        help=f"chat template: {', '.join(BUILT_IN)}, tokenizer (its own), a Jinja file, or Jinja source "
+        "(default: plain; for mix: the template in the file)",
     )
     parser.add_argument(
         "--valid-fraction",
@@ -47,49 +47,47 @@ def _common(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.01,
         metavar="F",
-        help="part of the documents kept for validation, at least one of two (default: 0.01)",
+        help="fraction of the documents held out for validation, at least one of two (default: 0.01)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=1234, help="of the choice of validation documents (default: 1234)"
-    )
+    parser.add_argument("--seed", type=int, default=1234, help="seed of the validation split (default: 1234)")
     parser.add_argument(
         "--workers",
         type=int,
         default=0,
         metavar="N",
-        help="processes; 0 is one a core. The result is the same",
+        help="worker processes; 0: one per core (the output does not depend on it)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="records without text are errors (default: counted)"
+        "--strict", action="store_true", help="fail on records without text (default: skip and count them)"
     )
     parser.add_argument(
-        "--skip-invalid", action="store_true", help="leave out, and count, lines that are no UTF-8 or no JSON"
+        "--skip-invalid", action="store_true", help="skip and count lines that are not valid UTF-8 or JSON"
     )
-    parser.add_argument("--restart", action="store_true", help="begin anew, whatever an earlier run has done")
+    parser.add_argument("--restart", action="store_true", help="start over and discard earlier progress")
     parser.add_argument(
-        "--batch-rows", type=int, default=256, metavar="N", help="rows read at once (default: 256)"
+        "--batch-rows", type=int, default=256, metavar="N", help="rows per batch (default: 256)"
     )
     parser.add_argument(
         "--batch-bytes",
         type=int,
         default=1 << 20,
         metavar="N",
-        help="bytes of lines read at once (default: 1 MiB)",
+        help="bytes of lines per batch (default: 1 MiB)",
     )
     parser.add_argument(
         "--commit-bytes",
         type=int,
         default=64 << 20,
         metavar="N",
-        help="bytes of text between two savings of the position (default: 64 MiB)",
+        help="bytes of text between two saved positions (default: 64 MiB)",
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m hero_moe.data",
-        description="Make token files for hero train from Parquet, Arrow and JSON lines. "
-        "An interrupted command resumes when it is given again.",
+        description="Write token files for hero train from Parquet, Arrow and JSON lines. "
+        "Run an interrupted command again to resume it.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     one = commands.add_parser(
@@ -101,38 +99,41 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="PATH",
-        help="files, globs, or folders, also of Hugging Face data sets: "
+        help="files, globs, or folders, including Hugging Face datasets: "
         ".parquet, .arrow, .jsonl, .json, .gz, .zst",
     )
-    one.add_argument(
-        "--out", required=True, metavar="PREFIX", help="what the names of the written files begin with"
-    )
-    one.add_argument("--config", metavar="NAME", help="configuration of a data set with several")
+    one.add_argument("--out", required=True, metavar="PREFIX", help="prefix of the output files")
+    one.add_argument("--config", metavar="NAME", help="configuration of a dataset with several")
     one.add_argument(
         "--split",
         default="train",
         metavar="NAME",
-        help="split to read of folders that have some; all: every file (default: train)",
+        help="split to read from folders with splits; all: every file (default: train)",
     )
     one.add_argument(
-        "--text-key", "--field", metavar="NAME", help="the field of text; a.b reaches inside (default: text)"
+        "--text-key",
+        "--field",
+        metavar="NAME",
+        help="the text field; a.b reads a nested field (default: text)",
     )
-    one.add_argument("--template", metavar="TEXT", help='fields put together: "{problem}\\n\\n{solution}"')
+    one.add_argument("--template", metavar="TEXT", help='combination of fields: "{problem}\\n\\n{solution}"')
     one.add_argument(
-        "--messages", metavar="NAME", help="the field of a conversation: role and content, or from and value"
+        "--messages",
+        metavar="NAME",
+        help="the conversation field: a list of role and content, or from and value",
     )
-    one.add_argument("--prompt", metavar="NAME", help="the field of a question, with --response")
-    one.add_argument("--response", metavar="NAME", help="the field of its answer")
+    one.add_argument("--prompt", metavar="NAME", help="the question field, with --response")
+    one.add_argument("--response", metavar="NAME", help="the answer field")
     one.add_argument(
         "--resume", action="store_true", help="resume from PREFIX.position.json, which must exist"
     )
     _common(one)
     mix = commands.add_parser(
-        "mix", help="several corpora by a TOML file, and the blend for hero train --data"
+        "mix", help="several corpora from a TOML file, and the blend for hero train --data"
     )
-    mix.add_argument("mix", metavar="MIX.toml", help="such as configs/data/paper-mix.toml")
+    mix.add_argument("mix", metavar="MIX.toml", help="for example configs/data/paper-mix.toml")
     mix.add_argument(
-        "--root", required=True, metavar="DIR", help="the folder that the paths of the mix start from"
+        "--root", required=True, metavar="DIR", help="the folder that paths in the mix are relative to"
     )
     mix.add_argument(
         "--out", required=True, metavar="DIR", help="the folder for the token files and blend.txt"
@@ -196,11 +197,11 @@ def _tokenize(given: argparse.Namespace) -> None:
 
 
 def _warn(chat: str, tokenizer: TokenizerFile) -> None:
-    unknown = make_encoder(tokenizer).unknown_tokens(sorted(set(MARKS.findall(chat))))
+    unknown = make_encoder(tokenizer).unknown_tokens(sorted(set(SPECIAL_TOKEN.findall(chat))))
     if unknown:
         print(
-            f"the chat template writes {', '.join(unknown)}, "
-            "which the tokenizer has no token for: plain text",
+            f"warning: the chat template writes {', '.join(unknown)}, "
+            "which the tokenizer has no token for: tokenized as plain text",
             file=sys.stderr,
         )
 

@@ -1,7 +1,7 @@
-"""The mistakes that this package tells in one line."""
+"""Errors that this package reports in one line."""
 
 from __future__ import annotations
 
 
 class DataError(ValueError):
-    """A mistake in an input file or an option: names it, what was found and what was expected."""
+    """An invalid input file or option: its name, the value found and the value expected."""

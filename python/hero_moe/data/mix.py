@@ -1,7 +1,7 @@
-"""Mixes: a TOML file that names corpora, how to read each, and its weight in the blend.
+"""Mixes: a TOML file that lists corpora, how to read each, and its weight in the blend.
 
 [corpus.NAME]
-dataset = "owner/name"      # where it is published; for the reader
+dataset = "owner/name"      # where it is published; documentation only
 path = "folder"             # under --root; or a list of paths and globs
 weight = 0.25
 text_key = "text"           # or template, messages, prompt and response, chat_template; config, split
@@ -22,13 +22,13 @@ from hero_moe.data.records import RecordFormat
 from hero_moe.data.token_writer import write_atomically
 from hero_moe.data.tokenization import TokenizeOptions, TokenizeResult, report, tokenize
 
-WAYS = ("text_key", "template", "messages", "prompt", "response")
-KEYS = ("dataset", "path", "weight", *WAYS, "chat_template", "config", "split")
+FORMAT_KEYS = ("text_key", "template", "messages", "prompt", "response")
+KEYS = ("dataset", "path", "weight", *FORMAT_KEYS, "chat_template", "config", "split")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """One corpus of a mix; `reading` holds the keys of `RecordFormat` that the file gives."""
+    """One corpus of a mix; `reading` holds the `RecordFormat` keys in the file."""
 
     name: str
     dataset: str
@@ -41,14 +41,14 @@ class Corpus:
 
 
 def load_mix(path: str) -> list[Corpus]:
-    """The corpora of a mix file. Raises `DataError` naming the file and the key."""
+    """The corpora of a mix file. Raises `DataError` with the file and the key."""
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path}: broken TOML ({error})") from error
+        raise DataError(f"{path}: invalid TOML ({error})") from error
     for key in content:
         if key != "corpus":
             raise DataError(f"{path}: {key}: unknown key, expected [corpus.NAME] tables")
@@ -74,7 +74,7 @@ def _corpus(file: str, name: str, table: Any) -> Corpus:
     weight = table.get("weight")
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
         raise DataError(f"{where}.weight: found {weight!r}, expected a number above 0")
-    reading = {key: table[key] for key in WAYS if key in table} or {"text_key": "text"}
+    reading = {key: table[key] for key in FORMAT_KEYS if key in table} or {"text_key": "text"}
     rest = {key: table[key] for key in ("chat_template", "config", "split") if key in table}
     corpus = Corpus(name, table.get("dataset", ""), tuple(paths), float(weight), reading, **rest)
     try:
@@ -85,8 +85,8 @@ def _corpus(file: str, name: str, table: Any) -> Corpus:
 
 
 def _records(corpus: Corpus, chat_template: str, options: TokenizeOptions | None) -> RecordFormat:
-    """How to read a corpus. Without options the mix is only checked: a template of the tokenizer or in a file
-    is replaced by the plain one."""
+    """How to read a corpus. Without options this only validates the mix: the plain template replaces one from
+    the tokenizer or a file."""
     if not {"messages", "prompt"} & corpus.reading.keys():
         return RecordFormat(**corpus.reading)
     if options is None:
@@ -105,12 +105,12 @@ def tokenize_mix(
     *,
     chat_template: str | None = None,
     restart: bool = False,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, TokenizeResult]:
-    """Makes token files OUT/NAME of every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
+    """Writes token files OUT/NAME for every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
 
-    `options` gives all that the corpora have in common; `chat_template` replaces every corpus's own. Finished
-    corpora are not made again, an unfinished one goes on."""
+    `options` holds the settings shared by all corpora; `chat_template` overrides each corpus's own. Finished
+    corpora are skipped; an unfinished one resumes."""
     missing = [
         f"{corpus.name} ({path}{', ' + corpus.dataset if corpus.dataset else ''})"
         for corpus in corpora
@@ -118,7 +118,7 @@ def tokenize_mix(
         if not any(c in path for c in "*?[") and not os.path.exists(os.path.join(root, path))
     ]
     if missing:
-        raise DataError(f"{root}: found no {'; no '.join(missing)} in it (--only NAME ... takes the others)")
+        raise DataError(f"{root}: found no {'; no '.join(missing)} (--only NAME ... selects the others)")
     results = {}
     for corpus in corpora:
         prefix = os.path.join(out, corpus.name)
@@ -136,8 +136,8 @@ def tokenize_mix(
             )
         except DataError as error:
             raise DataError(f"{corpus.name}: {error}") from error
-        report(prefix, results[corpus.name], tell)
+        report(prefix, results[corpus.name], log)
     blend = " ".join(shlex.quote(f"{corpus.weight:g}:{os.path.join(out, corpus.name)}") for corpus in corpora)
     write_atomically(os.path.join(out, "blend.txt"), (blend + "\n").encode())
-    tell(f"hero train --data {blend}")
+    log(f"hero train --data {blend}")
     return results

@@ -1,7 +1,7 @@
-"""PREFIX.position.json: how far a run of `tokenize` has come, and what it was asked to do.
+"""PREFIX.position.json: the progress and the options of a `tokenize` run.
 
-Replaced atomically after every commit of the token files; going on from it gives the bytes of a run that
-never stopped. It stays when all is done, so that the same command again finds nothing to do."""
+Replaced atomically after every commit of the token files; resuming from it gives the same bytes as an
+uninterrupted run. It remains after completion, so that repeating the command does nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from hero_moe.data.sources import Source
 from hero_moe.data.token_writer import write_atomically
 
 FORMAT = "hero data position 1"
-LEFT_OUT = ("missing", "wrong", "empty", "invalid")
+SKIP_REASONS = ("missing", "wrong", "empty", "invalid")
 
 
 @dataclass
 class Position:
-    """`options`: all that decides the bytes; `stage` is "reading", "ended" (the token files are whole but
-    carry their temporary names) or "complete"; `in_source`: of the current source, records so far, those
-    without the field, and what the first of these is like; `writer`: what `TokenWriter.commit` returned."""
+    """`options`: everything that determines the output; `stage` is "reading", "ended" (the token files are
+    complete but have temporary names) or "complete"; `in_source`: records of the current source, those
+    without the field, and a description of the first of these; `writer`: the state from
+    `TokenWriter.commit`."""
 
     options: dict[str, Any]
     sources: list[list[Any]]  # [path, bytes] of every part
@@ -32,7 +33,8 @@ class Position:
     source: int = 0
     place: Place = Place()
     records: int = 0
-    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEFT_OUT, 0))
+    # Skipped records by reason; the field name is a JSON key.
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SKIP_REASONS, 0))
     in_source: list[Any] = field(default_factory=lambda: [0, 0, ""])
     writer: dict[str, Any] | None = None
 
@@ -51,8 +53,8 @@ def source_list(sources: Sequence[Source]) -> list[list[Any]]:
 
 
 def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Source]) -> Position | None:
-    """The position in a file, None where there is none. Raises `DataError` for a broken file, and for one of
-    other options or sources."""
+    """The position in a file, None if there is no file. Raises `DataError` for an invalid file, and for
+    different options or sources."""
     if not os.path.isfile(path):
         return None
     try:
@@ -63,22 +65,22 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
         position = Position(**saved)
         position.place = Place(*position.place)
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: broken ({error}) (--restart begins anew)") from error
-    again = "(the same options resume; --restart starts over)"
+        raise DataError(f"{path}: invalid ({error}) (--restart starts over)") from error
+    hint = "(the same options resume; --restart starts over)"
     for name in sorted({*position.options, *options}):
         was, now = position.options.get(name), options.get(name)
         if was != now:
-            raise DataError(f"{path}: {name} was {_short(was)} when it began, found {_short(now)} {again}")
+            raise DataError(f"{path}: {name} was {_short(was)} at the start, found {_short(now)} {hint}")
     now_sources = source_list(sources)
     for was, now in zip(position.sources, now_sources):
         if was != now:
             raise DataError(
                 f"{path}: the source {was[0]} of {was[1]} bytes has changed, "
-                f"found {now[0]} of {now[1]} bytes {again}"
+                f"found {now[0]} of {now[1]} bytes {hint}"
             )
     if len(position.sources) != len(now_sources):
         raise DataError(
-            f"{path}: began with {len(position.sources)} source files, found {len(now_sources)} {again}"
+            f"{path}: started with {len(position.sources)} source files, found {len(now_sources)} {hint}"
         )
     return position
 

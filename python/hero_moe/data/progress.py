@@ -1,5 +1,4 @@
-"""How far a long command has come, on stderr: one line drawn over again on a terminal, else a line now and
-then."""
+"""Progress of a long command on stderr: one line updated in place on a terminal, else a line every 10 s."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import time
 
 
 class Progress:
-    """`total` and `consumed` count bytes of input on the disk; rates count from the start of this process."""
+    """`total` and `consumed` count input bytes on disk; throughput counts from the start of this process."""
 
     def __init__(self, what: str, total: int, consumed: int = 0) -> None:
         self._what, self._total, self._first = what, total, consumed
@@ -17,7 +16,7 @@ class Progress:
         self._drawn = False
 
     def update(self, consumed: int, documents: int, text_bytes: int, tokens: int, new_bytes: int) -> None:
-        """`new_bytes`: those of `text_bytes` that this process has done."""
+        """`new_bytes`: the part of `text_bytes` that this process has tokenized."""
         now = time.monotonic()
         if now - self._last < (0.2 if self._terminal else 10):
             return

@@ -1,8 +1,8 @@
-"""Reading sources as a stream of raw batches, from any place that was reached before.
+"""Reads sources as a stream of raw batches, resumable after any batch.
 
-Memory is bounded by a batch: rows of the wanted columns of one row group (Parquet) or record batch (Arrow),
-or about a megabyte of lines (JSON). A batch travels to its worker as bytes: an Arrow IPC stream, or the lines
-as they are."""
+Memory is bounded by a batch: rows of the selected columns of one row group (Parquet) or record batch (Arrow),
+or about a megabyte of lines (JSON). A batch is sent to its worker as bytes: an Arrow IPC stream, or the raw
+lines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hero_moe.data.sources import Source
 
 
 class Place(NamedTuple):
-    """Where to go on inside a source.
+    """Where to resume inside a source.
 
-    `unit` is the row group or record batch (0 for JSON), `offset` the rows done in it (JSON: bytes of
-    uncompressed text), `record` the rows or lines done since the source began."""
+    `unit` is the row group or record batch (0 for JSON), `offset` the rows read of it (JSON: bytes of
+    uncompressed text), `record` the rows or lines read since the start of the source."""
 
     unit: int = 0
     offset: int = 0
@@ -32,15 +32,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class RawBatch:
-    """Records of one source. An empty payload says that the source has ended."""
+    """Records of one source. An empty payload marks the end of the source."""
 
-    source: int  # its number
+    source: int  # index
     path: str
-    format: str  # "arrow" or "json": what the payload is
+    format: str  # of the payload: "arrow" or "json"
     payload: bytes
     begin: Place
     end: Place
-    consumed: int  # bytes of the source on the disk that are done with this batch
+    consumed: int  # bytes of the source on disk read up to the end of this batch
 
 
 def read_batches(
@@ -52,11 +52,10 @@ def read_batches(
     rows: int = 256,
     size: int = 1 << 20,
 ) -> Iterator[RawBatch]:
-    """The batches of `sources` from `place` in source number `source` on; each source ends with an empty
-    batch.
+    """The batches of `sources`, starting at `place` in source `source`; each source ends with an empty batch.
 
-    `rows` bounds a batch of rows, `size` is about the bytes of a batch of lines. Raises `DataError` for
-    damaged files and for columns that a file lacks or that have another type."""
+    `rows` is the maximum rows of a batch, `size` the approximate bytes of a batch of lines. Raises
+    `DataError` for corrupt files and for columns that are missing or have the wrong type."""
     readers = {"parquet": _parquet, "arrow": _arrow, "json": _json}
     for number in range(source, len(sources)):
         this = sources[number]
@@ -70,7 +69,7 @@ def read_batches(
         except (pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
             raise DataError(
-                f"{this.path}: damaged or unreadable after record {end.record}: {what}"
+                f"{this.path}: corrupt or unreadable after record {end.record}: {what}"
             ) from error
         kind = "json" if this.format == "json" else "arrow"
         yield RawBatch(number, this.path, kind, b"", end, end, this.size)
@@ -116,8 +115,7 @@ def _arrow(number: int, source: Source, records: RecordFormat, place: Place, row
 def _record_batches(
     file: pa.MemoryMappedFile, source: Source, first: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The record batches from number `first` on, of either IPC format, and the bytes of the file done with
-    each."""
+    """The record batches from index `first`, of either IPC format, and the file bytes read after each."""
     if bytes(file.read(6)) == b"ARROW1":
         reader = pa.ipc.open_file(file)
         for unit in range(first, reader.num_record_batches):
@@ -142,7 +140,7 @@ def arrow_rows(payload: bytes) -> list[dict[str, Any]]:
 
 
 class _Parts(io.RawIOBase):
-    """Files one after another as one stream; `consumed` counts the bytes read."""
+    """Concatenated files as one stream; `consumed` counts the bytes read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = list(reversed(paths))
@@ -182,13 +180,15 @@ def _json(number: int, source: Source, records: RecordFormat, place: Place, size
 
 
 def _line_blocks(stream: Any, source: Source, place: Place, size: int) -> Iterator[tuple[bytes, Place]]:
-    """Whole lines of about `size` bytes, and the place behind them."""
+    """Complete lines of about `size` bytes, and the place after them."""
     pending: list[bytes] = []
     offset, lines = place.offset, place.record
     while True:
         block = stream.read(size)
         if offset == 0 and not pending and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
-            raise DataError(f"{source.path}: line 1, byte 0: found a JSON array, expected one object a line")
+            raise DataError(
+                f"{source.path}: line 1, byte 0: found a JSON array, expected one object per line"
+            )
         cut = block.rfind(b"\n") + 1 if block else 0
         if block and not cut:
             pending.append(block)

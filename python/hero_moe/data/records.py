@@ -1,7 +1,7 @@
 """Records to text: a field, fields joined by a template, or a conversation.
 
 A field is a column or key; `a.b` reaches into structs (a column that is itself called "a.b" comes first).
-Records without usable text raise `Unusable`, which says why; who reads them counts or refuses them."""
+Records without usable text raise `UnusableRecord` with the reason; the caller counts or rejects them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ROLES = {
 }
 
 
-class Unusable(Exception):
-    """A record without text. `kind`: "missing" (no such field, or null), "wrong" (another type, or refused by
+class UnusableRecord(Exception):
+    """A record without text. `kind`: "missing" (no such field, or null), "wrong" (wrong type, or rejected by
     the chat template), "empty"."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -55,17 +55,17 @@ class RecordFormat:
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.response is None):
             raise DataError("--prompt and --response: found only one of them, expected both")
-        ways = [
-            way for way in ("text_key", "template", "messages", "prompt") if getattr(self, way) is not None
+        sources = [
+            key for key in ("text_key", "template", "messages", "prompt") if getattr(self, key) is not None
         ]
-        if len(ways) != 1:
+        if len(sources) != 1:
             raise DataError(
-                f"found {len(ways)} ways to read records, "
+                f"found {len(sources)} ways to read records, "
                 "expected one of --text-key, --template, --messages, --prompt"
             )
         if self.conversation and self.chat_template is None:
             raise DataError("conversations need a chat template")
-        _ = self._fields  # a broken template is told now
+        _ = self._fields  # reports an invalid template immediately
         if self.conversation:
             _ = self._render
 
@@ -74,26 +74,26 @@ class RecordFormat:
         return self.messages is not None or self.prompt is not None
 
     @cached_property
-    def _pieces(self) -> list[tuple[str, str | None]]:
-        """The template as (text, field behind it)."""
-        pieces = []
+    def _template_parts(self) -> list[tuple[str, str | None]]:
+        """The template as (text, field that follows it)."""
+        parts = []
         try:
             for text, name, form, conversion in string.Formatter().parse(self.template or ""):
                 if name == "" or form or conversion:
                     raise ValueError("expected {field} only")
-                pieces.append((text, name))
+                parts.append((text, name))
         except ValueError as error:
             raise DataError(
-                f"--template {self.template!r}: {error}; a brace itself is {{{{ or }}}}"
+                f"--template {self.template!r}: {error}; write a literal brace as {{{{ or }}}}"
             ) from error
-        if not any(name for _, name in pieces):
-            raise DataError(f"--template {self.template!r}: names no field, expected some in braces")
-        return pieces
+        if not any(name for _, name in parts):
+            raise DataError(f"--template {self.template!r}: found no field, expected at least one in braces")
+        return parts
 
     @cached_property
     def _fields(self) -> list[str]:
         if self.template is not None:
-            return [name for _, name in self._pieces if name is not None]
+            return [name for _, name in self._template_parts if name is not None]
         return [
             name for name in (self.text_key, self.messages, self.prompt, self.response) if name is not None
         ]
@@ -103,37 +103,37 @@ class RecordFormat:
         return compile_template(self.chat_template or "")
 
     def columns(self, schema: pa.Schema, path: str) -> list[str]:
-        """The columns to read of a file with this schema; parts of structs as dotted paths. Raises
-        `DataError` where one is missing or can hold no text."""
+        """The columns to read from a file with this schema; struct fields as dotted paths. Raises `DataError`
+        if a column is missing or has a type without text."""
         return [
             _column(schema, name, path, self.messages is not None) for name in dict.fromkeys(self._fields)
         ]
 
     def text(self, record: Mapping[str, Any]) -> str:
-        """The text of a record. Raises `Unusable`."""
+        """The text of a record. Raises `UnusableRecord`."""
         if self.text_key is not None:
             text = _string(record, self.text_key)
         elif self.template is not None:
             values = {name: _string(record, name) for name in dict.fromkeys(self._fields)}
             if not any(values.values()):
-                raise Unusable("empty", "all fields are empty, expected text")
-            text = "".join(piece + (values[name] if name else "") for piece, name in self._pieces)
+                raise UnusableRecord("empty", "all fields are empty, expected text")
+            text = "".join(part + (values[name] if name else "") for part, name in self._template_parts)
         elif self.messages is not None:
             text = self._conversation(_messages(record, self.messages))
         else:
             user, assistant = _string(record, self.prompt or ""), _string(record, self.response or "")
             if not assistant:
-                raise Unusable("empty", f'field "{self.response}" is empty, expected text')
+                raise UnusableRecord("empty", f'field "{self.response}" is empty, expected text')
             text = self._conversation(
                 [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
             )
         if not text:
-            raise Unusable("empty", "the text is empty")
+            raise UnusableRecord("empty", "the text is empty")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise Unusable(
-                "wrong", "the text holds half of a surrogate pair, expected Unicode text"
+            raise UnusableRecord(
+                "wrong", "the text contains an unpaired surrogate, expected Unicode text"
             ) from error
         return text
 
@@ -141,7 +141,7 @@ class RecordFormat:
         try:
             return self._render(messages, self.special_tokens)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
-            raise Unusable("wrong", f"the chat template refuses the conversation ({error})") from error
+            raise UnusableRecord("wrong", f"the chat template rejects the conversation ({error})") from error
 
 
 def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
@@ -151,7 +151,7 @@ def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:
     for depth, part in enumerate(parts):
         if part not in names:
             at = f' in "{".".join(parts[:depth])}"' if depth else ""
-            raise DataError(f'{path}: no column "{part}"{at}, found {", ".join(names) or "no column"}')
+            raise DataError(f'{path}: no column "{part}"{at}, found {", ".join(names) or "none"}')
         kind = schema.field(part).type if depth == 0 else kind.field(part).type
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
     if pa.types.is_dictionary(kind):
@@ -185,7 +185,7 @@ def _value(record: Mapping[str, Any], name: str) -> Any:
             value = value.get(part) if isinstance(value, Mapping) else None
     if value is None:
         found = ", ".join(f'"{key}"' for key in record) or "no field"
-        raise Unusable(
+        raise UnusableRecord(
             "missing", f'field "{name}" is null' if name in record else f'no field "{name}", found {found}'
         )
     return value
@@ -194,26 +194,26 @@ def _value(record: Mapping[str, Any], name: str) -> Any:
 def _string(record: Mapping[str, Any], name: str) -> str:
     value = _value(record, name)
     if not isinstance(value, str):
-        raise Unusable("wrong", f'field "{name}" is {_kind(value)}, expected a string')
+        raise UnusableRecord("wrong", f'field "{name}" is {_kind(value)}, expected a string')
     return value
 
 
 def _messages(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     value = _value(record, name)
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise Unusable("wrong", f'field "{name}" is {_kind(value)}, expected a list of messages')
+        raise UnusableRecord("wrong", f'field "{name}" is {_kind(value)}, expected a list of messages')
     if not value:
-        raise Unusable("empty", f'field "{name}" holds no message')
+        raise UnusableRecord("empty", f'field "{name}" contains no messages')
     messages = []
     for number, message in enumerate(value):
         at = f'message {number} of "{name}"'
         if not isinstance(message, Mapping):
-            raise Unusable("wrong", f"{at} is {_kind(message)}, expected role and content")
+            raise UnusableRecord("wrong", f"{at} is {_kind(message)}, expected role and content")
         message = {key: part for key, part in message.items() if part is not None}
         role = message.pop("role", message.pop("from", None))
         content = message.pop("content", message.pop("value", None))
         if not isinstance(role, str) or not isinstance(content, str):
-            raise Unusable("wrong", f"{at} has no role and content (or from and value) that are strings")
+            raise UnusableRecord("wrong", f"{at}: expected strings role and content, or from and value")
         messages.append({"role": ROLES.get(role, role), "content": content, **message})
     return messages
 

@@ -1,9 +1,9 @@
-"""Which files to read: paths, globs and folders as data sets come.
+"""Finds the files to read from paths, globs and dataset folders.
 
-A folder may be what `datasets.save_to_disk` wrote (`state.json`, `dataset_dict.json`), the copy of a data set
-of the Hugging Face hub (`README.md` with `configs:` in its YAML head, files such as
+A folder may be the output of `datasets.save_to_disk` (`state.json`, `dataset_dict.json`), a copy of a Hugging
+Face Hub dataset (`README.md` with `configs:` in its YAML front matter, files such as
 `data/train-00000-of-00012.parquet`, a folder for each configuration), or any folder of data files, which are
-taken in the order of their paths."""
+read in path order."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FORMATS = {
     ".json": "json",
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-ACCEPTED = ".parquet, .arrow, .jsonl or .json, the last two also with .gz or .zst"
-# What lies beside data and is none: of data sets, of tokenizers and models.
-NO_DATA = (
+SUPPORTED_FORMATS = ".parquet, .arrow, .jsonl or .json (the last two optionally with .gz or .zst)"
+# JSON files of datasets, tokenizers and models that hold no records.
+METADATA_FILES = (
     *("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
 )
-# Names that stand for a split wherever they are a whole word of a path.
+# Names that denote a split if they are a whole word of a path.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
@@ -49,7 +49,7 @@ SHARD = re.compile(r"(?:^|/)data/(?P<split>[\w.]+)-\d{5}-of-\d{5}[^/]*$")
 
 @dataclass(frozen=True)
 class Source:
-    """One stream of records: a file, or the numbered parts that a compressed file was cut into.
+    """One stream of records: a file, or the numbered parts of a split compressed file.
 
     `format` is "parquet", "arrow" or "json"; `compression` None, "gzip" or "zstd".
     """
@@ -65,7 +65,7 @@ class Source:
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """Bytes on disk."""
         return sum(self.sizes)
 
 
@@ -74,8 +74,8 @@ def find_sources(
 ) -> list[Source]:
     """The sources behind paths, globs and folders, in a fixed order.
 
-    `config` names a configuration of a data set, `split` the split to read of folders that tell their splits
-    apart ("all": every file). Raises `DataError` for what is missing, empty, or of an unknown kind."""
+    `config` selects a configuration of a dataset, `split` the split to read from folders with splits ("all":
+    every file). Raises `DataError` for missing, empty or unsupported files."""
     found: list[Source] = []
     for given in map(str, inputs):
         if os.path.isdir(given):
@@ -95,15 +95,15 @@ def find_sources(
 
 
 def file_format(name: str) -> tuple[str, str | None] | None:
-    """(format, compression) by the ending of a file's name; None for a name that is not read here."""
+    """(format, compression) by file extension; None for an unsupported file."""
     part = PART.match(name)
-    stem, ending = os.path.splitext(part["name"] if part else name)
-    compression = COMPRESSIONS.get(ending.lower())
+    stem, extension = os.path.splitext(part["name"] if part else name)
+    compression = COMPRESSIONS.get(extension.lower())
     if part and not compression:
         return None
     if compression:
-        ending = os.path.splitext(stem)[1]
-    kind = FORMATS.get(ending.lower())
+        extension = os.path.splitext(stem)[1]
+    kind = FORMATS.get(extension.lower())
     if kind is None or (compression and kind != "json"):
         return None
     return kind, compression
@@ -114,7 +114,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _group(paths: list[str]) -> list[Source]:
-    """One source for each file, or for each run of numbered parts of one compressed file."""
+    """One source for each file, or for all numbered parts of a split compressed file."""
     parts: dict[str, list[tuple[int, str]]] = {}
     for path in paths:
         part = PART.match(path)
@@ -124,14 +124,19 @@ def _group(paths: list[str]) -> list[Source]:
     for name, members in parts.items():
         known = file_format(os.path.basename(members[0][1]))
         if known is None:
-            ending = os.path.splitext(name)[1]
-            hint = "; hero data tokenize reads .txt, .md and .py" if ending in (".txt", ".md", ".py") else ""
-            raise DataError(f'{members[0][1]}: unknown extension "{ending}", expected {ACCEPTED}{hint}')
+            extension = os.path.splitext(name)[1]
+            hint = (
+                "; hero data tokenize reads .txt, .md and .py" if extension in (".txt", ".md", ".py") else ""
+            )
+            raise DataError(
+                f'{members[0][1]}: unknown extension "{extension}", expected {SUPPORTED_FORMATS}{hint}'
+            )
         members.sort()
         first = members[0][0]
         if [number for number, _ in members] != list(range(first, first + len(members))) or first > 1:
             raise DataError(
-                f"{name}: found parts {', '.join(str(n) for n, _ in members)}, expected all from the first on"
+                f"{name}: found parts {', '.join(str(n) for n, _ in members)}, expected consecutive parts "
+                "from the first"
             )
         sizes = tuple(os.path.getsize(path) for _, path in members)
         if 0 in sizes:
@@ -145,53 +150,55 @@ def _in_folder(folder: str, config: str | None, split: str) -> list[str]:
     if os.path.isfile(dictionary):
         splits = _json(dictionary).get("splits")
         if not isinstance(splits, list):
-            raise DataError(f'{dictionary}: no list "splits", expected what save_to_disk writes')
+            raise DataError(f'{dictionary}: no list "splits", expected the output of save_to_disk')
         wanted = splits if split == "all" else [split]
         if missing := [name for name in wanted if name not in splits]:
             raise DataError(
-                f'{folder}: no split "{missing[0]}", found {_listed(splits)} (--split names another)'
+                f'{folder}: no split "{missing[0]}", found {_quoted(splits)} (--split selects another)'
             )
         return [path for name in wanted for path in _in_folder(os.path.join(folder, name), None, "all")]
     state = os.path.join(folder, "state.json")
     if os.path.isfile(state) and isinstance(_json(state).get("_data_files"), list):
-        return _named(folder, [entry["filename"] for entry in _json(state)["_data_files"]], state)
+        return _matching_files(folder, [entry["filename"] for entry in _json(state)["_data_files"]], state)
     configurations = _configurations(os.path.join(folder, "README.md"))
     if configurations:
-        return _configured(folder, configurations, config, split)
+        return _configured_files(folder, configurations, config, split)
     if config is not None:
         if not os.path.isdir(os.path.join(folder, config)):
-            raise DataError(f'{folder}: no configuration "{config}" in README.md and no folder of this name')
+            raise DataError(f'{folder}: no configuration "{config}" in README.md and no folder of that name')
         return _listed_files(os.path.join(folder, config), split)
     return _listed_files(folder, split)
 
 
 def _listed_files(folder: str, split: str) -> list[str]:
-    """Data files below a folder, of one split where their names tell splits."""
+    """Data files below a folder, of one split if their names contain split names."""
     inside = [
         os.path.relpath(os.path.join(base, name), folder)
         for base, folders, names in os.walk(folder)
         for name in names
-        if file_format(name) and not name.startswith(("cache-", ".")) and not name.endswith(NO_DATA)
+        if file_format(name) and not name.startswith(("cache-", ".")) and not name.endswith(METADATA_FILES)
     ]
     hidden = [path for path in inside if any(part.startswith(".") for part in path.split(os.sep))]
     inside = sorted(
-        path for path in inside if path not in hidden and not _is_ours(os.path.join(folder, path))
+        path
+        for path in inside
+        if path not in hidden and not _is_token_file_metadata(os.path.join(folder, path))
     )
     if not inside:
-        raise DataError(f"{folder}: no file to read in this folder, expected {ACCEPTED}")
+        raise DataError(f"{folder}: found no data file, expected {SUPPORTED_FORMATS}")
     splits = {path: split_of(path) for path in inside}
-    told = sorted({name for name in splits.values() if name})
-    if split != "all" and told:
-        if split not in told:
+    known = sorted({name for name in splits.values() if name})
+    if split != "all" and known:
+        if split not in known:
             raise DataError(
-                f'{folder}: no files of split "{split}", found {_listed(told)} (--split names another)'
+                f'{folder}: no files of split "{split}", found {_quoted(known)} (--split selects another)'
             )
         inside = [path for path in inside if splits[path] == split]
     return [os.path.join(folder, path) for path in inside]
 
 
-def _is_ours(path: str) -> bool:
-    """Whether a file is what stands beside token files: PREFIX.json or PREFIX.position.json."""
+def _is_token_file_metadata(path: str) -> bool:
+    """Whether a file is PREFIX.json or PREFIX.position.json of token files."""
     if not path.endswith(".json"):
         return False
     with open(path, "rb") as file:
@@ -199,9 +206,9 @@ def _is_ours(path: str) -> bool:
 
 
 def split_of(path: str) -> str | None:
-    """The split that a path inside a data set's folder tells: `data/NAME-00000-of-00012.parquet`, or a usual
-    name (train, validation, test, ...) as a word of the file's or a folder's name; the file's name counts
-    first."""
+    """The split encoded in a path inside a dataset folder: `data/NAME-00000-of-00012.parquet`, or a common
+    name (train, validation, test, ...) as a word of the file or folder name; the file name takes
+    precedence."""
     shard = SHARD.search(path.replace(os.sep, "/"))
     if shard:
         return SPLIT_WORDS.get(shard["split"], shard["split"])
@@ -213,7 +220,7 @@ def split_of(path: str) -> str | None:
 
 
 def _configurations(readme: str) -> list[dict[str, Any]]:
-    """The `configs:` of a data set card that name files."""
+    """The `configs:` of a dataset card that list files."""
     if not os.path.isfile(readme):
         return []
     with open(readme, encoding="utf-8", errors="replace") as file:
@@ -227,7 +234,7 @@ def _configurations(readme: str) -> list[dict[str, Any]]:
     try:
         card = yaml.safe_load("".join(head))
     except yaml.YAMLError as error:
-        raise DataError(f"{readme}: broken YAML head ({str(error).splitlines()[0]})") from error
+        raise DataError(f"{readme}: invalid YAML front matter ({str(error).splitlines()[0]})") from error
     entries = card.get("configs") if isinstance(card, dict) else None
     return [
         entry
@@ -236,19 +243,21 @@ def _configurations(readme: str) -> list[dict[str, Any]]:
     ]
 
 
-def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, split: str) -> list[str]:
+def _configured_files(
+    folder: str, entries: list[dict[str, Any]], config: str | None, split: str
+) -> list[str]:
     readme = os.path.join(folder, "README.md")
     names = [str(entry.get("config_name", "default")) for entry in entries]
     if config is None:
-        usual = [name for name, entry in zip(names, entries, strict=True) if entry.get("default") is True]
-        usual += ["default"] if "default" in names else names if len(names) == 1 else []
-        config = usual[0] if usual else None
+        defaults = [name for name, entry in zip(names, entries, strict=True) if entry.get("default") is True]
+        defaults += ["default"] if "default" in names else names if len(names) == 1 else []
+        config = defaults[0] if defaults else None
         if config is None:
             raise DataError(
-                f"{readme}: found configurations {_listed(names)}, expected --config to choose one"
+                f"{readme}: found configurations {_quoted(names)}, expected --config to choose one"
             )
     if config not in names:
-        raise DataError(f'{readme}: no configuration "{config}", found {_listed(names)}')
+        raise DataError(f'{readme}: no configuration "{config}", found {_quoted(names)}')
     entry = entries[names.index(config)]
     base = os.path.join(folder, str(entry.get("data_dir", "")))
     if "data_files" not in entry:
@@ -256,21 +265,20 @@ def _configured(folder: str, entries: list[dict[str, Any]], config: str | None, 
     patterns = _patterns(entry["data_files"], readme)
     if split != "all" and split not in patterns:
         raise DataError(
-            f'{readme}: configuration "{config}" has no split "{split}", found {_listed(patterns)} '
-            "(--split names another)"
+            f'{readme}: configuration "{config}" has no split "{split}", found {_quoted(patterns)} '
+            "(--split selects another)"
         )
     wanted = [p for name, group in patterns.items() if split in ("all", name) for p in group]
-    return _named(base, wanted, readme)
+    return _matching_files(base, wanted, readme)
 
 
 def _patterns(data_files: Any, readme: str) -> dict[str, list[str]]:
-    """Split -> globs; `data_files` in any of its forms: a glob, globs, {split: globs}, [{split, path:
-    globs}]."""
+    """Split -> globs; `data_files` may be a glob, globs, {split: globs} or [{split, path: globs}]."""
 
     def globs(value: Any) -> list[str]:
         values = value if isinstance(value, list) else [value]
         if not all(isinstance(v, str) for v in values):
-            raise DataError(f"{readme}: data_files holds {value!r}, expected paths")
+            raise DataError(f"{readme}: data_files: found {value!r}, expected paths")
         return values
 
     if isinstance(data_files, dict):
@@ -280,17 +288,17 @@ def _patterns(data_files: Any, readme: str) -> dict[str, list[str]]:
     return {"train": globs(data_files)}
 
 
-def _named(folder: str, patterns: list[str], where: str) -> list[str]:
+def _matching_files(folder: str, patterns: list[str], where: str) -> list[str]:
     files = []
     for pattern in patterns:
         matched = [p for p in _matches(os.path.join(glob.escape(folder), pattern)) if os.path.isfile(p)]
         if not matched:
-            raise DataError(f'{where}: names "{pattern}", but no such file is in {folder}')
+            raise DataError(f'{where}: "{pattern}" matches no file in {folder}')
         files += [path for path in matched if path not in files]
     return files
 
 
-def _listed(names: Iterable[str]) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 

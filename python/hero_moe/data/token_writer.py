@@ -1,9 +1,8 @@
-"""Megatron token files written as a stream that can stop and go on: PREFIX-train and PREFIX-valid, .bin and
-.idx.
+"""Resumable streaming writer of Megatron token files: PREFIX-train and PREFIX-valid, .bin and .idx.
 
-Same bytes as `hero data tokenize` writes. While it goes on there are PREFIX-SPLIT.bin.tmp with the tokens and
-PREFIX-SPLIT.len.tmp with an int32 length a document; `commit` brings both to the disk and returns what
-`TokenWriter` needs to go on from there, whatever was written after it."""
+Same bytes as `hero data tokenize` writes. During writing, PREFIX-SPLIT.bin.tmp holds the tokens and
+PREFIX-SPLIT.len.tmp an int32 length per document; `commit` syncs both to disk and returns the state from
+which `TokenWriter` resumes. Later writes are discarded."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ SPLITS = ("train", "valid")
 
 
 def mix64(x: int) -> int:
-    """The finaliser of SplitMix64, on 64 bits."""
+    """The finalizer of SplitMix64, on 64 bits."""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
 
 
-def split_draw(seed: int, number: int) -> float:
-    """The number in [0, 1) that decides where document `number` goes (src/data/counter_random.h)."""
+def split_hash(seed: int, number: int) -> float:
+    """Hash in [0, 1) that assigns document `number` to a split (src/data/counter_random.h)."""
     return (mix64(mix64(seed) ^ mix64(~number & MASK)) >> 11) * 2.0**-53
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Writes a file and renames it when it is on the disk."""
+    """Writes a temporary file, syncs it to disk and renames it."""
     with open(path + ".tmp", "wb") as file:
         file.write(data)
         file.flush()
@@ -45,17 +44,15 @@ def write_atomically(path: str, data: bytes) -> None:
 
 
 class _Split:
-    """The two growing files of one split."""
+    """The two open files of one split."""
 
-    def __init__(self, prefix: str, width: int, tokens: int, documents: int, *, again: bool) -> None:
+    def __init__(self, prefix: str, width: int, tokens: int, documents: int, *, resume: bool) -> None:
         self.prefix = prefix
         self.files = []
-        for ending, size in ((".bin.tmp", tokens * width), (".len.tmp", documents * 4)):
-            path = prefix + ending
-            if again and (not os.path.isfile(path) or os.path.getsize(path) < size):
-                raise DataError(
-                    f"{path}: found less than the {size} bytes that were committed (--restart begins anew)"
-                )
+        for extension, size in ((".bin.tmp", tokens * width), (".len.tmp", documents * 4)):
+            path = prefix + extension
+            if resume and (not os.path.isfile(path) or os.path.getsize(path) < size):
+                raise DataError(f"{path}: found less than the {size} committed bytes (--restart starts over)")
             file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(size)
@@ -77,17 +74,17 @@ class _Split:
 
 
 class TokenWriter:
-    """Gives each document to its split, as `hero data tokenize` does.
+    """Assigns each document to a split, as `hero data tokenize` does.
 
-    A document is for validation when a hash of seed and document number falls below the fraction; the first
-    document always trains; while none fell below, the one with the smallest hash is held back, and becomes
-    the validation set if it stays that way."""
+    A document is for validation if a hash of seed and document number is below the fraction; the first
+    document is always for training. Until a hash is below the fraction, the document with the smallest hash
+    is held back; if none ever is, that document becomes the validation set."""
 
     def __init__(
         self, out: str, dtype: str, fraction: float, seed: int, state: Mapping[str, Any] | None = None
     ) -> None:
-        """Begins anew, or goes on from what `commit` returned. Raises `DataError` when the files do not hold
-        what was committed, or when another process writes them."""
+        """Starts new files, or resumes from the state that `commit` returned. Raises `DataError` if the files
+        are shorter than committed, or if another process writes them."""
         self._out, self._dtype, self._width = out, np.dtype(dtype), np.dtype(dtype).itemsize
         self._fraction, self._seed = fraction, seed
         self.documents = state["documents"] if state else 0
@@ -99,7 +96,7 @@ class TokenWriter:
         self._files: dict[str, _Split] = {}
         try:
             for split in SPLITS:
-                self._open(split, again=state is not None and split in state["splits"])
+                self._open(split, resume=state is not None and split in state["splits"])
         except BlockingIOError as error:
             self.close()
             raise DataError(f"{out}: another process is writing these token files") from error
@@ -107,29 +104,29 @@ class TokenWriter:
             self.close()
             raise
 
-    def _open(self, split: str, *, again: bool) -> None:
+    def _open(self, split: str, *, resume: bool) -> None:
         counts = self.splits.get(split, {"tokens": 0, "documents": 0})
         if split == "valid" and split not in self.splits:
             return
         self._files[split] = _Split(
-            f"{self._out}-{split}", self._width, counts["tokens"], counts["documents"], again=again
+            f"{self._out}-{split}", self._width, counts["tokens"], counts["documents"], resume=resume
         )
 
     def add(self, tokens: bytes, text_bytes: int) -> None:
-        """A document: its tokens as they lie on the disk, and how many bytes of text they were."""
+        """Adds a document: its tokens in the on-disk type, and the size of its text in bytes."""
         number = self.documents
         self.documents += 1
         if number == 0 or self._fraction == 0:
             return self._to("train", tokens, text_bytes)
-        draw = split_draw(self._seed, number)
-        if draw < self._fraction:
+        hash_value = split_hash(self._seed, number)
+        if hash_value < self._fraction:
             self._to("valid", tokens, text_bytes)
             self._release("train")
-        elif "valid" in self.splits or (self._held and draw >= self._held[0]):
+        elif "valid" in self.splits or (self._held and hash_value >= self._held[0]):
             self._to("train", tokens, text_bytes)
         else:
             self._release("train")
-            self._held = (draw, tokens, text_bytes)
+            self._held = (hash_value, tokens, text_bytes)
 
     def _release(self, split: str) -> None:
         if self._held:
@@ -144,7 +141,7 @@ class TokenWriter:
             )
         counts = self.splits.setdefault(split, {"documents": 0, "tokens": 0, "bytes": 0})
         if split not in self._files:
-            self._open(split, again=False)
+            self._open(split, resume=False)
         self._files[split].add(tokens, length)
         counts["documents"] += 1
         counts["tokens"] += length
@@ -155,7 +152,7 @@ class TokenWriter:
         return sum(counts["tokens"] for counts in self.splits.values())
 
     def commit(self) -> dict[str, Any]:
-        """Brings everything to the disk and returns the state to go on from."""
+        """Syncs everything to disk and returns the state to resume from."""
         for files in self._files.values():
             files.sync()
         held = None
@@ -175,16 +172,16 @@ class TokenWriter:
 
 
 def publish(out: str, dtype: str, splits: Mapping[str, Mapping[str, int]]) -> None:
-    """Gives the ended files of `splits` their names and writes their indices. May be run again after being
-    cut off anywhere."""
+    """Renames the finished files of `splits` and writes their indices. Can be repeated after an interruption
+    at any point."""
     for split in SPLITS:
         prefix = f"{out}-{split}"
         if split not in splits:
-            for ending in (".idx", ".bin"):
-                _remove(prefix + ending)
+            for extension in (".idx", ".bin"):
+                _remove(prefix + extension)
             continue
         if os.path.exists(prefix + ".bin.tmp"):
-            _remove(prefix + ".idx")  # an older index never stands beside newer tokens
+            _remove(prefix + ".idx")  # never leave an older index next to newer tokens
             os.replace(prefix + ".bin.tmp", prefix + ".bin")
         if os.path.exists(prefix + ".len.tmp"):
             lengths = np.fromfile(prefix + ".len.tmp", "<i4")
@@ -192,14 +189,14 @@ def publish(out: str, dtype: str, splits: Mapping[str, Mapping[str, int]]) -> No
 
 
 def clean(out: str) -> None:
-    """Removes what `publish` leaves of a finished set."""
+    """Removes the temporary files that `publish` leaves."""
     for split in SPLITS:
-        for ending in (".bin.tmp", ".len.tmp"):
-            _remove(f"{out}-{split}{ending}")
+        for extension in (".bin.tmp", ".len.tmp"):
+            _remove(f"{out}-{split}{extension}")
 
 
 def index_bytes(lengths: np.ndarray, dtype: str) -> bytes:
-    """A Megatron index of documents of one sequence each (src/data/indexed_dataset.h)."""
+    """A Megatron index with one sequence per document (src/data/indexed_dataset.h)."""
     count = len(lengths)
     pointers = np.zeros(count, "<i8")
     np.cumsum(lengths[:-1], out=pointers[1:], dtype="<i8")

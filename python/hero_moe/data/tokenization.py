@@ -1,4 +1,4 @@
-"""Data as it comes to token files: the whole way, from anywhere it stopped."""
+"""Raw data to token files: the complete, resumable pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hero_moe.data.errors import DataError
-from hero_moe.data.position import LEFT_OUT, Position, load_position, source_list
+from hero_moe.data.position import SKIP_REASONS, Position, load_position, source_list
 from hero_moe.data.progress import Progress
 from hero_moe.data.readers import Place, RawBatch, read_batches
 from hero_moe.data.records import RecordFormat
@@ -20,18 +20,18 @@ from hero_moe.data.token_writer import TokenWriter, clean, publish, write_atomic
 from hero_moe.data.tokenizer_file import TokenizerFile
 from hero_moe.data.workers import Encoded, encoded_batches
 
-SURE = 10_000  # records without the field, and none with it: it is not there
+RECORDS_BEFORE_MISSING_FIELD_ERROR = 10_000
 
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    """What `tokenize` reads, how, and what it writes.
+    """Inputs, output and settings of `tokenize`.
 
-    `out` is the prefix of what is written, `valid_fraction` the part of the documents kept for validation, in
-    [0, 1), chosen by `seed`; `workers` processes (0: one a core). `strict` makes records without text errors,
-    `skip_invalid` leaves broken lines out. `commit_bytes` of text lie between two commits; `batch_rows` rows
-    or about `batch_bytes` of lines are read at once. The bytes written depend on neither workers nor batches
-    nor commits."""
+    `out` is the output prefix, `valid_fraction` the fraction of the documents held out for validation, in
+    [0, 1), chosen by `seed`; `workers` the number of processes (0: one per core). `strict` fails on records
+    without text, `skip_invalid` skips invalid lines. A commit follows every `commit_bytes` of text; a batch
+    has `batch_rows` rows or about `batch_bytes` of lines. The output does not depend on workers, batches or
+    commits."""
 
     inputs: Sequence[str]
     out: str
@@ -51,12 +51,12 @@ class TokenizeOptions:
 
 @dataclass(frozen=True)
 class TokenizeResult:
-    """Counts of documents, tokens and bytes by split; `records` read and, by kind, those left out; whether
-    nothing was left to do."""
+    """Counts of documents, tokens and bytes by split; the number of `records` read and, by kind, skipped;
+    whether the output was already complete."""
 
     splits: dict[str, dict[str, int]]
     records: int
-    left_out: dict[str, int]
+    skipped: dict[str, int]
     was_complete: bool = False
 
 
@@ -69,8 +69,8 @@ def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = 
     """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
     tokenize` does, bit for bit for the same text.
 
-    Goes on from OUT.position.json where there is one (`resume`: there must be; `restart`: begins anew).
-    Memory is a few batches a worker. Raises `DataError` for wrong input."""
+    Resumes from OUT.position.json if there is one (`resume`: it must exist; `restart`: starts over). Memory
+    is a few batches per worker. Raises `DataError` for invalid input."""
     if not 0 <= options.valid_fraction < 1:
         raise DataError(f"--valid-fraction {options.valid_fraction}: expected 0 or more and less than 1")
     if not 0 <= options.seed < 1 << 64:
@@ -78,23 +78,23 @@ def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = 
     sources = find_sources(options.inputs, config=options.config, split=options.split)
     path = position_path(options.out)
     os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
-    asked = _asked(options)
-    position = None if restart else load_position(path, asked, sources)
+    recorded = _recorded_options(options)
+    position = None if restart else load_position(path, recorded, sources)
     if position is None and resume:
         raise DataError(f"{path}: no such file, expected one to resume from")
-    if position and position.stage == "complete" and _whole(options, position):
+    if position and position.stage == "complete" and _output_is_complete(options, position):
         clean(options.out)
         return _result(position, was_complete=True)
     if position is None or position.stage == "complete":
-        position = Position(asked, source_list(sources))
+        position = Position(recorded, source_list(sources))
     if position.stage == "reading":
         _read(options, sources, position)
     _finish(options, position)
     return _result(position)
 
 
-def _asked(options: TokenizeOptions) -> dict[str, Any]:
-    """Everything that decides the bytes written, for the position file."""
+def _recorded_options(options: TokenizeOptions) -> dict[str, Any]:
+    """Everything that determines the output, for the position file."""
     records = {name: value for name, value in asdict(options.records).items() if value}
     if "chat_template" in records:
         records["chat_template"] = hashlib.sha256(records["chat_template"].encode()).hexdigest()
@@ -110,7 +110,7 @@ def _asked(options: TokenizeOptions) -> dict[str, Any]:
 
 
 def _read(options: TokenizeOptions, sources: list[Source], position: Position) -> None:
-    """From the position to the end of the sources; leaves the position at "ended"."""
+    """Tokenizes from the position to the end of the sources; sets the stage to "ended"."""
     path = position_path(options.out)
     writer = TokenWriter(
         options.out, options.tokenizer.token_dtype, options.valid_fraction, options.seed, position.writer
@@ -175,15 +175,15 @@ def _write(writer: TokenWriter, documents: Encoded) -> None:
 
 
 def _advance(position: Position, batch: RawBatch, documents: Encoded) -> None:
-    """Counts a batch. Raises `DataError` when a file turns out to have no such field at all."""
-    missing = documents.left_out.get("missing", 0)
+    """Counts a batch. Raises `DataError` if no record of a file has the field."""
+    missing = documents.skipped.get("missing", 0)
     position.records += documents.records
-    for kind, count in documents.left_out.items():
+    for kind, count in documents.skipped.items():
         position.left_out[kind] += count
     records, lacking, example = position.in_source
     records, lacking, example = records + documents.records, lacking + missing, example or documents.missing
     ended = not batch.payload
-    if records and records == lacking and (ended or records >= SURE):
+    if records and records == lacking and (ended or records >= RECORDS_BEFORE_MISSING_FIELD_ERROR):
         raise DataError(f"{example} (in none of {'its' if ended else 'the first'} {records} records)")
     position.in_source = [records, lacking, example]
     position.source, position.place = batch.source, batch.end
@@ -192,13 +192,13 @@ def _advance(position: Position, batch: RawBatch, documents: Encoded) -> None:
 
 
 def _finish(options: TokenizeOptions, position: Position) -> None:
-    """Names, indices, tokenizer and counts; may be cut off anywhere and run again."""
+    """Writes final names, indices, tokenizer and counts; can be repeated after an interruption."""
     assert position.writer is not None
     out, tokenizer, splits = options.out, options.tokenizer, position.writer["splits"]
-    if os.path.exists(out + ".json"):  # an older one never stands beside newer tokens
+    if os.path.exists(out + ".json"):  # never leave an older one next to newer tokens
         os.remove(out + ".json")
     publish(out, tokenizer.token_dtype, splits)
-    write_atomically(out + tokenizer.ending, tokenizer.data)
+    write_atomically(out + tokenizer.extension, tokenizer.data)
     write_atomically(out + ".json", _token_files(options, splits).encode())
     position.stage = "complete"
     position.save(position_path(out))
@@ -206,11 +206,11 @@ def _finish(options: TokenizeOptions, position: Position) -> None:
 
 
 def _token_files(options: TokenizeOptions, splits: dict[str, dict[str, int]]) -> str:
-    """OUT.json, in the words of src/data/token_files.cpp."""
+    """OUT.json, in the format of src/data/token_files.cpp."""
     tokenizer = options.tokenizer
     value = {
         "format": "hero token files 1",
-        "tokenizer": os.path.basename(options.out) + tokenizer.ending,
+        "tokenizer": os.path.basename(options.out) + tokenizer.extension,
         "tokenizer_sha256": tokenizer.sha256,
         "vocab_size": tokenizer.vocab_size,
         "eos_id": tokenizer.eos_id,
@@ -219,13 +219,13 @@ def _token_files(options: TokenizeOptions, splits: dict[str, dict[str, int]]) ->
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _whole(options: TokenizeOptions, position: Position) -> bool:
-    """Whether the files of a complete position are all there."""
+def _output_is_complete(options: TokenizeOptions, position: Position) -> bool:
+    """Whether all files of a complete position exist with their sizes."""
     assert position.writer is not None
     width = int(options.tokenizer.token_dtype[-1])
     sizes = {f"{options.out}-{k}.bin": v["tokens"] * width for k, v in position.writer["splits"].items()}
     others = [f"{options.out}-{k}.idx" for k in position.writer["splits"]]
-    others += [options.out + ".json", options.out + options.tokenizer.ending]
+    others += [options.out + ".json", options.out + options.tokenizer.extension]
     return all(os.path.isfile(p) and os.path.getsize(p) == size for p, size in sizes.items()) and all(
         map(os.path.isfile, others)
     )
@@ -240,22 +240,22 @@ def _described(inputs: Sequence[str]) -> str:
     return str(inputs[0]) + (f" and {len(inputs) - 1} more" if len(inputs) > 1 else "")
 
 
-def report(out: str, result: TokenizeResult, tell: Callable[[str], None] = print) -> None:
-    """Prints the counts; what was left out goes to stderr."""
+def report(out: str, result: TokenizeResult, log: Callable[[str], None] = print) -> None:
+    """Prints the counts; those of skipped records go to stderr."""
     words = {
         "missing": "without the field",
-        "wrong": "of another type or refused by the chat template",
+        "wrong": "of the wrong type or rejected by the chat template",
         "empty": "without text",
-        "invalid": "that are no UTF-8 or no JSON",
+        "invalid": "that are not valid UTF-8 or JSON",
     }
-    for kind in LEFT_OUT:
-        if result.left_out.get(kind):
-            print(f"skipped {result.left_out[kind]} records {words[kind]}", file=sys.stderr)
+    for kind in SKIP_REASONS:
+        if result.skipped.get(kind):
+            print(f"skipped {result.skipped[kind]} records {words[kind]}", file=sys.stderr)
     if result.was_complete:
-        tell(f"{out}: already complete, nothing to do (--restart begins anew)")
+        log(f"{out}: already complete, nothing to do (--restart starts over)")
     for split in sorted(result.splits):
         counts = result.splits[split]
-        tell(
+        log(
             f"{out}-{split}: {counts['documents']} documents, {counts['tokens']} tokens, "
-            f"{counts['bytes'] / counts['tokens']:.2f} bytes a token"
+            f"{counts['bytes'] / counts['tokens']:.2f} bytes per token"
         )

@@ -1,8 +1,8 @@
-"""Tokenizers as files: which kind one is, what ends a document, what its folder says beside it.
+"""Tokenizer files: their kind, end-of-document token and accompanying configuration.
 
 - `tokenizer.json` files (or a folder that holds one): the `tokenizers` library.
-- SentencePiece models, ours or others': the `sentencepiece` library; ids as `hero data tokenize` makes them.
-- any other folder: `transformers.AutoTokenizer`, as long as it gives a tokenizer of the `tokenizers` library.
+- SentencePiece models from any source: the `sentencepiece` library; ids as from `hero data tokenize`.
+- any other folder: `transformers.AutoTokenizer`, if it returns a tokenizer of the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tokenizers
 
 from hero_moe.data.errors import DataError
 
-# What ends documents where no configuration says so; the first that is an added token.
-USUAL_ENDS = (
+# End-of-document tokens if no configuration names one; the first that is an added token.
+DEFAULT_EOS_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "<｜end▁of▁sentence｜>",
@@ -33,8 +33,8 @@ USUAL_ENDS = (
 class TokenizerFile:
     """A tokenizer as bytes that any process can load.
 
-    `kind` is "sentencepiece" or "tokenizers"; `vocab_size` the greatest id plus one; `eos_id` ends documents;
-    `special_tokens` are the variables of chat templates (bos_token, eos_token, ...).
+    `kind` is "sentencepiece" or "tokenizers"; `vocab_size` is the largest id plus one; `eos_id` ends
+    documents; `special_tokens` are the variables of chat templates (bos_token, eos_token, ...).
     """
 
     kind: str
@@ -45,8 +45,8 @@ class TokenizerFile:
     chat_template: str | None = None
 
     @property
-    def ending(self) -> str:
-        """The ending of its copy beside token files."""
+    def extension(self) -> str:
+        """The file extension of its copy next to token files."""
         return ".model" if self.kind == "sentencepiece" else ".tokenizer.json"
 
     @property
@@ -55,13 +55,13 @@ class TokenizerFile:
 
     @property
     def token_dtype(self) -> str:
-        """numpy's name of the type of tokens on the disk: uint16 where Megatron chooses it, else int32."""
+        """NumPy name of the token type on disk: uint16 where Megatron chooses it, else int32."""
         return "<u2" if self.vocab_size < 65500 else "<i4"
 
 
 def load_tokenizer(path: str) -> TokenizerFile:
     """The tokenizer at a path, a file or a folder. Raises `DataError` for anything else, and for a vocabulary
-    that has no token to end documents with."""
+    without an end-of-document token."""
     if os.path.isdir(path):
         file = os.path.join(path, "tokenizer.json")
         found = _from_json(file, _read(file)) if os.path.isfile(file) else _from_transformers(path)
@@ -73,8 +73,8 @@ def load_tokenizer(path: str) -> TokenizerFile:
             found = _from_sentencepiece(path, data)
     if found.eos_id < 0:
         raise DataError(
-            f"{path}: found no end-of-sequence token, expected one to end documents with "
-            "(eos_token in a tokenizer_config.json beside it)"
+            f"{path}: found no end-of-sequence token, expected one to end documents "
+            "(eos_token in a tokenizer_config.json next to it)"
         )
     return found
 
@@ -94,7 +94,7 @@ def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
         pieces = None
     if pieces is None or pieces.get_piece_size() == 0:
         raise DataError(
-            f"{path}: neither a SentencePiece model nor a tokenizer.json in its {len(data)} bytes"
+            f"{path}: found {len(data)} bytes, expected a SentencePiece model or a tokenizer.json"
         )
     ids = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id(), "unk_token": pieces.unk_id()}
     special = {name: pieces.id_to_piece(number) for name, number in ids.items() if number >= 0}
@@ -104,9 +104,9 @@ def _from_sentencepiece(path: str, data: bytes) -> TokenizerFile:
 def _from_json(path: str, data: bytes) -> TokenizerFile:
     try:
         tokenizer = tokenizers.Tokenizer.from_str(data.decode())
-    except Exception as error:  # the library raises Exception itself
+    except Exception as error:  # the library raises plain Exception
         what = " ".join(str(error).split())
-        raise DataError(f"{path}: no tokenizer.json that the tokenizers library loads ({what})") from error
+        raise DataError(f"{path}: not a tokenizer.json that the tokenizers library loads ({what})") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     folder = os.path.dirname(path)
     config = _object(os.path.join(folder, "tokenizer_config.json"))
@@ -136,7 +136,7 @@ def _eos_id(tokenizer: tokenizers.Tokenizer, token: str | None, folder: str) -> 
         if isinstance(number, int) and number in vocabulary.values():
             return number
     added = {entry.content: number for number, entry in tokenizer.get_added_tokens_decoder().items()}
-    return next((added[usual] for usual in USUAL_ENDS if usual in added), -1)
+    return next((added[usual] for usual in DEFAULT_EOS_TOKENS if usual in added), -1)
 
 
 def _chat_template(folder: str, config: Mapping[str, Any]) -> str | None:
@@ -154,12 +154,12 @@ def _from_transformers(folder: str) -> TokenizerFile:
 
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # whatever a tokenizer's own code raises
+    except Exception as error:  # custom tokenizer code may raise anything
         raise DataError(f"{folder}: AutoTokenizer cannot load it ({' '.join(str(error).split())})") from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise DataError(
-            f"{folder}: found {type(tokenizer).__name__}, a tokenizer in Python, "
+            f"{folder}: found {type(tokenizer).__name__}, a pure Python tokenizer, "
             "expected one with a tokenizer.json"
         )
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -181,5 +181,5 @@ def _object(path: str) -> dict[str, Any]:
     try:
         value = json.loads(_read(path))
     except ValueError as error:
-        raise DataError(f"{path}: broken JSON ({error})") from error
+        raise DataError(f"{path}: invalid JSON ({error})") from error
     return value if isinstance(value, dict) else {}

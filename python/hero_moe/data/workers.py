@@ -1,5 +1,4 @@
-"""What worker processes do: a raw batch of records becomes tokens. Results come back in the order of the
-batches."""
+"""Worker processes that tokenize raw batches of records. Results return in batch order."""
 
 from __future__ import annotations
 
@@ -22,27 +21,27 @@ import numpy as np
 from hero_moe.data.encoders import make_encoder
 from hero_moe.data.errors import DataError
 from hero_moe.data.readers import RawBatch, arrow_rows
-from hero_moe.data.records import RecordFormat, Unusable
+from hero_moe.data.records import RecordFormat, UnusableRecord
 from hero_moe.data.tokenizer_file import TokenizerFile
 
-IN_FLIGHT = 4  # batches a worker, done or not
+IN_FLIGHT = 4  # batches per worker, finished or not
 
 
 @dataclass
 class Encoded:
-    """The documents of a batch: their tokens one after another as they lie on the disk, tokens and bytes of
-    UTF-8 text of each [documents]; how many records there were, and by kind those without text."""
+    """The documents of a batch: their concatenated tokens in the on-disk type, the tokens and UTF-8 bytes of
+    each [documents], the number of records, and the skipped records by kind."""
 
     tokens: bytes = b""
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     text_bytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     records: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    missing: str = ""  # what the first record without the field looks like, with its place
+    skipped: dict[str, int] = field(default_factory=dict)
+    missing: str = ""  # location and fields of the first record without the field
 
 
 class Task:
-    """Everything that turns a batch into tokens; one in each process."""
+    """Tokenizes batches; one per process."""
 
     def __init__(
         self, records: dict[str, Any], tokenizer: TokenizerFile, *, strict: bool, skip_invalid: bool
@@ -52,22 +51,22 @@ class Task:
         self._strict, self._skip_invalid = strict, skip_invalid
 
     def __call__(self, batch: RawBatch) -> Encoded:
-        """Raises `DataError` for broken lines unless `skip_invalid`, and for records without text if
+        """Raises `DataError` for invalid lines unless `skip_invalid`, and for records without text if
         `strict`."""
         result, texts = Encoded(), []
         for place, record in self._parsed(batch, result):
             result.records += 1
             try:
                 if not isinstance(record, dict):
-                    raise Unusable("wrong", f"found {type(record).__name__}, expected an object")
+                    raise UnusableRecord("wrong", f"found {type(record).__name__}, expected an object")
                 texts.append(self._records.text(record))
-            except Unusable as problem:
+            except UnusableRecord as problem:
                 where = f"{batch.path}: {place}: {problem}"
                 if self._strict:
                     raise DataError(where) from problem
                 if problem.kind == "missing" and not result.missing:
                     result.missing = where
-                result.left_out[problem.kind] = result.left_out.get(problem.kind, 0) + 1
+                result.skipped[problem.kind] = result.skipped.get(problem.kind, 0) + 1
         conversation = self._records.conversation
         ids = self._encoder.encode(texts, conversation=conversation) if texts else []
         for document in ids:
@@ -92,40 +91,42 @@ class Task:
                 continue
             try:
                 record = _parse(line.removesuffix(b"\n"))
-            except _Broken as error:
+            except _InvalidLine as error:
                 if not self._skip_invalid:
                     raise DataError(
                         f"{batch.path}: line {number}, byte {at + error.at}: {error} "
-                        "(--skip-invalid leaves such lines out)"
+                        "(--skip-invalid skips such lines)"
                     ) from error
                 result.records += 1
-                result.left_out["invalid"] = result.left_out.get("invalid", 0) + 1
+                result.skipped["invalid"] = result.skipped.get("invalid", 0) + 1
                 continue
             yield f"line {number}, byte {at}", record
 
 
-class _Broken(Exception):
+class _InvalidLine(Exception):
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
         self.at = at
 
 
 def _parse(line: bytes) -> Any:
-    """The JSON value of a line. Raises `_Broken` with the byte in the line."""
+    """The JSON value of a line. Raises `_InvalidLine` with the byte offset in the line."""
     if (nul := line.find(b"\0")) >= 0:
-        raise _Broken(nul, "NUL byte, expected UTF-8 text")
+        raise _InvalidLine(nul, "NUL byte, expected UTF-8 text")
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        raise _Broken(
+        raise _InvalidLine(
             error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
         ) from error
     try:
         return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise _Broken(len(text[: error.pos].encode()), "broken JSON, expected one object a line") from error
+        raise _InvalidLine(
+            len(text[: error.pos].encode()), "invalid JSON, expected one object per line"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise _Broken(0, f"broken JSON ({error}), expected one object a line") from error
+        raise _InvalidLine(0, f"invalid JSON ({error}), expected one object per line") from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -136,7 +137,7 @@ _task: Task | None = None
 
 
 def _start(make: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """In a new worker: the parent alone hears Ctrl-C, and the worker ends with it."""
+    """Initializes a worker: only the parent handles Ctrl-C, and the worker exits with the parent."""
     global _task
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
@@ -161,9 +162,9 @@ def encoded_batches(
     strict: bool,
     skip_invalid: bool,
 ) -> Iterator[tuple[RawBatch, Encoded]]:
-    """Each batch with its documents, in order. One worker is this process; more are processes of their own,
-    with a bounded number of batches under way. The first error in the order of the batches is raised, after
-    all before it."""
+    """Each batch with its documents, in order. A single worker runs in this process; more run in processes of
+    their own, with a bounded number of in-flight batches. Raises the first error in batch order, after all
+    batches before it."""
     options = {"strict": strict, "skip_invalid": skip_invalid}
     if workers <= 1:
         task = Task(records, tokenizer, **options)
@@ -181,23 +182,23 @@ def encoded_batches(
 
 
 def _in_order(
-    batches: Iterator[RawBatch], submit: Callable[[RawBatch], Future[Encoded]], most: int
+    batches: Iterator[RawBatch], submit: Callable[[RawBatch], Future[Encoded]], limit: int
 ) -> Iterator[tuple[RawBatch, Encoded]]:
-    under_way: deque[tuple[RawBatch, Future[Encoded] | None]] = deque()
+    in_flight: deque[tuple[RawBatch, Future[Encoded] | None]] = deque()
     failure: Exception | None = None
     more = True
-    while more or under_way:
-        while more and len(under_way) < most:
+    while more or in_flight:
+        while more and len(in_flight) < limit:
             try:
                 batch = next(batches, None)
-            except Exception as error:  # told after the batches before it
+            except Exception as error:  # raised after the batches before it
                 failure, batch = error, None
             if batch is None:
                 more = False
                 break
-            under_way.append((batch, submit(batch) if batch.payload else None))
-        if under_way:
-            batch, future = under_way.popleft()
+            in_flight.append((batch, submit(batch) if batch.payload else None))
+        if in_flight:
+            batch, future = in_flight.popleft()
             yield batch, future.result() if future else Encoded()
     if failure:
         raise failure

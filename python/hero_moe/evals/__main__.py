@@ -1,10 +1,10 @@
-"""`python -m hero_moe.evals`: models on the paper's 13 benchmarks, and their table."""
+"""`python -m hero_moe.evals`: evaluates models on the paper's 13 benchmarks and compares them."""
 
 from __future__ import annotations
 
 import os
 
-# Before anybody imports them: nothing is downloaded, and of the progress bars only our own are shown.
+# Set before the imports: no downloads, and no progress bars except our own.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TQDM_DISABLE": "1"}
 
 import argparse  # noqa: E402
@@ -16,7 +16,7 @@ from hero_moe.evals.benchmarks import BENCHMARKS, SUITE  # noqa: E402
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"bench: {message} (--help tells more)\n")
+        self.exit(2, f"evals: {message} (--help shows the options)\n")
 
 
 def _parser() -> _Parser:
@@ -24,26 +24,26 @@ def _parser() -> _Parser:
     add = parser.add_argument
     models = "run folders, checkpoints, model folders"
     add("--models", nargs="+", metavar="[NAME=]PATH", default=[], help=models)
-    add("--data-dir", metavar="DIR", help="with KEY.jsonl and KEY_fewshot.jsonl of every benchmark")
+    add("--data-dir", metavar="DIR", help="folder with KEY.jsonl and KEY_fewshot.jsonl of every benchmark")
     every = list(BENCHMARKS)
-    add("--tasks", nargs="+", metavar="KEY", default=every, help=f"of {', '.join(every)}; all")
+    add("--tasks", nargs="+", metavar="KEY", default=every, help=f"some of {', '.join(every)} (default: all)")
     add("--limit", type=int, metavar="N", help="evenly spaced rows of each benchmark instead of all")
-    add("--shots", nargs="+", metavar="KEY=N", default=[], help="examples in a prompt, other than usual")
-    add("--out", metavar="DIR", default="runs/benchmarks", help="results; the same command resumes")
-    add("--restart", action="store_true", help="forget what --out holds of these models and benchmarks")
-    backend = "our engine, or transformers with the folder's code"
+    add("--shots", nargs="+", metavar="KEY=N", default=[], help="few-shot examples, instead of the default")
+    add("--out", metavar="DIR", default="runs/benchmarks", help="output folder; the same command resumes")
+    add("--restart", action="store_true", help="discard results of these models and benchmarks in --out")
+    backend = "hero: our engine; hf: transformers with the code in the model folder"
     add("--backend", choices=("hero", "hf"), default="hero", help=backend)
-    add("--batch-size", metavar="N", help="sequences at a time; auto, and 8 with hf")
+    add("--batch-size", metavar="N", help="sequences per batch (default: auto; 8 with hf)")
     add("--device", help="cpu or cuda")
-    add("--dtype", choices=("fp32", "bf16", "fp64"), help="of weights and activations; the folder's own")
-    unsafe = "run HumanEval's programs without bubblewrap"
+    add("--dtype", choices=("fp32", "bf16", "fp64"), help="of weights and activations (default: as stored)")
+    unsafe = "run HumanEval programs without bubblewrap"
     add("--unsafe-code-without-sandbox", action="store_true", help=unsafe)
-    add("--include-path", action="store_true", help="print the folder for lm_eval's --include_path")
+    add("--include-path", action="store_true", help="print the folder for lm_eval --include_path")
     return parser
 
 
 def main(words: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Runs the command line and returns the exit status."""
     parser = _parser()
     options = parser.parse_args(words)
     if options.include_path:
@@ -57,13 +57,13 @@ def main(words: list[str] | None = None) -> int:
 
         print(compare_models(options), end="")
     except ModuleNotFoundError as error:
-        print(f"bench: found no module {error.name}, expected those of hero-moe[lm-eval]", file=sys.stderr)
+        print(f"evals: found no module {error.name}, expected hero-moe[lm-eval] installed", file=sys.stderr)
         return 2
     except ValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"evals: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nbench: stopped; the same command resumes", file=sys.stderr)
+        print("\nevals: interrupted; the same command resumes", file=sys.stderr)
         return 130
     return 0
 

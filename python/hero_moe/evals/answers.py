@@ -1,4 +1,4 @@
-"""A model whose answers are kept in a file as they come: a stopped evaluation goes on where it was."""
+"""A model that saves its answers to a file, so that an interrupted evaluation resumes."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from tqdm import tqdm
 
-_ITEMS = {"loglikelihood": 128, "generate_until": 32}
-"""Items answered between two writes. They are the same items whenever a run stops, and so are the batches."""
+_ITEMS_PER_WRITE = {"loglikelihood": 128, "generate_until": 32}
+"""Items answered between two writes. Items and batches are the same in an interrupted run."""
 
 
 class RecordedLM(LM):
-    """Answers from the file where it has them, from the model where not.
+    """Answers from the file if present, else from the model.
 
     Args:
-        open_model: called when the first answer is missing.
-        path: the file: `header` as its first line, then one line for the answers to some items.
-        label: for the progress bar, which shows items, items a second, and the time left.
+        open_model: called for the first missing answer.
+        path: the file: `header` as its first line, then one line for each group of items.
+        label: for the progress bar, which shows items, items per second, and the time left.
     """
 
     def __init__(self, open_model: Callable[[], LM], path: Path, header: dict[str, Any], label: str) -> None:
         super().__init__()
         self._open_model, self._path, self._label = open_model, path, label
-        self._kept = self._read(header)
-        if not self._kept:
+        self._saved = self._read(header)
+        if not self._saved:
             path.write_text(json.dumps(header) + "\n")
 
     def _read(self, header: dict[str, Any]) -> list[dict[str, Any]]:
-        """The finished lines; what a stop left unfinished behind them is cut off."""
+        """The complete lines; truncates an incomplete last line."""
         if not self._path.is_file():
             return []
         content = self._path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self._path, len(whole))
-        lines = [json.loads(line) for line in whole.splitlines()]
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            os.truncate(self._path, len(complete))
+        lines = [json.loads(line) for line in complete.splitlines()]
         return lines[1:] if lines and lines[0] == header else []
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
@@ -52,48 +52,48 @@ class RecordedLM(LM):
         return self._answers("generate_until", requests)
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        raise NotImplementedError("none of the benchmarks asks for it")
+        raise NotImplementedError("no benchmark needs it")
 
     def _answers(self, kind: str, requests: list[Instance]) -> list[Any]:
         items: dict[tuple[Any, ...], list[int]] = {}
         for number, request in enumerate(requests):
             items.setdefault((request.task_name, request.doc_id), []).append(number)
-        # Long ones first: batches have items of like length, and one too large for the memory comes at once.
+        # Longest first: batches have items of similar length, and running out of memory shows at once.
         order = sorted(items.values(), key=lambda numbers: -len(requests[numbers[0]].args[0]))
         answers: list[Any] = [None] * len(requests)
-        size = _ITEMS[kind]
+        size = _ITEMS_PER_WRITE[kind]
         with tqdm(total=len(order), desc=self._label, unit="item", mininterval=1, disable=False) as bar:
             for step, begin in enumerate(range(0, len(order), size)):
                 numbers = [number for item in order[begin : begin + size] for number in item]
                 chunk = [requests[number] for number in numbers]
                 asked = hashlib.sha256(json.dumps([request.args for request in chunk]).encode()).hexdigest()
-                if step < len(self._kept):
-                    made = self._kept[step]
-                    if made["asked"] != asked:
-                        hint = "found answers to other prompts, expected ours: --restart forgets them"
+                if step < len(self._saved):
+                    entry = self._saved[step]
+                    if entry["asked"] != asked:
+                        hint = "found answers to other prompts, expected the same (--restart discards them)"
                         raise ValueError(f"{self._path}: {hint}")
                     bar.initial += len(order[begin : begin + size])
                 else:
-                    made = {"asked": asked, "answers": self._ask(kind, chunk)}
+                    entry = {"asked": asked, "answers": self._ask(kind, chunk)}
                     with self._path.open("a", encoding="utf-8") as out:
-                        out.write(json.dumps(made, ensure_ascii=False) + "\n")
+                        out.write(json.dumps(entry, ensure_ascii=False) + "\n")
                         out.flush()
                         os.fsync(out.fileno())
                 bar.update(len(order[begin : begin + size]))
-                for number, answer in zip(numbers, made["answers"], strict=True):
+                for number, answer in zip(numbers, entry["answers"], strict=True):
                     answers[number] = answer
         return answers
 
     def _ask(self, kind: str, requests: list[Instance]) -> list[Any]:
         model = self._open_model()
         if kind == "generate_until":
-            requests = [_shortened(model, request) for request in requests]
+            requests = [_limit_generation(model, request) for request in requests]
         return getattr(model, kind)(requests, disable_tqdm=True)
 
 
-def _shortened(model: LM, request: Instance) -> Instance:
-    """Half of the model's positions are left to the prompt, whatever length the task asks for."""
+def _limit_generation(model: LM, request: Instance) -> Instance:
+    """Reserves half of the model's positions for the prompt, regardless of the task's max_gen_toks."""
     prompt, options = request.args
-    most = max(1, model.max_length // 2)
+    limit = max(1, model.max_length // 2)
     asked = options.get("max_gen_toks", model.max_gen_toks)
-    return replace(request, arguments=(prompt, options | {"max_gen_toks": min(asked, most)}))
+    return replace(request, arguments=(prompt, options | {"max_gen_toks": min(asked, limit)}))

@@ -1,4 +1,4 @@
-"""What the benchmarks are called, what their rows hold, and which number of lm_eval's is theirs."""
+"""Names, row formats and lm_eval metrics of the benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MATH_SUBJECTS = {
     "prealgebra": "Prealgebra",
     "precalculus": "Precalculus",
 }
-"""lm_eval's names of the subjects -> those of the data set."""
+"""lm_eval's subject names -> those of the dataset."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Benchmark:
     rows: str
     """Kind of its rows: "choice", "answer", "text" or "program"."""
     folders: tuple[str, ...]
-    """Of lm_eval's tasks, where its definition is."""
+    """Folders of lm_eval tasks that contain its definition."""
     metric: str
-    """As lm_eval's results call it, with its filter."""
+    """Key in lm_eval's results, with its filter."""
     choices: tuple[int, int] = (0, 0)
-    """Fewest and most of a row."""
+    """Minimum and maximum number per row."""
     subject: str | None = None
     """The field with the subject or subtask."""
     shared_fewshot: bool = False
-    """Whether all subjects have the same few-shot rows, which then carry no subject."""
+    """Whether all subjects share the few-shot rows, which then have no subject field."""
 
     @property
     def has_fewshot(self) -> bool:
@@ -62,4 +62,4 @@ _ALL = (
     Benchmark("piqa", "PIQA", "choice", ("piqa",), "acc,none", (2, 2)),
 )
 BENCHMARKS = {benchmark.key: benchmark for benchmark in _ALL}
-"""In the order of the paper's columns; the paper writes PIPA for PIQA."""
+"""In the order of the paper's columns; the paper spells PIQA as PIPA."""

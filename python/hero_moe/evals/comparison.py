@@ -1,4 +1,4 @@
-"""Models on benchmarks: all is checked first, then evaluated one after the other, then written as tables."""
+"""Evaluates models on benchmarks: checks all inputs, evaluates each model, then writes the tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hero_moe.evals.table import Row, Table, compare, latex, markdown, values_cs
 
 
 def compare_models(options: Namespace) -> str:
-    """Evaluates what is not evaluated yet, and writes the tables into `options.out`.
+    """Runs the missing evaluations and writes the tables to `options.out`.
 
     Args:
         options: of `python -m hero_moe.evals`.
@@ -27,8 +27,8 @@ def compare_models(options: Namespace) -> str:
         The table, as Markdown.
 
     Raises:
-        ValueError: for whatever of the options, the data, the models and earlier results does not fit, before
-            a model is loaded or a file written.
+        ValueError: for invalid options, data, models or earlier results, before a model is loaded or a file
+            is written.
     """
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit: found {options.limit}, expected at least 1")
@@ -67,7 +67,7 @@ def compare_models(options: Namespace) -> str:
     found: dict[str, dict[str, results.Result]] = {}
     for model in asked:
         (out / model.name).mkdir(parents=True, exist_ok=True)
-        open_once = lru_cache(maxsize=1)(model.open)  # when the first answer is missing
+        open_once = lru_cache(maxsize=1)(model.open)  # on the first missing answer
         found[model.name] = {
             benchmark.key: results.evaluate(
                 suite,
@@ -111,20 +111,20 @@ def _shots(words: list[str], suite: Suite, chosen: list[Benchmark]) -> dict[str,
         if key not in shots or not count.isdecimal():
             raise ValueError(f"--shots: found {word}, expected KEY=N, a benchmark of --tasks and a number")
         if int(count) and not BENCHMARKS[key].has_fewshot:
-            raise ValueError(f"--shots: found {word}, expected 0: {key} has no file of examples")
+            raise ValueError(f"--shots: found {word}, expected 0: {key} has no few-shot file")
         shots[key] = int(count)
     return shots
 
 
 def _legend(table: Table, limit: int | None) -> str:
-    lines = ["Percent; below each score its standard error."]
+    lines = ["Scores in percent, with the standard error below each."]
     if table.differences:
-        lines.append("Differences are paired by item; * beyond one of their standard errors, ** beyond two.")
-        lines.append("These errors leave out how models of other seeds differ.")
+        lines.append("Differences are paired by item; * more than one standard error, ** more than two.")
+        lines.append("The errors do not include the variation between training seeds.")
     if len(table.counts) < len(BENCHMARKS):
         lines.append(f"Average of {len(table.counts)} of the {len(BENCHMARKS)} benchmarks.")
     if limit is not None:
-        lines.append(f"At most {limit} items of each.")
+        lines.append(f"At most {limit} items per benchmark.")
     return " ".join(lines)
 
 

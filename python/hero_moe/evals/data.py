@@ -1,4 +1,4 @@
-"""The files of the benchmarks: KEY.jsonl and KEY_fewshot.jsonl in one folder, read and checked as a whole."""
+"""Reads and checks the benchmark files KEY.jsonl and KEY_fewshot.jsonl in one folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hero_moe.evals.benchmarks import Benchmark
 
 Row = dict[str, Any]
 
-_TEXTS = {
+_TEXT_FIELDS = {
     "choice": ("query",),
     "answer": ("query", "answer"),
     "text": ("text",),
@@ -37,15 +37,15 @@ def read(folder: str | Path, benchmark: Benchmark) -> Data:
     """Reads the files of a benchmark.
 
     Raises:
-        ValueError: for a file that is missing, and for the first row that is not as docs/benchmarks.md says,
-            naming the file, the line and the field, what was found and what was expected.
+        ValueError: for a missing file, and for the first row that does not follow docs/benchmarks.md, with
+            the file, line, field, value found and value expected.
     """
     paths = [Path(folder) / f"{benchmark.key}.jsonl"]
     if benchmark.has_fewshot:
         paths.append(Path(folder) / f"{benchmark.key}_fewshot.jsonl")
     for path in paths:
         if not path.is_file():
-            raise ValueError(f"{path}: found no such file, expected the rows of {benchmark.title}")
+            raise ValueError(f"{path}: no such file, expected the rows of {benchmark.title}")
     return _read(benchmark, *((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths))
 
 
@@ -65,7 +65,7 @@ def _rows(path: Path, content: bytes, benchmark: Benchmark, fewshot: bool) -> It
     if lines[-1] == b"":
         lines.pop()
     if not lines:
-        raise ValueError(f"{path}: found an empty file, expected a row a line")
+        raise ValueError(f"{path}: found an empty file, expected one row per line")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line.decode("utf-8"))
@@ -78,7 +78,7 @@ def _rows(path: Path, content: bytes, benchmark: Benchmark, fewshot: bool) -> It
 
 
 def _check(row: Row, benchmark: Benchmark, fewshot: bool) -> None:
-    names = list(_TEXTS[benchmark.rows])
+    names = list(_TEXT_FIELDS[benchmark.rows])
     if fewshot and benchmark.rows == "answer":
         names.append("solution")
     if benchmark.subject and not (fewshot and benchmark.shared_fewshot):
@@ -90,9 +90,9 @@ def _check(row: Row, benchmark: Benchmark, fewshot: bool) -> None:
     if benchmark.rows != "choice":
         return
     choices, gold = row.get("choices"), row.get("gold")
-    least, most = benchmark.choices
-    wanted = f"{least}" if least == most else f"{least} to {most}"
-    if not isinstance(choices, list) or not least <= len(choices) <= most:
+    low, high = benchmark.choices
+    wanted = f"{low}" if low == high else f"{low} to {high}"
+    if not isinstance(choices, list) or not low <= len(choices) <= high:
         raise ValueError(f"choices: found {_short(choices)}, expected a list of {wanted} texts")
     for position, choice in enumerate(choices):
         _text(f"choices[{position}]", choice)
@@ -100,11 +100,11 @@ def _check(row: Row, benchmark: Benchmark, fewshot: bool) -> None:
         raise ValueError(f"gold: found {_short(gold)}, expected a number from 0 to {len(choices) - 1}")
 
 
-def _text(name: str, value: Any, there: bool = True) -> None:
-    if not there:
+def _text(name: str, value: Any, present: bool = True) -> None:
+    if not present:
         raise ValueError(f"{name}: found nothing, expected a text")
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}: found {_short(value)}, expected a text that is not empty")
+        raise ValueError(f"{name}: found {_short(value)}, expected a non-empty text")
 
 
 def _short(value: Any) -> str:
@@ -115,7 +115,7 @@ def _short(value: Any) -> str:
 def check_subjects(
     folder: str | Path, benchmark: Benchmark, data: Data, known: list[str], shots: int
 ) -> None:
-    """That every subject of lm_eval's has rows, none is unknown, and all have enough few-shot rows."""
+    """Checks that every lm_eval subject has rows, none is unknown, and all have enough few-shot rows."""
     if benchmark.subject is None:
         counts = {benchmark.key: len(data.fewshot)}
     else:
@@ -140,12 +140,12 @@ def _check_names(path: Path, field: str, rows: list[Row], known: list[str]) -> N
     missing = sorted(set(known) - {row[field] for row in rows})
     if missing:
         found = f"found rows of {len(known) - len(missing)} of {len(known)}"
-        raise ValueError(f"{path}: {field}: {found}, expected all; the first without: {missing[0]}")
+        raise ValueError(f"{path}: {field}: {found}, expected all; first missing: {missing[0]}")
 
 
 def subset(rows: list[Row], limit: int | None) -> list[Row]:
-    """`limit` rows, evenly spaced: of n the rows floor((i + 1/2) n / limit), so of every subject of a sorted
-    file in proportion. All where there are not more."""
+    """`limit` evenly spaced rows: rows floor((i + 1/2) n / limit) of n, so subjects of a sorted file are
+    represented proportionally. All rows if there are no more than `limit`."""
     if limit is None or limit >= len(rows):
         return rows
     return [rows[(2 * i + 1) * len(rows) // (2 * limit)] for i in range(limit)]

@@ -2,8 +2,8 @@
 
     lm_eval --model hero --model_args path=DIR --tasks arc_easy --batch_size auto
 
-In a checkout that is not installed, `python -m hero_moe.evals.harness` stands for `lm_eval`. Requests are tokenized
-and truncated, and texts cut, as lm_eval's `HFLM` does it: scores agree but for rounding.
+In a checkout that is not installed, `python -m hero_moe.evals.harness` replaces `lm_eval`. Requests are
+tokenized and truncated, and texts cut, as in lm_eval's `HFLM`: scores agree up to rounding.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from hero_moe.text_tokenizer import open_tokenizer
 register()
 
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
-"""Context and continuation, their ids."""
+"""Context and continuation, and the ids of each."""
 
 _log = logging.getLogger(__name__)
-_BATCH_TOKENS = 4096  # of batches without a given size: enough rows for every expert, some MiB of activations
-_TEXTS, _TEXT_TOKENS = 32, 32768  # of texts made together: most of them, most positions of theirs
+_BATCH_TOKENS = 4096  # of automatic batches: enough rows for every expert, some MiB of activations
+_MAX_SEQUENCES, _MAX_POSITIONS = 32, 32768  # of concurrently generated sequences
 _GENERATION = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k", "num_beams")
 
 
 class HeroLM(TemplateLM):
-    """A model folder, checkpoint or run folder as a model of lm_eval. ValueError for arguments of no use."""
+    """A model folder, checkpoint or run folder as an lm_eval model. ValueError for invalid arguments."""
 
     def __init__(
         self,
@@ -65,18 +65,17 @@ class HeroLM(TemplateLM):
 
         Args:
             path: what `hero_moe.load` opens.
-            tokenizer: a folder or a SentencePiece file with it, where `path` has none or another.
+            tokenizer: a folder or a SentencePiece file, if `path` has no tokenizer or a different one.
             dtype: as `hero_moe.load`; None or "auto": the folder's own.
-            batch_size: most sequences scored at a time; None or "auto": as many as have 4096 tokens
-                together; of texts in the making 32 that have 32768 positions.
-            max_batch_size: most sequences of an "auto" batch.
-            max_length: most tokens the model sees; None: its positions.
-            add_bos_token: whether texts get the tokenizer's begin token; None: as the tokenizer is set up.
-            prefix_token_id: what stands before the first token of a text without context; None: the begin
-                token, else the end token.
-            device: as `hero_moe.load`; but "cuda:0", which lm_eval asks for by itself, means "auto" here.
-            trust_remote_code: without effect; it comes from lm_eval's own options. The engine runs no code of
-                model folders.
+            batch_size: maximum number of sequences scored at a time; None or "auto": up to 4096 tokens per
+                batch; for generation up to 32 sequences with 32768 positions in total.
+            max_batch_size: maximum number of sequences of an "auto" batch.
+            max_length: maximum number of tokens of a sequence; None: the model's positions.
+            add_bos_token: whether texts get the tokenizer's BOS token; None: as the tokenizer is configured.
+            prefix_token_id: token before the first token of a text without context; None: the BOS token, else
+                the EOS token.
+            device: as `hero_moe.load`; but "cuda:0", lm_eval's own default, means "auto" here.
+            trust_remote_code: ignored; lm_eval passes it. The engine runs no code from model folders.
         """
         super().__init__()
         if unknown:
@@ -89,19 +88,19 @@ class HeroLM(TemplateLM):
         self._batch_size = _batch_size(batch_size)
         self._max_batch_size = None
         if max_batch_size is not None:
-            self._max_batch_size = _whole("max_batch_size", max_batch_size)
+            self._max_batch_size = _check_integer("max_batch_size", max_batch_size)
         place = "auto" if device in (None, "cuda", "cuda:0") else device
         self._model = load(str(path), dtype=None if dtype == "auto" else dtype, device=place)
         vocabulary, positions = self._model.vocab_size, self._model.max_positions
         self.max_length = positions
         if max_length is not None:
-            self.max_length = _whole("max_length", max_length, 1, positions)
+            self.max_length = _check_integer("max_length", max_length, 1, positions)
         if add_bos_token not in (None, False, True):
             raise ValueError(f"add_bos_token: found {add_bos_token!r}, expected true or false")
         self.add_bos_token = add_bos_token
         self._prefix = prefix_token_id
         if prefix_token_id is not None:
-            self._prefix = _whole("prefix_token_id", prefix_token_id, 0, vocabulary - 1)
+            self._prefix = _check_integer("prefix_token_id", prefix_token_id, 0, vocabulary - 1)
 
         options = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
         source = self._model.folder if tokenizer is None else Path(str(tokenizer))
@@ -117,7 +116,7 @@ class HeroLM(TemplateLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> HeroLM:
-        """What stands in --model_args wins over the command line's other words and their defaults."""
+        """--model_args takes precedence over the other command-line options and their defaults."""
         given = {name: value for name, value in (additional_config or {}).items() if value is not None}
         return cls(**given | arg_dict)
 
@@ -129,7 +128,7 @@ class HeroLM(TemplateLM):
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm_eval writes into its results: the folder that was read, of a run its latest checkpoint."""
+        """Metadata for lm_eval's results: the folder that was read, for a run its latest checkpoint."""
         return {"model_folder": str(self._model.folder), "model_dtype": self._model.dtype}
 
     @property
@@ -140,7 +139,7 @@ class HeroLM(TemplateLM):
     def prefix_token_id(self) -> int:
         """The token before a text without context."""
         if self._prefix is None:
-            raise ValueError("prefix_token_id: found a tokenizer without begin and end token, expected an id")
+            raise ValueError("prefix_token_id: found a tokenizer without BOS and EOS token, expected an id")
         return self._prefix
 
     @property
@@ -153,7 +152,7 @@ class HeroLM(TemplateLM):
         return 256
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """The ids of a text; a begin token that it already spells is not put before it again."""
+        """The ids of a text; does not add a BOS token if the text already starts with one."""
         special = self.add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and has_bos_prefix(string, self._prefix_text):
             special = False
@@ -176,14 +175,14 @@ class HeroLM(TemplateLM):
         try:
             return self.tokenizer.apply_chat_template(chat_history, **options)
         except jinja2.exceptions.TemplateError:
-            _log.warning("The chat template failed; once more without the system message.")
+            _log.warning("The chat template failed; retrying without the system message.")
             others = [message for message in chat_history if message["role"] != "system"]
             return self.tokenizer.apply_chat_template(others, **options)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        # Requests that differ in their last token alone, as the answers to a question may, share a sequence.
+        # Requests that differ only in their last token, such as answers to a question, share a sequence.
         groups: dict[tuple[int, ...], list[int]] = {}
         cut = 0
         for number, (pair, context, continuation) in enumerate(requests):
@@ -194,7 +193,7 @@ class HeroLM(TemplateLM):
             cut += len(ids) > self.max_length + 1
             groups.setdefault(tuple(ids[-(self.max_length + 1) : -1]), []).append(number)
         if cut:
-            _log.warning("%d requests are cut to their last %d tokens.", cut, self.max_length)
+            _log.warning("%d requests are truncated to their last %d tokens.", cut, self.max_length)
 
         results = [(0.0, False)] * len(requests)
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests")
@@ -211,7 +210,7 @@ class HeroLM(TemplateLM):
         return results
 
     def _batches(self, sequences: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """In the given order; the first of a batch is its longest."""
+        """Batches in the given order; the first sequence of a batch is the longest."""
         begin = 0
         while begin < len(sequences):
             automatic = max(1, _BATCH_TOKENS // len(sequences[begin]))
@@ -222,7 +221,7 @@ class HeroLM(TemplateLM):
     def _score(
         self, batch: list[tuple[int, ...]], continuations: list[tuple[int, list[int]]]
     ) -> list[tuple[float, bool]]:
-        """Of continuations, each with the row of the sequence that its last token would come after."""
+        """Scores continuations, each given with the row of its sequence in the batch."""
         ids_BS = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True)
         rows: list[int] = []
         targets: list[int] = []
@@ -236,7 +235,7 @@ class HeroLM(TemplateLM):
         return [(part.sum().item(), bool(likeliest.all())) for part, likeliest in parts]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, in windows of `max_length` whose predicted tokens do not overlap."""
+        """Scores whole texts in windows of `max_length` whose predicted tokens do not overlap."""
         windows: list[Scored] = []
         owners: list[int] = []
         for number, (text,) in enumerate(request.args for request in requests):
@@ -258,58 +257,61 @@ class HeroLM(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Texts up to the first of their stop strings, many at a time; the longest context first."""
+        """Generates up to the first stop string, many sequences at a time; the longest context first."""
         prompts = [self.tok_encode(request.args[0]) for request in requests]
         order = sorted(range(len(requests)), key=lambda number: -len(prompts[number]))
-        waiting = [_Text(n, self._generation(prompts[n], requests[n].args[1])) for n in order]
-        cut = sum(len(text.options["ids"]) < len(prompts[text.number]) for text in waiting)
+        waiting = [_Sequence(n, self._generation(prompts[n], requests[n].args[1])) for n in order]
+        cut = sum(len(sequence.options["ids"]) < len(prompts[sequence.number]) for sequence in waiting)
         if cut:
-            _log.warning("%d contexts are cut to what leaves room for the text.", cut)
-        made = [""] * len(requests)
-        texts, room = self._model.texts(), 0
-        running: dict[int, _Text] = {}
+            _log.warning("%d contexts are truncated to leave room for the generated text.", cut)
+        results = [""] * len(requests)
+        generation, positions = self._model.texts(), 0
+        running: dict[int, _Sequence] = {}
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
         with bar:
             while waiting or running:
-                while waiting and self._fits(waiting[0], len(running), room):
-                    text = waiting.pop(0)
-                    running[texts.add(**text.options)] = text
-                    room += text.positions
-                for number, id in texts.step():
-                    text = running[number]
+                while waiting and self._fits(waiting[0], len(running), positions):
+                    sequence = waiting.pop(0)
+                    running[generation.add(**sequence.options)] = sequence
+                    positions += sequence.positions
+                for number, id in generation.step():
+                    sequence = running[number]
                     if id is not None:
-                        text.ids.append(id)
-                        if not self._stops(text):
+                        sequence.ids.append(id)
+                        if not self._stops(sequence):
                             continue
-                        texts.drop(number)
+                        generation.drop(number)
                     del running[number]
-                    room -= text.positions
-                    context, options = requests[text.number].args
-                    whole = self.tok_decode(text.ids)
-                    made[text.number] = postprocess_generated_text(whole, text.until, think_end_token=None)
-                    self.cache_hook.add_partial("generate_until", (context, options), made[text.number])
+                    positions -= sequence.positions
+                    n = sequence.number
+                    context, options = requests[n].args
+                    text = self.tok_decode(sequence.ids)
+                    results[n] = postprocess_generated_text(text, sequence.until, think_end_token=None)
+                    self.cache_hook.add_partial("generate_until", (context, options), results[n])
                     bar.update()
-        return made
+        return results
 
-    def _fits(self, text: _Text, running: int, room: int) -> bool:
-        """Whether it may join so many others that take up so many positions."""
+    def _fits(self, sequence: _Sequence, running: int, positions: int) -> bool:
+        """Whether a sequence fits next to `running` others that use `positions` positions in total."""
         if running == 0:
             return True
-        most = self._batch_size or min(_TEXTS, self._max_batch_size or _TEXTS)
-        return running < most and (self._batch_size is not None or room + text.positions <= _TEXT_TOKENS)
+        limit = self._batch_size or min(_MAX_SEQUENCES, self._max_batch_size or _MAX_SEQUENCES)
+        if self._batch_size is None and positions + sequence.positions > _MAX_POSITIONS:
+            return False
+        return running < limit
 
-    def _stops(self, text: _Text) -> bool:
-        """Whether a stop string has come. The last ids alone tell that none has."""
-        if not text.stops:
+    def _stops(self, sequence: _Sequence) -> bool:
+        """Whether the text contains a stop string. Checks the last ids first, which is cheaper."""
+        if not sequence.stops:
             return False
-        tail = self.tok_decode(text.ids[-text.window :], skip_special_tokens=False)
-        if not any(stop in tail for stop in text.stops):
+        tail = self.tok_decode(sequence.ids[-sequence.window :], skip_special_tokens=False)
+        if not any(stop in tail for stop in sequence.stops):
             return False
-        whole = self.tok_decode(text.ids, skip_special_tokens=False)
-        return any(stop in whole for stop in text.stops)
+        text = self.tok_decode(sequence.ids, skip_special_tokens=False)
+        return any(stop in text for stop in sequence.stops)
 
     def _generation(self, prompt: list[int], options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """What `Texts.add` takes, and the stop strings."""
+        """Arguments of `Texts.add`, and the stop strings."""
         chosen = dict(normalize_gen_kwargs(options, self.max_gen_toks))
         unknown = [name for name in chosen if name not in _GENERATION]
         if unknown or chosen.get("num_beams", 1) != 1:
@@ -319,34 +321,34 @@ class HeroLM(TemplateLM):
         eos = None if eot is None else self.tok_decode(eot, skip_special_tokens=False)
         count = chosen["max_gen_toks"]
         if not 1 <= count < self.max_length:
-            most = self.max_length - 1
-            raise ValueError(f"max_gen_toks: found {count}, expected 1 to max_length - 1 = {most}")
+            limit = self.max_length - 1
+            raise ValueError(f"max_gen_toks: found {count}, expected 1 to max_length - 1 = {limit}")
         return {
             "ids": (prompt or [self.prefix_token_id])[-(self.max_length - count) :],
             "max_tokens": count,
             "temperature": chosen.get("temperature", 1.0) if chosen["do_sample"] else 0.0,
             "top_k": chosen.get("top_k") or 0,
             "top_p": chosen.get("top_p", 1.0),
-            "seed": int(torch.randint(1 << 62, ())),  # lm_eval seeds torch; a request again: another text
+            "seed": int(torch.randint(1 << 62, ())),  # lm_eval seeds torch; repeated requests differ
             "eos": [*self._model.eos_ids, *([] if eot is None else [eot])],
         }, handle_stop_sequences(chosen["until"], eos=eos)
 
 
-class _Text:
-    """A text in the making, of the request `number`."""
+class _Sequence:
+    """An active sequence, of request `number`."""
 
     def __init__(self, number: int, generation: tuple[dict[str, Any], list[str]]) -> None:
         self.number, (self.options, self.until) = number, generation
         self.stops = [stop for stop in self.until if stop]
         self.positions: int = len(self.options["ids"]) + self.options["max_tokens"]
         self.ids: list[int] = []
-        # An id stands for at least a byte. Tokenizers treat the first piece of a text in their own way.
+        # An id decodes to at least one byte; tokenizers may decode the first piece of a text differently.
         self.window = 4 + max((len(stop.encode()) for stop in self.stops), default=0)
 
 
-def _whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    bounds = f"at least {least}" if most is None else f"{least} to {most}"
-    if not isinstance(value, int) or value < least or (most is not None and value > most):
+def _check_integer(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+    bounds = f"at least {low}" if high is None else f"{low} to {high}"
+    if not isinstance(value, int) or value < low or (high is not None and value > high):
         raise ValueError(f"{name}: found {value!r}, expected an integer, {bounds}")
     return value
 

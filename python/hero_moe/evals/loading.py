@@ -1,4 +1,4 @@
-"""lm_eval's tasks for one benchmark: its own definitions, with what suite/paper13.yaml puts over them."""
+"""lm_eval's tasks for one benchmark: its own definitions with the overrides of suite/paper13.yaml."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from hero_moe.evals.tasks import LocalTask, subject_name
 
 
 class Suite:
-    """The benchmarks over the files in `folder`; `limit` rows of each, all for None."""
+    """The benchmarks over the files in `folder`; `limit` rows of each, None for all."""
 
     def __init__(self, folder: str | Path, limit: int | None = None) -> None:
         self.folder, self.limit = Path(folder), limit
         tasks = Path(lm_eval.__file__).parent / "tasks"
         own = sorted({tasks / name for benchmark in BENCHMARKS.values() for name in benchmark.folders})
-        logging.getLogger("lm_eval.tasks._index").setLevel(logging.ERROR)  # a tag that two folders share
+        logging.getLogger("lm_eval.tasks._index").setLevel(logging.ERROR)  # a duplicate tag is harmless
         self._index = TaskManager(include_path=[*own, SUITE], include_defaults=False).task_index
         children = load_yaml(SUITE / "paper13.yaml")["task"]
-        self._over: dict[str, dict[str, Any]] = {child["dataset_path"]: child for child in children}
+        self._overrides: dict[str, dict[str, Any]] = {child["dataset_path"]: child for child in children}
 
     def shots(self, benchmark: Benchmark) -> int:
-        """How many examples a prompt has, where nobody says otherwise."""
-        return self._over[benchmark.key]["num_fewshot"]
+        """Default number of few-shot examples."""
+        return self._overrides[benchmark.key]["num_fewshot"]
 
     def subjects(self, benchmark: Benchmark) -> list[str]:
-        """Those that lm_eval has, as the rows call them; none for a benchmark without subjects."""
+        """lm_eval's subjects, named as in the rows; none for a benchmark without subjects."""
         return list(self._leaves(benchmark)) if benchmark.subject else []
 
     def name(self, benchmark: Benchmark) -> str:
-        """What lm_eval's results call it: a task or a group."""
-        over = self._over[benchmark.key]
-        return over.get("group") or over["task"]
+        """The task or group in lm_eval's results."""
+        overrides = self._overrides[benchmark.key]
+        return overrides.get("group") or overrides["task"]
 
     def load(self, benchmark: Benchmark, shots: int) -> dict[str, dict[str, Any]]:
         """Tasks and groups for `lm_eval.evaluate`: a task for each subject that has rows."""
-        over = {k: v for k, v in self._over[benchmark.key].items() if k not in ("task", "group")}
+        overrides = {k: v for k, v in self._overrides[benchmark.key].items() if k not in ("task", "group")}
         leaves = self._leaves(benchmark)
         if benchmark.subject:
             chosen = subset(read(self.folder, benchmark).rows, self.limit)
-            there = {row[benchmark.subject] for row in chosen}
-            leaves = {subject: name for subject, name in leaves.items() if subject in there}
-        tasks = {name: self._task(name, over | {"num_fewshot": shots}) for name in leaves.values()}
+            present = {row[benchmark.subject] for row in chosen}
+            leaves = {subject: name for subject, name in leaves.items() if subject in present}
+        tasks = {name: self._task(name, overrides | {"num_fewshot": shots}) for name in leaves.values()}
         if not benchmark.subject:
             return {"tasks": tasks, "groups": {}}
         name = self.name(benchmark)
@@ -61,10 +61,10 @@ class Suite:
             group.add(task)
         return {"tasks": tasks, "groups": {name: group}}
 
-    def _task(self, name: str, over: dict[str, Any]) -> LocalTask:
+    def _task(self, name: str, overrides: dict[str, Any]) -> LocalTask:
         definition = load_yaml(self._index[name].yaml_path)
         metadata = definition.get("metadata", {}) | {"data_dir": str(self.folder), "limit": self.limit}
-        config = definition | over | {"metadata": metadata}
+        config = definition | overrides | {"metadata": metadata}
         return LocalTask({key: value for key, value in config.items() if key not in ("tag", "group")})
 
     def _leaves(self, benchmark: Benchmark) -> dict[str, str]:
@@ -85,7 +85,7 @@ class Suite:
 
 
 def definitions() -> str:
-    """What the prompts depend on beside the data: lm_eval's version, and the files of this package."""
+    """Hash of what prompts depend on besides the data: lm_eval's version and the files of this package."""
     digest = hashlib.sha256(version("lm_eval").encode())
     for path in (*sorted(SUITE.glob("*.yaml")), SUITE.parent / "tasks.py"):
         digest.update(path.read_bytes())

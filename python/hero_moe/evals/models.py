@@ -1,4 +1,4 @@
-"""The models that a comparison is about: what they are called, which files they are, how they are opened."""
+"""The models of a comparison: their names, files, and how to load them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Model:
 
     name: str
     folder: Path
-    """With config.json and the weights."""
+    """Contains config.json and the weights."""
     backend: str = "hero"
     """Our own engine, or "hf": transformers."""
     dtype: str | None = None
@@ -30,8 +30,8 @@ class Model:
     batch_size: str | None = None
 
     def identity(self) -> str:
-        """A hash that changes with the model: of a checkpoint's manifest, which holds the hash of every file;
-        else of config.json and the names, sizes and times of weights and tokenizer."""
+        """A hash of the model: of a checkpoint's manifest, which contains the hash of every file; else of
+        config.json and the names, sizes and times of the weight and tokenizer files."""
         digest = hashlib.sha256()
         manifest = self.folder / "manifest.json"
         if manifest.is_file():
@@ -45,7 +45,7 @@ class Model:
         return digest.hexdigest()
 
     def open(self) -> LM:
-        """Loads it, as lm_eval's model `hero` or `hf`. `hf` runs the code that the folder brings with it."""
+        """Loads it as lm_eval's model `hero` or `hf`. `hf` runs the code in the model folder."""
         device: dict[str, Any] = {} if self.device is None else {"device": self.device}
         if self.backend == "hero":
             from hero_moe.evals.harness import HeroLM
@@ -61,11 +61,11 @@ class Model:
 
 
 def parse(words: list[str], **options: Any) -> list[Model]:
-    """Models from "PATH" or "NAME=PATH"; without a name a folder is called as its path ends.
+    """Models from "PATH" or "NAME=PATH"; the default name is the last path component.
 
     Raises:
-        ValueError: for a path that is no model folder, checkpoint or run folder, for names that are no file
-            names, and for two that are equal.
+        ValueError: for a path that is not a model folder, checkpoint or run folder, for invalid names and for
+            duplicate names.
     """
     models: list[Model] = []
     for word in words:

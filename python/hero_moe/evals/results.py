@@ -1,4 +1,4 @@
-"""One model on one benchmark: evaluated by lm_eval, kept in a file with every item's score."""
+"""Evaluates one model on one benchmark with lm_eval and saves every item's score."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hero_moe.evals.loading import Suite
 
 @dataclass(frozen=True)
 class Result:
-    """What came out. Items are in the order of the tasks and their documents, the same for every model."""
+    """Metrics and items. Items are in task and document order, the same for every model."""
 
     metrics: dict[str, float]
-    """All of lm_eval's for this benchmark, over all subjects, each 0 to 1."""
+    """All lm_eval metrics of this benchmark over all subjects, each from 0 to 1."""
     items: list[dict[str, Any]]
-    """Of each: `task`, `doc`, `score`, `target`, `response` (log-probabilities of the choices, or a text)."""
+    """Each has `task`, `doc`, `score`, `target`, `response` (log-probabilities of the choices, or a text)."""
 
     @property
     def scores(self) -> list[float]:
@@ -39,14 +39,14 @@ def evaluate(
     path: Path,
     header: dict[str, Any],
 ) -> Result:
-    """The result of a benchmark, from the file `path` if it is finished there, else by asking the model.
+    """The result of a benchmark: read from the file `path` if it is complete, else computed.
 
     Args:
-        header: what the result depends on; the file's first line.
+        header: the settings that the result depends on; the file's first line.
     """
-    kept = read(path)
-    if kept:
-        return kept
+    saved = read(path)
+    if saved:
+        return saved
     answers = path.with_suffix(".answers.jsonl")
     label = f"{path.parent.name} {benchmark.title}"
     model = RecordedLM(open_model, answers, header, label)
@@ -55,7 +55,7 @@ def evaluate(
     name, (metric, wanted) = suite.name(benchmark), benchmark.metric.split(",")
     numbers = {k: float(v) for k, v in found["results"][name].items() if "," in k and "_stderr" not in k}
     items = [
-        {"task": task, "doc": sample["doc_id"], "score": float(sample[metric]), **_written(sample)}
+        {"task": task, "doc": sample["doc_id"], "score": float(sample[metric]), **_response(sample)}
         for task, samples in found["samples"].items()
         for sample in samples
         if sample["filter"] == wanted
@@ -71,8 +71,8 @@ def evaluate(
     return Result(numbers, items)
 
 
-def _written(sample: dict[str, Any]) -> dict[str, Any]:
-    """The response as the model gave it; of a choice or a word the log-probabilities."""
+def _response(sample: dict[str, Any]) -> dict[str, Any]:
+    """The model's response; log-probabilities for a choice or a word."""
     responses = [response[0] for response in sample["resps"]]
     if isinstance(responses[0], str):
         return {"target": sample["target"], "response": responses[0], "read": sample["filtered_resps"][0]}
@@ -80,7 +80,7 @@ def _written(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> Result | None:
-    """A finished result; None where there is none."""
+    """A finished result; None if there is none."""
     if not path.is_file():
         return None
     with path.open(encoding="utf-8") as lines:
@@ -89,20 +89,20 @@ def read(path: Path) -> Result | None:
 
 
 def check_header(path: Path, header: dict[str, Any]) -> None:
-    """That the files of a result, finished or not, were made as asked for now. ValueError otherwise."""
+    """Raises ValueError if the files of a result, finished or not, have different settings."""
     for file in (path, path.with_suffix(".answers.jsonl")):
         if not file.is_file():
             continue
         with file.open("rb") as lines:
             first = lines.readline()
         if not first.endswith(b"\n"):
-            continue  # stopped before its first line was written
+            continue  # interrupted before the first line was written
         found = json.loads(first)
         for name, value in header.items():
             if found.get(name) != value:
                 was, now = _short(found.get(name)), _short(value)
-                hint = "expected the same; another --out keeps both, --restart starts again"
-                raise ValueError(f"{file}: {name}: found results of {was}, asked for {now}; {hint}")
+                hint = "choose another --out to keep both; --restart starts over"
+                raise ValueError(f"{file}: {name}: found results of {was}, expected {now}; {hint}")
 
 
 def _short(value: Any) -> str:

@@ -15,31 +15,31 @@ MEAN = "average"
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and its standard error, in percent; no error for less than two items."""
+    """A mean and its standard error, in percent; no error for fewer than two items."""
 
     mean: float
     error: float | None
 
     @property
     def mark(self) -> str:
-        """Of a difference: * beyond one standard error, ** beyond two."""
+        """For a difference: * more than one standard error, ** more than two."""
         if self.error is None:
             return ""
         return "*" * ((abs(self.mean) > self.error) + (abs(self.mean) > 2 * self.error))
 
 
 Row = dict[str, Value]
-"""Benchmarks, and their average as MEAN."""
+"""Values by benchmark, and their average as MEAN."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Models and, of each but the first, what it has more than the first."""
+    """Scores of the models, and the difference of each other model to the first."""
 
     models: dict[str, Row]
     differences: dict[str, Row]
     counts: dict[str, int]
-    """Items of each benchmark."""
+    """Number of items of each benchmark."""
 
     @property
     def keys(self) -> list[str]:
@@ -56,7 +56,7 @@ def mean_of(items: Sequence[float]) -> Value:
 
 
 def average(values: Sequence[Value]) -> Value:
-    """Of k benchmarks, their items independent: the error is sqrt(sum e^2) / k."""
+    """Average over k benchmarks with independent items: the error is sqrt(sum e^2) / k."""
     mean, errors = sum(value.mean for value in values) / len(values), [value.error for value in values]
     known = [error for error in errors if error is not None]
     complete = len(known) == len(errors)
@@ -92,7 +92,7 @@ def _title(table: Table, key: str) -> str:
 
 
 def _lines(table: Table, number: str, error: str, dash: str) -> list[tuple[str, list[str], bool]]:
-    """Name, cells, whether it is a difference; each line of scores is followed by its errors."""
+    """Name, cells, whether it is a difference; a line of errors follows each line of scores."""
     first = next(iter(table.models))
     lines = []
     rows = [(name, row, False) for name, row in table.models.items()]
@@ -107,7 +107,7 @@ def _lines(table: Table, number: str, error: str, dash: str) -> list[tuple[str, 
 
 
 def markdown(table: Table) -> str:
-    """For a terminal too: columns of one width."""
+    """A Markdown table with aligned columns, also readable in a terminal."""
     head = ["Model", *(_title(table, key) for key in table.keys)]
     cells = [head, *([name, *texts] for name, texts, _ in _lines(table, "{}{}", "{}", "−"))]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
@@ -120,7 +120,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """As the paper sets it (booktabs); the best of each column is bold."""
+    """In the paper's layout (booktabs); the best value of each column is bold."""
     best = {key: max(row[key].mean for row in table.models.values()) for key in table.keys}
     titles = " & ".join(rf"\textbf{{{_title(table, key)}}}" for key in table.keys)
     columns = f"l|{'c' * len(table.counts)}|c"
@@ -141,7 +141,7 @@ def latex(table: Table) -> str:
 
 
 def values_csv(table: Table, metrics: Mapping[str, str], shots: Mapping[str, int]) -> str:
-    """One line a number: with its metric, shots, items, error, and the difference to the first model."""
+    """One line per score: metric, shots, items, error, and the difference to the first model."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = "model benchmark metric shots items score error difference difference_error mark"

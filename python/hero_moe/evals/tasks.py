@@ -1,4 +1,4 @@
-"""lm_eval's tasks over local files: rows become documents as the task's own data set has them."""
+"""lm_eval's tasks over local files: converts rows to documents in the format of the original dataset."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hero_moe.evals.data import Row, read, subset
 from hero_moe.evals.sandbox import check_sandbox
 
 DATA_VARIABLE = "HERO_MOE_BENCH_DATA"
-# lm_eval compiles a template whenever it fills one in, which takes longer than all the rest of a prompt.
+# lm_eval recompiles a template for every prompt, which takes longer than the rest of the prompt.
 _templates = lm_eval.utils.env
 _templates.from_string = lru_cache(maxsize=1024)(_templates.from_string)  # type: ignore[method-assign]
 _NO_ANSWER = get_unnormalized_answer("")
-_THINK = "Let's think step by step."  # of BBH: what the prompt already says
+_THINK = "Let's think step by step."  # of BBH: already in the prompt
 
 
 class Documents(list[Row]):
-    """What a task needs of a `datasets.Dataset`, which is slow to make of a few rows."""
+    """The part of the `datasets.Dataset` interface that tasks use; much faster to create."""
 
     @property
     def features(self) -> Row:
@@ -35,11 +35,11 @@ class Documents(list[Row]):
 
 
 class LocalTask(ConfigurableTask):
-    """A task whose `dataset_path` is a benchmark's key; `dataset_name` is its subject, where it has subjects.
+    """A task whose `dataset_path` is a benchmark's key; `dataset_name` is its subject, if any.
 
-    The folder is `data_dir` of lm_eval's --metadata, or the environment variable HERO_MOE_BENCH_DATA;
-    `limit` of the metadata takes so many rows of the whole file, see `subset`. ValueError where there is no
-    folder, a file is not as it should be, or programs could not be run.
+    The folder is `data_dir` of lm_eval's --metadata, or the environment variable HERO_MOE_BENCH_DATA; `limit`
+    of the metadata selects rows of the whole file, see `subset`. ValueError for a missing folder, an invalid
+    file, or if programs cannot be run.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class LocalTask(ConfigurableTask):
         folder = metadata.get("data_dir") or os.environ.get(DATA_VARIABLE)
         if not folder:
             expected = f"""--metadata '{{"data_dir": "DIR"}}' or the environment variable {DATA_VARIABLE}"""
-            raise ValueError(f"{self.config.task}: found no folder of data, expected {expected}")
+            raise ValueError(f"{self.config.task}: found no data folder, expected {expected}")
         if benchmark.rows == "program":
             check_sandbox()
         data = read(folder, benchmark)
@@ -62,8 +62,8 @@ class LocalTask(ConfigurableTask):
             if not benchmark.shared_fewshot:
                 fewshot = [row for row in fewshot if row[benchmark.subject] == name]
             if not rows:
-                found = f"found no row whose {benchmark.subject} is {name}"
-                raise ValueError(f"{folder}/{benchmark.key}.jsonl: {found}, expected some")
+                found = f"found no row with {benchmark.subject} {name}"
+                raise ValueError(f"{folder}/{benchmark.key}.jsonl: {found}, expected at least one")
         document = _DOCUMENTS[benchmark.key]
         self.dataset = {
             "test": Documents(document(row, False) for row in rows),
@@ -72,13 +72,13 @@ class LocalTask(ConfigurableTask):
 
 
 def subject_name(benchmark: Benchmark, dataset_name: str) -> str:
-    """A subject as the rows call it; `dataset_name` is lm_eval's name."""
+    """A subject's name in the rows; `dataset_name` is lm_eval's name."""
     return MATH_SUBJECTS[dataset_name] if benchmark.key == "math" else dataset_name
 
 
 def score_math(doc: Row, responses: list[str]) -> dict[str, float]:
-    """lm_eval's exact match of MATH, without its other metric. A response without an answer is wrong, which
-    lm_eval finds by comparing formulas, a third of a second each."""
+    """lm_eval's exact match for MATH, without its other metric. A response without an answer is wrong;
+    checking this first avoids lm_eval's formula comparison, 0.3 s each."""
     answer = get_unnormalized_answer(responses[0])
     equal = answer != _NO_ANSWER and is_equiv(normalize_final_answer(answer), doc["answer"])
     return {"exact_match": float(equal)}
@@ -142,7 +142,7 @@ def _piqa(row: Row, shown: bool) -> Row:
     return {"goal": row["query"], "sol1": row["choices"][0], "sol2": row["choices"][1], "label": row["gold"]}
 
 
-# A row, and whether it is an example with its answer.
+# (row, whether it is a few-shot example with its answer) -> document.
 _DOCUMENTS: dict[str, Callable[[Row, bool], Row]] = {
     "gsm8k": _gsm8k,
     "mathqa": _mathqa,

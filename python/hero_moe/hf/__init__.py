@@ -1,4 +1,4 @@
-"""Modelling code that HERO model folders carry, so that transformers opens them (`trust_remote_code=True`).
+"""Modeling code for HERO model folders, so that transformers can load them (`trust_remote_code=True`).
 
-`hero_router.py` and one `modeling_*.py` lie beside the weights in every such folder.
+Every such folder contains `hero_router.py` and one `modeling_*.py` next to the weights.
 """

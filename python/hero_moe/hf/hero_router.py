@@ -1,4 +1,4 @@
-"""Routing history for transformers: which layers a router sees, and its logits (HERO-MoE, Z^(l) and rho).
+"""Routing history for transformers: the visible layers of a router and its logits (HERO-MoE, Z^(l), rho).
 
 Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers count from 1, dense layers do not.
 """
@@ -23,8 +23,8 @@ from transformers.utils.generic import maybe_autocast
 class RoutingHistory:
     """Probabilities [T, E] by MoE layer number, of one forward call.
 
-    A layer that gradient checkpointing replays writes the same values under its number again. This is no
-    mapping: hooks that move arguments between devices would copy it, and what a layer stores would be lost.
+    A layer recomputed by gradient checkpointing stores the same values again. Not a mapping: hooks that move
+    arguments between devices would copy it and lose stored values.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class HeroRouterSettings:
     def of(cls, config: Any, moe_layers: int) -> HeroRouterSettings | None:
         """The settings in a transformers configuration, None for a baseline.
 
-        Raises ValueError, naming the key, for unknown keys and for values that they may not have.
+        Raises ValueError, with the key, for unknown keys and invalid values.
         """
         given = getattr(config, "hero_router", None)
         if given is None:
@@ -60,35 +60,35 @@ class HeroRouterSettings:
         return settings
 
     def check(self, moe_layers: int) -> None:
-        """Raises ValueError, naming the key, for a value out of its range."""
+        """Raises ValueError, with the key, for an invalid value."""
 
-        def expect(good: bool, key: str, expected: str) -> None:
-            if not good:
+        def expect(valid: bool, key: str, expected: str) -> None:
+            if not valid:
                 raise ValueError(f"hero_router.{key}: found {getattr(self, key)!r}, expected {expected}")
 
-        def whole(value: Any) -> bool:
+        def is_integer(value: Any) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
 
         window, stages = self.window, self.stages
-        positive = whole(window) and window >= 1
-        expect(window is None or positive, "window", "null or a whole number of at least 1")
+        positive = is_integer(window) and window >= 1
+        expect(window is None or positive, "window", "null or an integer of at least 1")
         expect(isinstance(self.scale, bool), "scale", "true or false")
         expect(isinstance(self.detach, bool), "detach", "true or false")
-        expect(isinstance(self.eps, (int, float)) and self.eps >= 0, "eps", "a number that is not negative")
+        expect(isinstance(self.eps, (int, float)) and self.eps >= 0, "eps", "a non-negative number")
         expect(self.history in ("stage", "global"), "history", '"stage" or "global"')
-        listed = isinstance(stages, (list, tuple)) and all(map(whole, stages))
-        wanted = f"a whole number for each of the {moe_layers} MoE layers"
+        listed = isinstance(stages, (list, tuple)) and all(map(is_integer, stages))
+        wanted = f"an integer for each of the {moe_layers} MoE layers"
         expect(listed and len(stages) == moe_layers, "stages", wanted)
 
     def visible(self, layer: int) -> list[int]:
-        """S(l): the preceding MoE layers whose routing layer `layer` sees, oldest first."""
+        """S(l): the preceding MoE layers visible to layer `layer`, oldest first."""
         stage = self.stages[layer - 1]
         seen = [j for j in range(1, layer) if self.history == "global" or self.stages[j - 1] == stage]
         return seen if self.window is None else seen[-self.window :]
 
 
 class HistoryReader:
-    """One layer's view of the history. `settings` None: a baseline's router, which sees nothing."""
+    """One layer's view of the history. `settings` is None for a baseline router."""
 
     def __init__(self, settings: HeroRouterSettings | None, layer: int) -> None:
         self.settings = settings
@@ -102,8 +102,7 @@ class HistoryReader:
     def logits(self, x: Tensor, weight: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
         """Z = x W_O^T + (rho H) W_R^T and softmax(Z), both [T, E] in fp32 (fp64 for an fp64 model).
 
-        x [T, D]; weight [E, D + M*E]. Stores the probabilities, rounded to the type of x, as this layer's part
-        of the history.
+        x [T, D]; weight [E, D + M*E]. Stores the probabilities in the history, rounded to the type of x.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         d = x.shape[-1]
@@ -120,7 +119,7 @@ class HistoryReader:
             if not self.settings.detach and history.with_grad and not torch.is_grad_enabled():
                 raise ValueError("hero_router.detach: found false, expected true for reentrant checkpointing")
             rounded = probs.detach().to(x.dtype)
-            # Not detached: the rounded values with the gradient of the exact ones. Both differences are exact.
+            # Not detached: rounded values with the gradient of the exact ones. Both differences are exact.
             history.probs[self.layer] = (
                 rounded if self.settings.detach else probs + (rounded.to(wide) - probs.detach())
             )
@@ -135,13 +134,13 @@ class HistoryReader:
 
 
 def rms(rows: Tensor) -> Tensor:
-    """Root mean square over the last dimension, kept as 1."""
+    """Root mean square over the last dimension, kept with size 1."""
     return rows.square().mean(-1, keepdim=True).sqrt()
 
 
 def use_native_conversion(model_class: type, model_type: str) -> None:
-    """Experts of `model_class` are fused in loading and split in saving, as transformers does for its own
-    classes of `model_type`. For classes that come with a model folder, it does if their names are registered.
+    """Fuses the experts of `model_class` in loading and splits them in saving, as transformers does for its
+    own classes of `model_type`. Classes from a model folder must be registered by name.
     """
     mapping = get_checkpoint_conversion_mapping(model_type)
     register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)

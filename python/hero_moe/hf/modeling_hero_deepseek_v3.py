@@ -1,8 +1,8 @@
-"""DeepSeek-V3 whose routers read the routing history, with sigmoid or softmax scores: transformers' model and
-another router. Without `hero_router` in the configuration it is a baseline: for `"scoring_func": "softmax"`,
-which transformers' own class does not know.
+"""DeepSeek-V3 with routers that read the routing history, with sigmoid or softmax scores: transformers' model
+with a different router. Without `hero_router` in the configuration it is a baseline that also supports
+`"scoring_func": "softmax"`, unlike transformers' own class.
 
-The history belongs to one forward call: the model makes it, the layers pass it on as an argument.
+The history belongs to one forward call: the model creates it and passes it to the layers as an argument.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HeroDeepseekV3TopkRouter(DeepseekV3TopkRouter):
         return logits, weights * self.routed_scaling_factor, ids
 
     def best_groups(self, scores: Tensor) -> Tensor:
-        """Scores [T, E], -inf outside the `topk_group` groups whose two best scores add up to the most."""
+        """Scores [T, E], -inf outside the `topk_group` groups with the largest sums of two best scores."""
         if self.num_group == 1:
             return scores
         grouped = scores.unflatten(-1, (self.num_group, -1))
@@ -88,12 +88,12 @@ class HeroDeepseekV3DecoderLayer(DeepseekV3DecoderLayer):
 
 class HeroDeepseekV3Model(DeepseekV3Model):
     _no_split_modules = ["HeroDeepseekV3DecoderLayer"]
-    # transformers looks for the experts in the file of the class that it asks; they are in its own file.
+    # transformers searches the source file of this class for the experts, but they are in its own file.
     _can_set_experts_implementation = DeepseekV3Model._can_set_experts_implementation
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)
-        self.layers = None  # its place among the modules stays
+        self.layers = None  # keeps its place in the module order
         self.layers = nn.ModuleList(
             HeroDeepseekV3DecoderLayer(config, i) for i in range(config.num_hidden_layers)
         )
@@ -118,7 +118,7 @@ class HeroDeepseekV3ForCausalLM(DeepseekV3ForCausalLM):
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__(config)
-        self.model = None  # its place among the modules stays
+        self.model = None  # keeps its place in the module order
         self.model = HeroDeepseekV3Model(config)
         self.post_init()
 

@@ -1,6 +1,6 @@
-"""Qwen3-MoE whose routers read the routing history: transformers' model with another router.
+"""Qwen3-MoE with routers that read the routing history: transformers' model with a different router.
 
-The history belongs to one forward call: the model makes it, the layers pass it on as an argument.
+The history belongs to one forward call: the model creates it and passes it to the layers as an argument.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class HeroQwen3MoeDecoderLayer(Qwen3MoeDecoderLayer):
 
 class HeroQwen3MoeModel(Qwen3MoeModel):
     _no_split_modules = ["HeroQwen3MoeDecoderLayer"]
-    # transformers looks for the experts in the file of the class that it asks; they are in its own file.
+    # transformers searches the source file of this class for the experts, but they are in its own file.
     _can_set_experts_implementation = Qwen3MoeModel._can_set_experts_implementation
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)
-        self.layers = None  # its place among the modules stays
+        self.layers = None  # keeps its place in the module order
         self.layers = nn.ModuleList(
             HeroQwen3MoeDecoderLayer(config, i) for i in range(config.num_hidden_layers)
         )
@@ -105,7 +105,7 @@ class HeroQwen3MoeForCausalLM(Qwen3MoeForCausalLM):
 
     def __init__(self, config: Qwen3MoeConfig) -> None:
         super().__init__(config)
-        self.model = None  # its place among the modules stays
+        self.model = None  # keeps its place in the module order
         self.model = HeroQwen3MoeModel(config)
         self.post_init()
 

@@ -1,1 +1,1 @@
-"""`hero report RUN... --out FILE`: training runs compared on one page. Figures and numbers that other pages share."""
+"""`hero report RUN... --out FILE`: compares training runs on one page. Other pages share its figures."""

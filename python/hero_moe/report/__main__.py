@@ -1,7 +1,7 @@
 """`hero report RUN... --out FILE`: one self-contained HTML page that compares training runs.
 
-The page needs no network and no file beside it. Exit status 2, with one line on stderr, for a wrong command line
-or run folder; 1 where the page cannot be written.
+The page needs no network and no other files. Exit status 2, with one line on stderr, for an invalid command
+line or run folder; 1 if the page cannot be written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="RUN",
         nargs="+",
         type=Path,
-        help="run folders; the first with router.kind = baseline, or else the first, is the baseline",
+        help="run folders; the baseline is the first with router.kind = baseline, or else the first",
     )
     parser.add_argument("--out", metavar="FILE", required=True, type=Path, help="the page to write")
     try:

@@ -1,7 +1,7 @@
-"""The numbers of a comparison: final losses, differences to the baseline, smoothing and thinning of curves.
+"""Values of a comparison: final losses, differences to the baseline, smoothing and downsampling of curves.
 
-The loss compared is the language-model loss, without auxiliary terms: variants add different ones. All averages
-over "the end" of a run take the last tenth of its steps, rounded up.
+Comparisons use the language-model loss without auxiliary terms, because variants add different ones. Final
+values are means over the last tenth of a run's steps, rounded up.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hero_moe.report.run_files import Run, last_tenth
 
 @dataclass(frozen=True)
 class Difference:
-    """Loss of a run minus the baseline's on the steps that both have; `end` is its mean over their last tenth,
-    and `relative` that divided by the baseline's mean loss there."""
+    """Loss of a run minus the baseline's on common steps; `end` is the mean over their last tenth, `relative`
+    is `end` divided by the baseline's mean loss there."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -26,7 +26,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Peak:
-    """The busiest expert of a map of shares: layers count from 1, experts from 0, `share` is a part of all tokens."""
+    """The busiest expert of a map of shares. Layers count from 1, experts from 0; `share` is relative to all
+    tokens."""
 
     layer: int
     expert: int
@@ -34,7 +35,7 @@ class Peak:
 
 
 def end_mean(values: np.ndarray) -> float:
-    """Mean of the last tenth of `values` [N]; NaN where one of those is NaN or there are none."""
+    """Mean of the last tenth of `values` [N]; NaN if any of those is NaN or `values` is empty."""
     return float(np.mean(values[-last_tenth(len(values)) :])) if len(values) else float("nan")
 
 
@@ -49,7 +50,7 @@ def pick_baseline(runs: list[Run]) -> Run:
 
 
 def difference(run: Run, baseline: Run) -> Difference | None:
-    """Step-by-step loss difference, or None where the runs share no step."""
+    """Step-by-step loss difference, or None if the runs have no common step."""
     steps, mine, theirs = np.intersect1d(
         run.metrics.steps, baseline.metrics.steps, assume_unique=True, return_indices=True
     )
@@ -62,8 +63,8 @@ def difference(run: Run, baseline: Run) -> Difference | None:
 
 
 def peak_load(run: Run) -> float:
-    """Share of all tokens that the busiest expert of any layer receives in a step, averaged over the last tenth of
-    the run's steps; NaN where one of them lacks it."""
+    """Share of all tokens that the busiest expert of any layer receives in a step, averaged over the last
+    tenth of the run's steps; NaN if any of them has no value."""
     return end_mean(run.metrics.scalars["max_expert_share"])
 
 
@@ -76,7 +77,7 @@ def mapped_peak(run: Run) -> Peak | None:
 
 
 def layer_mean(values_NL: np.ndarray) -> np.ndarray:
-    """Mean over the layers that have a value, per record; NaN where none has."""
+    """Mean over the layers with a value, per record; NaN if no layer has one."""
     present = np.isfinite(values_NL)
     total = np.where(present, values_NL, 0.0).sum(axis=1)
     return np.divide(
@@ -87,8 +88,8 @@ def layer_mean(values_NL: np.ndarray) -> np.ndarray:
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Centered moving mean over `window` records; skips NaN.
 
-    At the end the window is cut off. At the start it grows from one record, always centered, so that the steep
-    fall of a training loss is followed and not averaged away.
+    At the end the window is truncated. At the start it grows from one record and stays centered, so that it
+    follows the steep initial drop of a training loss.
     """
     half = window // 2
     if half == 0:
@@ -103,34 +104,35 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return np.divide(sums[high] - sums[low], count, out=np.full(len(values), np.nan), where=count > 0)
 
 
-def thin(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps at most `limit` evenly spaced points, the first and the last among them."""
+def downsample(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps at most `limit` evenly spaced points, including the first and the last."""
     if len(x) <= limit:
         return x, y
     keep = np.linspace(0, len(x) - 1, limit).round().astype(int)
     return x[keep], y[keep]
 
 
-def thin_extremes(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps at most `limit` points: lowest and highest of equal stretches, so that no spike is lost."""
+def downsample_extremes(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps at most `limit` points: the minimum and maximum of equal intervals, so that spikes remain
+    visible."""
     if len(x) <= limit:
         return x, y
     kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(x)), limit // 2):
-        finite = stretch[np.isfinite(y[stretch])]
-        stretch = finite if len(finite) else stretch[:1]
-        kept += sorted({int(stretch[np.argmin(y[stretch])]), int(stretch[np.argmax(y[stretch])])})
+    for interval in np.array_split(np.arange(len(x)), limit // 2):
+        finite = interval[np.isfinite(y[interval])]
+        interval = finite if len(finite) else interval[:1]
+        kept += sorted({int(interval[np.argmin(y[interval])]), int(interval[np.argmax(y[interval])])})
     return x[kept], y[kept]
 
 
 def bucket_means(values_NL: np.ndarray, limit: int) -> np.ndarray:
-    """Means [min(N, limit), L] of equal stretches of records, skipping NaN."""
-    stretches = np.array_split(values_NL, min(len(values_NL), limit))
-    return np.stack([layer_mean(stretch.T) for stretch in stretches])
+    """Means [min(N, limit), L] over equal intervals of records, skipping NaN."""
+    intervals = np.array_split(values_NL, min(len(values_NL), limit))
+    return np.stack([layer_mean(interval.T) for interval in intervals])
 
 
 def differing_keys(runs: list[Run]) -> list[str]:
-    """Configuration keys, in file order, whose values are not the same in all runs (a missing key is a value)."""
+    """Configuration keys, in file order, with different values in some runs (a missing key is a value)."""
     missing = object()
     return [
         key

@@ -1,7 +1,6 @@
-"""Drawing of curves as inline SVG: one line style per run, raw curves thin behind smoothed ones.
+"""Curves as inline SVG: one line style per run, thin raw curves behind smoothed ones.
 
-Figures carry no legend of their own: `LineStyle` also tells the page how to draw one. Curves are thinned before
-drawing, so that a run of any length costs a few hundred points.
+Figures have no legend; the page draws one from `LineStyle`. Curves are downsampled to a few hundred points.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from hero_moe.report.comparison import Difference, layer_mean, smooth, thin, thin_extremes
+from hero_moe.report.comparison import Difference, downsample, downsample_extremes, layer_mean, smooth
 from hero_moe.report.run_files import Run
 
 WIDTH = 10.0
-GREY = "#767676"
-BASELINE_COLOUR = "#000000"
-COLOURS = (
+GRAY = "#767676"
+BASELINE_COLOR = "#000000"
+COLORS = (
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -36,7 +35,7 @@ COLOURS = (
 DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2), (10, 3))
 RAW_RUNS = 6
 ROUND_STEPS = (1, 2, 2.5, 5, 10)
-SMOOTHED, SMOOTHED_DIFFERENCE = 0.02, 0.05  # parts of a run's records that one mean covers
+SMOOTHED, SMOOTHED_DIFFERENCE = 0.02, 0.05  # fraction of a run's records per mean
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "hero-moe",
@@ -58,25 +57,25 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Colour and dashes (on, off, ... in points; empty for a solid line) of one run in every figure."""
+    """Color and dashes (on, off, ... in points; empty for a solid line) of one run in every figure."""
 
-    colour: str
+    color: str
     dashes: tuple[float, ...]
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments for `Axes.plot`."""
-        return {"color": self.colour, "dashes": self.dashes} if self.dashes else {"color": self.colour}
+        return {"color": self.color, "dashes": self.dashes} if self.dashes else {"color": self.color}
 
 
 def line_styles(runs: Sequence[Run], baseline: Run) -> list[LineStyle]:
-    """Solid black for the baseline; for the others colours first, then dashes."""
+    """Solid black for the baseline; different colors, then dashes, for the others."""
     styles, others = [], 0
     for run in runs:
         if run is baseline:
-            styles.append(LineStyle(BASELINE_COLOUR, ()))
+            styles.append(LineStyle(BASELINE_COLOR, ()))
         else:
-            dashes = DASHES[others // len(COLOURS) % len(DASHES)]
-            styles.append(LineStyle(COLOURS[others % len(COLOURS)], dashes))
+            dashes = DASHES[others // len(COLORS) % len(DASHES)]
+            styles.append(LineStyle(COLORS[others % len(COLORS)], dashes))
             others += 1
     return styles
 
@@ -84,7 +83,8 @@ def line_styles(runs: Sequence[Run], baseline: Run) -> list[LineStyle]:
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, width: float = WIDTH
 ) -> tuple[Figure, np.ndarray]:
-    """A figure of `width`, by default the page's, and `height` in inches, and its axes as an array [rows, columns].
+    """A figure of `width`, by default the page's, and `height` in inches, and its axes as an array [rows,
+    columns].
 
     Call it, and draw, inside `matplotlib.rc_context(STYLE)`.
     """
@@ -103,13 +103,13 @@ def svg_text(figure: Figure) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", UserWarning
-        )  # glyphs that the drawing font lacks: the browser's may have them
+        )  # glyphs missing in the drawing font; the browser's font may have them
         figure.savefig(target, format="svg")
     return target.getvalue()
 
 
 def inline_svg(svg: str, name: str, description: str) -> str:
-    """An SVG file's text as an `<svg>` element for HTML; of its ids, those in use stay, prefixed with `name`."""
+    """An SVG file's text as an `<svg>` element for HTML; keeps only referenced ids, prefixed with `name`."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -123,7 +123,7 @@ def inline_svg(svg: str, name: str, description: str) -> str:
 
 
 def step_axis(axes: Axes, steps: Sequence[np.ndarray]) -> None:
-    """Labels the x axis in optimizer steps, fitted to all `steps` (some room around a single one)."""
+    """Labels the x axis in optimizer steps and fits it to all `steps`, with a margin."""
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=ROUND_STEPS))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -139,24 +139,24 @@ def percent_ticks(top: float) -> PercentFormatter:
 
 
 def smoothing_window(count: int, part: float) -> int:
-    """Records to average over: `part` of `count`, at least one."""
+    """Number of records per mean: the fraction `part` of `count`, at least one."""
     return max(1, int(count * part))
 
 
-def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, style: LineStyle, part: float, crowd: int) -> None:
-    """Draws `y` smoothed over `part` of its records, in front of the raw values if the `crowd` is small."""
-    limit = int(np.clip(6000 / max(1, crowd), 150, 800))
+def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, style: LineStyle, part: float, curves: int) -> None:
+    """Draws `y` smoothed over the fraction `part`, in front of the raw values if there are few `curves`."""
+    limit = int(np.clip(6000 / max(1, curves), 150, 800))
     marker: dict[str, Any] = {"marker": "o", "markersize": 5} if np.isfinite(y).sum() < 3 else {}
-    if crowd <= RAW_RUNS:
-        axes.plot(*thin_extremes(x, y, 2 * limit), color=style.colour, alpha=0.25, linewidth=0.6)
-    axes.plot(*thin(x, smooth(y, smoothing_window(len(y), part)), limit), **style.options(), **marker)
+    if curves <= RAW_RUNS:
+        axes.plot(*downsample_extremes(x, y, 2 * limit), color=style.color, alpha=0.25, linewidth=0.6)
+    axes.plot(*downsample(x, smooth(y, smoothing_window(len(y), part)), limit), **style.options(), **marker)
 
 
 def draw_runs(
     axes: Axes, runs: Sequence[Run], styles: Sequence[LineStyle], values: Sequence[np.ndarray]
 ) -> None:
-    """Draws one curve per run over its steps and labels the x axis; the baseline's solid black lies on top."""
-    for index in sorted(range(len(runs)), key=lambda i: styles[i].colour == BASELINE_COLOUR):
+    """Draws one curve per run over its steps and labels the x axis; the baseline is on top."""
+    for index in sorted(range(len(runs)), key=lambda i: styles[i].color == BASELINE_COLOR):
         draw_curve(axes, runs[index].metrics.steps, values[index], styles[index], SMOOTHED, len(runs))
     step_axis(axes, [run.metrics.steps for run in runs])
 
@@ -179,7 +179,8 @@ def draw_losses(axes: Axes, runs: Sequence[Run], styles: Sequence[LineStyle]) ->
 
 
 def make_room(axes: Axes, below: Sequence[np.ndarray], share: float) -> None:
-    """Raises the upper end of the y axis until the values `below` an inset lie in the lower `share` of the axes.
+    """Raises the upper end of the y axis until the values `below` an inset lie in the lower `share` of the
+    axes.
 
     The axis gets at most twice as long, so that curves that hardly fall stay readable.
     """
@@ -196,7 +197,8 @@ def draw_loss_inset(
     begin: float,
     end: float,
 ) -> None:
-    """Draws the smoothed losses from step `begin` to `end` into the upper right of `axes`, if there are any."""
+    """Draws the smoothed losses from step `begin` to `end` in an inset at the upper right of `axes`, if there
+    are any."""
     tails = []
     for run, loss in zip(runs, losses):
         late = run.metrics.steps >= begin
@@ -209,7 +211,7 @@ def draw_loss_inset(
     make_room(axes, [loss[run.metrics.steps >= middle] for run, loss in zip(runs, smoothed)], 0.34)
     inset = axes.inset_axes((0.5, 0.42, 0.48, 0.52))
     for (steps, values), style in zip(tails, styles):
-        inset.plot(*thin(steps, values, 300), **style.options())
+        inset.plot(*downsample(steps, values, 300), **style.options())
     margin = max(1e-3, 0.06 * float(np.ptp(seen)))
     inset.set_ylim(seen.min() - margin, seen.max() + margin)
     step_axis(inset, [np.array([begin, end])])
@@ -220,7 +222,8 @@ def draw_loss_inset(
 
 
 def advantage_figure(differences: Sequence[Difference | None], styles: Sequence[LineStyle]) -> str:
-    """Baseline's loss minus each run's on common steps; None for the baseline and runs without common steps."""
+    """Baseline's loss minus each run's on common steps; None for the baseline and runs without common
+    steps."""
     figure, grid = new_figure(3.4)
     draw_advantages(grid[0, 0], differences, styles)
     return to_svg(figure, "advantage", "Loss advantage over the baseline over steps")
@@ -253,7 +256,7 @@ def load_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
     share, entropy = grid[0]
     draw_runs(share, runs, styles, [run.metrics.scalars["max_expert_share"] for run in runs])
     for level in {run.uniform_share for run in runs} - {None}:
-        share.axhline(level, color=GREY, linestyle=":", linewidth=1.0)
+        share.axhline(level, color=GRAY, linestyle=":", linewidth=1.0)
         share.annotate(
             "uniform",
             (1.0, level),
@@ -262,7 +265,7 @@ def load_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
             textcoords="offset points",
             ha="right",
             fontsize=8,
-            color=GREY,
+            color=GRAY,
         )
     share.set_ylim(bottom=0.0)
     share.yaxis.set_major_formatter(percent_ticks(share.get_ylim()[1]))

@@ -1,4 +1,4 @@
-"""Files that pages and figures are written to."""
+"""Atomic writes of pages and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes `content` beside `path` and renames it, so that no reader ever sees half a file. Raises `OSError`."""
+    """Writes a temporary file and renames it to `path`, so that readers never see partial content. Raises
+    `OSError`."""
     data = content.encode("utf-8", errors="replace") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

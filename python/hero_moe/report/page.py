@@ -1,4 +1,4 @@
-"""The HTML of reports: plain elements, one inline style sheet, nothing loaded from elsewhere."""
+"""The HTML of reports: plain elements, one inline style sheet, no external resources."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cell(text: str, css: str = "") -> str:
 
 
 def table(header: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[str]], css: str = "") -> str:
-    """A table of plain-text headings, or (heading, small second line), and rows of ready `<td>` cells."""
+    """A table of plain-text headings, or (heading, small second line), and rows of rendered `<td>` cells."""
     headings = []
     for heading in header:
         title, small = heading if isinstance(heading, tuple) else (heading, "")
@@ -65,7 +65,7 @@ def table(header: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[str]]
 
 
 def legend(names: Sequence[str], styles: Sequence[LineStyle]) -> str:
-    """The runs' names, each behind a piece of its line."""
+    """A legend with each run's line style and name."""
     items = []
     for name, style in zip(names, styles):
         dashes = (
@@ -73,13 +73,13 @@ def legend(names: Sequence[str], styles: Sequence[LineStyle]) -> str:
             if style.dashes
             else ""
         )
-        line = f'<line x1="0" y1="5" x2="30" y2="5" stroke="{style.colour}" stroke-width="2.5"{dashes}/>'
+        line = f'<line x1="0" y1="5" x2="30" y2="5" stroke="{style.color}" stroke-width="2.5"{dashes}/>'
         items.append(f'<li><svg viewBox="0 0 30 10" aria-hidden="true">{line}</svg>{escape(name)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def figure(svg: str, caption: str, key: str = "") -> str:
-    """A figure with its plain-text caption and, above it, a ready legend `key`."""
+    """A figure with its plain-text caption and, above it, a rendered legend `key`."""
     return f"<figure>{key}{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -89,13 +89,14 @@ def paragraph(text: str, css: str = "note") -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A titled section of ready parts."""
+    """A titled section of rendered parts."""
     content = "\n".join(part for part in parts if part)
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
 
 
 def document(title: str, summary: str, sections: Sequence[str], style: str = "", script: str = "") -> str:
-    """The whole page; `title` and `summary` are plain text, `style` and `script` more CSS, and JavaScript."""
+    """The whole page; `title` and `summary` are plain text, `style` and `script` additional CSS and
+    JavaScript."""
     content = "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -1,4 +1,4 @@
-"""Drawing of routing: expert shares as heat maps on one colour scale, and the diagnostics of routing history."""
+"""Routing figures: heat maps of expert shares on one color scale, and diagnostics of the routing history."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hero_moe.report.figures import (
 )
 from hero_moe.report.run_files import Run
 
-COLOUR_MAP = "YlGnBu"
+COLOR_MAP = "YlGnBu"
 TIME_COLUMNS = 150
 
 
 def short_name(name: str, length: int) -> str:
-    """`name` with its middle left out where it has more than `length` characters."""
+    """`name`, with its middle elided if it has more than `length` characters."""
     if len(name) <= length:
         return name
     tail = (length - 1) * 2 // 3
@@ -48,14 +48,15 @@ def panel_grid(count: int, layers: int) -> tuple[Figure, np.ndarray, list[Axes]]
 def show_map(
     axes: Axes, values: np.ndarray, extent: tuple[float, float, float, float], top: float
 ) -> AxesImage:
-    """Draws `values` [rows, columns], one row per layer and layer 1 on top; pale grey where there is no value."""
+    """Draws `values` [rows, columns], one row per layer with layer 1 on top; light gray for missing
+    values."""
     axes.grid(False)
     axes.set_facecolor("#f4f4f4")
     image = axes.imshow(
         np.ma.masked_invalid(values),
         aspect="auto",
         interpolation="none",
-        cmap=COLOUR_MAP,
+        cmap=COLOR_MAP,
         vmin=0.0,
         vmax=top,
         extent=extent,
@@ -66,8 +67,8 @@ def show_map(
 
 
 def expert_figure(runs: Sequence[Run]) -> str:
-    """Expert share [layers x experts], mean of the last snapshots of each run that has some; a ring marks the
-    largest."""
+    """Expert share [layers x experts], mean of the last snapshots of each run with snapshots; a circle marks
+    the maximum."""
     mapped = [
         (run, run.routing, peak) for run in runs if run.routing and (peak := mapped_peak(run)) is not None
     ]
@@ -88,7 +89,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
         )
         title = short_name(run.name, 90 // grid.shape[1])
         axes.set_title(
-            f"{title}\nlargest {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
+            f"{title}\nmaximum {peak.share:.1%}: layer {peak.layer}, expert {peak.expert}", loc="left"
         )
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     label_outside(grid, len(mapped), "expert")
@@ -120,7 +121,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
 
 
 def label_outside(grid: np.ndarray, count: int, label: str, left: str = "layer") -> None:
-    """Puts `label` under the lowest panel of each column, and `left` beside each row."""
+    """Puts `label` under the lowest panel of each column, and `left` to the left of each row."""
     rows, columns = grid.shape
     for index in range(count):
         row, column = divmod(index, columns)
@@ -131,7 +132,7 @@ def label_outside(grid: np.ndarray, count: int, label: str, left: str = "layer")
 
 
 def rho_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
-    """The history's scale rho over steps, mean over tokens and the layers that see history."""
+    """The history's scale rho over steps, mean over tokens and layers with visible history."""
     figure, grid = new_figure(2.8)
     axes = grid[0, 0]
     nothing = [np.full(len(run.metrics.steps), np.nan) for run in runs]
@@ -145,7 +146,7 @@ def rho_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
 
 
 def history_share_figure(runs: Sequence[Run]) -> str:
-    """History's share of the logits' variance, [layers x time] for each run, on one colour scale."""
+    """The history's share of the logit variance, [layers x time] per run, on one color scale."""
     shares = [run.metrics.layers["history_variance_share"] for run in runs]
     means = [bucket_means(share, TIME_COLUMNS) for share in shares]
     top = max(float(np.nanmax(mean)) for mean in means) or 1.0
@@ -166,6 +167,6 @@ def history_share_figure(runs: Sequence[Run]) -> str:
         aspect=30,
         fraction=0.03,
     )
-    bar.set_label("share of variance")
+    bar.set_label("share of logit variance")
     bar.outline.set_visible(False)
     return to_svg(figure, "history", "History's share of logit variance per layer over steps")

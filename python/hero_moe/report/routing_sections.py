@@ -1,4 +1,4 @@
-"""The sections of the report on routing, on the history that the routers read, and on speed."""
+"""The report sections on expert load, routing history and throughput."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hero_moe.report.sections import NONE, Comparison, percent, plain, short_cou
 
 
 def _end_of_layers(run: Run, key: str) -> float:
-    """Mean over layers and the last tenth of the steps; NaN where the run lacks the series."""
+    """Mean over layers and the last tenth of the steps; NaN if the run does not have the series."""
     values = run.metrics.layers.get(key)
     return math.nan if values is None else numbers.end_mean(numbers.layer_mean(values))
 
 
 def routing_section(shown: Comparison) -> str:
-    """Loads at the end, heat maps of expert shares, busiest expert and entropy over time."""
+    """Final loads, heat maps of expert shares, busiest expert and entropy over time."""
     parts = [_load_table(shown)]
     mapped = [run for run in shown.runs if numbers.mapped_peak(run) is not None]
     if mapped:
         parts.append(page.figure(routing_figures.expert_figure(mapped), _expert_caption(mapped)))
     else:
-        parts.append(page.paragraph("No routing snapshot has been written yet."))
+        parts.append(page.paragraph("No routing snapshot yet."))
     if any(
         np.isfinite(run.metrics.scalars["max_expert_share"]).any() or "entropy" in run.metrics.layers
         for run in shown.runs
@@ -56,46 +56,44 @@ def _load_table(shown: Comparison) -> str:
         ("max / mean", "over layers"),
         ("entropy (nats)", "over layers"),
     ]
-    note = "Means over the last 10% of the steps. Peak expert load: what the busiest expert of any layer receives in a step."
+    note = "Means over the last 10% of the steps. Peak expert load: share of the busiest expert of any layer in a step."
     return page.table(header, rows) + page.paragraph(" ".join([note, *single_runs_in_short(shown)]))
 
 
 def _expert_caption(mapped: list[Run]) -> str:
     steps = [run.routing.steps for run in mapped if run.routing]
     taken = sorted({_snapshots_in_words(one) for one in steps})
-    text = "Share of all tokens that each expert receives, on one color scale; rings mark the largest. "
+    text = "Share of all tokens that each expert receives; circles mark the maximum. "
     text += (
-        f"Mean of the snapshots within the last 10% of the steps, or else the last one: {'; '.join(taken)}. "
+        f"Mean over the snapshots in the last 10% of the steps, or the last snapshot: {'; '.join(taken)}. "
     )
     levels = {run.uniform_share for run in mapped if run.uniform_share is not None}
     if len(levels) == 1:
-        text += f"Perfect balance would be {percent(levels.pop())} everywhere. "
+        text += f"Perfect balance is {percent(levels.pop())} for every expert. "
     if any(len(one) == 1 for one in steps):
-        text += "One snapshot is one step's batch: its largest share changes from step to step. "
+        text += "One snapshot covers the batch of one step; its maximum varies between steps. "
     return text + "Layers count from 1, experts from 0."
 
 
 def _snapshots_in_words(steps: list[int]) -> str:
     if len(steps) == 1:
         return f"step {steps[0]:,}"
-    return f"{len(steps)} of steps {steps[0]:,} to {steps[-1]:,}"
+    return f"{len(steps)} from step {steps[0]:,} to {steps[-1]:,}"
 
 
 def _load_caption(shown: Comparison) -> str:
     ends = [(numbers.peak_load(run), run.name) for run in shown.runs]
     ends = sorted(end for end in ends if math.isfinite(end[0]))
-    text = "Left: the share of all tokens that the busiest expert of any layer receives. "
-    text += "Right: entropy; higher is more even. "
+    text = "Left: share of all tokens that the busiest expert of any layer receives. "
+    text += "Right: entropy of the routing probabilities; higher is more balanced. "
     if len(ends) > 1:
-        text += (
-            f"Over the last 10% of the steps the busiest expert takes {percent(ends[0][0])} ({ends[0][1]}) "
-        )
+        text += f"Mean over the last 10% of the steps: from {percent(ends[0][0])} ({ends[0][1]}) "
         text += f"to {percent(ends[-1][0])} ({ends[-1][1]})."
     return text.strip()
 
 
 def history_section(shown: Comparison) -> str:
-    """Diagnostics of the routing history; empty where no run reads one."""
+    """Diagnostics of the routing history; empty if no run has one."""
     keep = [run.has_history for run in shown.runs]
     runs = [run for run in shown.runs if run.has_history]
     if not runs:
@@ -123,8 +121,8 @@ def history_section(shown: Comparison) -> str:
         page.paragraph("Means over layers and over the last 10% of the steps."),
     ]
     caption = (
-        "The factor rho that scales a layer's routing history to its hidden state, mean over tokens and over the "
-        "layers that read history."
+        "Scale rho of the routing history relative to the hidden state, mean over tokens and over the layers "
+        "with visible history."
     )
     parts.append(page.figure(routing_figures.rho_figure(runs, styles), caption, shown.key(keep)))
     shared = [
@@ -134,8 +132,9 @@ def history_section(shown: Comparison) -> str:
         ends = [(_strongest_layer(run), run.name) for run in shared]
         (value, layer), name = max(ends)
         caption = (
-            "Part of the router logits' variance that comes from the history, per layer over time; pale grey "
-            f"layers read none. Largest at the end: {percent(value)} in layer {layer} of {name}."
+            "Share of the router logit variance that comes from the history, per layer over time; light "
+            "gray: no "
+            f"visible history. Largest final value: {percent(value)} in layer {layer} of {name}."
         )
         parts.append(page.figure(routing_figures.history_share_figure(shared), caption))
     return page.section("Routing history", *parts)
@@ -179,13 +178,13 @@ def speed_section(shown: Comparison) -> str:
     header: list[str | tuple[str, str]] = [
         "run",
         ("tokens per second", "median"),
-        ("of baseline", "median"),
+        ("relative to baseline", "median"),
         ("step", "ms, median"),
         ("MFU", "median"),
-        ("peak memory", "MiB, largest"),
+        ("peak memory", "MiB, maximum"),
     ]
     caption = (
-        "Throughput: raw values behind their centered mean."
+        "Throughput: raw values (thin) and centered mean (thick)."
         if len(shown.runs) <= figures.RAW_RUNS
         else "Throughput."
     )
@@ -195,14 +194,16 @@ def speed_section(shown: Comparison) -> str:
         if math.isfinite(median["tokens_per_second"])
     ]
     if len(known) > 1:
-        caption += f" Fastest by the median: {max(known)[1]}, {short_count(max(known)[0])} tokens per second."
+        caption += f" Highest median: {max(known)[1]}, {short_count(max(known)[0])} tokens per second."
     plot = (
         page.figure(figures.throughput_figure(shown.runs, shown.styles), caption, shown.key())
         if known
         else ""
     )
     note = (
-        "Rates of single runs depend on what else the machine did; `hero bench cost-table` measures in turns."
+        "The throughput of single runs depends on other load on the machine; `hero bench cost-table` "
+        "alternates "
+        "the models."
     )
     about = page.paragraph(note) if len(shown.runs) > 1 else ""
     return page.section("Speed and memory", page.table(header, rows), about, plot)

@@ -1,7 +1,7 @@
 """Reading run folders: `config.toml`, `metrics.jsonl`, `routing.jsonl` and `eval.json`.
 
-Every mistake in these files becomes an `InputError` whose one line names the file and the line. The last line of a
-JSON Lines file may be torn, because the run that writes it may still be going on: it is ignored.
+Every error in these files raises an `InputError` with one line that contains the file and the line number. An
+incomplete last line of a JSON Lines file is ignored, because the run may still be writing it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ LAYER_SERIES = (
 
 
 class InputError(Exception):
-    """A mistake in an input file or on the command line, told in one line."""
+    """An error in an input file or on the command line, described in one line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
     """The records of `metrics.jsonl`, N of them, with strictly ascending steps.
 
-    `scalars` maps each name in `SCALARS` to an array [N]; `layers` maps each name in `LAYER_SERIES` that the file
-    holds to an array [N, L]. What a record lacks, or gives as null, is NaN.
+    `scalars` maps each name in `SCALARS` to an array [N]; `layers` maps each name in `LAYER_SERIES` that the
+    file holds to an array [N, L]. Missing and null values are NaN.
     """
 
     steps: np.ndarray
@@ -59,8 +59,8 @@ class Metrics:
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Expert shares [L, E], the part of all tokens that each expert receives (uniform: K/E): mean of the snapshots
-    at `steps`, those within the last tenth of the run's steps, or else the last one."""
+    """Expert shares [L, E], the fraction of all tokens that each expert receives (uniform: K/E): mean of the
+    snapshots at `steps`, those in the last tenth of the run's steps, or else the last one."""
 
     steps: list[int]
     share: np.ndarray
@@ -99,13 +99,14 @@ class Run:
 
     @property
     def uniform_share(self) -> float | None:
-        """K/E, the share of every expert under perfect balance, or None where the configuration does not tell."""
+        """K/E, the share of every expert under perfect balance, or None if the configuration has no such
+        keys."""
         experts, chosen = (self.config.get(f"model.{key}") for key in ("num_experts", "num_experts_per_tok"))
         return chosen / experts if experts and chosen else None
 
 
 def last_tenth(count: int) -> int:
-    """How many of `count` records the last tenth holds: at least one."""
+    """Number of records in the last tenth of `count`, at least one."""
     return max(1, -(-count // 10))
 
 
@@ -119,7 +120,7 @@ def _read(path: Path) -> bytes:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (`FILE:LINE`, object) for every complete line; a last line without newline may be torn."""
+    """Yields (`FILE:LINE`, object) for every complete line; ignores an incomplete last line."""
     *lines, tail = _read(path).split(b"\n")
     for number, line in enumerate([*lines, tail], start=1):
         where = f"{path}:{number}"
@@ -130,7 +131,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except ValueError as error:
             if number == len(lines) + 1:
                 return
-            raise InputError(f"{where}: broken line ({error}), expected one JSON object") from error
+            raise InputError(f"{where}: invalid line ({error}), expected one JSON object") from error
         if not isinstance(record, dict):
             raise InputError(f"{where}: found {type(record).__name__}, expected one JSON object")
         yield where, record
@@ -197,7 +198,7 @@ def _read_metrics(path: Path) -> Metrics:
 
 
 def _read_routing(path: Path, since: int) -> Routing | None:
-    """The mean of the complete snapshots from step `since` on, or the last one before, or None without any."""
+    """The mean of the complete snapshots from step `since`, or the last one before it, or None."""
     steps: list[int] = []
     total = np.zeros(())
     for where, record in _json_lines(path) if path.exists() else ():
@@ -226,7 +227,7 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
     try:
         content = json.loads(_read(path))
     except ValueError as error:
-        raise InputError(f"{path}: broken JSON ({error}), expected an evaluation") from error
+        raise InputError(f"{path}: invalid JSON ({error}), expected an evaluation") from error
     entries = content.get("datasets") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and "name" in entry for entry in entries
@@ -252,14 +253,16 @@ def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_run(path: Path, name: str) -> Run:
-    """Reads the run folder `path`, to be called `name` on the page. Raises `InputError`."""
+    """Reads the run folder `path`, named `name` on the page. Raises `InputError`."""
     if not path.is_dir():
-        raise InputError(f"{path}: found {'a file' if path.exists() else 'nothing'}, expected a run folder")
+        raise InputError(
+            f"{path}: {'found a file' if path.exists() else 'no such folder'}, expected a run folder"
+        )
     config_path = path / "config.toml"
     try:
         config = tomllib.loads(_read(config_path).decode("utf-8"))
     except ValueError as error:
-        raise InputError(f"{config_path}: broken TOML ({error}), expected a run's configuration") from error
+        raise InputError(f"{config_path}: invalid TOML ({error}), expected a run's configuration") from error
     metrics = _read_metrics(path / "metrics.jsonl")
     late = metrics.steps[-last_tenth(len(metrics.steps)) :]
     return Run(
@@ -273,7 +276,7 @@ def load_run(path: Path, name: str) -> Run:
 
 
 def run_names(paths: list[Path]) -> list[str]:
-    """The shortest path tails that tell the folders apart: `baseline`, or `seed1/baseline` and `seed2/baseline`."""
+    """The shortest unique path suffixes: `baseline`, or `seed1/baseline` and `seed2/baseline`."""
     parts = [path.absolute().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]

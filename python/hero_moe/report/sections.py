@@ -1,4 +1,4 @@
-"""The sections of the report: which numbers and figures stand where, and the captions that say what they show."""
+"""The sections of the report: tables, figures and captions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs in their order, the one they are compared with, and each run's line style and loss difference."""
+    """The runs in order, the baseline, and each run's line style and loss difference."""
 
     runs: list[Run]
     baseline: Run
@@ -36,7 +36,7 @@ class Comparison:
         return cls(runs, baseline, figures.line_styles(runs, baseline), differences)
 
     def key(self, keep: Sequence[bool] | None = None) -> str:
-        """The legend of all runs, or of those to `keep`; empty for a single run."""
+        """The legend of all runs, or of those in `keep`; empty for a single run."""
         if len(self.runs) == 1:
             return ""
         kept = [index for index in range(len(self.runs)) if keep is None or keep[index]]
@@ -48,7 +48,7 @@ class Comparison:
 
 
 def named_baseline(run: Run) -> str:
-    """`baseline`, or `baseline (NAME)` for a run that has another name."""
+    """`baseline`, or `baseline (NAME)` for a run with a different name."""
     return "baseline" if run.name == "baseline" else f"baseline ({run.name})"
 
 
@@ -82,7 +82,7 @@ def short_count(value: float) -> str:
 
 
 def span(values: Sequence[int], unit: str) -> str:
-    """`600 steps`, or `100 to 600 steps` where the values differ."""
+    """`600 steps`, or `100 to 600 steps` if the values differ."""
     low, high = min(values), max(values)
     if low == high:
         return f"{short_count(low)} {unit}{'' if low == 1 else 's'}"
@@ -107,7 +107,7 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     if len(runs) == 1:
         return (
             f"Run {base.name}",
-            f"{base.name} trained for {size} and ended at a loss of {base_loss} ({ends}).",
+            f"{base.name} trained for {size} with a final loss of {base_loss} ({ends}).",
         )
     ranked = sorted(
         (item for item in zip(runs, shown.differences) if item[0] is not base),
@@ -115,19 +115,20 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     )
     listed = ranked if len(ranked) <= 4 else [ranked[0], ranked[-1]]
     words = [
-        f"{run.name} at {plain(numbers.final_loss(run))} ({_difference_words(diff)})" for run, diff in listed
+        f"{run.name} {plain(numbers.final_loss(run))} ({_difference_words(diff)})" for run, diff in listed
     ]
     if len(ranked) > 4:
-        words = [f"the best of the others, {words[0]}", f"the last, {words[1]}"]
+        words = [f"best other run: {words[0]}", f"worst: {words[1]}"]
     title = f"{base.name} and {ranked[0][0].name if len(runs) == 2 else f'{len(ranked)} other runs'}"
     return title, (
-        f"{len(runs)} runs of {size}: the {named_baseline(base)} ends at a loss of {base_loss}, {', '.join(words)}; "
-        f"{ends}, in brackets the difference to the baseline."
+        f"{len(runs)} runs of {size}. Final loss ({ends}), with the difference to the baseline in "
+        "parentheses: "
+        f"{named_baseline(base)} {base_loss}, {', '.join(words)}."
     )
 
 
 def single_runs_in_words(shown: Comparison) -> str:
-    """That differences between single runs are not evidence; empty for one run."""
+    """A note that differences between single runs are not evidence; empty for one run."""
     if len(shown.runs) < 2:
         return ""
     these = (
@@ -136,13 +137,16 @@ def single_runs_in_words(shown: Comparison) -> str:
         else "Every difference here is between two single runs"
     )
     return (
-        f"{these}, which is not evidence that one configuration is better: another seed or another machine changes the "
-        "difference, often its sign. `hero study` trains every variant with several seeds and gives intervals."
+        f"{these}, which is not evidence that one configuration is better: a different seed or machine "
+        "changes the "
+        "difference and often its sign. `hero study` trains every variant with several seeds and reports "
+        "confidence "
+        "intervals."
     )
 
 
 def single_runs_in_short(shown: Comparison) -> list[str]:
-    """The same for the notes below a table."""
+    """A short version for the notes below a table."""
     if len(shown.runs) < 2:
         return []
     these = "One pair of runs is" if len(shown.runs) == 2 else "Differences between single runs are"
@@ -150,19 +154,19 @@ def single_runs_in_short(shown: Comparison) -> list[str]:
 
 
 def loss_section(shown: Comparison) -> str:
-    """Table of final losses, curves of the loss and of the advantage over the baseline."""
+    """Table of final losses, loss curves and curves of the advantage over the baseline."""
     losses = [numbers.final_loss(run) for run in shown.runs]
     notes = [
         "Losses are language-model losses without auxiliary terms, means over the last 10% of each run's steps."
     ]
     if len(losses) > 1:
-        notes.append("Differences are means over the last 10% of the steps shared with the baseline.")
+        notes.append("Differences are means over the last 10% of the steps in common with the baseline.")
     notes += [*single_runs_in_short(shown), *_mismatch_notes(shown)]
     behind = "thin: every step; thick: " if len(shown.runs) <= figures.RAW_RUNS else ""
     caption = f"Language-model loss ({behind}centered mean over {figures.SMOOTHED:.0%} of a run's steps)."
     best = _lowest(shown, losses)
     if best is not None:
-        caption += f" Lowest at the end: {shown.runs[losses.index(best)].name}, {plain(best)}."
+        caption += f" Lowest final loss: {shown.runs[losses.index(best)].name}, {plain(best)}."
     parts = [
         _loss_table(shown, losses, best),
         page.paragraph(" ".join(notes)),
@@ -180,7 +184,7 @@ def _same_length(shown: Comparison) -> bool:
 
 
 def _lowest(shown: Comparison, losses: Sequence[float]) -> float | None:
-    """The lowest of the final losses, where runs of one length make that a comparison."""
+    """The lowest final loss if all runs have the same length, else None."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     return min(finite) if len(losses) > 1 and finite and _same_length(shown) else None
 
@@ -222,8 +226,9 @@ def _advantage_caption(shown: Comparison) -> str:
     count = f"{ahead} of {len(ends)} runs" if ahead else "No run"
     beat = "beats" if ahead <= 1 else "beat"
     text = (
-        f"Advantage over {shown.baseline.name}: its loss minus the run's at the same step (centered mean over "
-        f"{figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); above zero the run is better. "
+        f"Advantage over {shown.baseline.name}: the baseline's loss minus the run's at the same step "
+        "(centered mean "
+        f"over {figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); positive values favor the run. "
         f"{count} {beat} the baseline at the end."
     )
     return " ".join([text, *single_runs_in_short(shown)])
@@ -232,9 +237,7 @@ def _advantage_caption(shown: Comparison) -> str:
 def _mismatch_notes(shown: Comparison) -> list[str]:
     notes = []
     if not _same_length(shown):
-        notes.append(
-            "The runs differ in length: compare their final losses only through the difference column."
-        )
+        notes.append("The runs differ in length: compare final losses only in the difference column.")
     base = shown.baseline.metrics
     uneven = []
     for run in shown.runs:
@@ -245,7 +248,8 @@ def _mismatch_notes(shown: Comparison) -> list[str]:
             uneven.append(run.name)
     if uneven:
         notes.append(
-            f"At equal steps {', '.join(uneven)} had seen other numbers of tokens than the baseline."
+            f"At equal steps, {', '.join(uneven)} had processed a different number of tokens than the "
+            "baseline."
         )
     return notes
 
@@ -263,7 +267,9 @@ def evaluation_section(shown: Comparison) -> str:
         best[name] = min((entry.loss for entry in entries if math.isfinite(entry.loss)), default=math.nan)
         tokens = {entry.tokens for entry in entries}
         amount = (
-            f"{short_count(tokens.pop() or math.nan)} tokens" if len(tokens) == 1 else "unequal token counts"
+            f"{short_count(tokens.pop() or math.nan)} tokens"
+            if len(tokens) == 1
+            else "different token counts"
         )
         header.append((name, f"loss (perplexity), {amount}"))
     rows = []
@@ -277,7 +283,7 @@ def evaluation_section(shown: Comparison) -> str:
                 page.cell(text, "best" if entry and entry.loss == best[name] and len(results) > 1 else "")
             )
         rows.append(row)
-    note = "Loss in nats per token, perplexity in brackets; the lowest loss of each dataset in bold."
+    note = "Loss in nats per token, perplexity in parentheses; the lowest loss of each dataset in bold."
     notes = " ".join([note, *single_runs_in_short(shown)])
     return page.section("Evaluation", page.table(header, rows), page.paragraph(notes))
 
@@ -287,14 +293,14 @@ def _perplexity_text(value: float) -> str:
 
 
 def configuration_section(shown: Comparison) -> str:
-    """Configuration side by side: keys that differ first, then everything in a folded part."""
+    """Configurations side by side: differing keys, then all keys in a collapsed block."""
     names = [run.name for run in shown.runs]
     differing = numbers.differing_keys(shown.runs)
     parts = []
     if differing:
         parts.append(page.table(["key", *names], _config_rows(shown, differing), "config"))
         count = f"{len(differing)} key{' differs' if len(differing) == 1 else 's differ'}"
-        parts.append(page.paragraph(f"{count}; coloured where other than the baseline's."))
+        parts.append(page.paragraph(f"{count}; values that differ from the baseline are highlighted."))
     elif len(names) > 1:
         parts.append(page.paragraph("All runs have the same configuration."))
     keys = numbers.all_keys(shown.runs)

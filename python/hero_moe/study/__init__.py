@@ -1,1 +1,1 @@
-"""What `hero study` writes when its runs are finished: the comparison of variants over seeds."""
+"""The results of `hero study`: the comparison of variants over seeds."""

@@ -1,7 +1,7 @@
-"""`python -m hero_moe.study DIR`: results.json, table.md, figures and report.html of a study's finished runs.
+"""`python -m hero_moe.study DIR`: writes results.json, table.md, figures and report.html of a study.
 
-Exit status 2, with one line on stderr, for a wrong command line, study.json or run folder; 1 where something cannot
-be written.
+Exit status 2, with one line on stderr, for an invalid command line, study.json or run folder; 1 if the output
+cannot be written.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from hero_moe.study.statistics import Result, results
 
 CAPTIONS = {
     "loss": (
-        "Training loss over the steps, mean over the seeds (each run: centered mean over "
-        f"{SMOOTHED:.0%} of its steps); the last fifth enlarged."
+        "Training loss over steps, mean over seeds (each run: centered mean over "
+        f"{SMOOTHED:.0%} of its steps); inset: last fifth of the steps."
     ),
     "advantage": (
         "Advantage: the baseline's loss minus the variant's at the same step and seed (centered mean over "
-        f"{SMOOTHED_DIFFERENCE:.0%} of the steps); line: mean over the seeds, band: one standard deviation."
+        f"{SMOOTHED_DIFFERENCE:.0%} of the steps). Line: mean over seeds; band: one standard deviation."
     ),
     "final": (
-        "Final advantage: strokes are seeds, the dot their mean, the bar the 95% confidence interval of the mean "
+        "Final advantage: ticks are seeds, the dot is the mean, the bar is the 95% confidence interval of "
+        "the mean "
         "(Student's t over paired differences)."
     ),
 }
@@ -50,11 +51,15 @@ def _figures(study: Study, numbers: Sequence[Result]) -> dict[str, Figure]:
 def _notes(study: Study, numbers: Sequence[Result]) -> str:
     notes = [
         "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are paired: "
-        "runs of one seed saw the same batches and share their initial draws. A star: the interval leaves out zero; "
-        "with several variants some stars come by chance. Late growth: mean advantage over the last fifth of the "
-        "steps minus that over the fifth around the middle. Peak expert load: share of all tokens that the busiest "
-        "expert of any layer receives in a step, mean over the last tenth of the steps. Rates depend on what else the "
-        "machine did.",
+        "runs with the same seed use the same batches and random initialization. * means that the 95% "
+        "interval "
+        "excludes zero; with several variants some intervals exclude zero by chance. Late growth: mean "
+        "advantage over "
+        "the last fifth of the steps minus that over the middle fifth. Peak expert load: share of all tokens "
+        "that the "
+        "busiest expert of any layer receives in a step, mean over the last tenth of the steps. Throughput "
+        "depends on "
+        "other load on the machine.",
     ]
     single = [one.variant.name for one in numbers if len(one.advantage.by_seed) == 1]
     if single:
@@ -64,13 +69,13 @@ def _notes(study: Study, numbers: Sequence[Result]) -> str:
         notes.append(noise)
     same = drawing.variants_in_words(study.variants)
     if same:
-        notes.append(f"Every layer sees the same: {same}; trained once.")
+        notes.append(f"Identical models, trained once: {same}.")
     cut = [f"{v.name} {v.layers_cut}" for v in study.variants if v.layers_cut]
     if cut:
-        notes.append(f"Routers that a window cuts, of {study.moe_layers}: {', '.join(cut)}.")
+        notes.append(f"Routers limited by a window, out of {study.moe_layers}: {', '.join(cut)}.")
     uneven = {len(v.runs) for v in study.trained}
     if len(uneven) > 1:
-        notes.append("Variants differ in finished seeds: their rows rest on different numbers of runs.")
+        notes.append("Variants differ in finished seeds: their rows use different numbers of runs.")
     return " ".join(notes)
 
 
@@ -80,7 +85,7 @@ def _table(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> 
 
 
 def write_results(folder: Path) -> list[Path]:
-    """Writes everything; returns the files. Raises `InputError` and `OSError`."""
+    """Writes all output files and returns their paths. Raises `InputError` and `OSError`."""
     study = load_study(folder)
     numbers = results(study)
     files = {"results.json": json.dumps(table.as_json(study, numbers), indent=1) + "\n"}

@@ -1,4 +1,5 @@
-"""The figures of a study: losses and advantages over the steps with their spread over seeds, final advantages."""
+"""The figures of a study: losses and advantages over steps with their spread over seeds, and final
+advantages."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hero_moe.report.figures import (
-    BASELINE_COLOUR,
-    COLOURS,
+    BASELINE_COLOR,
+    COLORS,
     DASHES,
-    GREY,
+    GRAY,
     SMOOTHED,
     LineStyle,
     make_room,
@@ -23,19 +24,19 @@ from hero_moe.report.figures import (
 from hero_moe.study.reading import Study, Variant
 from hero_moe.study.statistics import Band, Result, advantage_curve, band
 
-MANY_COLOURS = (*COLOURS, "#882255", "#999933")  # and two of Tol's
-ROW = 0.42  # inches of a variant in the figure of final advantages
+MANY_COLORS = (*COLORS, "#882255", "#999933")  # plus two from Tol
+ROW = 0.42  # inches per variant in the figure of final advantages
 
 
 def styles_of(study: Study) -> dict[str, LineStyle]:
-    """Black for the baseline, colours and then dashes for the others, by name."""
+    """Line styles by name: black for the baseline, different colors, then dashes, for the others."""
     styles, others = {}, 0
     for variant in study.trained:
         if variant is study.baseline:
-            styles[variant.name] = LineStyle(BASELINE_COLOUR, ())
+            styles[variant.name] = LineStyle(BASELINE_COLOR, ())
         else:
             styles[variant.name] = LineStyle(
-                MANY_COLOURS[others % len(MANY_COLOURS)], DASHES[others // len(MANY_COLOURS) % len(DASHES)]
+                MANY_COLORS[others % len(MANY_COLORS)], DASHES[others // len(MANY_COLORS) % len(DASHES)]
             )
             others += 1
     return styles
@@ -50,7 +51,7 @@ def loss_bands(study: Study) -> dict[str, Band]:
 
 
 def advantage_bands(study: Study) -> dict[str, Band]:
-    """Advantage of each variant over the seeds that it shares with the baseline."""
+    """Advantage of each variant over the seeds in common with the baseline."""
     bands = {}
     for variant in study.trained:
         shared = [seed for seed in variant.runs if seed in study.baseline.runs]
@@ -70,7 +71,7 @@ def _draw(
                 steps,
                 one.mean - one.deviation,
                 one.mean + one.deviation,
-                color=style.colour,
+                color=style.color,
                 alpha=0.13,
                 linewidth=0,
             )
@@ -96,7 +97,7 @@ def loss_figure(study: Study) -> Figure:
     late = steps >= steps[-1] - (steps[-1] - steps[0]) / 5
     if late.sum() >= 4:
         left, right = axes.get_xlim()
-        below = steps >= left + 0.4 * (right - left)  # the labels of its axis reach further left
+        below = steps >= left + 0.4 * (right - left)  # the inset's axis labels extend further left
         make_room(axes, [one.mean[below] for one in bands.values()], 0.26)
         inset = axes.inset_axes((0.45, 0.36, 0.53, 0.58))
         cut = {name: Band(one.mean[late], one.deviation[late]) for name, one in bands.items()}
@@ -127,8 +128,8 @@ def advantage_figure(study: Study) -> Figure:
 
 
 def final_figure(study: Study, results: Sequence[Result]) -> Figure:
-    """Final advantage of each variant: every seed, the mean, and its confidence interval; on training batches and
-    on held-out text."""
+    """Final advantage of each variant (every seed, mean, confidence interval) on training batches and
+    held-out text."""
     shown = [one for one in results if one.variant is not study.baseline]
     held_out = any(one.held_out_advantage.by_seed for one in shown)
     figure, grid = new_figure(1.0 + ROW * max(2, len(shown)), columns=2 if held_out else 1)
@@ -138,21 +139,21 @@ def final_figure(study: Study, results: Sequence[Result]) -> Figure:
     for axes, (title, key) in zip(grid[0], panels):
         axes.axvline(0.0, color="#000000", linewidth=1.0)
         for row, one in enumerate(shown):
-            sample, colour = getattr(one, key), styles[one.variant.name].colour
+            sample, color = getattr(one, key), styles[one.variant.name].color
             values = list(sample.by_seed.values())
-            axes.plot(values, np.full(len(values), row), "|", color=colour, markersize=11, alpha=0.8)
+            axes.plot(values, np.full(len(values), row), "|", color=color, markersize=11, alpha=0.8)
             if len(values) > 1:
-                axes.plot([sample.low, sample.high], [row, row], color=colour, linewidth=2.2)
-            axes.plot([sample.mean], [row], "o", color=colour, markersize=6)
+                axes.plot([sample.low, sample.high], [row, row], color=color, linewidth=2.2)
+            axes.plot([sample.mean], [row], "o", color=color, markersize=6)
         axes.set_yticks(range(len(shown)), [one.variant.name for one in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_title(title, loc="left")
         axes.set_xlabel(f"{study.baseline.name} − variant (nats per token)")
         axes.grid(axis="y", visible=False)
-        axes.tick_params(axis="y", length=0, labelcolor=GREY if axes is not grid[0][0] else "#1a1a1a")
+        axes.tick_params(axis="y", length=0, labelcolor=GRAY if axes is not grid[0][0] else "#1a1a1a")
     return figure
 
 
 def variants_in_words(variants: Sequence[Variant]) -> str:
-    """`mask10 is hero` for every variant that is another's model; empty without any."""
-    return "; ".join(f"{variant.name} is {variant.same_as}" for variant in variants if variant.same_as)
+    """`mask10 = hero` for every variant with the same model as another; empty without any."""
+    return "; ".join(f"{variant.name} = {variant.same_as}" for variant in variants if variant.same_as)

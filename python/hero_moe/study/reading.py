@@ -1,4 +1,4 @@
-"""Reading a study's folder: `study.json` and the runs that it names. Mistakes become `InputError`, one line each."""
+"""Reads a study folder: `study.json` and its runs. Errors raise `InputError` with one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _KINDS = {str: "a text", int: "an integer", dict: "an object", list: "a list", (
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant with its finished runs by seed; one that is another's model (`same_as`) has none of its own."""
+    """A variant with its finished runs by seed; a variant with the same model as another (`same_as`) has no
+    runs."""
 
     name: str
     same_as: str | None
@@ -33,8 +34,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """All variants in their order, the first baseline router without auxiliary loss apart as what the others are
-    compared with."""
+    """All variants in order. `baseline` is the first variant with a baseline router and no coupling loss."""
 
     path: Path
     config: str
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: cannot be read ({error.strerror}), expected a study's description"
         ) from error
     except ValueError as error:
-        raise InputError(f"{path}: broken JSON ({error}), expected a study's description") from error
+        raise InputError(f"{path}: invalid JSON ({error}), expected a study's description") from error
     if not isinstance(content, dict) or content.get("format") != 1:
         raise InputError(f"{path}: format: expected 1, a study of this version")
     return content
@@ -105,7 +105,7 @@ def _pick_baseline(path: Path, variants: list[Variant]) -> Variant:
     for variant in variants:
         if variant.runs:
             return variant
-    raise InputError(f"{path}: variants: found no finished run, expected one")
+    raise InputError(f"{path}: variants: found no finished run, expected at least one")
 
 
 def load_study(folder: Path) -> Study:

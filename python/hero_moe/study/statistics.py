@@ -1,8 +1,8 @@
-"""The numbers of a study: losses of each variant, and their paired differences to the baseline over seeds.
+"""Statistics of a study: losses of each variant, and their paired differences to the baseline over seeds.
 
-Runs of one seed saw the same batches and began with the same draws, so every difference is taken within a seed; its
-mean over the seeds has a confidence interval from Student's t. An advantage is the baseline's loss minus the
-variant's: above zero the variant is better.
+Runs with the same seed use the same batches and random initialization, so differences are paired by seed;
+their mean has a confidence interval from Student's t. An advantage is the baseline's loss minus the
+variant's: positive values favor the variant.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Sample:
-    """Values by seed with their mean, standard deviation (NaN for one) and 95% confidence interval of the mean
-    (NaN for one)."""
+    """Values by seed with their mean, standard deviation and 95% confidence interval of the mean (both NaN
+    for a single value)."""
 
     by_seed: dict[int, float]
     mean: float
@@ -35,7 +35,7 @@ class Sample:
 
     @classmethod
     def of(cls, by_seed: dict[int, float]) -> Sample:
-        """NaN throughout without values."""
+        """All statistics are NaN without values."""
         values = np.array(list(by_seed.values()))
         count = len(values)
         mean = float(values.mean()) if count else math.nan
@@ -46,16 +46,16 @@ class Sample:
         return cls(by_seed, mean, deviation, mean - half, mean + half)
 
     @property
-    def beyond_noise(self) -> bool:
-        """Whether the confidence interval leaves out zero."""
+    def is_significant(self) -> bool:
+        """Whether the confidence interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
 class Result:
-    """One variant of a study. `late_growth`: mean advantage over the last fifth of the steps minus that over the
-    fifth around the middle. `peak_load`: share of all tokens of the busiest expert of any layer, mean over the last
-    tenth of the steps; `peak_change`: minus the baseline's under the same seed."""
+    """Results of one variant. `late_growth`: mean advantage over the last fifth of the steps minus that over
+    the middle fifth. `peak_load`: share of all tokens of the busiest expert of any layer, mean over the last
+    tenth of the steps; `peak_change`: difference to the baseline with the same seed."""
 
     variant: Variant
     final_loss: Sample
@@ -70,10 +70,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Noise:
-    """What the course of single runs adds to a loss: the residual of losses fitted as variant + seed (least squares
-    over all finished runs, whichever seeds a variant has), pooled over all variants and therefore known better than
-    from one variant's few differences. Every variant is taken to scatter alike. `least_difference`: by number of
-    seeds that two variants share, the distance of their means below which they cannot be told apart at 95%."""
+    """Run-to-run noise of a loss: the residual standard deviation of a least-squares fit variant + seed over
+    all finished runs. Pooled over variants, assuming equal variance, it is more precise than an estimate per
+    variant. `least_difference`: by number of common seeds, the smallest difference of two variants' means
+    that is significant at 95%."""
 
     deviation: float
     degrees: int
@@ -81,7 +81,7 @@ class Noise:
 
     @classmethod
     def of(cls, losses: Sequence[dict[int, float]]) -> Noise | None:
-        """From every variant's losses by seed; None where variants and seeds explain every loss."""
+        """From every variant's losses by seed; None without residual degrees of freedom."""
         runs = [(number, seed) for number, by_seed in enumerate(losses) for seed in by_seed]
         seeds = sorted({seed for _, seed in runs})
         design = np.zeros((len(runs), len(losses) + len(seeds)))
@@ -101,7 +101,7 @@ class Noise:
 
 
 def held_out_loss(run: Run) -> float:
-    """Mean loss over the evaluation's tokens; NaN without an evaluation of the last step."""
+    """Mean loss over the evaluation's tokens; NaN without an evaluation at the last step."""
     last = run.metrics.steps[-1]
     entries = [(entry.loss, entry.tokens) for entry in run.evaluations if entry.step == last and entry.tokens]
     tokens = sum(count for _, count in entries)
@@ -134,7 +134,7 @@ def _paired(variant: Variant, baseline: Variant, value: Callable[[Run, Run], flo
 
 
 def result(variant: Variant, baseline: Variant) -> Result:
-    """All numbers of one variant; its paired samples hold the seeds that the baseline has finished too."""
+    """All results of one variant; paired samples contain the seeds that the baseline also finished."""
     return Result(
         variant=variant,
         final_loss=_sample(variant.runs, final_loss),
@@ -151,20 +151,21 @@ def result(variant: Variant, baseline: Variant) -> Result:
 
 
 def results(study: Study) -> list[Result]:
-    """Those of every variant that has finished runs, in the study's order."""
+    """Results of every variant with finished runs, in the study's order."""
     return [result(variant, study.baseline) for variant in study.trained]
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean over seeds of smoothed curves [steps], and the standard deviation over seeds (zeros for one seed)."""
+    """Mean over seeds of smoothed curves [steps], and the standard deviation over seeds (zeros for one
+    seed)."""
 
     mean: np.ndarray
     deviation: np.ndarray
 
 
 def band(curves: Sequence[np.ndarray], part: float = SMOOTHED_DIFFERENCE) -> Band:
-    """Every curve is smoothed over `part` of its steps first."""
+    """Smooths every curve over the fraction `part` of its steps first."""
     smoothed = np.stack([smooth(curve, smoothing_window(len(curve), part)) for curve in curves])
     spread = smoothed.std(axis=0, ddof=1) if len(smoothed) > 1 else np.zeros(smoothed.shape[1])
     return Band(smoothed.mean(axis=0), spread)

@@ -1,4 +1,4 @@
-"""The table of a study: as rows of text for the page and for Markdown, and as JSON."""
+"""The tables of a study as text rows for the page and Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LOSSES = (
     ("held-out loss", "mean ± deviation"),
     ("held-out advantage", "mean [95% interval]"),
 )
-COURSE = (
+DYNAMICS = (
     ("variant", ""),
     ("late growth", "mean [95% interval]"),
     ("peak expert load", "mean [95% interval]"),
-    ("change of the peak load", "to the baseline, mean [95% interval]"),
+    ("peak load change", "vs. baseline, mean [95% interval]"),
 )
 COSTS = (
     ("variant", ""),
-    ("router operations", "exact, to the baseline"),
-    ("step operations", "exact, to the baseline"),
-    ("parameters", "to the baseline"),
+    ("router FLOPs", "exact, vs. baseline"),
+    ("step FLOPs", "exact, vs. baseline"),
+    ("parameters", "vs. baseline"),
     ("tokens/s", "median"),
 )
 
@@ -42,12 +42,12 @@ def _with_deviation(sample: Sample) -> str:
 
 
 def with_interval(sample: Sample) -> str:
-    """`+0.0123 [+0.0061, +0.0185]`, a star behind it where the interval leaves out zero."""
+    """`+0.0123 [+0.0061, +0.0185]`, followed by a star if the interval excludes zero."""
     if not math.isfinite(sample.mean):
         return NONE
     if not math.isfinite(sample.low):
         return f"{sample.mean:+.4f}".replace("-", "−")
-    star = " *" if sample.beyond_noise else ""
+    star = " *" if sample.is_significant else ""
     return f"{sample.mean:+.4f} [{sample.low:+.4f}, {sample.high:+.4f}]{star}".replace("-", "−")
 
 
@@ -61,7 +61,7 @@ def share_with_interval(sample: Sample, change: bool = False) -> str:
     if not math.isfinite(sample.low):
         return f"{100 * sample.mean:+.1f} points".replace("-", "−")
     interval = f"[{100 * sample.low:+.1f}, {100 * sample.high:+.1f}]"
-    star = " *" if sample.beyond_noise else ""
+    star = " *" if sample.is_significant else ""
     return f"{100 * sample.mean:+.1f} points {interval}{star}".replace("-", "−")
 
 
@@ -74,7 +74,7 @@ def _relative(study: Study, one: Result, key: str) -> str:
 
 
 def loss_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
-    """One row a variant with runs, cells as LOSSES says; then the variants that are another's model."""
+    """One row per variant with runs, columns as in LOSSES; then variants with the same model as another."""
     table = []
     for one in results:
         base = one.variant is study.baseline
@@ -89,11 +89,11 @@ def loss_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
             ]
         )
     same = [variant for variant in study.variants if variant.same_as]
-    return table + [[variant.name, f"is {variant.same_as}", *[NONE] * (len(LOSSES) - 2)] for variant in same]
+    return table + [[variant.name, f"= {variant.same_as}", *[NONE] * (len(LOSSES) - 2)] for variant in same]
 
 
-def course_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
-    """One row a variant with runs, cells as COURSE says."""
+def dynamics_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
+    """One row per variant with runs, columns as in DYNAMICS."""
     rows = []
     for one in results:
         base = one.variant is study.baseline
@@ -104,7 +104,7 @@ def course_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
 
 
 def cost_rows(study: Study, results: Sequence[Result]) -> list[list[str]]:
-    """One row a variant with runs, cells as COSTS says."""
+    """One row per variant with runs, columns as in COSTS."""
     return [
         [
             one.variant.name,
@@ -123,7 +123,7 @@ def tables(
     """Header and rows of each table, in order."""
     return [
         (LOSSES, loss_rows(study, results)),
-        (COURSE, course_rows(study, results)),
+        (DYNAMICS, dynamics_rows(study, results)),
         (COSTS, cost_rows(study, results)),
     ]
 
@@ -144,7 +144,7 @@ LOSS_KINDS = {"final_loss": "final loss", "held_out": "held-out loss"}
 
 
 def noises(results: Sequence[Result]) -> dict[str, Noise]:
-    """That of each kind of loss, as far as there are more runs than variants and seeds explain."""
+    """The noise of each kind of loss with residual degrees of freedom."""
     found = {key: Noise.of([getattr(one, key).by_seed for one in results]) for key in LOSS_KINDS}
     return {key: noise for key, noise in found.items() if noise}
 
@@ -154,7 +154,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 def noise_in_words(results: Sequence[Result]) -> str:
-    """A sentence for each kind of loss; empty where none is known."""
+    """A sentence for each kind of loss; empty if none is known."""
     sentences = []
     for key, noise in noises(results).items():
         least = ", ".join(
@@ -162,9 +162,11 @@ def noise_in_words(results: Sequence[Result]) -> str:
             for count, difference in noise.least_difference.items()
         )
         sentences.append(
-            f"Single runs scatter by {noise.deviation:.4f} in {LOSS_KINDS[key]} beside their variant's and seed's "
-            f"means (pooled, {_counted(noise.degrees, 'degree')} of freedom): differences of variants below {least} are "
-            "not significant at 95%."
+            f"Run-to-run standard deviation of the {LOSS_KINDS[key]}: {noise.deviation:.4f} (residual of "
+            "variant and seed "
+            f"means, {_counted(noise.degrees, 'degree')} of freedom); differences below {least} are not "
+            "significant at "
+            "95%."
         )
     return " ".join(sentences)
 
@@ -183,7 +185,7 @@ def _sample_json(sample: Sample) -> dict[str, Any]:
 
 
 def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
-    """All numbers; null for what one seed, or no evaluation, cannot say."""
+    """All results; null for values that need more seeds or an evaluation."""
     keys = (
         *("final_loss", "held_out", "advantage", "held_out_advantage", "late_growth"),
         *("peak_load", "peak_change", "tokens_per_second"),
@@ -203,20 +205,21 @@ def as_json(study: Study, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def summary(study: Study, results: Sequence[Result]) -> str:
-    """The comparison in a few words."""
+    """A short summary of the comparison."""
     others = [one for one in results if one.variant is not study.baseline and one.advantage.by_seed]
     base = next(one for one in results if one.variant is study.baseline)
     text = (
-        f"{len(study.trained)} variants of {study.config}, {study.steps:,} steps of {study.tokens_per_step:,} tokens; "
-        f"{study.baseline.name} ends at a loss of {plain(base.final_loss.mean, 4)}"
+        f"{len(study.trained)} variants of {study.config}, {study.steps:,} steps of "
+        f"{study.tokens_per_step:,} tokens; "
+        f"{study.baseline.name} has a final loss of {plain(base.final_loss.mean, 4)}"
     )
     if not others:
         return f"{text}."
     best = max(others, key=lambda one: one.advantage.mean)
-    beyond = [one.variant.name for one in others if one.advantage.beyond_noise]
-    told = ", ".join(beyond) if beyond else "none"
-    which = "" if len(others) == 1 else ", the lowest of the others"
+    significant = [one.variant.name for one in others if one.advantage.is_significant]
+    names = ", ".join(significant) if significant else "none"
+    which = "" if len(others) == 1 else " (lowest of the others)"
     return (
-        f"{text}, {best.variant.name}{which}, at {signed(-best.advantage.mean)} to it. "
-        f"Beyond the noise between seeds (95% interval of the paired difference): {told}."
+        f"{text}; {best.variant.name}{which} differs by {signed(-best.advantage.mean)}. "
+        f"Significant differences (95% interval of the paired difference): {names}."
     )

@@ -8,10 +8,10 @@ namespace hero {
 namespace {
 
 const bool registered = []() noexcept {
-  set_make_nccl([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                   std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
+  register_nccl_backend([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                           std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
     auto options = c10d::ProcessGroupNCCL::Options::create();
-    // NCCL's own watchdog aborts the process. The signs of life, which say more, come before it.
+    // NCCL's watchdog aborts the process. The heartbeat is more informative and must time out first.
     options->timeout = timeout + std::chrono::seconds(10);
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, std::move(options));
   });

@@ -4,14 +4,14 @@
 
 namespace hero {
 
-/// A request that gets no answer: what OpenAI's clients read from an error's body. The message names the
-/// field, what was found and what was expected.
+/// A rejected or failed request, with the fields of OpenAI's error objects. The message states the field, the
+/// found and the expected value.
 struct ApiError : std::runtime_error {
   ApiError(int status, const std::string& message, std::string param = "", std::string code = "")
       : std::runtime_error(message), status(status), param(std::move(param)), code(std::move(code)) {}
-  int status;         ///< of HTTP
-  std::string param;  ///< the field at fault; "" for none
-  std::string code;   ///< a word for programs; "" for none
+  int status;         ///< HTTP status
+  std::string param;  ///< the invalid field; "" for none
+  std::string code;   ///< machine-readable error code; "" for none
 };
 
 /// {"error": {"message", "type", "param", "code"}}, without the status.

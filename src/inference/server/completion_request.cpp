@@ -11,28 +11,28 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kKnown[] = {"model",
-                                       "prompt",
-                                       "max_tokens",
-                                       "temperature",
-                                       "top_p",
-                                       "top_k",
-                                       "n",
-                                       "stop",
-                                       "seed",
-                                       "echo",
-                                       "logprobs",
-                                       "stream",
-                                       "user",
-                                       "best_of",
-                                       "suffix",
-                                       "logit_bias",
-                                       "ignore_eos",
-                                       "stream_options",
-                                       "presence_penalty",
-                                       "frequency_penalty"};
+constexpr std::string_view kKnownFields[] = {"model",
+                                             "prompt",
+                                             "max_tokens",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "n",
+                                             "stop",
+                                             "seed",
+                                             "echo",
+                                             "logprobs",
+                                             "stream",
+                                             "user",
+                                             "best_of",
+                                             "suffix",
+                                             "logit_bias",
+                                             "ignore_eos",
+                                             "stream_options",
+                                             "presence_penalty",
+                                             "frequency_penalty"};
 
-// Reads fields of an object; null counts as absent.
+// Reads the fields of an object; null counts as absent.
 class Fields {
  public:
   explicit Fields(const json& object, std::string prefix = "")
@@ -44,35 +44,35 @@ class Fields {
   }
   bool boolean(const char* name) const {
     const json* value = find(name);
-    if (value && !value->is_boolean()) refuse(name, *value, "true or false");
+    if (value && !value->is_boolean()) reject(name, *value, "true or false");
     return value && value->get<bool>();
   }
-  std::optional<int64_t> integer(const char* name, int64_t least, int64_t most) const {
+  std::optional<int64_t> integer(const char* name, int64_t min, int64_t max) const {
     const json* value = find(name);
     if (!value) return std::nullopt;
-    const bool small = value->is_number_integer() &&
-                       !(value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX});
-    if (!small || value->get<int64_t>() < least || value->get<int64_t>() > most) {
-      refuse(name, *value, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
+    const bool fits_int64 = value->is_number_integer() &&
+                            !(value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX});
+    if (!fits_int64 || value->get<int64_t>() < min || value->get<int64_t>() > max) {
+      reject(name, *value, "an integer from " + std::to_string(min) + " to " + std::to_string(max));
     }
     return value->get<int64_t>();
   }
-  double number(const char* name, double otherwise, double least, double most, const char* expected) const {
+  double number(const char* name, double default_value, double min, double max, const char* expected) const {
     const json* value = find(name);
-    if (!value) return otherwise;
-    if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
-      refuse(name, *value, expected);
+    if (!value) return default_value;
+    if (!value->is_number() || !(value->get<double>() >= min && value->get<double>() <= max)) {
+      reject(name, *value, expected);
     }
     return value->get<double>();
   }
   std::string string(const char* name) const {
     const json* value = find(name);
     if (!value) return "";
-    if (!value->is_string()) refuse(name, *value, "a string");
+    if (!value->is_string()) reject(name, *value, "a string");
     return value->get<std::string>();
   }
-  [[noreturn]] void refuse(const char* name, const json& found, const std::string& expected) const {
-    refuse_field(prefix_ + name, found, expected);
+  [[noreturn]] void reject(const char* name, const json& found, const std::string& expected) const {
+    reject_field(prefix_ + name, found, expected);
   }
 
  private:
@@ -80,11 +80,11 @@ class Fields {
   std::string prefix_;
 };
 
-// Fields that stand for nothing this server does: their neutral values alone.
-void refuse_unsupported(const Fields& fields, int64_t n) {
+// Unsupported fields are accepted only with their neutral values.
+void reject_unsupported(const Fields& fields, int64_t n) {
   const auto neutral = [&](const char* name, bool is_neutral, const std::string& expected) {
     if (const json* value = fields.find(name); value && !is_neutral) {
-      fields.refuse(name, *value, expected + ": this server does not support it");
+      fields.reject(name, *value, expected + ": this server does not support it");
     }
   };
   const auto zero = [&](const char* name) {
@@ -102,24 +102,24 @@ void refuse_unsupported(const Fields& fields, int64_t n) {
   neutral("best_of", best && best->is_number_integer() && *best == n, "n = " + std::to_string(n));
 }
 
-std::vector<PromptText> read_prompts(const Fields& fields) {
+std::vector<Prompt> read_prompts(const Fields& fields) {
   const char* const expected = "a string, a list of strings, a list of token ids, or a list of such lists";
   const json* prompt = fields.find("prompt");
-  if (!prompt) fields.refuse("prompt", nullptr, expected);
+  if (!prompt) fields.reject("prompt", nullptr, expected);
   if (prompt->is_string()) return {prompt->get<std::string>()};
-  if (!prompt->is_array() || prompt->empty()) fields.refuse("prompt", *prompt, expected);
+  if (!prompt->is_array() || prompt->empty()) fields.reject("prompt", *prompt, expected);
   if (prompt->front().is_number()) return {token_ids(*prompt, "prompt")};
-  std::vector<PromptText> prompts;
+  std::vector<Prompt> prompts;
   for (size_t i = 0; i < prompt->size(); ++i) {
-    const json& one = (*prompt)[i];
+    const json& item = (*prompt)[i];
     const std::string name = "prompt[" + std::to_string(i) + "]";
-    if (one.is_string() != prompt->front().is_string() || !(one.is_string() || one.is_array())) {
-      refuse_field(name, one, prompt->front().is_string() ? "a string as the first" : expected);
+    if (item.is_string() != prompt->front().is_string() || !(item.is_string() || item.is_array())) {
+      reject_field(name, item, prompt->front().is_string() ? "a string, like the first prompt" : expected);
     }
-    if (one.is_string()) {
-      prompts.emplace_back(one.get<std::string>());
+    if (item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
     } else {
-      prompts.emplace_back(token_ids(one, name));
+      prompts.emplace_back(token_ids(item, name));
     }
   }
   return prompts;
@@ -132,13 +132,13 @@ std::vector<std::string> read_stops(const Fields& fields) {
                     expected = "a string of 1 to " + bytes + " bytes, or a list of at most " +
                                std::to_string(RequestLimits::stops);
   const json list = value->is_array() ? *value : json::array({*value});
-  if (std::ssize(list) > RequestLimits::stops) fields.refuse("stop", *value, expected);
+  if (std::ssize(list) > RequestLimits::stops) fields.reject("stop", *value, expected);
   std::vector<std::string> stops;
-  for (const json& one : list) {
-    const bool good = one.is_string() && !one.get_ref<const std::string&>().empty() &&
-                      std::ssize(one.get_ref<const std::string&>()) <= RequestLimits::stop_bytes;
-    if (!good) fields.refuse("stop", one, expected);
-    stops.push_back(one.get<std::string>());
+  for (const json& stop : list) {
+    const bool valid = stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
+                       std::ssize(stop.get_ref<const std::string&>()) <= RequestLimits::stop_bytes;
+    if (!valid) fields.reject("stop", stop, expected);
+    stops.push_back(stop.get<std::string>());
   }
   return stops;
 }
@@ -146,7 +146,7 @@ std::vector<std::string> read_stops(const Fields& fields) {
 std::optional<uint64_t> read_seed(const Fields& fields) {
   const json* value = fields.find("seed");
   if (!value) return std::nullopt;
-  if (!value->is_number_integer()) fields.refuse("seed", *value, "an integer of 64 bits");
+  if (!value->is_number_integer()) fields.reject("seed", *value, "a 64-bit integer");
   return value->is_number_unsigned() ? value->get<uint64_t>() : static_cast<uint64_t>(value->get<int64_t>());
 }
 
@@ -154,11 +154,11 @@ bool read_include_usage(const Fields& fields, bool stream) {
   const json* options = fields.find("stream_options");
   if (!options) return false;
   if (!options->is_object() || !stream) {
-    fields.refuse("stream_options", *options, "an object, with \"stream\": true");
+    fields.reject("stream_options", *options, "an object, with \"stream\": true");
   }
   for (const auto& [name, value] : options->items()) {
     if (name != "include_usage") {
-      throw ApiError(400, "stream_options: found " + shown(name) + ", expected include_usage",
+      throw ApiError(400, "stream_options: found " + format_value(name) + ", expected include_usage",
                      "stream_options");
     }
   }
@@ -167,9 +167,9 @@ bool read_include_usage(const Fields& fields, bool stream) {
 
 }  // namespace
 
-void refuse_field(const std::string& field, const json& found, const std::string& expected) {
-  const std::string what = found.is_null() ? "nothing" : shown(found);
-  throw ApiError(400, field + ": found " + what + ", expected " + expected, field);
+void reject_field(const std::string& field, const json& found, const std::string& expected) {
+  const std::string value = found.is_null() ? "nothing" : format_value(found);
+  throw ApiError(400, field + ": found " + value + ", expected " + expected, field);
 }
 
 json parse_body(std::string_view body) {
@@ -179,29 +179,31 @@ json parse_body(std::string_view body) {
   } catch (const UserError& e) {
     throw ApiError(400, e.what());
   }
-  if (!value.is_object()) throw ApiError(400, "body: found " + shown(value) + ", expected a JSON object");
+  if (!value.is_object())
+    throw ApiError(400, "body: found " + format_value(value) + ", expected a JSON object");
   return value;
 }
 
-void refuse_unknown_fields(const json& body, const std::vector<std::string_view>& known) {
+void reject_unknown_fields(const json& body, const std::vector<std::string_view>& known) {
   for (const auto& [name, value] : body.items()) {
     if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
     std::string expected;
-    for (const auto& one : known) expected += (expected.empty() ? "" : ", ") + std::string(one);
-    throw ApiError(400, "body: found the field " + shown(name) + ", expected some of " + expected, name);
+    for (const auto& field : known) expected += (expected.empty() ? "" : ", ") + std::string(field);
+    throw ApiError(400, "body: found the field " + format_value(name) + ", expected one of " + expected,
+                   name);
   }
 }
 
 std::vector<int64_t> token_ids(const json& value, const std::string& field) {
-  const char* const expected = "a list of token ids, at least one";
-  if (!value.is_array() || value.empty()) refuse_field(field, value, expected);
+  const char* const expected = "a non-empty list of token ids";
+  if (!value.is_array() || value.empty()) reject_field(field, value, expected);
   std::vector<int64_t> ids;
   ids.reserve(value.size());
   for (size_t i = 0; i < value.size(); ++i) {
     const json& id = value[i];
-    const bool small = id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max();
-    if (!small) {
-      refuse_field(field + "[" + std::to_string(i) + "]", id, "a token id");
+    const bool valid = id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max();
+    if (!valid) {
+      reject_field(field + "[" + std::to_string(i) + "]", id, "a token id");
     }
     ids.push_back(id.get<int64_t>());
   }
@@ -209,7 +211,7 @@ std::vector<int64_t> token_ids(const json& value, const std::string& field) {
 }
 
 CompletionRequest parse_completion_request(const json& body, const RequestLimits& limits) {
-  refuse_unknown_fields(body, {std::begin(kKnown), std::end(kKnown)});
+  reject_unknown_fields(body, {std::begin(kKnownFields), std::end(kKnownFields)});
   const Fields fields(body);
   CompletionRequest request;
   request.model = fields.string("model");
@@ -227,16 +229,16 @@ CompletionRequest parse_completion_request(const json& body, const RequestLimits
   request.include_usage = read_include_usage(fields, request.stream);
   request.ignore_eos = fields.boolean("ignore_eos");
   fields.string("user");
-  refuse_unsupported(fields, request.n);
+  reject_unsupported(fields, request.n);
   if (request.max_tokens == 0 && !request.echo) {
-    fields.refuse("max_tokens", 0, "at least 1 (0 with \"echo\": true)");
+    fields.reject("max_tokens", 0, "at least 1 (0 with \"echo\": true)");
   }
-  const int64_t texts = request.n * std::ssize(request.prompts);
-  if (texts > RequestLimits::texts) {
+  const int64_t sequences = request.n * std::ssize(request.prompts);
+  if (sequences > RequestLimits::sequences) {
     throw ApiError(400,
-                   "prompt: found " + std::to_string(request.prompts.size()) +
-                       " prompts of n = " + std::to_string(request.n) + " texts each, expected at most " +
-                       std::to_string(RequestLimits::texts) + " texts",
+                   "prompt: found " + std::to_string(request.prompts.size()) + " prompts with n = " +
+                       std::to_string(request.n) + " completions each, expected at most " +
+                       std::to_string(RequestLimits::sequences) + " completions",
                    "prompt");
   }
   return request;

@@ -1,4 +1,4 @@
-// The body of a POST to /v1/completions: OpenAI's fields and what is said of each, checked.
+// Parses and validates the body of POST /v1/completions (OpenAI's completions API).
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -12,11 +12,11 @@
 
 namespace hero {
 
-using PromptText = std::variant<std::string, std::vector<int64_t>>;  ///< text, or token ids
+using Prompt = std::variant<std::string, std::vector<int64_t>>;  ///< text, or token ids
 
 struct CompletionRequest {
-  std::string model;  ///< "" where the request names none
-  std::vector<PromptText> prompts;
+  std::string model;  ///< "" if absent
+  std::vector<Prompt> prompts;
   std::optional<int64_t> max_tokens;
   int64_t n = 1, top_k = 0, logprobs = -1;
   double temperature = 1, top_p = 1;
@@ -25,27 +25,27 @@ struct CompletionRequest {
   bool echo = false, stream = false, include_usage = false, ignore_eos = false;
 };
 
-/// The most of each that a request may ask for.
+/// Upper limits for the fields of a request.
 struct RequestLimits {
-  static constexpr int64_t n = 128, texts = 1024, logprobs = 20, stops = 64, stop_bytes = 1024;
+  static constexpr int64_t n = 128, sequences = 1024, logprobs = 20, stops = 64, stop_bytes = 1024;
   int64_t max_tokens = 4096;
 };
 
-/// The JSON object of a body. ApiError 400 for anything else.
+/// Parses a body as a JSON object. ApiError 400 for anything else.
 nlohmann::json parse_body(std::string_view body);
 
-/// ApiError 400 for wrong types and values, fields that are not supported, and fields that are not known: a
-/// setting without effect would be a text that nobody asked for. null is as good as absent.
+/// ApiError 400 for invalid types and values, and for unsupported and unknown fields: none is silently
+/// ignored. null counts as absent.
 CompletionRequest parse_completion_request(const nlohmann::json& body, const RequestLimits& limits);
 
-/// "FIELD: found VALUE, expected EXPECTED", about FIELD.
-[[noreturn]] void refuse_field(const std::string& field, const nlohmann::json& found,
+/// Throws ApiError 400: "FIELD: found VALUE, expected EXPECTED".
+[[noreturn]] void reject_field(const std::string& field, const nlohmann::json& found,
                                const std::string& expected);
 
-/// A list of token ids, of which none is negative; `field` stands for it in messages. ApiError 400.
+/// A non-empty list of non-negative token ids; `field`: its name in error messages. ApiError 400.
 std::vector<int64_t> token_ids(const nlohmann::json& value, const std::string& field);
 
-/// ApiError 400 for a field that is not among `known`.
-void refuse_unknown_fields(const nlohmann::json& body, const std::vector<std::string_view>& known);
+/// ApiError 400 for a field that is not in `known`.
+void reject_unknown_fields(const nlohmann::json& body, const std::vector<std::string_view>& known);
 
 }  // namespace hero

@@ -12,16 +12,16 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kLeast = -9999;  // JSON has no infinity
+constexpr double kMinLogprob = -9999;  // replaces -inf, which JSON lacks
 
 std::string new_id() {
-  thread_local std::mt19937_64 draw{std::random_device()()};
+  thread_local std::mt19937_64 random{std::random_device()()};
   char text[40];
-  std::snprintf(text, sizeof text, "cmpl-%016lx%016lx", draw(), draw());
+  std::snprintf(text, sizeof text, "cmpl-%016lx%016lx", random(), random());
   return text;
 }
 
-double finite(double logprob) { return logprob > kLeast ? logprob : kLeast; }
+double finite(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
 
 bool in_vocabulary(const Tokenizer& tokenizer, int64_t id) { return id < tokenizer.vocab_size(); }
 
@@ -29,7 +29,7 @@ std::string bytes_of(const Tokenizer& tokenizer, int64_t id) {
   return in_vocabulary(tokenizer, id) ? tokenizer.bytes(static_cast<int32_t>(id)) : "";
 }
 
-bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
@@ -47,25 +47,25 @@ std::string error_json(const ApiError& error) {
                       {"code", or_null(error.code)}}}});
 }
 
-std::string token_word(const Tokenizer& tokenizer, int64_t id) {
+std::string token_string(const Tokenizer& tokenizer, int64_t id) {
   std::string bytes = bytes_of(tokenizer, id);
   if (bytes.empty() && in_vocabulary(tokenizer, id)) bytes = tokenizer.piece(static_cast<int32_t>(id));
   if (bytes.empty()) return "token_id:" + std::to_string(id);
   if (find_invalid_utf8(bytes) == std::string::npos) return bytes;
-  std::string word = "bytes:";
+  std::string text = "bytes:";
   for (const char c : bytes) {
     char hex[8];
     std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(c));
-    word += hex;
+    text += hex;
   }
-  return word;
+  return text;
 }
 
-std::string text_of(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
-  CharacterJoiner joiner;
+std::string decode_text(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  Utf8StreamDecoder decoder;
   std::string text;
-  for (const int64_t id : ids) text += joiner.add(bytes_of(tokenizer, id));
-  return text + joiner.finish();
+  for (const int64_t id : ids) text += decoder.add(bytes_of(tokenizer, id));
+  return text + decoder.flush();
 }
 
 CompletionResponse::CompletionResponse(const CompletionRequest& request,
@@ -76,91 +76,93 @@ CompletionResponse::CompletionResponse(const CompletionRequest& request,
       model_(std::move(model)),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       n_(static_cast<size_t>(request.n)),
-      logs_(request.logprobs >= 0),
-      counts_in_chunks_(request.include_usage),
+      logprobs_(request.logprobs >= 0),
+      include_usage_(request.include_usage),
       choices_(n_ * prompts.size()) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     prompt_tokens_ += std::ssize(prompts[i]);
     if (!request.echo) continue;
     const auto* text = std::get_if<std::string>(&request.prompts[i]);
-    echoed_.push_back(text ? *text : text_of(tokenizer, prompts[i]));
+    echoed_prompts_.push_back(text ? *text : decode_text(tokenizer, prompts[i]));
   }
 }
 
-void CompletionResponse::add(const Event& event) {
-  auto& choice = choices_[event.text];
-  if (!choice.begun && !echoed_.empty()) choice.text = echoed_[event.text / n_];
-  choice.begun = true;
-  choice.text += event.content;
-  choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
-  choice.finish = event.finish;
-  made_ += event.made;
+void CompletionResponse::add(const SequenceOutput& output) {
+  auto& choice = choices_[output.sequence];
+  if (!choice.started && !echoed_prompts_.empty()) choice.text = echoed_prompts_[output.sequence / n_];
+  choice.started = true;
+  choice.text += output.text;
+  choice.tokens.insert(choice.tokens.end(), output.tokens.begin(), output.tokens.end());
+  choice.finish_reason = output.finish_reason;
+  completion_tokens_ += output.num_generated;
 }
 
-ordered_json CompletionResponse::head() const {
+ordered_json CompletionResponse::header() const {
   return {{"id", id_}, {"object", "text_completion"}, {"created", created_}, {"model", model_}};
 }
 
 ordered_json CompletionResponse::usage() const {
   return {{"prompt_tokens", prompt_tokens_},
-          {"completion_tokens", made_},
-          {"total_tokens", prompt_tokens_ + made_}};
+          {"completion_tokens", completion_tokens_},
+          {"total_tokens", prompt_tokens_ + completion_tokens_}};
 }
 
 ordered_json CompletionResponse::take_logprobs(Choice& choice) const {
-  ordered_json words = ordered_json::array(), logs = words, tops = words, offsets = words;
+  ordered_json strings = ordered_json::array(), logprobs = strings, tops = strings, offsets = strings;
   for (const auto& token : choice.tokens) {
     const std::string bytes = bytes_of(tokenizer_, token.id);
-    const std::string word = token_word(tokenizer_, token.id);
-    // A token that goes on with a character stands where the character stands.
-    const bool inside = !bytes.empty() && continues_character(bytes[0]) && choice.characters > 0;
-    offsets.push_back(choice.characters - inside);
-    for (const char c : bytes) choice.characters += !continues_character(c);
-    words.push_back(word);
+    const std::string string = token_string(tokenizer_, token.id);
+    // A token that starts inside a character has the offset of that character.
+    const bool inside = !bytes.empty() && is_continuation_byte(bytes[0]) && choice.text_offset > 0;
+    offsets.push_back(choice.text_offset - inside);
+    for (const char c : bytes) choice.text_offset += !is_continuation_byte(c);
+    strings.push_back(string);
     if (!token.logprobs) {
-      logs.push_back(nullptr);
+      logprobs.push_back(nullptr);
       tops.push_back(nullptr);
       continue;
     }
-    // Two ids may have one word: the likelier one stays.
+    // Several ids may have the same string: emplace keeps the most likely.
     std::map<std::string, double> top;
-    for (const auto& [id, log] : token.logprobs->top) top.emplace(token_word(tokenizer_, id), finite(log));
-    top.emplace(word, finite(token.logprobs->chosen));
-    logs.push_back(finite(token.logprobs->chosen));
+    for (const auto& [id, logprob] : token.logprobs->top)
+      top.emplace(token_string(tokenizer_, id), finite(logprob));
+    top.emplace(string, finite(token.logprobs->chosen));
+    logprobs.push_back(finite(token.logprobs->chosen));
     tops.push_back(std::move(top));
   }
   choice.tokens.clear();
-  return {{"tokens", words}, {"token_logprobs", logs}, {"top_logprobs", tops}, {"text_offset", offsets}};
+  return {
+      {"tokens", strings}, {"token_logprobs", logprobs}, {"top_logprobs", tops}, {"text_offset", offsets}};
 }
 
-ordered_json CompletionResponse::take_choice(size_t text) {
-  auto& choice = choices_[text];
-  ordered_json found{{"text", std::exchange(choice.text, {})}, {"index", text}, {"logprobs", nullptr}};
-  if (logs_) found["logprobs"] = take_logprobs(choice);
-  found["finish_reason"] = choice.finish ? ordered_json(choice.finish) : ordered_json();
-  return found;
+ordered_json CompletionResponse::take_choice(size_t sequence) {
+  auto& choice = choices_[sequence];
+  ordered_json object{{"text", std::exchange(choice.text, {})}, {"index", sequence}, {"logprobs", nullptr}};
+  if (logprobs_) object["logprobs"] = take_logprobs(choice);
+  object["finish_reason"] = choice.finish_reason ? ordered_json(choice.finish_reason) : ordered_json();
+  return object;
 }
 
-// Text after text, so that the probabilities of all of them never stand in memory as JSON values.
-std::string CompletionResponse::whole() {
-  std::string line = json_line(head());
+// Serializes choice by choice: the logprobs of all choices as JSON values would need too much memory.
+std::string CompletionResponse::complete() {
+  std::string line = json_line(header());
   line.back() = ',';
   line += "\"choices\":[";
   for (size_t i = 0; i < choices_.size(); ++i) line.append(i ? "," : "").append(json_line(take_choice(i)));
   return line.append("],\"usage\":").append(json_line(usage())).append("}");
 }
 
-std::string CompletionResponse::chunk(size_t text) {
-  const auto& choice = choices_[text];
-  if (choice.text.empty() && choice.tokens.empty() && !choice.finish) return "";
-  auto object = head();
-  object["choices"] = ordered_json::array({take_choice(text)});
-  if (counts_in_chunks_) object["usage"] = nullptr;
+std::string CompletionResponse::chunk(size_t sequence) {
+  const auto& choice = choices_[sequence];
+  if (choice.text.empty() && choice.tokens.empty() && !choice.finish_reason) return "";
+  auto object = header();
+  object["choices"] = ordered_json::array({take_choice(sequence)});
+  if (include_usage_) object["usage"] = nullptr;
   return json_line(object);
 }
 
 std::string CompletionResponse::usage_chunk() const {
-  auto object = head();
+  auto object = header();
   object["choices"] = ordered_json::array();
   object["usage"] = usage();
   return json_line(object);

@@ -4,7 +4,7 @@
 
 namespace hero {
 
-/// Whether `given` is `secret`, in a time that depends on the length of `given` alone.
+/// Whether `given` equals `secret`. The run time depends only on the length of `given`.
 inline bool equal_in_constant_time(std::string_view given, std::string_view secret) {
   volatile unsigned char difference = given.size() != secret.size();
   for (std::size_t i = 0; i < given.size(); ++i) {

@@ -9,8 +9,8 @@
 namespace hero {
 namespace {
 
-// Rows of one pass over prompts. Between two passes every running text gets its token.
-constexpr size_t kPassTokens = 4096;
+// Prompt tokens in one forward pass. Between two passes every running sequence gets its next token.
+constexpr size_t kMaxBatchedTokens = 4096;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -31,28 +31,28 @@ Engine::~Engine() {
   thread_.join();
 }
 
-std::shared_ptr<Answer> Engine::submit(Task task) {
-  const size_t texts = task.prompts.size() * static_cast<size_t>(task.n);
-  Job job;
-  job.answer = std::make_shared<Answer>(texts, task.stream);
-  job.arrived = Clock::now();
-  job.unfinished = texts;
-  auto& order = task.score_prompts ? job.unscored : job.ready;
-  for (size_t i = task.score_prompts ? task.prompts.size() : texts; i-- > 0;) order.push_back(i);
-  job.task = std::move(task);
-  auto answer = job.answer;
+std::shared_ptr<RequestOutput> Engine::submit(EngineRequest request) {
+  const size_t sequences = request.prompts.size() * static_cast<size_t>(request.n);
+  RequestState state;
+  state.output = std::make_shared<RequestOutput>(sequences, request.stream);
+  state.arrival = Clock::now();
+  state.unfinished = sequences;
+  auto& order = request.score_prompts ? state.unscored : state.waiting;
+  for (size_t i = request.score_prompts ? request.prompts.size() : sequences; i-- > 0;) order.push_back(i);
+  state.request = std::move(request);
+  auto output = state.output;
   const std::lock_guard lock(mutex_);
-  if (stopped_) throw ApiError(503, "the server is stopping", "", "stopping");
+  if (stopped_) throw ApiError(503, "the server is shutting down", "", "stopping");
   if (waiting_ >= limits_.max_queue) {
     throw ApiError(503,
                    "found " + std::to_string(waiting_) + " requests waiting, expected fewer than " +
                        std::to_string(limits_.max_queue) + ": try again later",
                    "", "queue_full");
   }
-  incoming_.push_back(std::move(job));
+  incoming_.push_back(std::move(state));
   ++waiting_;
   changed_.notify_one();
-  return answer;
+  return output;
 }
 
 void Engine::stop() {
@@ -62,60 +62,61 @@ void Engine::stop() {
 }
 
 void Engine::run() {
-  while (take_new_jobs()) {
+  while (receive_requests()) {
     try {
-      work();
+      step();
     } catch (const std::exception& e) {
-      // Caches may be half written: whoever was in them begins anew elsewhere.
-      const std::string what = e.what();  // and the stack, line by line
+      // KV caches may be inconsistent: fail the started requests and replace the generator.
+      const std::string what = e.what();  // a message, then lines of stack trace
       std::fprintf(stderr, "hero: serve: %s\n", what.substr(0, what.find('\n')).c_str());
-      for (auto& job : jobs_) {
-        if (job.started) fail_job(job, ApiError(500, "the model failed", "", "engine_error"));
+      for (auto& state : requests_) {
+        if (state.started) fail_request(state, ApiError(500, "the forward pass failed", "", "engine_error"));
       }
-      drop_jobs();
+      remove_finished_requests();
       generator_ = std::make_unique<Generator>(model_);
     }
   }
-  for (auto& job : jobs_) fail_job(job, ApiError(503, "the server is stopping", "", "stopping"));
-  drop_jobs();
+  for (auto& state : requests_)
+    fail_request(state, ApiError(503, "the server is shutting down", "", "stopping"));
+  remove_finished_requests();
 }
 
-void Engine::work() {
-  for (auto& job : jobs_) {
-    if (job.answer->cancelled()) {
+void Engine::step() {
+  for (auto& state : requests_) {
+    if (state.output->cancelled()) {
       metrics_.count_cancelled();
-      job.unfinished = 0;
-    } else if (Clock::now() >= job.task.deadline) {
-      fail_job(job, ApiError(504, "the request took longer than the server's limit", "", "timeout"));
+      state.unfinished = 0;
+    } else if (Clock::now() >= state.request.deadline) {
+      fail_request(state, ApiError(504, "the request exceeded the server's time limit", "", "timeout"));
     }
   }
-  drop_jobs();
+  remove_finished_requests();
   score_batch();
-  begin_texts();
-  show_load();
-  step();
-  drop_jobs();
-  show_load();
+  admit_sequences();
+  update_load_metrics();
+  generate_tokens();
+  remove_finished_requests();
+  update_load_metrics();
 }
 
-// Waits until there is something to do; false when the engine is to stop.
-bool Engine::take_new_jobs() {
+// Waits for work; returns false once the engine is stopped.
+bool Engine::receive_requests() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopped_ || !incoming_.empty() || !jobs_.empty(); });
-  for (auto& job : incoming_) job.served = turn_;
-  jobs_.splice(jobs_.end(), incoming_);
+  changed_.wait(lock, [this] { return stopped_ || !incoming_.empty() || !requests_.empty(); });
+  for (auto& state : incoming_) state.last_turn = turn_;
+  requests_.splice(requests_.end(), incoming_);
   return !stopped_;
 }
 
-void Engine::fail_job(Job& job, const ApiError& error) {
-  job.answer->fail(error);
-  job.unfinished = 0;
+void Engine::fail_request(RequestState& state, const ApiError& error) {
+  state.output->fail(error);
+  state.unfinished = 0;
 }
 
-// Forgets the jobs without unfinished texts.
-void Engine::drop_jobs() {
+// Removes requests without unfinished sequences.
+void Engine::remove_finished_requests() {
   for (auto it = running_.begin(); it != running_.end();) {
-    if (it->second.job->unfinished == 0) {
+    if (it->second.state->unfinished == 0) {
       generator_->remove(it->first);
       it = running_.erase(it);
     } else {
@@ -123,183 +124,185 @@ void Engine::drop_jobs() {
     }
   }
   const std::lock_guard lock(mutex_);
-  std::erase_if(jobs_, [this](const Job& job) {
-    if (job.unfinished > 0) return false;
-    waiting_ -= !job.started;
+  std::erase_if(requests_, [this](const RequestState& state) {
+    if (state.unfinished > 0) return false;
+    waiting_ -= !state.started;
     return true;
   });
 }
 
-void Engine::give_turn(Job& job) {
-  job.served = ++turn_;
-  if (job.started) return;
-  job.started = true;
+void Engine::mark_scheduled(RequestState& state) {
+  state.last_turn = ++turn_;
+  if (state.started) return;
+  state.started = true;
   const std::lock_guard lock(mutex_);
   --waiting_;
 }
 
-void Engine::show_load() {
+void Engine::update_load_metrics() {
   const std::lock_guard lock(mutex_);
   metrics_.set_load(waiting_, running_.size());
 }
 
-// The prompt of the job whose turn it is, and others that are no longer, but at least half as long.
+// Scores the next prompt, round-robin over requests, with others of between half and all of its length.
 void Engine::score_batch() {
-  std::vector<std::pair<Job*, size_t>> candidates;
-  Job* first = nullptr;
-  for (auto& job : jobs_) {
-    if (job.unscored.empty()) continue;
-    if (!first || job.served < first->served) first = &job;
-    for (const size_t prompt : job.unscored) candidates.emplace_back(&job, prompt);
+  std::vector<std::pair<RequestState*, size_t>> candidates;
+  RequestState* first = nullptr;
+  for (auto& state : requests_) {
+    if (state.unscored.empty()) continue;
+    if (!first || state.last_turn < first->last_turn) first = &state;
+    for (const size_t prompt : state.unscored) candidates.emplace_back(&state, prompt);
   }
   if (!first) return;
-  const auto size = [](const auto& c) { return c.first->task.prompts[c.second].size(); };
-  const std::pair<Job*, size_t> oldest{first, first->unscored.back()};
+  const auto size = [](const auto& c) { return c.first->request.prompts[c.second].size(); };
+  const std::pair<RequestState*, size_t> oldest{first, first->unscored.back()};
   const size_t longest = size(oldest);
   std::erase_if(candidates,
                 [&](const auto& c) { return c == oldest || size(c) > longest || 2 * size(c) < longest; });
   std::ranges::sort(candidates, std::ranges::greater(), size);
   candidates.insert(candidates.begin(), oldest);
-  candidates.resize(std::min(candidates.size(), std::max<size_t>(1, kPassTokens / longest)));
+  candidates.resize(std::min(candidates.size(), std::max<size_t>(1, kMaxBatchedTokens / longest)));
 
   std::vector<std::span<const int64_t>> prompts;
   std::vector<int64_t> top;
-  for (const auto& [job, prompt] : candidates) {
-    give_turn(*job);
-    prompts.emplace_back(job->task.prompts[prompt]);
-    top.push_back(job->task.sampling.logprobs);
+  for (const auto& [state, prompt] : candidates) {
+    mark_scheduled(*state);
+    prompts.emplace_back(state->request.prompts[prompt]);
+    top.push_back(state->request.sampling.logprobs);
   }
   const auto scored = score_prompts(model_, prompts, top);
   metrics_.observe_scored(static_cast<int64_t>(scored.size()));
   for (size_t i = 0; i < scored.size(); ++i) {
-    const auto [job, prompt] = candidates[i];
-    std::erase(job->unscored, prompt);
-    finish_scored(*job, prompt, scored[i].tokens, scored[i].next_V);
+    const auto [state, prompt] = candidates[i];
+    std::erase(state->unscored, prompt);
+    process_scored_prompt(*state, prompt, scored[i].tokens, scored[i].next_V);
   }
 }
 
-// Hands out a prompt's probabilities. Where a text is to have one token more, or none, that is all of it.
-void Engine::finish_scored(Job& job, size_t prompt, const std::vector<TokenLogprobs>& tokens,
-                           const at::Tensor& next_V) {
-  const auto& ids = job.task.prompts[prompt];
-  std::vector<LoggedToken> logged{{ids[0], std::nullopt}};
+// Outputs a prompt's log-probabilities. Also finishes sequences with max_tokens of 0 or 1, which need no
+// decode step.
+void Engine::process_scored_prompt(RequestState& state, size_t prompt,
+                                   const std::vector<TokenLogprobs>& tokens, const at::Tensor& next_V) {
+  const auto& ids = state.request.prompts[prompt];
+  std::vector<TokenWithLogprobs> logged{{ids[0], std::nullopt}};
   for (size_t i = 1; i < ids.size(); ++i) logged.push_back({ids[i], tokens[i - 1]});
-  const auto n = static_cast<size_t>(job.task.n);
-  for (size_t number = (prompt + 1) * n; number-- > prompt * n;) {
-    Text text = new_text(job, number);
-    const bool last = text.room == 0;
-    job.answer->push({.text = number, .tokens = logged, .finish = last ? "length" : nullptr});
-    if (last) {
-      --job.unfinished;
-    } else if (text.room == 1) {
-      const auto sampling = sampling_of(text);
-      const int64_t id = choose_token(next_V, sampling, 0);
-      const bool ended = std::ranges::find(sampling.eos, id) != sampling.eos.end();
-      take_token(text, id, ended, token_logprobs(next_V, id, sampling.logprobs));
+  const auto n = static_cast<size_t>(state.request.n);
+  for (size_t index = (prompt + 1) * n; index-- > prompt * n;) {
+    Sequence sequence = make_sequence(state, index);
+    const bool finished = sequence.max_new_tokens == 0;
+    state.output->push({.sequence = index, .tokens = logged, .finish_reason = finished ? "length" : nullptr});
+    if (finished) {
+      --state.unfinished;
+    } else if (sequence.max_new_tokens == 1) {
+      const auto sampling = sampling_params(sequence);
+      const int64_t id = sample_token(next_V, sampling, 0);
+      const bool is_eos = std::ranges::find(sampling.eos, id) != sampling.eos.end();
+      process_token(sequence, id, is_eos, token_logprobs(next_V, id, sampling.logprobs));
     } else {
-      job.ready.push_back(number);
+      state.waiting.push_back(index);
     }
   }
   metrics_.count_tokens(std::ssize(ids), 0);
 }
 
-Engine::Text Engine::new_text(Job& job, size_t number) const {
-  const auto& prompt = job.task.prompts[number / static_cast<size_t>(job.task.n)];
-  const int64_t room = model_.config().model.max_position_embeddings - std::ssize(prompt);
-  return {.job = &job,
-          .number = number,
-          .stops = StopFinder(job.task.stop),
-          .room = std::min(job.task.sampling.max_tokens, room)};
+Engine::Sequence Engine::make_sequence(RequestState& state, size_t index) const {
+  const auto& prompt = state.request.prompts[index / static_cast<size_t>(state.request.n)];
+  const int64_t free_positions = model_.config().model.max_position_embeddings - std::ssize(prompt);
+  return {.state = &state,
+          .index = index,
+          .stops = StopStringMatcher(state.request.stop),
+          .max_new_tokens = std::min(state.request.sampling.max_tokens, free_positions)};
 }
 
-Sampling Engine::sampling_of(const Text& text) const {
-  Sampling sampling = text.job->task.sampling;
-  sampling.seed += text.number % static_cast<size_t>(text.job->task.n);
+SamplingParams Engine::sampling_params(const Sequence& sequence) const {
+  SamplingParams sampling = sequence.state->request.sampling;
+  sampling.seed += sequence.index % static_cast<size_t>(sequence.state->request.n);
   return sampling;
 }
 
-// Fills the free places, a text of each job in turn, as far as reading their prompts is one pass's work.
-void Engine::begin_texts() {
-  size_t read = 0;
-  std::set<std::pair<Job*, size_t>> begun;  // prompts: the generator reads one of several texts once
+// Fills the free batch slots, round-robin over requests, with at most kMaxBatchedTokens prompt tokens.
+void Engine::admit_sequences() {
+  size_t prefill_tokens = 0;
+  std::set<std::pair<RequestState*, size_t>> admitted;  // prompts: the generator prefills shared ones once
   while (running_.size() < limits_.max_batch) {
-    Job* next = nullptr;
-    for (auto& job : jobs_) {
-      if (!job.ready.empty() && (!next || job.served < next->served)) next = &job;
+    RequestState* next = nullptr;
+    for (auto& state : requests_) {
+      if (!state.waiting.empty() && (!next || state.last_turn < next->last_turn)) next = &state;
     }
     if (!next) return;
-    const size_t number = next->ready.back();
-    const size_t index = number / static_cast<size_t>(next->task.n);
-    const auto& prompt = next->task.prompts[index];
-    if (!begun.contains({next, index})) {
-      if (read > 0 && read + prompt.size() > kPassTokens) return;
-      read += prompt.size();
-      begun.emplace(next, index);
+    const size_t index = next->waiting.back();
+    const size_t prompt_index = index / static_cast<size_t>(next->request.n);
+    const auto& prompt = next->request.prompts[prompt_index];
+    if (!admitted.contains({next, prompt_index})) {
+      if (prefill_tokens > 0 && prefill_tokens + prompt.size() > kMaxBatchedTokens) return;
+      prefill_tokens += prompt.size();
+      admitted.emplace(next, prompt_index);
     }
-    next->ready.pop_back();
-    give_turn(*next);
-    auto text = new_text(*next, number);
-    if (text.room == 0) {
-      next->answer->push({.text = number, .finish = "length"});
+    next->waiting.pop_back();
+    mark_scheduled(*next);
+    auto sequence = make_sequence(*next, index);
+    if (sequence.max_new_tokens == 0) {
+      next->output->push({.sequence = index, .finish_reason = "length"});
       --next->unfinished;
       continue;
     }
-    if (!next->task.score_prompts && number % static_cast<size_t>(next->task.n) == 0) {
+    if (!next->request.score_prompts && index % static_cast<size_t>(next->request.n) == 0) {
       metrics_.count_tokens(std::ssize(prompt), 0);
     }
-    const auto sampling = sampling_of(text);
-    running_.emplace(generator_->add(prompt, sampling), std::move(text));
+    const auto sampling = sampling_params(sequence);
+    running_.emplace(generator_->add(prompt, sampling), std::move(sequence));
   }
 }
 
-void Engine::step() {
+void Engine::generate_tokens() {
   if (running_.empty()) return;
   metrics_.observe_batch(std::ssize(running_));
-  for (auto& made : generator_->step()) {
-    const auto text = running_.find(made.text);
-    if (take_token(text->second, made.drawn, !made.id, std::move(made.logprobs))) continue;
-    generator_->remove(made.text);
-    running_.erase(text);
+  for (auto& token : generator_->step()) {
+    const auto entry = running_.find(token.sequence);
+    if (process_token(entry->second, token.sampled, !token.id, std::move(token.logprobs))) continue;
+    generator_->remove(token.sequence);
+    running_.erase(entry);
   }
 }
 
-// Adds a token to a text, and says whether the text goes on. `ended`: the token is no part of it.
-bool Engine::take_token(Text& text, std::optional<int64_t> drawn, bool ended,
-                        std::optional<TokenLogprobs> logprobs) {
-  Job& job = *text.job;
-  Event event{.text = text.number};
-  if (drawn) {
-    event.made = 1;
-    ++text.made;
-    if (logprobs) event.tokens.push_back({*drawn, std::move(logprobs)});
-    if (text.made > 1) metrics_.observe_next_token(seconds_since(text.last));
-    if (!job.timed) metrics_.observe_first_token(seconds_since(job.arrived));
-    job.timed = true;
-    text.last = Clock::now();
+// Appends a token to a sequence and returns whether it is still running. `finished`: the generator has ended
+// the sequence, and the token is not part of its text.
+bool Engine::process_token(Sequence& sequence, std::optional<int64_t> sampled, bool finished,
+                           std::optional<TokenLogprobs> logprobs) {
+  RequestState& state = *sequence.state;
+  SequenceOutput output{.sequence = sequence.index};
+  if (sampled) {
+    output.num_generated = 1;
+    ++sequence.num_generated;
+    if (logprobs) output.tokens.push_back({*sampled, std::move(logprobs)});
+    if (sequence.num_generated > 1) metrics_.observe_next_token(seconds_since(sequence.last_token));
+    if (!state.has_first_token) metrics_.observe_first_token(seconds_since(state.arrival));
+    state.has_first_token = true;
+    sequence.last_token = Clock::now();
     metrics_.count_tokens(0, 1);
   }
-  if (ended) {
-    event.finish = drawn ? "stop" : "length";
+  if (finished) {
+    output.finish_reason = sampled ? "stop" : "length";
   } else {
-    // The model may know more ids than the tokenizer.
-    const bool known = *drawn < tokenizer_.vocab_size();
-    event.content =
-        text.stops.add(text.joiner.add(known ? tokenizer_.bytes(static_cast<int32_t>(*drawn)) : ""));
-    if (text.stops.found()) {
-      event.finish = "stop";
-    } else if (text.made >= text.room) {
-      event.finish = "length";
+    // The model's vocabulary may be larger than the tokenizer's.
+    const bool known = *sampled < tokenizer_.vocab_size();
+    const std::string bytes = known ? tokenizer_.bytes(static_cast<int32_t>(*sampled)) : "";
+    output.text = sequence.stops.add(sequence.decoder.add(bytes));
+    if (sequence.stops.found()) {
+      output.finish_reason = "stop";
+    } else if (sequence.num_generated >= sequence.max_new_tokens) {
+      output.finish_reason = "length";
     }
   }
-  if (event.finish && !text.stops.found()) {
-    event.content += text.stops.add(text.joiner.finish());
-    event.content += text.stops.finish();
-    if (text.stops.found()) event.finish = "stop";
+  if (output.finish_reason && !sequence.stops.found()) {
+    output.text += sequence.stops.add(sequence.decoder.flush());
+    output.text += sequence.stops.flush();
+    if (sequence.stops.found()) output.finish_reason = "stop";
   }
-  const bool goes_on = !event.finish;
-  job.answer->push(std::move(event));
-  if (!goes_on) --job.unfinished;
-  return goes_on;
+  const bool running = !output.finish_reason;
+  state.output->push(std::move(output));
+  if (!running) --state.unfinished;
+  return running;
 }
 
 }  // namespace hero

@@ -17,36 +17,39 @@ namespace {
 using namespace std::chrono_literals;
 using Deadline = std::chrono::steady_clock::time_point;
 
-constexpr int kBacklog = 256;           // cpp-httplib itself listens with 5
-constexpr size_t kDiscarded = 8 << 20;  // bytes of a refused body that are still read, so that the client
-constexpr auto kDiscardTime = 1000ms;   // sees the answer before the connection ends
+constexpr int kBacklog = 256;  // cpp-httplib's default is 5
+// Limits for reading the rest of a rejected body, so that the client receives the response before the close.
+constexpr size_t kMaxDiscardedBytes = 8 << 20;
+constexpr auto kDiscardTimeout = 1000ms;
 
 enum Phase { kServing, kDraining, kAborting };
 
-Deadline in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
-
-HttpReply refusal(const ApiError& error) {
-  HttpReply reply{.status = error.status, .body = error_json(error)};
-  if (error.status == 401) reply.headers.emplace("WWW-Authenticate", "Bearer");
-  if (error.status == 503) reply.headers.emplace("Retry-After", "1");
-  return reply;
+Deadline deadline_after(std::chrono::milliseconds timeout) {
+  return std::chrono::steady_clock::now() + timeout;
 }
 
-// A socket as cpp-httplib's stream. It counts bytes, and no wait is longer than its deadline.
-class Connection : public httplib::Stream, public HttpClient {
+HttpResponse error_response(const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = error_json(error)};
+  if (error.status == 401) response.headers.emplace("WWW-Authenticate", "Bearer");
+  if (error.status == 503) response.headers.emplace("Retry-After", "1");
+  return response;
+}
+
+// A socket as a cpp-httplib stream, with a byte budget per request and deadlines for all waits.
+class Connection : public httplib::Stream, public ClientConnection {
  public:
   Connection(int socket, const HttpLimits& limits, const std::atomic<int>& phase)
       : socket_(socket), limits_(limits), phase_(phase) {}
   ~Connection() override {
     ::shutdown(socket_, SHUT_WR);
-    if (unread) discard();
+    if (has_unread_body) discard_input();
     ::close(socket_);
   }
 
-  // Whether another request has begun.
+  // Returns whether another request has arrived.
   bool wait_for_request() {
     if (begin_ < end_) return true;
-    const auto deadline = in(limits_.idle);
+    const auto deadline = deadline_after(limits_.idle);
     while (phase_ == kServing && std::chrono::steady_clock::now() < deadline) {
       if (poll_for(POLLIN, 50ms)) return fill();
     }
@@ -54,20 +57,20 @@ class Connection : public httplib::Stream, public HttpClient {
   }
   void begin_request() {
     budget_ = limits_.max_head;
-    deadline_ = in(limits_.read);
+    deadline_ = deadline_after(limits_.read);
     rejection.reset();
     head_read = false;
     line_.clear();
   }
-  // Chunks have heads of their own.
+  // The budget includes the headers of chunked encoding.
   void begin_body() {
     budget_ = limits_.max_head + 8 * limits_.max_body;
     head_read = true;
   }
 
   bool is_readable() const override { return begin_ < end_ || poll_for(POLLIN, 0ms); }
-  bool is_writable() const override { return poll_for(POLLOUT, 0ms) && !gone(); }
-  bool gone() const override { return phase_ == kAborting || poll_for(POLLRDHUP, 0ms); }
+  bool is_writable() const override { return poll_for(POLLOUT, 0ms) && !disconnected(); }
+  bool disconnected() const override { return phase_ == kAborting || poll_for(POLLRDHUP, 0ms); }
 
   ssize_t read(char* out, size_t size) override {
     if (budget_ == 0) return -1;
@@ -77,14 +80,14 @@ class Connection : public httplib::Stream, public HttpClient {
     }
     const size_t count = std::min({size, end_ - begin_, budget_});
     std::copy_n(buffer_ + begin_, count, out);
-    if (!head_read) drop_range({out, count});
+    if (!head_read) remove_range_header({out, count});
     begin_ += count;
     budget_ -= count;
     return static_cast<ssize_t>(count);
   }
 
   ssize_t write(const char* data, size_t size) override {
-    const auto deadline = in(limits_.write);
+    const auto deadline = deadline_after(limits_.write);
     size_t sent = 0;
     while (sent < size) {
       if (phase_ == kAborting || std::chrono::steady_clock::now() >= deadline) return -1;
@@ -102,18 +105,18 @@ class Connection : public httplib::Stream, public HttpClient {
 
   bool over_budget() const { return budget_ == 0; }
 
-  std::optional<HttpReply> rejection;  // of the request, decided by its head
+  std::optional<HttpResponse> rejection;  // of the request, based on its headers
   bool head_read = false;
-  bool unread = false;  // the client may still be sending; nothing more can be read as a request
+  bool has_unread_body = false;  // the connection cannot be reused for another request
 
  private:
   bool poll_for(short events, std::chrono::milliseconds time) const {
     pollfd entry{socket_, events, 0};
     return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
   }
-  // cpp-httplib would match a Range by a regular expression, which takes megabytes of stack for a long one.
-  // Without its colon the line is no header any more.
-  void drop_range(std::span<char> bytes) {
+  // cpp-httplib parses Range with a regular expression, which needs megabytes of stack for long headers.
+  // Removing the colon invalidates the header.
+  void remove_range_header(std::span<char> bytes) {
     for (char& c : bytes) {
       if (c == '\n') {
         line_.clear();
@@ -130,10 +133,10 @@ class Connection : public httplib::Stream, public HttpClient {
     end_ = count > 0 ? static_cast<size_t>(count) : 0;
     return count > 0;
   }
-  void discard() {
+  void discard_input() {
     size_t count = 0;
-    const auto deadline = in(kDiscardTime);
-    while (count < kDiscarded && phase_ != kAborting && std::chrono::steady_clock::now() < deadline) {
+    const auto deadline = deadline_after(kDiscardTimeout);
+    while (count < kMaxDiscardedBytes && phase_ != kAborting && std::chrono::steady_clock::now() < deadline) {
       if (!poll_for(POLLIN, 50ms)) continue;
       if (!fill()) return;
       count += end_;
@@ -143,14 +146,14 @@ class Connection : public httplib::Stream, public HttpClient {
   const int socket_;
   const HttpLimits& limits_;
   const std::atomic<int>& phase_;
-  size_t budget_ = 0;  // bytes that may still be read of this request
+  size_t budget_ = 0;  // bytes that may still be read for this request
   Deadline deadline_;
-  std::string line_;  // the first letters of a line of the head, in lower case
+  std::string line_;  // beginning of the current header line, in lower case
   size_t begin_ = 0, end_ = 0;
   char buffer_[16 << 10];
 };
 
-thread_local Connection* current = nullptr;  // what this thread serves
+thread_local Connection* current = nullptr;  // the connection served by this thread
 
 bool is_json_type(std::string type) {
   type = type.substr(0, type.find(';'));
@@ -159,16 +162,17 @@ bool is_json_type(std::string type) {
                             [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
 }
 
-void put(HttpReply reply, httplib::Response& response) {
-  response.status = reply.status;
-  for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-  if (!reply.stream) return response.set_content(reply.body, reply.type);
-  response.set_chunked_content_provider(reply.type, [stream = std::move(reply.stream)](
-                                                        size_t, httplib::DataSink& sink) {
-    const bool whole = stream([&](std::string_view piece) { return sink.write(piece.data(), piece.size()); });
-    if (whole) sink.done();
-    return whole;
-  });
+void set_response(HttpResponse source, httplib::Response& response) {
+  response.status = source.status;
+  for (const auto& [name, value] : source.headers) response.set_header(name, value);
+  if (!source.stream) return response.set_content(source.body, source.type);
+  response.set_chunked_content_provider(
+      source.type, [stream = std::move(source.stream)](size_t, httplib::DataSink& sink) {
+        const bool complete =
+            stream([&](std::string_view chunk) { return sink.write(chunk.data(), chunk.size()); });
+        if (complete) sink.done();
+        return complete;
+      });
 }
 
 }  // namespace
@@ -179,24 +183,24 @@ class HttpServer::Impl : public httplib::Server {
       : limits_(limits), key_(std::move(key)), observer_(std::move(observer)) {
     new_task_queue = [this] { return new httplib::ThreadPool(limits_.threads); };
     set_tcp_nodelay(true);
-    // SO_REUSEPORT, cpp-httplib's own choice, would let two servers share a port by mistake.
+    // cpp-httplib's default, SO_REUSEPORT, would let two servers share a port by accident.
     set_socket_options([](socket_t socket) {
       const int yes = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     });
     set_pre_routing_handler([](const httplib::Request&, httplib::Response& response) {
       if (!current->rejection) return HandlerResponse::Unhandled;
-      put(*current->rejection, response);
+      set_response(*current->rejection, response);
       return HandlerResponse::Handled;
     });
     set_error_handler([](const httplib::Request&, httplib::Response& response) {
       if (response.body.empty()) {
-        put(refusal({response.status, "found a request that is no HTTP of this server's"}), response);
+        set_response(error_response({response.status, "found an invalid HTTP request"}), response);
       }
     });
     set_exception_handler(
         [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
-          put(refusal({500, "the server failed"}), response);
+          set_response(error_response({500, "internal server error"}), response);
         });
     set_logger([this](const httplib::Request& request, const httplib::Response& response) {
       const bool known = endpoints_.contains(request.path);
@@ -209,7 +213,7 @@ class HttpServer::Impl : public httplib::Server {
     endpoints_[path] = {method, open};
     if (method == "GET") {
       Get(path, [handler](const httplib::Request&, httplib::Response& response) {
-        put(answer(handler, ""), response);
+        set_response(call_handler(handler, ""), response);
       });
       return;
     }
@@ -217,15 +221,16 @@ class HttpServer::Impl : public httplib::Server {
                                const httplib::ContentReader& reader) {
       std::string body;
       bool too_long = false;
-      const bool whole = reader([&](const char* data, size_t size) {
+      const bool complete = reader([&](const char* data, size_t size) {
         too_long = body.size() + size > limits_.max_body;
         if (!too_long) body.append(data, size);
         return !too_long;
       });
-      if (whole) return put(answer(handler, body), response);
-      current->unread = true;
-      put(refusal(too_long || current->over_budget() ? body_too_long()
-                                                     : ApiError(400, "body: found its end too early")),
+      if (complete) return set_response(call_handler(handler, body), response);
+      current->has_unread_body = true;
+      const bool limit_exceeded = too_long || current->over_budget();
+      set_response(
+          error_response(limit_exceeded ? body_too_long() : ApiError(400, "body: found an incomplete body")),
           response);
     });
   }
@@ -237,11 +242,10 @@ class HttpServer::Impl : public httplib::Server {
       port = -1;
     }
     if (port > 0 && ::listen(svr_sock_, kBacklog) == 0) return port;
-    throw UserError("--host " + host + " --port: cannot listen there; expected an address of this machine " +
-                    "and a free port");
+    throw UserError("--host " + host + " --port: cannot listen, expected a local address and a free port");
   }
 
-  void shut() { ::shutdown(svr_sock_, SHUT_RDWR); }
+  void stop_accepting() { ::shutdown(svr_sock_, SHUT_RDWR); }
 
   std::atomic<int> phase = kServing;
 
@@ -256,18 +260,18 @@ class HttpServer::Impl : public httplib::Server {
             "body: found more than " + std::to_string(limits_.max_body) + " bytes, expected at most that"};
   }
 
-  static HttpReply answer(const HttpServer::Handler& handler, const std::string& body) {
+  static HttpResponse call_handler(const HttpServer::Handler& handler, const std::string& body) {
     try {
       return handler(body, *current);
     } catch (const ApiError& e) {
-      return refusal(e);
+      return error_response(e);
     } catch (const std::exception& e) {
       std::fprintf(stderr, "hero: serve: %s\n", e.what());
-      return refusal({500, "the server failed"});
+      return error_response({500, "internal server error"});
     }
   }
 
-  // Everything that a request's head decides, before its body is read.
+  // Validates the headers of a request before its body is read.
   void check_head(const httplib::Request& request) const {
     const auto found = endpoints_.find(request.path);
     const bool open = found != endpoints_.end() && found->second.open;
@@ -279,15 +283,15 @@ class HttpServer::Impl : public httplib::Server {
       }
     }
     if (found == endpoints_.end()) {
-      throw ApiError(404, "found no such path, expected /v1/completions or another endpoint of this server",
-                     "", "unknown_url");
+      throw ApiError(404, "found an unknown path, expected /v1/completions or another endpoint", "",
+                     "unknown_url");
     }
     const std::string& method = found->second.method;
     const bool head = request.method == "HEAD" && method == "GET";
     if (request.method != method && !head) {
       throw ApiError(405, "found " + request.method + ", expected " + method, "", "method_not_allowed");
     }
-    if (phase != kServing) throw ApiError(503, "the server is stopping", "", "stopping");
+    if (phase != kServing) throw ApiError(503, "the server is shutting down", "", "stopping");
     check_body(request, method == "POST");
   }
 
@@ -296,34 +300,36 @@ class HttpServer::Impl : public httplib::Server {
     const bool chunked = request.has_header("Transfer-Encoding");
     if (request.get_header_value_count("Content-Length") + chunked > 1 || length.size() > 18 ||
         length.find_first_not_of("0123456789") != length.npos) {
-      throw ApiError(400, "Content-Length: found several or no number, expected one");
+      throw ApiError(400, "Content-Length: found an invalid or repeated header, expected one number");
     }
     if (!expected) {
       if (chunked || length.find_first_not_of('0') != length.npos) {
-        throw ApiError(400, "body: found one, expected none with GET");
+        throw ApiError(400, "body: found a body, expected none with GET");
       }
       return;
     }
-    if (!chunked && length.empty()) throw ApiError(411, "Content-Length: found none, expected the body's");
+    if (!chunked && length.empty())
+      throw ApiError(411, "Content-Length: found none, expected the length of the body");
     if (chunked && request.get_header_value("Transfer-Encoding") != "chunked") {
-      throw ApiError(400, "Transfer-Encoding: found another one, expected chunked");
+      throw ApiError(400, "Transfer-Encoding: found another encoding, expected chunked");
     }
     if (!length.empty() && std::stoull(length) > limits_.max_body) throw body_too_long();
     const std::string encoding = request.get_header_value("Content-Encoding");
     if (!is_json_type(request.get_header_value("Content-Type")) ||
         (!encoding.empty() && encoding != "identity")) {
-      throw ApiError(415, "Content-Type: found another one or an encoding, expected plain application/json");
+      throw ApiError(415,
+                     "Content-Type: found another type or a Content-Encoding, expected application/json");
     }
   }
 
   void prepare(httplib::Request& request, Connection& connection) const {
     connection.begin_body();
-    request.headers.erase("Accept-Encoding");  // nothing is compressed
+    request.headers.erase("Accept-Encoding");  // responses are not compressed
     try {
       check_head(request);
     } catch (const ApiError& e) {
-      connection.rejection = refusal(e);
-      connection.unread = true;
+      connection.rejection = error_response(e);
+      connection.has_unread_body = true;
       request.headers.erase("Connection");
       request.headers.emplace("Connection", "close");
     }
@@ -333,25 +339,25 @@ class HttpServer::Impl : public httplib::Server {
     Connection connection(socket, limits_, phase);
     current = &connection;
     try {
-      while (!connection.unread && connection.wait_for_request()) {
+      while (!connection.has_unread_body && connection.wait_for_request()) {
         connection.begin_request();
         bool closed = false;
         const bool good = process_request(connection, false, closed,
                                           [&](httplib::Request& request) { prepare(request, connection); });
         if (!connection.head_read && connection.over_budget()) {
-          connection.unread = true;
-          if (!good) refuse_head(connection);  // else cpp-httplib has
+          connection.has_unread_body = true;
+          if (!good) reject_head(connection);  // otherwise cpp-httplib has responded
         }
         if (!good || closed || !connection.head_read) break;
       }
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "hero: serve: a connection failed: %s\n", e.what());
+      std::fprintf(stderr, "hero: serve: connection failed: %s\n", e.what());
     }
     current = nullptr;
     return true;
   }
 
-  void refuse_head(Connection& connection) const {
+  void reject_head(Connection& connection) const {
     const std::string body =
         error_json({431, "found more than " + std::to_string(limits_.max_head) + " bytes of headers"});
     connection.write_format(
@@ -389,7 +395,7 @@ void HttpServer::serve() {
 
 void HttpServer::drain() {
   impl_->phase = kDraining;
-  impl_->shut();
+  impl_->stop_accepting();
 }
 
 void HttpServer::abort() { impl_->phase = kAborting; }

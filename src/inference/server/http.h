@@ -1,6 +1,6 @@
 #pragma once
-// HTTP/1.1 over cpp-httplib, with bounds on what a client may send, hold and keep waiting. Handlers run in a
-// fixed number of threads; a connection has one of them as long as it is open.
+// HTTP/1.1 server on cpp-httplib, with limits on request sizes, connections and timeouts. Handlers run in a
+// thread pool; an open connection occupies one thread.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -17,50 +17,50 @@ namespace hero {
 struct HttpLimits {
   size_t max_body = 4 << 20;                ///< bytes
   size_t max_head = 64 << 10;               ///< bytes of request line and headers
-  size_t threads = 64;                      ///< connections served at a time; others wait
-  std::chrono::milliseconds read{30'000};   ///< a whole request must arrive in it
-  std::chrono::milliseconds write{10'000};  ///< for a piece of an answer
-  std::chrono::milliseconds idle{5'000};    ///< between two requests of a connection
+  size_t threads = 64;                      ///< concurrent connections; others wait
+  std::chrono::milliseconds read{30'000};   ///< timeout for receiving a request
+  std::chrono::milliseconds write{10'000};  ///< timeout for sending a chunk of a response
+  std::chrono::milliseconds idle{5'000};    ///< keep-alive timeout between two requests
 };
 
-/// The client at the other end of the request that a handler works on.
-class HttpClient {
+/// The client connection of a request.
+class ClientConnection {
  public:
-  virtual ~HttpClient() = default;
-  virtual bool gone() const = 0;
+  virtual ~ClientConnection() = default;
+  virtual bool disconnected() const = 0;
 };
 
-struct HttpReply {
+struct HttpResponse {
   int status = 200;
   std::string body;
   std::string type = "application/json";
   std::map<std::string, std::string> headers;
-  /// Writes an answer piece by piece (chunked) instead of `body`: it calls `write` until that returns false
-  /// or everything is written. What it returns says whether the answer is complete.
+  /// Streams a chunked response instead of `body`: calls `write` until it returns false or all data is sent.
+  /// Returns whether the response is complete.
   std::function<bool(const std::function<bool(std::string_view)>& write)> stream;
 };
 
 class HttpServer {
  public:
-  using Handler = std::function<HttpReply(const std::string& body, const HttpClient& client)>;
-  /// Called for every answer.
+  using Handler = std::function<HttpResponse(const std::string& body, const ClientConnection& client)>;
+  /// Called for every response.
   using Observer = std::function<void(const std::string& endpoint, int status)>;
 
   HttpServer(const HttpLimits& limits, std::string api_key, Observer observer);
   ~HttpServer();
 
-  /// Adds an endpoint; an `open` one asks for no key. Errors of handlers are ApiError; others are status 500.
+  /// Adds an endpoint. `open`: no API key required. Handlers throw ApiError; others become status 500.
   void get(const std::string& path, const Handler& handler, bool open = false);
-  /// The same for POST; the body is JSON (Content-Type: application/json).
+  /// Adds a POST endpoint; the body must be JSON (Content-Type: application/json).
   void post(const std::string& path, const Handler& handler);
 
-  /// Returns the port; 0 asks for any. UserError where it is taken or the host is not of this machine.
+  /// Returns the port; 0 selects a free one. UserError if the port is in use or the host is not local.
   int bind(const std::string& host, int port);
-  /// Serves until `drain`, then returns as soon as no handler runs. RunError where accepting fails.
+  /// Serves until `drain`, then returns once all handlers have finished. RunError if accepting fails.
   void serve();
-  /// No new connections; idle ones are closed, new requests refused with 503. From any thread.
+  /// Stops accepting connections, closes idle ones and rejects new requests with 503. Thread-safe.
   void drain();
-  /// Now reading and writing fail, too.
+  /// Makes all reads and writes on connections fail.
   void abort();
 
  private:

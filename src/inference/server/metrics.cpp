@@ -6,18 +6,19 @@
 namespace hero {
 namespace {
 
-std::string number(double value) {
+std::string format_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
   return text;
 }
 
-void head(std::string& out, const std::string& name, const char* type, const char* help) {
+void write_header(std::string& out, const std::string& name, const char* type, const char* help) {
   out += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
 }
 
-void whole(std::string& out, const std::string& name, const char* type, const char* help, uint64_t value) {
-  head(out, name, type, help);
+void write_metric(std::string& out, const std::string& name, const char* type, const char* help,
+                  uint64_t value) {
+  write_header(out, name, type, help);
   out += name + " " + std::to_string(value) + "\n";
 }
 
@@ -50,10 +51,10 @@ void ServeMetrics::count_cancelled() {
   ++cancelled_;
 }
 
-void ServeMetrics::set_load(uint64_t waiting_requests, uint64_t running_texts) {
+void ServeMetrics::set_load(uint64_t waiting_requests, uint64_t running_sequences) {
   const std::lock_guard lock(mutex_);
   waiting_ = waiting_requests;
-  running_ = running_texts;
+  running_ = running_sequences;
 }
 
 void ServeMetrics::observe_first_token(double seconds) {
@@ -66,9 +67,9 @@ void ServeMetrics::observe_next_token(double seconds) {
   next_token_.add(seconds);
 }
 
-void ServeMetrics::observe_batch(int64_t texts) {
+void ServeMetrics::observe_batch(int64_t sequences) {
   const std::lock_guard lock(mutex_);
-  batch_.add(static_cast<double>(texts));
+  batch_.add(static_cast<double>(sequences));
 }
 
 void ServeMetrics::observe_scored(int64_t prompts) {
@@ -79,30 +80,33 @@ void ServeMetrics::observe_scored(int64_t prompts) {
 std::string ServeMetrics::text() const {
   const std::lock_guard lock(mutex_);
   std::string out;
-  head(out, "hero_requests_total", "counter", "Requests answered, by endpoint and HTTP status.");
+  write_header(out, "hero_requests_total", "counter", "Completed requests, by endpoint and HTTP status.");
   for (const auto& [key, count] : requests_) {
     out += "hero_requests_total{endpoint=\"" + key.first + "\",status=\"" + std::to_string(key.second) +
            "\"} " + std::to_string(count) + "\n";
   }
-  whole(out, "hero_prompt_tokens_total", "counter", "Tokens of prompts that were read.", prompt_tokens_);
-  whole(out, "hero_generated_tokens_total", "counter", "Tokens that were made.", generated_tokens_);
-  whole(out, "hero_cancelled_requests_total", "counter", "Requests whose client went away.", cancelled_);
-  whole(out, "hero_queue_length", "gauge", "Requests that wait for their first step.", waiting_);
-  whole(out, "hero_running_texts", "gauge", "Texts in the making.", running_);
+  write_metric(out, "hero_prompt_tokens_total", "counter", "Processed prompt tokens.", prompt_tokens_);
+  write_metric(out, "hero_generated_tokens_total", "counter", "Generated tokens.", generated_tokens_);
+  write_metric(out, "hero_cancelled_requests_total", "counter", "Requests whose client disconnected.",
+               cancelled_);
+  write_metric(out, "hero_queue_length", "gauge", "Requests waiting for their first step.", waiting_);
+  write_metric(out, "hero_running_texts", "gauge", "Active sequences.", running_);
   const auto histogram = [&](const std::string& name, const char* help, const Histogram& h) {
-    head(out, name, "histogram", help);
-    uint64_t below = 0;
+    write_header(out, name, "histogram", help);
+    uint64_t cumulative = 0;
     for (size_t i = 0; i < h.counts.size(); ++i) {
-      below += h.counts[i];
-      const std::string bound = i < h.bounds.size() ? number(h.bounds[i]) : "+Inf";
-      out += name + "_bucket{le=\"" + bound + "\"} " + std::to_string(below) + "\n";
+      cumulative += h.counts[i];
+      const std::string bound = i < h.bounds.size() ? format_number(h.bounds[i]) : "+Inf";
+      out += name + "_bucket{le=\"" + bound + "\"} " + std::to_string(cumulative) + "\n";
     }
-    out += name + "_sum " + number(h.sum) + "\n" + name + "_count " + std::to_string(below) + "\n";
+    out += name + "_sum " + format_number(h.sum) + "\n";
+    out += name + "_count " + std::to_string(cumulative) + "\n";
   };
-  histogram("hero_time_to_first_token_seconds", "From a request's arrival to its first token.", first_token_);
-  histogram("hero_time_per_token_seconds", "Between two tokens of a text.", next_token_);
-  histogram("hero_batch_size", "Texts that made a token together.", batch_);
-  histogram("hero_scored_batch_size", "Prompts that were scored together.", scored_);
+  histogram("hero_time_to_first_token_seconds", "Time from arrival to first token of a request.",
+            first_token_);
+  histogram("hero_time_per_token_seconds", "Time between two tokens of a sequence.", next_token_);
+  histogram("hero_batch_size", "Sequences per decode step.", batch_);
+  histogram("hero_scored_batch_size", "Prompts per scoring pass.", scored_);
   return out;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What /metrics shows, in Prometheus' text format 0.0.4. Thread-safe.
+// Metrics of the server, in Prometheus text format 0.0.4. Thread-safe.
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -15,11 +15,11 @@ class ServeMetrics {
   void count_request(const std::string& endpoint, int status);
   void count_tokens(int64_t prompt, int64_t generated);
   void count_cancelled();
-  void set_load(uint64_t waiting_requests, uint64_t running_texts);
+  void set_load(uint64_t waiting_requests, uint64_t running_sequences);
   void observe_first_token(double seconds);
   void observe_next_token(double seconds);
-  void observe_batch(int64_t texts);     ///< a step of the running texts
-  void observe_scored(int64_t prompts);  ///< a pass over whole prompts
+  void observe_batch(int64_t sequences);  ///< a decode step
+  void observe_scored(int64_t prompts);   ///< a scoring pass
 
   std::string text() const;
 
@@ -28,7 +28,7 @@ class ServeMetrics {
     explicit Histogram(std::vector<double> b) : bounds(std::move(b)), counts(bounds.size() + 1) {}
     void add(double value);
     std::vector<double> bounds;    // upper, inclusive, ascending; infinity follows
-    std::vector<uint64_t> counts;  // between neighbouring bounds
+    std::vector<uint64_t> counts;  // per bucket
     double sum = 0;
   };
 

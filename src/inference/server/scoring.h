@@ -1,5 +1,5 @@
 #pragma once
-// Probabilities of the tokens of whole prompts, from one pass over several of them.
+// Log-probabilities of prompt tokens, from one forward pass over a batch of prompts.
 #include <span>
 #include <vector>
 
@@ -8,12 +8,12 @@
 namespace hero {
 
 struct ScoredPrompt {
-  std::vector<TokenLogprobs> tokens;  ///< of every token but the first
-  at::Tensor next_V;                  ///< logits of the token that would follow, on the CPU
+  std::vector<TokenLogprobs> tokens;  ///< for every token except the first
+  at::Tensor next_V;                  ///< logits of the next token, on the CPU
 };
 
-/// Scores prompts, none empty, with the `top[i]` likeliest ids beside every token of prompt i. Shorter
-/// prompts are filled up to the longest, so neighbours in length belong together.
+/// Scores non-empty prompts, with the `top[i]` most likely ids for every token of prompt i. Pads to the
+/// longest prompt, so batch prompts of similar length.
 std::vector<ScoredPrompt> score_prompts(const Transformer& model,
                                         const std::vector<std::span<const int64_t>>& prompts,
                                         const std::vector<int64_t>& top);

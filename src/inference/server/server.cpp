@@ -12,14 +12,14 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 100ms;               // between two looks at whether the client is still there
-constexpr int64_t kMostEchoedTokens = 1 << 20;  // whose probabilities one answer holds
-constexpr int kClientGone = 499;                // nginx' word for it; nobody reads the answer
+constexpr auto kPollInterval = 100ms;          // between checks for a disconnected client
+constexpr int64_t kMaxEchoedTokens = 1 << 20;  // with logprobs, per response
+constexpr int kClientClosedRequest = 499;      // nginx's status code, only for logs and metrics
 
-// Cancels on every way out of a scope; nothing happens to an answer that is complete.
-struct Cancelling {
-  std::shared_ptr<Answer> answer;
-  ~Cancelling() { answer->cancel(); }
+// Cancels the request when the scope is left; no effect on a complete output.
+struct CancelOnExit {
+  std::shared_ptr<RequestOutput> output;
+  ~CancelOnExit() { output->cancel(); }
 };
 
 uint64_t random_seed() {
@@ -27,9 +27,9 @@ uint64_t random_seed() {
   return uint64_t{device()} << 32 | device();
 }
 
-HttpReply reply_json(const ordered_json& value) { return {.body = json_line(value)}; }
+HttpResponse json_response(const ordered_json& value) { return {.body = json_line(value)}; }
 
-// The text of an entry of tokenizer_config.json: a string, or an object with it as content.
+// A special token in tokenizer_config.json: a string, or an object with the key "content".
 std::string token_content(const json& config, const char* name) {
   const auto found = config.find(name);
   if (found == config.end()) return "";
@@ -44,25 +44,26 @@ json tokenizer_config(const Tokenizer& tokenizer) {
   return config.is_object() ? config : json::object();
 }
 
-bool write_event(const std::function<bool(std::string_view)>& write, const std::string& data) {
+bool write_sse(const std::function<bool(std::string_view)>& write, const std::string& data) {
   return data.empty() || write("data: " + data + "\n\n");
 }
 
-bool stream_events(Answer& answer, CompletionResponse& response, bool include_usage, const HttpClient& client,
-                   const std::function<bool(std::string_view)>& write) {
+// Streams the output as server-sent events. Returns whether the stream is complete.
+bool stream_output(RequestOutput& output, CompletionResponse& response, bool include_usage,
+                   const ClientConnection& client, const std::function<bool(std::string_view)>& write) {
   try {
-    while (!answer.done()) {
-      for (const auto& event : answer.wait(kPatience)) {
-        response.add(event);
-        if (!write_event(write, response.chunk(event.text))) return false;
+    while (!output.done()) {
+      for (const auto& sequence_output : output.wait(kPollInterval)) {
+        response.add(sequence_output);
+        if (!write_sse(write, response.chunk(sequence_output.sequence))) return false;
       }
-      if (!answer.done() && client.gone()) return false;
+      if (!output.done() && client.disconnected()) return false;
     }
   } catch (const ApiError& e) {
-    write_event(write, error_json(e));
+    write_sse(write, error_json(e));
     return true;
   }
-  return (!include_usage || write_event(write, response.usage_chunk())) && write_event(write, "[DONE]");
+  return (!include_usage || write_sse(write, response.usage_chunk())) && write_sse(write, "[DONE]");
 }
 
 }  // namespace
@@ -74,12 +75,12 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
       tokenizer_(tokenizer),
       metrics_(metrics),
       options_(std::move(options)),
-      started_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
+      start_time_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
   using Body = const std::string&;
-  using Client = const HttpClient&;
-  http.get("/health", [](Body, Client) { return reply_json({{"status", "ok"}}); }, /*open=*/true);
+  using Client = const ClientConnection&;
+  http.get("/health", [](Body, Client) { return json_response({{"status", "ok"}}); }, /*open=*/true);
   http.get("/metrics", [this](Body, Client) {
-    return HttpReply{.body = metrics_.text(), .type = "text/plain; version=0.0.4; charset=utf-8"};
+    return HttpResponse{.body = metrics_.text(), .type = "text/plain; version=0.0.4; charset=utf-8"};
   });
   http.get("/v1/models", [this](Body, Client) { return list_models(); });
   http.get("/tokenizer_info", [this](Body, Client) { return tokenizer_info(); });
@@ -88,27 +89,27 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
   http.post("/v1/completions", [this](Body body, Client client) { return complete(body, client); });
 }
 
-HttpReply Endpoints::list_models() const {
-  return reply_json({{"object", "list"},
-                     {"data",
-                      {{{"id", options_.model_name},
-                        {"object", "model"},
-                        {"created", started_},
-                        {"owned_by", "hero-moe"},
-                        {"max_model_len", model_.config().model.max_position_embeddings}}}}});
+HttpResponse Endpoints::list_models() const {
+  return json_response({{"object", "list"},
+                        {"data",
+                         {{{"id", options_.model_name},
+                           {"object", "model"},
+                           {"created", start_time_},
+                           {"owned_by", "hero-moe"},
+                           {"max_model_len", model_.config().model.max_position_embeddings}}}}});
 }
 
 // "" for none.
 std::string Endpoints::special_token(const char* name) const {
-  std::string named = token_content(tokenizer_config(tokenizer_), name);
-  if (!named.empty()) return named;
+  std::string token = token_content(tokenizer_config(tokenizer_), name);
+  if (!token.empty()) return token;
   const int32_t id = std::string_view(name) == "eos_token"   ? tokenizer_.eos_id()
                      : std::string_view(name) == "bos_token" ? tokenizer_.bos_id()
                                                              : -1;
   return id < 0 ? "" : tokenizer_.piece(id);
 }
 
-HttpReply Endpoints::tokenizer_info() const {
+HttpResponse Endpoints::tokenizer_info() const {
   ordered_json info{{"tokenizer_class", tokenizer_.file_name() == std::string("tokenizer.json")
                                             ? "PreTrainedTokenizerFast"
                                             : "SentencePiece"}};
@@ -118,24 +119,24 @@ HttpReply Endpoints::tokenizer_info() const {
   }
   info["vocab_size"] = tokenizer_.vocab_size();
   info["model_max_length"] = model_.config().model.max_position_embeddings;
-  const auto separate = tokenizer_.companions().find("chat_template.jinja");
-  const std::string chat = separate == tokenizer_.companions().end()
-                               ? token_content(tokenizer_config(tokenizer_), "chat_template")
-                               : separate->second;
-  info["chat_template"] = chat.empty() ? ordered_json() : ordered_json(chat);
-  return reply_json(info);
+  const auto jinja = tokenizer_.companions().find("chat_template.jinja");
+  const std::string chat_template = jinja == tokenizer_.companions().end()
+                                        ? token_content(tokenizer_config(tokenizer_), "chat_template")
+                                        : jinja->second;
+  info["chat_template"] = chat_template.empty() ? ordered_json() : ordered_json(chat_template);
+  return json_response(info);
 }
 
-HttpReply Endpoints::tokenize(const std::string& body) const {
+HttpResponse Endpoints::tokenize(const std::string& body) const {
   const json request = parse_body(body);
-  refuse_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
+  reject_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
   const json prompt = request.value("prompt", json());
-  if (!prompt.is_string()) refuse_field("prompt", prompt, "a string");
+  if (!prompt.is_string()) reject_field("prompt", prompt, "a string");
   const json special = request.value("add_special_tokens", json());
   if (!special.is_boolean() && !special.is_null())
-    refuse_field("add_special_tokens", special, "true or false");
+    reject_field("add_special_tokens", special, "true or false");
   const auto text = prompt.get<std::string>();
-  // SentencePiece reads its control pieces from no text; but by this question clients learn their ids.
+  // SentencePiece never encodes text to control tokens, but clients look up their ids this way.
   ordered_json ids = ordered_json::array();
   if (text == special_token("eos_token") && tokenizer_.eos_id() >= 0) {
     ids.push_back(tokenizer_.eos_id());
@@ -145,26 +146,26 @@ HttpReply Endpoints::tokenize(const std::string& body) const {
     for (const int32_t id : tokenizer_.encode(text)) ids.push_back(id);
   }
   const size_t count = ids.size();
-  return reply_json({{"tokens", std::move(ids)},
-                     {"count", count},
-                     {"max_model_len", model_.config().model.max_position_embeddings}});
+  return json_response({{"tokens", std::move(ids)},
+                        {"count", count},
+                        {"max_model_len", model_.config().model.max_position_embeddings}});
 }
 
-HttpReply Endpoints::detokenize(const std::string& body) const {
+HttpResponse Endpoints::detokenize(const std::string& body) const {
   const json request = parse_body(body);
-  refuse_unknown_fields(request, {"model", "tokens"});
+  reject_unknown_fields(request, {"model", "tokens"});
   const json tokens = request.value("tokens", json());
-  if (tokens.is_array() && tokens.empty()) return reply_json({{"prompt", ""}});
+  if (tokens.is_array() && tokens.empty()) return json_response({{"prompt", ""}});
   const auto ids = token_ids(tokens, "tokens");
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < tokenizer_.vocab_size()) continue;
-    refuse_field("tokens[" + std::to_string(i) + "]", ids[i],
+    reject_field("tokens[" + std::to_string(i) + "]", ids[i],
                  "an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
   }
-  return reply_json({{"prompt", text_of(tokenizer_, ids)}});
+  return json_response({{"prompt", decode_text(tokenizer_, ids)}});
 }
 
-std::vector<int64_t> Endpoints::encode(const PromptText& prompt, size_t index) const {
+std::vector<int64_t> Endpoints::encode(const Prompt& prompt, size_t index) const {
   const std::string name = "prompt[" + std::to_string(index) + "]";
   if (const auto* ids = std::get_if<std::vector<int64_t>>(&prompt)) {
     const int64_t vocabulary = model_.config().model.vocab_size;
@@ -178,76 +179,76 @@ std::vector<int64_t> Endpoints::encode(const PromptText& prompt, size_t index) c
     return *ids;
   }
   const auto& text = std::get<std::string>(prompt);
-  const auto found = tokenizer_.encode(text);
-  std::vector<int64_t> ids(found.begin(), found.end());
-  if (ids.empty() && tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());  // a document begins
-  if (ids.empty()) throw ApiError(400, name + ": found no token in it, expected one at least", "prompt");
+  const auto encoded = tokenizer_.encode(text);
+  std::vector<int64_t> ids(encoded.begin(), encoded.end());
+  if (ids.empty() && tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());  // start of a document
+  if (ids.empty()) throw ApiError(400, name + ": found no tokens, expected at least one", "prompt");
   return ids;
 }
 
-Task Endpoints::task_of(const CompletionRequest& request) const {
+EngineRequest Endpoints::make_engine_request(const CompletionRequest& request) const {
   const int64_t positions = model_.config().model.max_position_embeddings;
-  const int64_t made = request.max_tokens.value_or(1);
-  Task task;
+  const int64_t max_tokens = request.max_tokens.value_or(1);
+  EngineRequest engine_request;
   int64_t tokens = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     auto ids = encode(request.prompts[i], i);
     tokens += std::ssize(ids);
-    if (std::ssize(ids) + made > positions) {
+    if (std::ssize(ids) + max_tokens > positions) {
       throw ApiError(400,
                      "prompt[" + std::to_string(i) + "]: found " + std::to_string(ids.size()) +
-                         " tokens and max_tokens = " + std::to_string(made) + ", expected at most " +
-                         std::to_string(positions) + " together, the model's positions",
+                         " tokens and max_tokens = " + std::to_string(max_tokens) + ", expected at most " +
+                         std::to_string(positions) + " in total (max_position_embeddings)",
                      "prompt", "context_length_exceeded");
     }
-    task.prompts.push_back(std::move(ids));
+    engine_request.prompts.push_back(std::move(ids));
   }
-  task.score_prompts = request.echo && request.logprobs >= 0;
-  if (task.score_prompts && tokens * request.n > kMostEchoedTokens) {
+  engine_request.score_prompts = request.echo && request.logprobs >= 0;
+  if (engine_request.score_prompts && tokens * request.n > kMaxEchoedTokens) {
     throw ApiError(400,
                    "prompt: found " + std::to_string(tokens) +
-                       " tokens to echo with their probabilities n = " + std::to_string(request.n) +
-                       " times, expected at most " + std::to_string(kMostEchoedTokens) + " in all",
+                       " tokens to echo with logprobs for n = " + std::to_string(request.n) +
+                       " completions, expected at most " + std::to_string(kMaxEchoedTokens) + " in total",
                    "prompt");
   }
-  task.n = request.n;
-  task.sampling = {.max_tokens = request.max_tokens.value_or(16),
-                   .temperature = request.temperature,
-                   .top_k = request.top_k,
-                   .top_p = request.top_p,
-                   .seed = request.seed ? *request.seed : random_seed(),
-                   .logprobs = request.logprobs};
-  if (!request.ignore_eos && tokenizer_.eos_id() >= 0) task.sampling.eos = {tokenizer_.eos_id()};
-  task.stop = request.stop;
-  task.stream = request.stream;
-  task.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
-  return task;
+  engine_request.n = request.n;
+  engine_request.sampling = {.max_tokens = request.max_tokens.value_or(16),
+                             .temperature = request.temperature,
+                             .top_k = request.top_k,
+                             .top_p = request.top_p,
+                             .seed = request.seed ? *request.seed : random_seed(),
+                             .logprobs = request.logprobs};
+  if (!request.ignore_eos && tokenizer_.eos_id() >= 0) engine_request.sampling.eos = {tokenizer_.eos_id()};
+  engine_request.stop = request.stop;
+  engine_request.stream = request.stream;
+  engine_request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
+  return engine_request;
 }
 
-HttpReply Endpoints::complete(const std::string& body, const HttpClient& client) const {
+HttpResponse Endpoints::complete(const std::string& body, const ClientConnection& client) const {
   const auto request = parse_completion_request(parse_body(body), options_.request);
   if (!request.model.empty() && request.model != options_.model_name) {
     throw ApiError(404,
-                   "model: found " + shown(request.model) + ", expected " + shown(options_.model_name) +
-                       ", the one that is served",
+                   "model: found " + format_value(request.model) + ", expected " +
+                       format_value(options_.model_name) + ", the served model",
                    "model", "model_not_found");
   }
-  auto task = task_of(request);
+  auto engine_request = make_engine_request(request);
   auto response =
-      std::make_shared<CompletionResponse>(request, task.prompts, tokenizer_, options_.model_name);
-  const auto running = std::make_shared<Cancelling>(engine_.submit(std::move(task)));
+      std::make_shared<CompletionResponse>(request, engine_request.prompts, tokenizer_, options_.model_name);
+  const auto running = std::make_shared<CancelOnExit>(engine_.submit(std::move(engine_request)));
   if (request.stream) {
-    HttpReply reply{.type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}};
-    reply.stream = [=, &client, usage = request.include_usage](const auto& write) {
-      return stream_events(*running->answer, *response, usage, client, write);
+    HttpResponse http_response{.type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}};
+    http_response.stream = [=, &client, usage = request.include_usage](const auto& write) {
+      return stream_output(*running->output, *response, usage, client, write);
     };
-    return reply;
+    return http_response;
   }
-  while (!running->answer->done()) {
-    for (const auto& event : running->answer->wait(kPatience)) response->add(event);
-    if (!running->answer->done() && client.gone()) return {.status = kClientGone};
+  while (!running->output->done()) {
+    for (const auto& sequence_output : running->output->wait(kPollInterval)) response->add(sequence_output);
+    if (!running->output->done() && client.disconnected()) return {.status = kClientClosedRequest};
   }
-  return {.body = response->whole()};
+  return {.body = response->complete()};
 }
 
 }  // namespace hero

@@ -1,5 +1,5 @@
 #pragma once
-// The endpoints: what clients of OpenAI's completions and lm-evaluation-harness' local-completions ask for.
+// HTTP endpoints for clients of OpenAI's completions API and lm-evaluation-harness' local-completions.
 #include <chrono>
 #include <string>
 
@@ -13,25 +13,25 @@ namespace hero {
 
 struct ServeOptions {
   std::string model_name;
-  std::chrono::duration<double> timeout{600};  ///< of a request
+  std::chrono::duration<double> timeout{600};  ///< per request
   RequestLimits request;
 };
 
-/// Adds the endpoints to `http`. Everything given must outlive it.
+/// Adds the endpoints to `http`. The other arguments must outlive it.
 class Endpoints {
  public:
   Endpoints(HttpServer& http, Engine& engine, const Transformer& model, const Tokenizer& tokenizer,
             const ServeMetrics& metrics, ServeOptions options);
 
  private:
-  HttpReply complete(const std::string& body, const HttpClient& client) const;
-  HttpReply list_models() const;
-  HttpReply tokenize(const std::string& body) const;
-  HttpReply detokenize(const std::string& body) const;
-  HttpReply tokenizer_info() const;
+  HttpResponse complete(const std::string& body, const ClientConnection& client) const;
+  HttpResponse list_models() const;
+  HttpResponse tokenize(const std::string& body) const;
+  HttpResponse detokenize(const std::string& body) const;
+  HttpResponse tokenizer_info() const;
 
-  std::vector<int64_t> encode(const PromptText& prompt, size_t index) const;
-  Task task_of(const CompletionRequest& request) const;
+  std::vector<int64_t> encode(const Prompt& prompt, size_t index) const;
+  EngineRequest make_engine_request(const CompletionRequest& request) const;
   std::string special_token(const char* name) const;
 
   Engine& engine_;
@@ -39,7 +39,7 @@ class Endpoints {
   const Tokenizer& tokenizer_;
   const ServeMetrics& metrics_;
   const ServeOptions options_;
-  int64_t started_;
+  int64_t start_time_;
 };
 
 }  // namespace hero

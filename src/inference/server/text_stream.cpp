@@ -1,21 +1,22 @@
 #include "inference/server/text_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "io/utf8.h"
 
 namespace hero {
 namespace {
 
-// How many bytes a character has that begins with this one; 0 where none does.
+// Length in bytes of the UTF-8 character with this first byte; 0 for an invalid first byte.
 size_t character_size(unsigned char first) {
   if (first < 0x80) return 1;
   if (first < 0xC2 || first > 0xF4) return 0;
   return first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
-// Whether more bytes could complete this to one character: tried with the least and the greatest next byte.
-bool begins_character(std::string_view bytes) {
+// Whether this is the beginning of a valid character. Tries the minimum and maximum continuation byte.
+bool is_incomplete_character(std::string_view bytes) {
   const size_t size = character_size(static_cast<unsigned char>(bytes[0]));
   if (bytes.size() >= size) return false;
   for (const char next : {'\x80', '\xBF'}) {
@@ -28,43 +29,44 @@ bool begins_character(std::string_view bytes) {
 
 }  // namespace
 
-std::string CharacterJoiner::add(std::string_view bytes) {
-  begun_ += bytes;
-  size_t whole = begun_.size();
-  for (size_t back = 1; back <= std::min<size_t>(3, begun_.size()); ++back) {
-    if (begins_character(std::string_view(begun_).substr(begun_.size() - back))) whole = begun_.size() - back;
+std::string Utf8StreamDecoder::add(std::string_view bytes) {
+  pending_ += bytes;
+  size_t complete = pending_.size();
+  for (size_t back = 1; back <= std::min<size_t>(3, pending_.size()); ++back) {
+    const auto tail = std::string_view(pending_).substr(pending_.size() - back);
+    if (is_incomplete_character(tail)) complete = pending_.size() - back;
   }
-  std::string text = to_valid_utf8(begun_.substr(0, whole));
-  begun_.erase(0, whole);
+  std::string text = to_valid_utf8(pending_.substr(0, complete));
+  pending_.erase(0, complete);
   return text;
 }
 
-std::string CharacterJoiner::finish() { return to_valid_utf8(std::exchange(begun_, {})); }
+std::string Utf8StreamDecoder::flush() { return to_valid_utf8(std::exchange(pending_, {})); }
 
-std::string StopFinder::add(std::string_view text) {
+std::string StopStringMatcher::add(std::string_view text) {
   if (found_) return "";
-  held_ += text;
-  // The first to be complete, whatever pieces the text comes in; of several that end together the longest.
-  size_t begin = held_.npos, end = held_.npos;
+  pending_ += text;
+  // The stop string that completes first, independent of chunking; the longest of several that end together.
+  size_t begin = pending_.npos, end = pending_.npos;
   for (const auto& stop : stops_) {
-    const size_t at = held_.find(stop);
-    if (at == held_.npos || std::pair(at + stop.size(), at) >= std::pair(end, begin)) continue;
+    const size_t at = pending_.find(stop);
+    if (at == pending_.npos || std::pair(at + stop.size(), at) >= std::pair(end, begin)) continue;
     begin = at;
     end = at + stop.size();
     found_ = true;
   }
-  if (found_) return std::exchange(held_, {}).substr(0, begin);
-  size_t longest = 0;  // beginning of a stop string at the end of the text
+  if (found_) return std::exchange(pending_, {}).substr(0, begin);
+  size_t longest = 0;  // longest prefix of a stop string at the end of the text
   for (const auto& stop : stops_) {
-    for (size_t size = std::min(stop.size() - 1, held_.size()); size > longest; --size) {
-      if (held_.ends_with(std::string_view(stop).substr(0, size))) longest = size;
+    for (size_t size = std::min(stop.size() - 1, pending_.size()); size > longest; --size) {
+      if (pending_.ends_with(std::string_view(stop).substr(0, size))) longest = size;
     }
   }
-  std::string free = held_.substr(0, held_.size() - longest);
-  held_.erase(0, free.size());
-  return free;
+  std::string released = pending_.substr(0, pending_.size() - longest);
+  pending_.erase(0, released.size());
+  return released;
 }
 
-std::string StopFinder::finish() { return std::exchange(held_, {}); }
+std::string StopStringMatcher::flush() { return std::exchange(pending_, {}); }
 
 }  // namespace hero

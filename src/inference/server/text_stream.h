@@ -1,4 +1,4 @@
-// From the bytes of tokens to text that may be sent: whole characters only, and nothing of a stop string.
+// Converts the bytes of tokens to streamable text: complete UTF-8 characters without stop strings.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,35 +6,35 @@
 
 namespace hero {
 
-/// Puts characters together whose bytes come from several tokens.
-class CharacterJoiner {
+/// Decodes UTF-8 incrementally: the bytes of a character may come from several tokens.
+class Utf8StreamDecoder {
  public:
-  /// Takes bytes, and returns the text that is whole with them: a character that is begun and may still be
-  /// completed stays behind. What can become no character is U+FFFD, as to_valid_utf8 has it.
+  /// Adds bytes and returns the text that is now complete. Keeps back an incomplete character at the end;
+  /// replaces invalid UTF-8 by U+FFFD, as to_valid_utf8.
   std::string add(std::string_view bytes);
-  /// The rest.
-  std::string finish();
+  /// Returns the remaining bytes as valid UTF-8.
+  std::string flush();
 
  private:
-  std::string begun_;
+  std::string pending_;
 };
 
-/// Finds stop strings, whatever pieces the text comes in.
-class StopFinder {
+/// Finds stop strings in streamed text, also across chunk boundaries.
+class StopStringMatcher {
  public:
   /// `stops`: valid UTF-8, none empty.
-  explicit StopFinder(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  explicit StopStringMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// Takes whole characters, and returns those that are before the stop string that is complete first,
-  /// whether it is there or may still come. After a stop string nothing more is returned.
+  /// Adds complete characters and returns the text up to the stop string that completes first. Keeps back
+  /// text that may be the beginning of a stop string. Returns nothing after a stop string.
   std::string add(std::string_view text);
-  /// The rest, where no stop string was found.
-  std::string finish();
+  /// Returns the text kept back, if no stop string was found.
+  std::string flush();
   bool found() const { return found_; }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;  // the beginning of a stop string, perhaps
+  std::string pending_;  // may be the beginning of a stop string
   bool found_ = false;
 };
 

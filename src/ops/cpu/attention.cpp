@@ -1,8 +1,7 @@
-// bf16 causal attention on blocks of matrix products. Scores exist for 64 queries at a time, against all keys
-// up to the last of them; the softmax of a row is taken at once, so nothing is rescaled. Keys and values are
-// packed once for every key head and read by all queries of all its query heads. In the backward pass one
-// task has a key head, so its gradients are summed in one order; scores, whose sums are known there, exist
-// for some keys at a time.
+// bf16 causal attention on packed GEMMs. The forward pass computes scores for 64 queries at a time against
+// all visible keys, so the softmax needs no rescaling. Keys and values are packed once per KV head and reused
+// by all its query heads. In the backward pass each KV head is one task, so gradients are accumulated in a
+// fixed order; the logsumexp is known there, so scores are computed for blocks of keys.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -13,13 +12,13 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::cpu {
 
-bool suits_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   return q.scalar_type() == at::kBFloat16 && q.size(0) > 0 && q.size(2) == k.size(2) && q.size(2) % 32 == 0 &&
-         suits_gemm(q.size(3), v.size(3), q.size(2)) && q.stride(3) == 1 && k.stride(3) == 1 &&
+         supports_gemm(q.size(3), v.size(3), q.size(2)) && q.stride(3) == 1 && k.stride(3) == 1 &&
          v.stride(3) == 1;
 }
 
@@ -29,12 +28,13 @@ namespace hero::ops {
 namespace {
 
 using cpu::bf16;
-using cpu::kPanel;
-using cpu::kRows;
+using cpu::kBlockRows;
+using cpu::kPanelWidth;
 
-constexpr int64_t kKeys = 2 * kPanel;  // at a time in the backward pass: what is made of them stays near
+constexpr int64_t kKeyBlock =
+    2 * kPanelWidth;  // keys per block in the backward pass, so that intermediates stay in cache
 
-// [B, H, S, P] with rows that lie together.
+// [B, H, S, P] with contiguous rows.
 struct Heads {
   bf16* data;
   int64_t batch, head, row;
@@ -55,55 +55,56 @@ struct Sizes {
         qk(q_tensor.size(3)),
         v(v_tensor.size(3)) {}
   int64_t groups() const { return heads / kv_heads; }
-  int64_t blocks() const { return (length + kRows - 1) / kRows; }
-  int64_t rows(int64_t block) const { return std::min(kRows, length - block * kRows); }
+  int64_t blocks() const { return (length + kBlockRows - 1) / kBlockRows; }
+  int64_t rows(int64_t block) const { return std::min(kBlockRows, length - block * kBlockRows); }
 };
 
-// As right-hand side of products over the width: [width, rows].
+// Packs x^T [width, rows] as the right-hand side of a GEMM over the width.
 void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   for (int64_t p = 0; p < cpu::panels(rows); ++p)
     cpu::pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
 }
 
-// As right-hand side of products over the rows: [rows, width].
+// Packs x [rows, width] as the right-hand side of a GEMM over the rows.
 void pack_rows(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   for (int64_t p = 0; p < cpu::panels(width); ++p)
     cpu::pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
 }
 
-// c [m, width] (+)= a [m, k] * k of the `rows` rows that `packed` holds by pack_rows, from `first` on (even).
+// c [m, width] (+)= a [m, k] * rows [first, first + k) of `packed`, which pack_rows packed from `rows` rows;
+// `first` must be even.
 void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t rows,
                    int64_t first, int64_t width, float* c, int64_t ldc, bool accumulate) {
   for (int64_t p = 0; p < cpu::panels(width); ++p) {
     const int64_t columns = cpu::panel_width(width, p);
-    cpu::gemm_panel(m, columns, k, a, lda, packed + p * kPanel * rows + first * columns, 0, c + p * kPanel,
-                    ldc, accumulate);
+    cpu::gemm_panel(m, columns, k, a, lda, packed + p * kPanelWidth * rows + first * columns, 0,
+                    c + p * kPanelWidth, ldc, accumulate);
   }
 }
 
 constexpr int kVector = 16;
 
-// Of a vector of scores, `rest` behind the first n. Without a loop up to n, whose single stores the next read
-// of the vector would wait for.
-HERO_INLINE void keep_first(float* x, int64_t n, float rest) {
+// Sets all but the first n elements of a vector to `rest`. Writes the whole vector, because scalar stores
+// would break store-to-load forwarding of the next vector read.
+HERO_INLINE void fill_from(float* x, int64_t n, float rest) {
   const int count = static_cast<int>(n);
   for (int i = 0; i < kVector; ++i) x[i] = i < count ? x[i] : rest;
 }
 
-// Where the vector of the last of `valid` scores begins.
+// Start of the vector that contains the last of `valid` scores.
 HERO_INLINE int64_t last_vector(int64_t valid) { return (valid - 1) & -kVector; }
 
 HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
   for (int64_t i = first; i < end; ++i) x[i].x = 0;
 }
 
-constexpr float kUnseen = -1e30f;  // a score whose exponential is nothing
+constexpr float kMasked = -1e30f;  // a score whose exponential is zero
 
-// Softmax of the first `valid` of `keys` scores, zeros behind; returns the logarithm of the sum. `keys` is a
+// Softmax of the first `valid` of `keys` scores, zeros for the rest; returns the logsumexp. `keys` is a
 // multiple of 32.
 HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float scale, bf16* probs) {
   const int64_t last = last_vector(valid), width = last + kVector;
-  keep_first(scores + last, valid - last, kUnseen);
+  fill_from(scores + last, valid - last, kMasked);
   float highest = scores[0];
   for (int64_t i = 0; i < width; ++i) highest = scores[i] > highest ? scores[i] : highest;
   const float shift = highest * scale;
@@ -112,19 +113,19 @@ HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float sc
     scores[i] = cpu::exp_fast(scores[i] * scale - shift);
     sum += scores[i];
   }
-  keep_first(scores + last, valid - last, 0);
+  fill_from(scores + last, valid - last, 0);
   const float inverse = 1.0f / sum;
   for (int64_t i = 0; i < width; ++i) cpu::store(probs[i], scores[i] * inverse);
   zero_from(probs, width, keys);
   return shift + std::log(sum);
 }
 
-// From scores and dprobs of a row: its probabilities and the gradient of its products q k^T.
+// From scores and dprobs of a row: its probabilities and the gradient of q k^T.
 HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t valid, int64_t keys,
                                     float scale, float lse, float delta, bf16* probs, bf16* dscores) {
   const int64_t last = last_vector(valid), width = last + kVector;
   for (int64_t i = 0; i < width; ++i) scores[i] = cpu::exp_fast(scores[i] * scale - lse);
-  keep_first(scores + last, valid - last, 0);
+  fill_from(scores + last, valid - last, 0);
   for (int64_t i = 0; i < width; ++i) {
     cpu::store(probs[i], scores[i]);
     cpu::store(dscores[i], scores[i] * (dprobs[i] - delta) * scale);
@@ -141,7 +142,7 @@ HERO_SIMD float dot_row(const bf16* a, const bf16* b, int64_t n) {
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                            double scale) {
-  if (!cpu::suits_attention(q, k, v)) return attention_forward_plain(q, k, v, scale);
+  if (!cpu::supports_attention(q, k, v)) return attention_forward_reference(q, k, v, scale);
   const Sizes n(q, k, v);
   auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
   auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
@@ -154,10 +155,10 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
     pack_rows(from_v.at(b, g), n.length, n.v, from_v.row, values_packed.get() + i * v_size);
   });
   cpu::parallel_tasks(n.batch * n.heads * n.blocks(), [&](int64_t i) {
-    // The longest rows first: the last task is a short one.
+    // Longest rows first, for load balance.
     const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
     const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
-    const int64_t m = n.rows(block), first = block * kRows, keys = first + m;
+    const int64_t m = n.rows(block), first = block * kBlockRows, keys = first + m;
     const auto scores = cpu::scratch<float>(m * keys), rows = cpu::scratch<float>(m * n.v);
     const auto probs = cpu::scratch<bf16>(m * keys);
     cpu::gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
@@ -173,7 +174,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
   return {out, lse};
 }
 
-// Gradients of one key head and of all its query heads.
+// Gradients of one KV head and all its query heads.
 class BackwardTask {
  public:
   BackwardTask(const Sizes& n, double scale)
@@ -182,36 +183,36 @@ class BackwardTask {
         keys_(cpu::scratch<bf16>(n.length * n.qk)),
         key_rows_(cpu::scratch<bf16>(n.length * n.qk)),
         values_(cpu::scratch<bf16>(n.length * n.v)),
-        queries_(cpu::scratch<bf16>(kRows * n.qk)),
-        douts_(cpu::scratch<bf16>(kRows * n.v)),
-        probs_(cpu::scratch<bf16>(kRows * kKeys)),
-        dscores_(cpu::scratch<bf16>(kRows * kKeys)),
-        turned_(cpu::scratch<bf16>(kRows * kKeys)),
-        scores_(cpu::scratch<float>(kRows * kKeys)),
-        dprobs_(cpu::scratch<float>(kRows * kKeys)),
-        dq_(cpu::scratch<float>(kRows * n.qk)),
+        queries_(cpu::scratch<bf16>(kBlockRows * n.qk)),
+        douts_(cpu::scratch<bf16>(kBlockRows * n.v)),
+        probs_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
+        dscores_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
+        transposed_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
+        scores_(cpu::scratch<float>(kBlockRows * kKeyBlock)),
+        dprobs_(cpu::scratch<float>(kBlockRows * kKeyBlock)),
+        dq_(cpu::scratch<float>(kBlockRows * n.qk)),
         dk_(cpu::scratch<float>(n.length * n.qk)),
         dv_(cpu::scratch<float>(n.length * n.v)) {
     std::fill_n(dk_.get(), n.length * n.qk, 0.0f);
     std::fill_n(dv_.get(), n.length * n.v, 0.0f);
   }
 
-  void take(const bf16* k, int64_t k_row, const bf16* v, int64_t v_row) {
+  void pack_kv(const bf16* k, int64_t k_row, const bf16* v, int64_t v_row) {
     pack_transposed(k, n_.length, n_.qk, k_row, keys_.get());
     pack_rows(k, n_.length, n_.qk, k_row, key_rows_.get());
     pack_transposed(v, n_.length, n_.v, v_row, values_.get());
   }
 
-  // `q`, `dout`, `out`: rows of the block.
+  // `q`, `dout`, `out`: rows of query block `block`.
   void add(int64_t block, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out, int64_t out_row,
            const float* lse, bf16* dq, int64_t dq_row) {
-    const int64_t m = n_.rows(block), first = block * kRows, keys = first + m;
+    const int64_t m = n_.rows(block), first = block * kBlockRows, keys = first + m;
     pack_rows(dout, m, n_.v, out_row, douts_.get());
     pack_rows(q, m, n_.qk, q_row, queries_.get());
-    float delta[kRows];
+    float delta[kBlockRows];
     for (int64_t r = 0; r < m; ++r) delta[r] = dot_row(dout + r * out_row, out + r * out_row, n_.v);
-    for (int64_t s = 0; s < keys; s += kKeys) {
-      const int64_t width = std::min(kKeys, keys - s);
+    for (int64_t s = 0; s < keys; s += kKeyBlock) {
+      const int64_t width = std::min(kKeyBlock, keys - s);
       cpu::gemm(m, width, n_.qk, q, q_row, keys_.get() + s * n_.qk, scores_.get(), width);
       cpu::gemm(m, width, n_.v, dout, out_row, values_.get() + s * n_.v, dprobs_.get(), width);
       for (int64_t r = 0; r < m; ++r) {
@@ -227,7 +228,7 @@ class BackwardTask {
     cpu::round_rows(dq_.get(), m, n_.qk, dq, dq_row);
   }
 
-  void give(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
+  void store_kv_gradients(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
     cpu::round_rows(dk_.get(), n_.length, n_.qk, dk, dk_row);
     cpu::round_rows(dv_.get(), n_.length, n_.v, dv, dv_row);
   }
@@ -235,16 +236,16 @@ class BackwardTask {
  private:
   // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
-    cpu::transpose(x, m, keys, keys, m, turned_.get(), m);
-    for (int64_t s = 0; s < keys; s += kRows) {
-      multiply_rows(std::min(kRows, keys - s), m, turned_.get() + s * m, m, packed, m, 0, width,
+    cpu::transpose(x, m, keys, keys, m, transposed_.get(), m);
+    for (int64_t s = 0; s < keys; s += kBlockRows) {
+      multiply_rows(std::min(kBlockRows, keys - s), m, transposed_.get() + s * m, m, packed, m, 0, width,
                     sum + s * width, width, true);
     }
   }
 
   Sizes n_;
   float scale_;
-  cpu::Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, turned_;
+  cpu::Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, transposed_;
   cpu::Scratch<float> scores_, dprobs_, dq_, dk_, dv_;
 };
 
@@ -252,7 +253,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, 
                                                         const at::Tensor& k, const at::Tensor& v,
                                                         const at::Tensor& out, const at::Tensor& lse,
                                                         double scale) {
-  if (!cpu::suits_attention(q, k, v)) return attention_backward_plain(dout, q, k, v, out, lse, scale);
+  if (!cpu::supports_attention(q, k, v)) return attention_backward_reference(dout, q, k, v, out, lse, scale);
   const Sizes n(q, k, v);
   const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
              dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
@@ -262,16 +263,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, 
   cpu::parallel_tasks(n.batch * n.kv_heads, [&](int64_t i) {
     const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
     BackwardTask task(n, scale);
-    task.take(from_k.at(b, g), from_k.row, from_v.at(b, g), from_v.row);
+    task.pack_kv(from_k.at(b, g), from_k.row, from_v.at(b, g), from_v.row);
     for (int64_t h = g * n.groups(); h < (g + 1) * n.groups(); ++h) {
       for (int64_t block = 0; block < n.blocks(); ++block) {
-        const int64_t s = block * kRows;
+        const int64_t s = block * kBlockRows;
         task.add(block, from_q.at(b, h, s), from_q.row, from_dout.at(b, h, s), from_out.at(b, h, s),
                  from_out.row, lse.const_data_ptr<float>() + (b * n.heads + h) * n.length + s,
                  to_q.at(b, h, s), to_q.row);
       }
     }
-    task.give(to_k.at(b, g), to_k.row, to_v.at(b, g), to_v.row);
+    task.store_kv_gradients(to_k.at(b, g), to_k.row, to_v.at(b, g), to_v.row);
   });
   return {dq, dk, dv};
 }

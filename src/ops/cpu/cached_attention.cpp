@@ -1,5 +1,5 @@
-// One task has a position's query heads of one key head: their scores against all keys it sees, the softmax,
-// and the weighted values. Rows of keys and values are read where the cache keeps them.
+// Attention over KV caches. Tasks are query heads of new positions: scores against all visible keys, softmax,
+// weighted values. Keys and values are read in place.
 #include "ops/cached_attention.h"
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +8,10 @@
 
 #include <vector>
 
-#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/cpu/skinny_gemm.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -23,7 +23,7 @@ struct Sizes {
   int64_t positions, key_row, value_row, qk, v;
 };
 
-// q k of the keys from `first` on.
+// Scores q k^T of the keys from `first` on.
 template <typename T>
 HERO_INLINE void score_body(const T* q, const T* keys, const Sizes& n, int64_t first, acc_t<T>* scores) {
   for (int64_t j = first; j < n.positions; ++j) {
@@ -34,7 +34,7 @@ HERO_INLINE void score_body(const T* q, const T* keys, const Sizes& n, int64_t f
   }
 }
 
-// Softmax of the scores, and the values' mean.
+// Softmax of the scores and weighted sum of the values.
 template <typename T>
 HERO_INLINE void attend_body(const T* values, const Sizes& n, acc_t<T> scale, acc_t<T>* scores, acc_t<T>* sum,
                              T* out) {
@@ -75,19 +75,20 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
                            at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
   const int64_t rows = q.size(0), heads = q.size(1), qk = q.size(2);
   auto out = at::empty({rows, heads, v}, q.options());
-  std::vector<std::pair<size_t, int64_t>> seen;  // of every row: its sequence and the positions it sees
-  int64_t products = 0;
+  std::vector<std::pair<size_t, int64_t>>
+      visible;  // for every row: its sequence and number of visible positions
+  int64_t multiply_adds = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     for (int64_t r = 0; r < counts[i]; ++r) {
-      seen.emplace_back(i, lengths[i] - counts[i] + r + 1);
-      products += seen.back().second * (qk + v);
+      visible.emplace_back(i, lengths[i] - counts[i] + r + 1);
+      multiply_adds += visible.back().second * (qk + v);
     }
   }
-  cpu::parallel_ranges(rows * heads, cpu::grain(products / rows), [&](int64_t first, int64_t end) {
+  cpu::parallel_ranges(rows * heads, cpu::grain(multiply_adds / rows), [&](int64_t first, int64_t end) {
     std::vector<acc_t<T>> scores, sum(v);
     for (int64_t i = first; i < end; ++i) {
       const int64_t r = i / heads, h = i % heads;
-      const auto [sequence, positions] = seen[r];
+      const auto [sequence, positions] = visible[r];
       const auto &k = keys[sequence], &values_of = values[sequence];
       const int64_t g = h / (heads / k.size(1));
       scores.resize(positions);
@@ -96,9 +97,9 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
               *head_keys = k.const_data_ptr<T>() + g * k.stride(1);
       int64_t scored = 0;
       if constexpr (std::is_same_v<T, bf16>) {
-        if (cpu::suits_gemm(qk)) {
+        if (cpu::supports_gemm(qk)) {
           scored = positions / 16 * 16;
-          cpu::few_rows(1, scored, qk, query, qk, head_keys, k.stride(0), scores.data(), positions);
+          cpu::skinny_gemm(1, scored, qk, query, qk, head_keys, k.stride(0), scores.data(), positions);
         }
       }
       score(query, head_keys, n, scored, scores.data());
@@ -111,7 +112,7 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
 
 at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
                             at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
-  if (rows_together(q, keys, values)) {
+  if (last_dim_contiguous(q, keys, values)) {
     if (q.scalar_type() == at::kBFloat16)
       return attention_typed<bf16>(q, keys, values, lengths, counts, v, scale);
     if (q.scalar_type() == at::kFloat)
@@ -119,16 +120,16 @@ at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::Tensor
     if (q.scalar_type() == at::kDouble)
       return attention_typed<double>(q, keys, values, lengths, counts, v, scale);
   }
-  return cached_attention_plain(q, keys, values, lengths, counts, v, scale);
+  return cached_attention_reference(q, keys, values, lengths, counts, v, scale);
 }
 
 at::Tensor heads_linear(const at::Tensor& x, const at::Tensor& w, bool transposed) {
   const int64_t rows = x.size(0), heads = x.size(1), k = x.size(2), n = w.size(transposed ? 2 : 1);
-  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(k, n) || x.stride(2) != 1 || w.stride(2) != 1)
-    return heads_linear_plain(x, w, transposed);
+  if (x.scalar_type() != at::kBFloat16 || !cpu::supports_gemm(k, n) || x.stride(2) != 1 || w.stride(2) != 1)
+    return heads_linear_reference(x, w, transposed);
   auto y = at::empty({rows, heads, n}, x.options());
-  const auto multiply =
-      transposed ? cpu::few_rows_transposed : static_cast<decltype(&cpu::few_rows_transposed)>(cpu::few_rows);
+  const auto multiply = transposed ? cpu::skinny_gemm_transposed
+                                   : static_cast<decltype(&cpu::skinny_gemm_transposed)>(cpu::skinny_gemm);
   cpu::parallel_ranges(heads, cpu::grain(rows * k * n), [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       multiply(rows, n, k, x.const_data_ptr<bf16>() + h * x.stride(1), x.stride(0),

@@ -1,4 +1,4 @@
-// Counts and counting sort of assignments, and row copies and sums for any floating type.
+// Counts and counting sort of assignments; row gather and weighted sums for any floating type.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -9,7 +9,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -69,7 +69,7 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   return out;
 }
 
-// One token: y = base + sum_k w_k x[row_k]; w null: 1, base null: 0.
+// One token: y = base + sum_k w_k x[row_k]; null w means 1, null base means 0.
 template <typename T, typename W>
 HERO_INLINE void sum_body(const T* base, const T* x, const W* w, const int64_t* row, int64_t k, int64_t d,
                           acc_t<T>* sum, T* y) {
@@ -152,7 +152,7 @@ at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weight
     if (x.scalar_type() == at::kFloat) return sum_typed<float>(x, weights, row, base);
     if (x.scalar_type() == at::kDouble) return sum_typed<double>(x, weights, row, base);
   }
-  return sum_rows_plain(x, weights, row, base);
+  return sum_rows_reference(x, weights, row, base);
 }
 
 std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const at::Tensor& y,
@@ -164,7 +164,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const 
     if (y.scalar_type() == at::kFloat) return combine_backward_typed<float>(dy, y, weights, row);
     if (y.scalar_type() == at::kDouble) return combine_backward_typed<double>(dy, y, weights, row);
   }
-  return combine_backward_plain(dy, y, weights, row, token);
+  return combine_backward_reference(dy, y, weights, row, token);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "io/error.h"
-#include "ops/cpu/gemm_block.h"
+#include "ops/cpu/gemm_kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 
@@ -17,24 +17,24 @@ namespace hero::cpu {
 
 namespace {
 
-const NamedBlockGemm& chosen() {
-  static const NamedBlockGemm gemm = [] {
-    const char* asked = std::getenv("HERO_GEMM");
+const NamedGemmKernel& selected_kernel() {
+  static const NamedGemmKernel gemm = [] {
+    const char* requested = std::getenv("HERO_GEMM");
     std::string names;
-    for (const auto& candidate : block_gemms()) {
-      if (!asked || !*asked || std::string_view(candidate.name) == asked) return candidate;
+    for (const auto& candidate : gemm_kernels()) {
+      if (!requested || !*requested || std::string_view(candidate.name) == requested) return candidate;
       names += std::string(names.empty() ? "" : ", ") + candidate.name;
     }
-    throw UserError("HERO_GEMM: found " + std::string(asked) + ", expected one of " + names);
+    throw UserError("HERO_GEMM: found " + std::string(requested) + ", expected one of " + names);
   }();
   return gemm;
 }
 
 }  // namespace
 
-const char* block_gemm_name() { return chosen().name; }
+const char* gemm_kernel_name() { return selected_kernel().name; }
 
-bool suits_gemm(int64_t a, int64_t b, int64_t c) {
+bool supports_gemm(int64_t a, int64_t b, int64_t c) {
   static const bool plain = [] {
     const char* value = std::getenv("HERO_PLAIN");
     return value && *value == '1';
@@ -42,7 +42,7 @@ bool suits_gemm(int64_t a, int64_t b, int64_t c) {
   return !plain && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
 }
 
-// Two neighbouring rows of b become the two halves of one 32-bit word.
+// Interleaves pairs of adjacent rows of b in 32-bit words.
 HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width,
                                       int64_t ld, uint32_t* out) {
   for (int64_t r = 0; r < k; r += 2) {
@@ -59,12 +59,12 @@ HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_va
   }
 }
 
-using Sixteen = uint32_t __attribute__((vector_size(64)));
+using Words16 = uint32_t __attribute__((vector_size(64)));
 
-// 16 x 16 words: each round interleaves rows that lie 8 apart, four rounds transpose.
+// Transposes 16 x 16 words: four rounds, each of which interleaves rows i and i + 8.
 HERO_INLINE void transpose_16x16(const uint16_t* in, int64_t ld_in, uint32_t* out, int64_t ld_out) {
-  Sixteen a[16], b[16];
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Sixteen));
+  Words16 a[16], b[16];
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words16));
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 8; ++i) {
       b[2 * i] =
@@ -74,10 +74,10 @@ HERO_INLINE void transpose_16x16(const uint16_t* in, int64_t ld_in, uint32_t* ou
     }
     for (int i = 0; i < 16; ++i) a[i] = b[i];
   }
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Sixteen));
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words16));
 }
 
-// b stored as [n, k]: neighbouring pairs are already together, the words are transposed.
+// b stored as [n, k]: pairs are already adjacent, so only words are transposed.
 HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld,
                                       uint32_t* out) {
   const int64_t pairs = k / 2, whole = pairs / 16 * 16;
@@ -93,12 +93,12 @@ HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t widt
 void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld, bool transposed, int64_t p,
                 bf16* packed) {
   const int64_t width = panel_width(n, p);
-  auto* out = reinterpret_cast<uint32_t*>(packed + p * kPanel * k);
+  auto* out = reinterpret_cast<uint32_t*>(packed + p * kPanelWidth * k);
   const auto* in = reinterpret_cast<const uint16_t*>(b);
   if (transposed) {
-    transpose_words(in + p * kPanel * ld, k, width, ld, out);
+    transpose_words(in + p * kPanelWidth * ld, k, width, ld, out);
   } else {
-    interleave_rows(in + p * kPanel, k, k_valid, width, ld, out);
+    interleave_rows(in + p * kPanelWidth, k, k_valid, width, ld, out);
   }
 }
 
@@ -108,13 +108,14 @@ void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16
 
 void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p,
                 float* c, int64_t ldc, bool accumulate) {
-  chosen().multiply(m, panel_width(n, p), k, a, lda, packed + p * kPanel * k, c, ldc, accumulate);
+  selected_kernel().multiply(m, panel_width(n, p), k, a, lda, packed + p * kPanelWidth * k, c, ldc,
+                             accumulate);
 }
 
 void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c,
           int64_t ldc, bool accumulate) {
   for (int64_t p = 0; p < panels(n); ++p)
-    gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanel, ldc, accumulate);
+    gemm_panel(m, n, k, a, lda, packed, p, c + p * kPanelWidth, ldc, accumulate);
 }
 
 HERO_SIMD void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ldc) {
@@ -125,23 +126,23 @@ HERO_SIMD void round_rows(const float* in, int64_t m, int64_t width, bf16* out, 
 
 void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c,
                int64_t ldc) {
-  alignas(64) float tile[kRows * kPanel];
-  for (int64_t r = 0; r < m; r += kRows) {
-    const int64_t rows = std::min(kRows, m - r);
+  alignas(64) float tile[kBlockRows * kPanelWidth];
+  for (int64_t r = 0; r < m; r += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, m - r);
     for (int64_t p = 0; p < panels(n); ++p) {
       const int64_t width = panel_width(n, p);
       gemm_panel(rows, n, k, a + r * lda, lda, packed, p, tile, width, false);
-      round_rows(tile, rows, width, c + r * ldc + p * kPanel, ldc);
+      round_rows(tile, rows, width, c + r * ldc + p * kPanelWidth, ldc);
     }
   }
 }
 
-using Eight = uint16_t __attribute__((vector_size(16)));
+using Words8 = uint16_t __attribute__((vector_size(16)));
 
-// 8 x 8 numbers: each round interleaves rows that lie 4 apart, three rounds transpose.
+// Transposes 8 x 8 elements: three rounds, each of which interleaves rows i and i + 4.
 HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
-  Eight a[8], b[8];
-  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Eight));
+  Words8 a[8], b[8];
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words8));
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 4; ++i) {
       b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
@@ -149,7 +150,7 @@ HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out,
     }
     for (int i = 0; i < 8; ++i) a[i] = b[i];
   }
-  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Eight));
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words8));
 }
 
 HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,
@@ -185,17 +186,17 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
   const int64_t padded = round_up(rows, 32), all = panels(k);
   const auto x_packed = scratch<bf16>(padded * k);
   parallel_tasks(all, [&](int64_t p) { pack_panel(x, padded, rows, k, ldx, false, p, x_packed.get()); });
-  // A task transposes a strip of dy and multiplies it while it is in cache; where strips are too few for all
-  // threads, several tasks share one, with some panels each.
-  const int64_t strips = (n + kRows - 1) / kRows,
+  // A task transposes a strip of dy and multiplies it while it is in cache. If there are fewer strips than
+  // threads need, several tasks process the same strip with different panels.
+  const int64_t strips = (n + kBlockRows - 1) / kBlockRows,
                 wanted = std::clamp<int64_t>((2 * at::get_num_threads() + strips - 1) / strips, 1, all),
                 share = (all + wanted - 1) / wanted, tasks = (all + share - 1) / share;
   parallel_tasks(strips * tasks, [&](int64_t i) {
-    const int64_t r = i / tasks * kRows, first = i % tasks * share, count = std::min(kRows, n - r);
+    const int64_t r = i / tasks * kBlockRows, first = i % tasks * share, count = std::min(kBlockRows, n - r);
     const auto dy_t = scratch<bf16>(count * padded);
     transpose(dy + r, rows, count, ldy, padded, dy_t.get(), padded);
     for (int64_t p = first; p < std::min(all, first + share); ++p) {
-      gemm_panel(count, k, padded, dy_t.get(), padded, x_packed.get(), p, dw + r * ld + p * kPanel, ld,
+      gemm_panel(count, k, padded, dy_t.get(), padded, x_packed.get(), p, dw + r * ld + p * kPanelWidth, ld,
                  accumulate);
     }
   });
@@ -203,7 +204,7 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
 
 void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task) {
   if (count <= grain) {
-    const BlockScope scope;
+    const TileConfigScope scope;
     return count > 0 ? task(0, count) : void();
   }
   parallel_tasks((count + grain - 1) / grain,
@@ -211,10 +212,10 @@ void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int6
 }
 
 void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
-  std::exception_ptr failure;  // nothing may leave an OpenMP region by an exception
+  std::exception_ptr failure;  // exceptions must not leave an OpenMP region
 #pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
   {
-    const BlockScope scope;
+    const TileConfigScope scope;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < count; ++i) {
       try {

@@ -1,21 +1,21 @@
-// bf16 linear on blocks of products, few rows without packing the weight; everything else takes the plain
-// form.
+// bf16 linear on packed GEMM, or skinny GEMM without packing for few rows; everything else uses the
+// reference.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
-#include "ops/plain.h"
+#include "ops/cpu/skinny_gemm.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
 
 bool fused(const at::Tensor& a, int64_t k, int64_t n) {
-  return a.scalar_type() == at::kBFloat16 && cpu::suits_gemm(k, n);
+  return a.scalar_type() == at::kBFloat16 && cpu::supports_gemm(k, n);
 }
 
-// c [T, n] = a [T, k] * b, b packed once and shared by all threads.
+// c [T, n] = a [T, k] * b, with b packed once for all threads.
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed) {
   const int64_t rows = a.size(0), k = a.size(1);
   auto c = at::empty({rows, n}, a.options());
@@ -25,7 +25,7 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
   cpu::pack(weight.data_ptr<cpu::bf16>(), k, n, weight.size(1), transposed, b);
   const auto* in = a.data_ptr<cpu::bf16>();
   auto* out = c.data_ptr<cpu::bf16>();
-  const int64_t block = 2 * cpu::kRows;
+  const int64_t block = 2 * cpu::kBlockRows;
   cpu::parallel_tasks((rows + block - 1) / block, [&](int64_t i) {
     const int64_t r = i * block;
     cpu::gemm_bf16(std::min(block, rows - r), n, k, in + r * k, k, b, out + r * n, n);
@@ -33,32 +33,32 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
   return c;
 }
 
-// Columns of the result are shared out among the threads.
-at::Tensor multiply_few(const at::Tensor& x, const at::Tensor& w) {
+// Splits the columns of the result over threads.
+at::Tensor multiply_skinny(const at::Tensor& x, const at::Tensor& w) {
   const int64_t rows = x.size(0), n = w.size(0), k = w.size(1);
   auto y = at::empty({rows, n}, x.options());
   cpu::parallel_ranges(n, cpu::round_up(cpu::grain(rows * k), 16), [&](int64_t first, int64_t end) {
-    cpu::few_rows(rows, end - first, k, x.const_data_ptr<cpu::bf16>(), k,
-                  w.const_data_ptr<cpu::bf16>() + first * w.stride(0), w.stride(0),
-                  y.data_ptr<cpu::bf16>() + first, n);
+    cpu::skinny_gemm(rows, end - first, k, x.const_data_ptr<cpu::bf16>(), k,
+                     w.const_data_ptr<cpu::bf16>() + first * w.stride(0), w.stride(0),
+                     y.data_ptr<cpu::bf16>() + first, n);
   });
   return y;
 }
 
 at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
-  if (!fused(x, x.size(1), w.size(0))) return linear_forward_plain(x, w);
-  if (x.size(0) <= cpu::kFewRows && w.stride(1) == 1) return multiply_few(x, w);
+  if (!fused(x, x.size(1), w.size(0))) return linear_forward_reference(x, w);
+  if (x.size(0) <= cpu::kSkinnyRows && w.stride(1) == 1) return multiply_skinny(x, w);
   return multiply(x, w, w.size(0), true);
 }
 
 at::Tensor backward_input(const at::Tensor& dy, const at::Tensor& w) {
   return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false)
-                                          : linear_backward_input_plain(dy, w);
+                                          : linear_backward_input_reference(dy, w);
 }
 
 at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
   const int64_t n = dy.size(1), k = x.size(1);
-  if (!fused(dy, n, k)) return linear_backward_weight_plain(dy, x);
+  if (!fused(dy, n, k)) return linear_backward_weight_reference(dy, x);
   auto dw = at::empty({n, k}, dy.options().dtype(at::kFloat));
   cpu::weight_gradient(dy.data_ptr<cpu::bf16>(), n, x.data_ptr<cpu::bf16>(), k, dy.size(0), n, k,
                        dw.data_ptr<float>(), k);

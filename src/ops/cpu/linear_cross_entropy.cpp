@@ -1,5 +1,4 @@
-// bf16 form on blocks of products: fp32 logits exist for 64 tokens per thread, their gradient in bf16 for one
-// chunk.
+// bf16 kernel on packed GEMMs: fp32 logits exist for 64 tokens per thread, their bf16 gradient for one chunk.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -11,7 +10,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -20,7 +19,7 @@ using cpu::bf16;
 
 constexpr int64_t kChunk = 512;
 
-// -log softmax(z)[target] of one row; its gradient softmax(z) - onehot(target) into dz where that is not
+// Returns -log softmax(z)[target] of one row; writes its gradient softmax(z) - onehot(target) to dz if not
 // null.
 HERO_SIMD float row_loss(const float* z, int64_t v, int64_t target, bf16* dz) {
   float highest = z[0];
@@ -39,8 +38,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
                                                                     const at::Tensor& targets,
                                                                     bool gradients) {
   const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0);
-  if (x.scalar_type() != at::kBFloat16 || !cpu::suits_gemm(d, v))
-    return linear_cross_entropy_plain(x, w, targets, gradients);
+  if (x.scalar_type() != at::kBFloat16 || !cpu::supports_gemm(d, v))
+    return linear_cross_entropy_reference(x, w, targets, gradients);
   const auto weight = w.contiguous(), target_T = targets.contiguous();
   const auto* in = x.const_data_ptr<bf16>();
   const auto* target = target_T.const_data_ptr<int64_t>();
@@ -56,8 +55,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
   std::vector<double> losses(tokens, 0.0);
   for (int64_t t = 0; t < tokens; t += kChunk) {
     const int64_t count = std::min(kChunk, tokens - t);
-    cpu::parallel_tasks((count + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
-      const int64_t first = i * cpu::kRows, rows = std::min(cpu::kRows, count - first);
+    cpu::parallel_tasks((count + cpu::kBlockRows - 1) / cpu::kBlockRows, [&](int64_t i) {
+      const int64_t first = i * cpu::kBlockRows, rows = std::min(cpu::kBlockRows, count - first);
       const auto z = cpu::scratch<float>(rows * v);
       cpu::gemm(rows, v, d, in + (t + first) * d, d, forward_w.get(), z.get(), v);
       bf16* grad = gradients ? dz.get() + first * v : nullptr;

@@ -1,5 +1,6 @@
-// A head at a time, which stays in registers or the first cache. Reads any strides whose last is 1, writes
-// [B, S, H, R] contiguous; the weight's gradient is summed per strip of positions and the strips in order.
+// Fused RMSNorm and rotary embedding, one head at a time. Accepts any strides with a contiguous last
+// dimension, writes contiguous [B, S, H, R]. The weight gradient is summed per block of positions, then over
+// blocks in order.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -7,7 +8,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -15,21 +16,21 @@ namespace {
 using cpu::acc_t;
 using cpu::bf16;
 
-constexpr int64_t kWidest = 512, kStrip = 64;
+constexpr int64_t kMaxWidth = 512, kStrip = 64;
 
 template <typename T>
 HERO_INLINE void forward_body(const T* x, int64_t stride, const T* w, acc_t<T> eps, const acc_t<T>* cos,
                               const acc_t<T>* sin, int64_t heads, int64_t half, T* y, acc_t<T>* rstd) {
-  acc_t<T> n[kWidest], turned[kWidest];
+  acc_t<T> n[kMaxWidth], rotated[kMaxWidth];
   const int64_t width = 2 * half;
   for (int64_t h = 0; h < heads; ++h, x += stride, y += width) {
     acc_t<T> sum = 0;
     for (int64_t i = 0; i < width; ++i) sum += cpu::load(x[i]) * cpu::load(x[i]);
     const acc_t<T> s = 1 / std::sqrt(sum / static_cast<acc_t<T>>(width) + eps);
     for (int64_t i = 0; i < width; ++i) n[i] = cpu::load(x[i]) * s * cpu::load(w[i]);
-    for (int64_t i = 0; i < half; ++i) turned[i] = n[i] * cos[i] - n[half + i] * sin[i];
-    for (int64_t i = 0; i < half; ++i) turned[half + i] = n[i] * sin[i] + n[half + i] * cos[i];
-    for (int64_t i = 0; i < width; ++i) cpu::store(y[i], turned[i]);
+    for (int64_t i = 0; i < half; ++i) rotated[i] = n[i] * cos[i] - n[half + i] * sin[i];
+    for (int64_t i = 0; i < half; ++i) rotated[half + i] = n[i] * sin[i] + n[half + i] * cos[i];
+    for (int64_t i = 0; i < width; ++i) cpu::store(y[i], rotated[i]);
     rstd[h] = s;
   }
 }
@@ -38,12 +39,12 @@ template <typename T>
 HERO_INLINE void backward_body(const T* dy, int64_t dy_stride, const T* x, int64_t stride, const T* w,
                                const acc_t<T>* rstd, const acc_t<T>* cos, const acc_t<T>* sin, int64_t heads,
                                int64_t half, T* dx, acc_t<T>* dw) {
-  acc_t<T> g[kWidest], turned[kWidest];
+  acc_t<T> g[kMaxWidth], rotated[kMaxWidth];
   const int64_t width = 2 * half;
   for (int64_t h = 0; h < heads; ++h, dy += dy_stride, x += stride, dx += width) {
-    for (int64_t i = 0; i < width; ++i) turned[i] = cpu::load(dy[i]);
-    for (int64_t i = 0; i < half; ++i) g[i] = turned[i] * cos[i] + turned[half + i] * sin[i];
-    for (int64_t i = 0; i < half; ++i) g[half + i] = turned[half + i] * cos[i] - turned[i] * sin[i];
+    for (int64_t i = 0; i < width; ++i) rotated[i] = cpu::load(dy[i]);
+    for (int64_t i = 0; i < half; ++i) g[i] = rotated[i] * cos[i] + rotated[half + i] * sin[i];
+    for (int64_t i = 0; i < half; ++i) g[half + i] = rotated[half + i] * cos[i] - rotated[i] * sin[i];
     const acc_t<T> s = rstd[h];
     acc_t<T> dot = 0;
     for (int64_t i = 0; i < width; ++i) dot += g[i] * cpu::load(w[i]) * cpu::load(x[i]);
@@ -71,13 +72,13 @@ HERO_NORM_ROPE(float)
 HERO_NORM_ROPE(double)
 #undef HERO_NORM_ROPE
 
-// Whether the kernels take it: rows that lie together, tables in the type of sums.
+// Whether the kernels support it: contiguous rows, tables in the accumulation type.
 bool fused(const at::Tensor& x, const at::Tensor& w, const at::Tensor& cos, const at::Tensor& sin) {
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto type = x.scalar_type();
   return (type == at::kBFloat16 || type == at::kFloat || type == at::kDouble) && x.stride(3) == 1 &&
-         x.size(3) <= kWidest && w.is_contiguous() && w.scalar_type() == type && cos.scalar_type() == wide &&
-         sin.scalar_type() == wide && cos.is_contiguous() && sin.is_contiguous();
+         x.size(3) <= kMaxWidth && w.is_contiguous() && w.scalar_type() == type &&
+         cos.scalar_type() == wide && sin.scalar_type() == wide && cos.is_contiguous() && sin.is_contiguous();
 }
 
 template <typename T>
@@ -125,7 +126,7 @@ struct Typed {
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
                                            const at::Tensor& cos, const at::Tensor& sin) {
-  if (!fused(x, w, cos, sin)) return norm_rope_forward_plain(x, w, eps, cos, sin);
+  if (!fused(x, w, cos, sin)) return norm_rope_forward_reference(x, w, eps, cos, sin);
   if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::forward(x, w, eps, cos, sin);
   if (x.scalar_type() == at::kFloat) return Typed<float>::forward(x, w, eps, cos, sin);
   return Typed<double>::forward(x, w, eps, cos, sin);
@@ -134,7 +135,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
 std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
                                             const at::Tensor& rstd, const at::Tensor& cos,
                                             const at::Tensor& sin) {
-  if (!fused(x, w, cos, sin)) return norm_rope_backward_plain(dy, x, w, rstd, cos, sin);
+  if (!fused(x, w, cos, sin)) return norm_rope_backward_reference(dy, x, w, rstd, cos, sin);
   if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::backward(dy, x, w, rstd, cos, sin);
   if (x.scalar_type() == at::kFloat) return Typed<float>::backward(dy, x, w, rstd, cos, sin);
   return Typed<double>::backward(dy, x, w, rstd, cos, sin);

@@ -1,5 +1,5 @@
-// RMSNorm in passes over a row that stays in the first cache; the weight's gradient is summed per strip
-// of rows and the strips in order, so it does not depend on the threads.
+// RMSNorm, several passes over a row in the L1 cache. The weight gradient is summed per block of rows, then
+// over blocks in order, so it does not depend on the number of threads.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,7 +8,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -145,7 +145,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     case at::kDouble:
       return forward_typed<double>(in, w, eps);
     default:
-      return rms_norm_forward_plain(x, w, eps);
+      return rms_norm_forward_reference(x, w, eps);
   }
 }
 
@@ -160,7 +160,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, 
     case at::kDouble:
       return add_forward_typed<double>(in, more, w, eps);
     default:
-      return add_rms_norm_forward_plain(x, update, w, eps);
+      return add_rms_norm_forward_reference(x, update, w, eps);
   }
 }
 
@@ -175,7 +175,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
     case at::kDouble:
       return backward_typed<double>(dy, in, w, rstd, dsum);
     default:
-      return rms_norm_backward_plain(dy, x, w, rstd, dsum);
+      return rms_norm_backward_reference(dy, x, w, rstd, dsum);
   }
 }
 

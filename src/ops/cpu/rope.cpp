@@ -1,11 +1,11 @@
-// Rotary embedding in one pass; reads any strides whose last is 1, writes [B, S, H, R] contiguous.
+// Rotary embedding. Accepts any strides with a contiguous last dimension, writes contiguous [B, S, H, R].
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -15,8 +15,8 @@ using cpu::bf16;
 
 // The heads of one position.
 template <typename T>
-HERO_INLINE void turn_body(const T* x, int64_t stride, const float* cos, const float* sin, float sign,
-                           int64_t heads, int64_t half, bool interleave, T* y) {
+HERO_INLINE void rotate_body(const T* x, int64_t stride, const float* cos, const float* sin, float sign,
+                             int64_t heads, int64_t half, bool interleave, T* y) {
   for (int64_t h = 0; h < heads; ++h, x += stride, y += 2 * half) {
     if (interleave) {
       for (int64_t i = 0; i < half; ++i) {
@@ -34,10 +34,10 @@ HERO_INLINE void turn_body(const T* x, int64_t stride, const float* cos, const f
   }
 }
 
-#define HERO_ROPE(T)                                                                              \
-  HERO_SIMD void turn(const T* x, int64_t stride, const float* cos, const float* sin, float sign, \
-                      int64_t heads, int64_t half, bool interleave, T* y) {                       \
-    turn_body(x, stride, cos, sin, sign, heads, half, interleave, y);                             \
+#define HERO_ROPE(T)                                                                                \
+  HERO_SIMD void rotate(const T* x, int64_t stride, const float* cos, const float* sin, float sign, \
+                        int64_t heads, int64_t half, bool interleave, T* y) {                       \
+    rotate_body(x, stride, cos, sin, sign, heads, half, interleave, y);                             \
   }
 HERO_ROPE(bf16)
 HERO_ROPE(float)
@@ -57,8 +57,8 @@ at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Ten
   cpu::parallel_tasks(batch * strips, [&](int64_t i) {
     const int64_t b = i / strips, end = std::min(positions, (i % strips + 1) * kStrip);
     for (int64_t p = i % strips * kStrip; p < end; ++p) {
-      turn(from + b * x.stride(0) + p * x.stride(1), x.stride(2), c + p * r / 2, s + p * r / 2,
-           inverse ? -1.0f : 1.0f, heads, r / 2, interleave, to + (b * positions + p) * heads * r);
+      rotate(from + b * x.stride(0) + p * x.stride(1), x.stride(2), c + p * r / 2, s + p * r / 2,
+             inverse ? -1.0f : 1.0f, heads, r / 2, interleave, to + (b * positions + p) * heads * r);
     }
   });
   return y;
@@ -69,7 +69,7 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   const bool tables = cos.scalar_type() == at::kFloat && cos.is_contiguous() && sin.is_contiguous();
   if (tables && x.scalar_type() == at::kBFloat16) return rope_typed<bf16>(x, cos, sin, interleave, inverse);
   if (tables && x.scalar_type() == at::kFloat) return rope_typed<float>(x, cos, sin, interleave, inverse);
-  return rope_plain(x, cos, sin, interleave, inverse);
+  return rope_reference(x, cos, sin, interleave, inverse);
 }
 
 }  // namespace

@@ -1,16 +1,15 @@
-// bf16 router on blocks of products: both products of a block of rows stay in cache, and one pass over the
-// block makes rho, the sum of the products, softmax, the history slot with its sum of squares, and the
-// statistics.
+// bf16 router on packed GEMMs: both results for a block of rows stay in cache, and an epilogue computes rho,
+// their sum, softmax, the history slot with its sum of squares, and the statistics.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include "ops/cpu/few_rows.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/cpu/skinny_gemm.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
@@ -28,7 +27,7 @@ struct Rows {
   bool scale;
   float* probs;
   float* stats;
-  bf16* slot;  // null: nobody reads it
+  bf16* slot;  // null: not stored
   int64_t ld_slot;
   float* slot_sumsq;
   int64_t ld_slot_sumsq;
@@ -82,7 +81,7 @@ HERO_SIMD void finish_rows(const Rows& a, int64_t rows) {
 
 bool fused(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
            const std::optional<at::Tensor>& slot) {
-  return x.scalar_type() == at::kBFloat16 && cpu::suits_gemm(x.size(1), w.size(0)) && w.stride(1) == 1 &&
+  return x.scalar_type() == at::kBFloat16 && cpu::supports_gemm(x.size(1), w.size(0)) && w.stride(1) == 1 &&
          (!history || (history->scalar_type() == at::kBFloat16 && history->stride(1) == 1)) &&
          (!slot || (slot->scalar_type() == at::kBFloat16 && slot->stride(1) == 1));
 }
@@ -94,27 +93,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
                                                        const std::optional<at::Tensor>& slot,
                                                        const std::optional<at::Tensor>& slot_sumsq) {
   if (!fused(x, w, history, slot)) {
-    return route_forward_plain(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
+    return route_forward_reference(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
   }
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
   const auto wide = x.options().dtype(at::kFloat);
   auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
        stats = at::empty({rows, 5}, wide);
-  const bool few = rows <= cpu::kFewRows;
-  const auto packed = cpu::scratch<bf16>(few ? 0 : e * (d + seen));
+  const bool skinny = rows <= cpu::kSkinnyRows;
+  const auto packed = cpu::scratch<bf16>(skinny ? 0 : e * (d + seen));
   const auto* weight = w.const_data_ptr<bf16>();
-  if (!few) {
+  if (!skinny) {
     cpu::pack(weight, d, e, w.stride(0), true, packed.get());
     if (seen) cpu::pack(weight + d, seen, e, w.stride(0), true, packed.get() + e * d);
   }
   const auto* in = x.const_data_ptr<bf16>();
   const auto* h = seen ? history->const_data_ptr<bf16>() : nullptr;
-  cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
-    const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
+  cpu::parallel_tasks((rows + cpu::kBlockRows - 1) / cpu::kBlockRows, [&](int64_t i) {
+    const int64_t r = i * cpu::kBlockRows, count = std::min(cpu::kBlockRows, rows - r);
     const auto residual = cpu::scratch<float>(seen ? count * e : 0);
     float* z = logits.data_ptr<float>() + r * e;
     const auto multiply = [&](const bf16* a, int64_t k, int64_t lda, int64_t first, float* c) {
-      if (few) return cpu::few_rows(count, e, k, a, lda, weight + first, w.stride(0), c, e);
+      if (skinny) return cpu::skinny_gemm(count, e, k, a, lda, weight + first, w.stride(0), c, e);
       cpu::gemm(count, e, k, a, lda, packed.get() + e * first, c, e);
     };
     multiply(in + r * d, d, d, 0, z);
@@ -141,7 +140,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   return {logits, probs, stats};
 }
 
-// dz in bf16, plain and scaled by rho.
+// dz in bf16, unscaled and scaled by rho.
 HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const float* probs,
                               const float* stats, int64_t rows, int64_t e, bf16* dz, bf16* scaled) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -162,15 +161,15 @@ std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, con
                                                   const std::optional<at::Tensor>& history,
                                                   const at::Tensor& stats) {
   if (!fused(x, w, history, std::nullopt))
-    return route_backward_input_plain(dlogits, dprobs, probs, x, w, history, stats);
+    return route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0);
   auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
   auto* plain = dz.data_ptr<bf16>();
   auto* scaled = history ? plain + rows * e : nullptr;
   const auto packed = cpu::scratch<bf16>(e * d);
   cpu::pack(w.const_data_ptr<bf16>(), e, d, w.stride(0), false, packed.get());
-  cpu::parallel_tasks((rows + cpu::kRows - 1) / cpu::kRows, [&](int64_t i) {
-    const int64_t r = i * cpu::kRows, count = std::min(cpu::kRows, rows - r);
+  cpu::parallel_tasks((rows + cpu::kBlockRows - 1) / cpu::kBlockRows, [&](int64_t i) {
+    const int64_t r = i * cpu::kBlockRows, count = std::min(cpu::kBlockRows, rows - r);
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * 5, count, e,
                    plain + r * e, scaled ? scaled + r * e : nullptr);
@@ -181,8 +180,8 @@ std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, con
 
 at::Tensor backward_weight(const at::Tensor& dz, const at::Tensor& x,
                            const std::optional<at::Tensor>& history) {
-  // The gradients of the logits are rounded where the input's gradient came from the kernel above.
-  if (dz.scalar_type() != at::kBFloat16) return route_backward_weight_plain(dz, x, history);
+  // bf16 dz comes from the fused backward_input above.
+  if (dz.scalar_type() != at::kBFloat16) return route_backward_weight_reference(dz, x, history);
   const int64_t rows = x.size(0), d = x.size(1), e = dz.size(2), seen = history ? history->size(1) : 0;
   auto dw = at::empty({e, d + seen}, x.options().dtype(at::kFloat));
   const auto* plain = dz.const_data_ptr<bf16>();

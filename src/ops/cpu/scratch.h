@@ -1,5 +1,5 @@
 #pragma once
-// Memory for the operands and results of products.
+// Aligned scratch memory for operands and results of GEMMs.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -15,8 +15,8 @@ struct FreeMemory {
 template <class T>
 using Scratch = std::unique_ptr<T[], FreeMemory>;
 
-/// `size` numbers, not initialized, that begin on a cache line: rows of tiles that lie in two lines each take
-/// up to twice as long to load.
+/// `size` uninitialized elements, cache-line aligned: tile rows that straddle two lines load up to twice as
+/// slowly.
 template <class T>
 Scratch<T> scratch(int64_t size) {
   static_assert(std::is_trivially_destructible_v<T>);

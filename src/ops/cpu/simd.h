@@ -1,6 +1,6 @@
 #pragma once
-// Scalar building blocks written so that g++ turns loops over them into vector code, and the attribute that
-// compiles a loop for several instruction sets and picks one when the program starts.
+// Scalar functions that g++ can auto-vectorize, and the attribute that compiles a function for several
+// instruction sets and selects one at program start.
 #include <c10/util/BFloat16.h>
 
 #include <bit>
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// HERO_SIMD_LEVEL, 1 or 3: for this one alone, whatever the processor has; tests are built so.
+// HERO_SIMD_LEVEL, 1 or 3: compile only for this x86-64 level, whatever the CPU supports; for tests.
 #if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__) || HERO_SIMD_LEVEL == 1
 #define HERO_SIMD
 #elif HERO_SIMD_LEVEL == 3
@@ -29,7 +29,7 @@ HERO_INLINE float load(const c10::BFloat16& v) {
 HERO_INLINE float load(const float& v) { return v; }
 HERO_INLINE double load(const double& v) { return v; }
 
-/// Round to nearest even, as c10 does; NaN stays NaN.
+/// Rounds to nearest even like c10; NaN stays NaN.
 HERO_INLINE void store(c10::BFloat16& out, float v) {
   const uint32_t bits = std::bit_cast<uint32_t>(v);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -39,12 +39,11 @@ HERO_INLINE void store(c10::BFloat16& out, float v) {
 HERO_INLINE void store(float& out, float v) { out = v; }
 HERO_INLINE void store(double& out, double v) { out = v; }
 
-/// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial), for x held to [-87, 88].
+/// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial), for x clamped to [-87, 88].
 HERO_INLINE float exp_fast(float x) {
   const float clamped = std::fmax(std::fmin(x, 88.0f), -87.0f);
   const float n = __builtin_rintf(clamped * 1.44269504088896341f);
-  // Written as fused products: as plain sums the two parts of ln 2 would be added up first, and their point
-  // lost.
+  // Explicit FMAs: otherwise reassociation would add the two parts of ln 2 first and lose precision.
   float r = __builtin_fmaf(n, -0.693359375f, clamped);
   r = __builtin_fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/cpu/simd.h"
-#include "ops/plain.h"
+#include "ops/reference.h"
 
 namespace hero::cpu {
 
@@ -54,7 +54,7 @@ namespace {
 constexpr int64_t kStrip = 64;
 
 at::Tensor forward(const at::Tensor& gate_up) {
-  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_forward_plain(gate_up);
+  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_forward_reference(gate_up);
   const auto in = gate_up.contiguous();
   auto shape = in.sizes().vec();
   const int64_t f = shape.back() /= 2, rows = f ? in.numel() / (2 * f) : 0;
@@ -68,7 +68,7 @@ at::Tensor forward(const at::Tensor& gate_up) {
 }
 
 at::Tensor backward(const at::Tensor& dy, const at::Tensor& gate_up) {
-  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_backward_plain(dy, gate_up);
+  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_backward_reference(dy, gate_up);
   const auto in = gate_up.contiguous(), grad = dy.contiguous();
   const int64_t f = in.size(-1) / 2, rows = f ? in.numel() / (2 * f) : 0;
   auto out = at::empty_like(in);

@@ -1,5 +1,5 @@
 #pragma once
-// From tensors to launches: which types have kernels, whether rows can be read 16 bytes at a time, and grids.
+// Launch helpers: supported types, 16-byte vectorization, grid sizes.
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
@@ -11,28 +11,28 @@
 
 namespace hero::ops::cuda {
 
-/// The kernels sum in fp32, so fp64 is left to the plain forms.
-inline bool suits(at::ScalarType type) {
+/// The kernels accumulate in fp32, so fp64 uses the reference implementations.
+inline bool is_supported(at::ScalarType type) {
   return type == at::kBFloat16 || type == at::kHalf || type == at::kFloat;
 }
 
 inline bool aligned(const at::Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; }
 
-/// Whether `width` values of x's type are whole vectors of 16 bytes, which start at such addresses in all of
-/// `tensors`.
-inline bool suits_vectors(const at::Tensor& x, int64_t width,
+/// Whether rows of `width` elements of x's type are multiples of 16 bytes, and x and all of `tensors` are
+/// 16-byte aligned.
+inline bool can_vectorize(const at::Tensor& x, int64_t width,
                           std::initializer_list<at::Tensor> tensors = {}) {
   bool suited = width * static_cast<int64_t>(x.element_size()) % 16 == 0 && aligned(x);
   for (const auto& other : tensors) suited = suited && aligned(other);
   return suited;
 }
 
-/// f<T, n>() for the type of values, n to a vector.
+/// Calls f<T, n>() for the element type T and vector width n.
 template <typename F>
-void for_type(at::ScalarType type, bool vectors, const F& f) {
+void dispatch_type(at::ScalarType type, bool vectors, const F& f) {
   const auto widths = [&]<typename T>() {
     if (vectors) {
-      f.template operator()<T, kWide<T>>();
+      f.template operator()<T, kVectorSize<T>>();
     } else {
       f.template operator()<T, 1>();
     }
@@ -43,7 +43,7 @@ void for_type(at::ScalarType type, bool vectors, const F& f) {
   widths.template operator()<float>();
 }
 
-/// Blocks of `per_block` that cover n.
+/// Grid of ceil(n / per_block) by y blocks.
 inline dim3 blocks(int64_t n, int64_t per_block, int64_t y = 1) {
   return {static_cast<unsigned>((n + per_block - 1) / per_block), static_cast<unsigned>(y)};
 }

@@ -1,19 +1,19 @@
-// The weight's gradient of y = x W^T on CUDA, in fp32 as cuBLAS sums it. The other two products are at::mm,
-// as in the plain form.
+// Weight gradient of y = x W^T on CUDA, with fp32 output from cuBLAS. The other two GEMMs are at::mm, as in
+// the reference.
 #include <torch/library.h>
 
 #include "ops/cuda/launch.h"
-#include "ops/cuda/products.h"
-#include "ops/plain.h"
+#include "ops/cuda/mm_fp32.h"
+#include "ops/reference.h"
 
 namespace hero::ops {
 namespace {
 
 at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
-  if (!cuda::suits(x.scalar_type()) || dy.scalar_type() != x.scalar_type())
-    return linear_backward_weight_plain(dy, x);
+  if (!cuda::is_supported(x.scalar_type()) || dy.scalar_type() != x.scalar_type())
+    return linear_backward_weight_reference(dy, x);
   const c10::cuda::CUDAGuard guard(x.device());
-  return cuda::wide_mm(dy.t(), x);
+  return cuda::mm_fp32(dy.t(), x);
 }
 
 }  // namespace

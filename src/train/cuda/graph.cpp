@@ -1,6 +1,6 @@
-// CUDA graphs for ops/device_graph.h; part of libhero_cuda.so. As LibTorch's documentation asks ("CUDA
-// semantics", "CUDA Graphs"): warm-up and capture on one stream that is not the default one, memory of the
-// capture from a pool that stays the graph's.
+// CUDA graphs for ops/device_graph.h; part of libhero_cuda.so. As PyTorch's documentation requires ("CUDA
+// semantics", "CUDA Graphs"): warm-up and capture on one non-default stream, memory of the capture from a
+// private pool.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>

@@ -4,7 +4,7 @@
 
 namespace {
 
-TEST(ConstantTime, IsEquality) {
+TEST(ConstantTime, MatchesEquality) {
   const std::string_view texts[] = {"", "a", "b", "aa", "ab", "ba", "secret", "secreT", "secretsecret"};
   for (const auto a : texts) {
     for (const auto b : texts) EXPECT_EQ(hero::equal_in_constant_time(a, b), a == b) << a << " " << b;
@@ -14,8 +14,8 @@ TEST(ConstantTime, IsEquality) {
   EXPECT_FALSE(hero::equal_in_constant_time("key\0"sv, "key"sv));
 }
 
-// A size that differs by a multiple of 256 is another size, too.
-TEST(ConstantTime, LongTexts) {
+// Sizes that differ by a multiple of 256 are different.
+TEST(ConstantTime, LongStrings) {
   const std::string key(16, 'k');
   EXPECT_FALSE(hero::equal_in_constant_time(std::string(16 + 256, 'k'), key));
   EXPECT_FALSE(hero::equal_in_constant_time(std::string(1 << 20, 'k'), key));

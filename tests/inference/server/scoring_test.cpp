@@ -1,7 +1,8 @@
-// Probabilities, from whole prompts and while a text is made, against softmax of one pass (fp64, 1e-10).
+// Logprobs of prompts and generated tokens against log_softmax of one forward pass (fp64, 1e-10).
 #include "inference/server/scoring.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "inference/server/served_model.h"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-// [S, V] of one sequence.
+// Log-probabilities [S, V] of one sequence.
 at::Tensor log_softmax(const std::vector<int64_t>& ids) {
   at::NoGradGuard no_grad;
   const auto& model = served::model();
@@ -20,10 +21,10 @@ at::Tensor log_softmax(const std::vector<int64_t>& ids) {
 
 void expect_row(const hero::TokenLogprobs& found, int64_t id, const at::Tensor& logs_V, int64_t top) {
   EXPECT_NEAR(found.chosen, logs_V[id].item<double>(), kTolerance);
-  const auto [values, likeliest] = logs_V.topk(top);
+  const auto [values, indices] = logs_V.topk(top);
   ASSERT_EQ(std::ssize(found.top), top);
   for (int64_t i = 0; i < top; ++i) {
-    EXPECT_EQ(found.top[i].first, likeliest[i].item<int64_t>());
+    EXPECT_EQ(found.top[i].first, indices[i].item<int64_t>());
     EXPECT_NEAR(found.top[i].second, values[i].item<double>(), kTolerance);
   }
   if (top > 0 && found.top[0].first == id) {
@@ -31,7 +32,7 @@ void expect_row(const hero::TokenLogprobs& found, int64_t id, const at::Tensor& 
   }
 }
 
-TEST(Scoring, PromptsOfDifferentLengthsTogether) {
+TEST(Scoring, BatchOfDifferentLengths) {
   const std::vector<std::vector<int64_t>> prompts = {
       served::ids("hello world"), {7}, served::ids("abcabc \n")};
   const std::vector<int64_t> top = {3, 1, 0};
@@ -47,7 +48,7 @@ TEST(Scoring, PromptsOfDifferentLengthsTogether) {
   }
 }
 
-TEST(Scoring, TheLikeliestTokenIsExactlyTheGreatest) {
+TEST(Scoring, GreedyTokenEqualsTopEntryExactly) {
   auto ids = served::ids("ab");
   for (int i = 0; i < 20; ++i) ids.push_back(log_softmax(ids)[-1].argmax().item<int64_t>());
   const auto scored = hero::score_prompts(served::model(), {ids}, {1})[0].tokens;
@@ -56,35 +57,35 @@ TEST(Scoring, TheLikeliestTokenIsExactlyTheGreatest) {
   }
 }
 
-TEST(Generator, ProbabilitiesOfWhatIsMade) {
+TEST(Generator, LogprobsOfGeneratedTokens) {
   hero::Generator generator(served::model());
   const auto prompt = served::ids("hello");
   generator.add(prompt, {.max_tokens = 10, .seed = 3, .logprobs = 2});
   auto ids = prompt;
-  for (auto made = generator.step(); !made.empty(); made = generator.step()) {
-    if (!made[0].drawn) continue;
-    ASSERT_TRUE(made[0].logprobs);
-    expect_row(*made[0].logprobs, *made[0].drawn, log_softmax(ids)[-1], 2);
-    ids.push_back(*made[0].drawn);
+  for (auto tokens = generator.step(); !tokens.empty(); tokens = generator.step()) {
+    if (!tokens[0].sampled) continue;
+    ASSERT_TRUE(tokens[0].logprobs);
+    expect_row(*tokens[0].logprobs, *tokens[0].sampled, log_softmax(ids)[-1], 2);
+    ids.push_back(*tokens[0].sampled);
   }
   EXPECT_EQ(ids.size(), prompt.size() + 10);
 }
 
-TEST(Generator, AnEosIsDrawnButNotReturned) {
+TEST(Generator, EosIsSampledButNotReturned) {
   const auto prompt = served::ids("hello");
-  const int64_t likeliest = log_softmax(prompt)[-1].argmax().item<int64_t>();
+  const int64_t greedy = log_softmax(prompt)[-1].argmax().item<int64_t>();
   hero::Generator generator(served::model());
-  generator.add(prompt, {.temperature = 0, .eos = {likeliest}, .logprobs = 1});
-  const auto made = generator.step();
-  ASSERT_EQ(made.size(), 1u);
-  EXPECT_FALSE(made[0].id);
-  EXPECT_EQ(made[0].drawn, likeliest);
-  EXPECT_EQ(made[0].logprobs->chosen, made[0].logprobs->top[0].second);
+  generator.add(prompt, {.temperature = 0, .eos = {greedy}, .logprobs = 1});
+  const auto tokens = generator.step();
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_FALSE(tokens[0].id);
+  EXPECT_EQ(tokens[0].sampled, greedy);
+  EXPECT_EQ(tokens[0].logprobs->chosen, tokens[0].logprobs->top[0].second);
   EXPECT_TRUE(generator.step().empty());
 }
 
-TEST(Generator, RemovedTextsLeaveTheOthersAlone) {
-  const auto continued = [](bool with_others) {
+TEST(Generator, RemovingSequencesDoesNotAffectOthers) {
+  const auto generate = [](bool with_others) {
     hero::Generator generator(served::model());
     std::vector<int64_t> ids;
     size_t mine = 0;
@@ -94,18 +95,18 @@ TEST(Generator, RemovedTextsLeaveTheOthersAlone) {
       if (with_others && step == 3) generator.add(served::ids("more"), {.seed = 6});
       if (step == 5) generator.remove(mine + 1);
       if (with_others && step == 7) generator.remove(0);
-      for (const auto& made : generator.step()) {
-        EXPECT_FALSE(step >= 5 && made.text == mine + 1);
-        EXPECT_FALSE(step >= 7 && made.text < mine);
-        if (made.text == mine) ids.push_back(made.id.value_or(-1));
+      for (const auto& token : generator.step()) {
+        EXPECT_FALSE(step >= 5 && token.sequence == mine + 1);
+        EXPECT_FALSE(step >= 7 && token.sequence < mine);
+        if (token.sequence == mine) ids.push_back(token.id.value_or(-1));
       }
     }
     generator.remove(77);
     return ids;
   };
-  const auto alone = continued(false);
+  const auto alone = generate(false);
   EXPECT_EQ(alone.size(), 12u);
-  EXPECT_EQ(continued(true), alone);
+  EXPECT_EQ(generate(true), alone);
 }
 
 }  // namespace

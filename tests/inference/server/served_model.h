@@ -1,5 +1,5 @@
 #pragma once
-// A model of random weights in fp64 and a tokenizer of bytes for it.
+// A random fp64 model and a byte-level tokenizer.
 #include <memory>
 
 #include "model/transformer.h"
@@ -10,26 +10,26 @@
 namespace served {
 
 inline const hero::Tokenizer& tokenizer() {
-  static const hero::Tokenizer one(hero::small_tokenizer_json().dump(), "tokenizer.json");
-  return one;
+  static const hero::Tokenizer instance(hero::small_tokenizer_json().dump(), "tokenizer.json");
+  return instance;
 }
 
-/// Its end token is never the likeliest by itself; 70 positions.
+/// 70 positions. Greedy decoding never chooses its end token.
 inline const hero::Transformer& model() {
-  static const auto one = [] {
+  static const auto instance = [] {
     auto config = small::qwen();
     config.model.vocab_size = 300;  // more than the tokenizer's 260
     config.model.max_position_embeddings = 70;
-    auto made = std::make_unique<hero::Transformer>(config);
-    small::perturb(*made, 0.1, 9);
-    return made;
+    auto model = std::make_unique<hero::Transformer>(config);
+    small::perturb(*model, 0.1, 9);
+    return model;
   }();
-  return *one;
+  return *instance;
 }
 
 inline std::vector<int64_t> ids(const std::string& text) {
-  const auto found = tokenizer().encode(text);
-  return {found.begin(), found.end()};
+  const auto encoded = tokenizer().encode(text);
+  return {encoded.begin(), encoded.end()};
 }
 
 }  // namespace served

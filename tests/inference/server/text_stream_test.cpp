@@ -10,113 +10,114 @@ namespace {
 
 const std::string kReplacement = "\xEF\xBF\xBD";
 
-// What comes out of pieces, each of which must be whole.
-std::string joined(const std::vector<std::string>& pieces) {
-  hero::CharacterJoiner joiner;
+// Decodes chunks and checks that each output is valid UTF-8.
+std::string decode(const std::vector<std::string>& chunks) {
+  hero::Utf8StreamDecoder decoder;
   std::string text;
-  for (const auto& piece : pieces) {
-    const std::string part = joiner.add(piece);
-    EXPECT_EQ(hero::find_invalid_utf8(part), std::string::npos);
-    text += part;
+  for (const auto& chunk : chunks) {
+    const std::string output = decoder.add(chunk);
+    EXPECT_EQ(hero::find_invalid_utf8(output), std::string::npos);
+    text += output;
   }
-  return text + joiner.finish();
+  return text + decoder.flush();
 }
 
-TEST(CharacterJoiner, HoldsWhatIsBegun) {
-  hero::CharacterJoiner joiner;
-  EXPECT_EQ(joiner.add("a\xE6"), "a");
-  EXPECT_EQ(joiner.add("\xB1"), "");
-  EXPECT_EQ(joiner.add("\x89z\xF0\x9F"), "\xE6\xB1\x89z");
-  EXPECT_EQ(joiner.add("\x99"), "");
-  EXPECT_EQ(joiner.add("\x82"), "\xF0\x9F\x99\x82");
-  EXPECT_EQ(joiner.finish(), "");
+TEST(Utf8StreamDecoder, KeepsBackIncompleteCharacters) {
+  hero::Utf8StreamDecoder decoder;
+  EXPECT_EQ(decoder.add("a\xE6"), "a");
+  EXPECT_EQ(decoder.add("\xB1"), "");
+  EXPECT_EQ(decoder.add("\x89z\xF0\x9F"), "\xE6\xB1\x89z");
+  EXPECT_EQ(decoder.add("\x99"), "");
+  EXPECT_EQ(decoder.add("\x82"), "\xF0\x9F\x99\x82");
+  EXPECT_EQ(decoder.flush(), "");
 }
 
-TEST(CharacterJoiner, HoldsNothingThatCanBecomeNoCharacter) {
+TEST(Utf8StreamDecoder, DoesNotKeepBackInvalidBytes) {
   for (const std::string bytes : {"\xFF", "\x80", "\xC0", "\xC1", "\xF5", "\xE0\x80", "\xED\xA0", "\xF4\x90",
                                   "\xF0\x8F", "\xE6\xB1\xFF", "\xC3\x28"}) {
-    hero::CharacterJoiner joiner;
-    EXPECT_EQ(joiner.add(bytes), hero::to_valid_utf8(bytes)) << testing::PrintToString(bytes);
-    EXPECT_EQ(joiner.finish(), "");
+    hero::Utf8StreamDecoder decoder;
+    EXPECT_EQ(decoder.add(bytes), hero::to_valid_utf8(bytes)) << testing::PrintToString(bytes);
+    EXPECT_EQ(decoder.flush(), "");
   }
 }
 
-TEST(CharacterJoiner, EndsInTheMiddleOfACharacter) {
-  EXPECT_EQ(joined({"a", "\xF0\x9F"}), "a" + kReplacement);
-  EXPECT_EQ(joined({"\xE2", "\x82", "a"}), kReplacement + "a");
+TEST(Utf8StreamDecoder, EndsInsideACharacter) {
+  EXPECT_EQ(decode({"a", "\xF0\x9F"}), "a" + kReplacement);
+  EXPECT_EQ(decode({"\xE2", "\x82", "a"}), kReplacement + "a");
 }
 
-// Random bytes, mostly of characters, in random pieces: the same text as all at once.
-TEST(CharacterJoiner, PiecesDoNotMatter) {
-  std::mt19937 draw(1);
+// Random, mostly valid bytes in random chunks decode like the whole.
+TEST(Utf8StreamDecoder, ChunkingDoesNotMatter) {
+  std::mt19937 random(1);
   const std::vector<std::string> parts = {
       "a",    "\xC3\xBC", "\xE6\xB1\x89", "\xF0\x9F\x99\x82", "\xE0\xA4", "\xF4\x8F\xBF\xBF",
       "\xFF", "\x80",     "\xED\x9F\xBF", "\xF0\x90"};
   for (int round = 0; round < 2000; ++round) {
     std::string bytes;
-    for (int i = 0; i < 6; ++i) bytes += parts[draw() % parts.size()];
-    std::vector<std::string> pieces;
+    for (int i = 0; i < 6; ++i) bytes += parts[random() % parts.size()];
+    std::vector<std::string> chunks;
     for (size_t begin = 0; begin < bytes.size();) {
-      const size_t size = 1 + draw() % 3;
-      pieces.push_back(bytes.substr(begin, size));
+      const size_t size = 1 + random() % 3;
+      chunks.push_back(bytes.substr(begin, size));
       begin += size;
     }
-    ASSERT_EQ(joined(pieces), hero::to_valid_utf8(bytes)) << testing::PrintToString(bytes);
+    ASSERT_EQ(decode(chunks), hero::to_valid_utf8(bytes)) << testing::PrintToString(bytes);
   }
 }
 
-std::string until(const std::vector<std::string>& stops, const std::vector<std::string>& pieces, bool found) {
-  hero::StopFinder finder(stops);
+std::string text_before_stop(const std::vector<std::string>& stops, const std::vector<std::string>& chunks,
+                             bool found) {
+  hero::StopStringMatcher matcher(stops);
   std::string text;
-  for (const auto& piece : pieces) text += finder.add(piece);
-  text += finder.finish();
-  EXPECT_EQ(finder.found(), found);
+  for (const auto& chunk : chunks) text += matcher.add(chunk);
+  text += matcher.flush();
+  EXPECT_EQ(matcher.found(), found);
   return text;
 }
 
-TEST(StopFinder, FindsAcrossPieces) {
-  EXPECT_EQ(until({"stop"}, {"a s", "to", "p b", "c"}, true), "a ");
-  EXPECT_EQ(until({"stop"}, {"a stop", "stop"}, true), "a ");
-  EXPECT_EQ(until({"aab"}, {"a", "a", "a", "b"}, true), "a");
-  EXPECT_EQ(until({"\n\n"}, {"a\n", "b\n", "\nc"}, true), "a\nb");
-  EXPECT_EQ(until({"汉字"}, {"一汉", "字"}, true), "一");
+TEST(StopStringMatcher, FindsStopsAcrossChunks) {
+  EXPECT_EQ(text_before_stop({"stop"}, {"a s", "to", "p b", "c"}, true), "a ");
+  EXPECT_EQ(text_before_stop({"stop"}, {"a stop", "stop"}, true), "a ");
+  EXPECT_EQ(text_before_stop({"aab"}, {"a", "a", "a", "b"}, true), "a");
+  EXPECT_EQ(text_before_stop({"\n\n"}, {"a\n", "b\n", "\nc"}, true), "a\nb");
+  EXPECT_EQ(text_before_stop({"汉字"}, {"一汉", "字"}, true), "一");
 }
 
-TEST(StopFinder, TheFirstOfSeveral) {
-  EXPECT_EQ(until({"xyz", "y"}, {"ax", "yz"}, true), "ax") << "complete before the other";
-  EXPECT_EQ(until({"yz", "xyz"}, {"ax", "yz"}, true), "a") << "the longer of two that end together";
-  EXPECT_EQ(until({"late", "b"}, {"ab late"}, true), "a");
+TEST(StopStringMatcher, FirstOfSeveral) {
+  EXPECT_EQ(text_before_stop({"xyz", "y"}, {"ax", "yz"}, true), "ax") << "completes first";
+  EXPECT_EQ(text_before_stop({"yz", "xyz"}, {"ax", "yz"}, true), "a") << "the longer match";
+  EXPECT_EQ(text_before_stop({"late", "b"}, {"ab late"}, true), "a");
 }
 
-TEST(StopFinder, GivesBackWhatWasNoStopString) {
-  EXPECT_EQ(until({"stop"}, {"a sto", "re sto"}, false), "a store sto");
-  EXPECT_EQ(until({}, {"a", "b"}, false), "ab");
-  hero::StopFinder finder({"stop"});
-  EXPECT_EQ(finder.add("a sto"), "a ");
-  EXPECT_EQ(finder.add("re"), "store");
+TEST(StopStringMatcher, ReleasesPartialMatches) {
+  EXPECT_EQ(text_before_stop({"stop"}, {"a sto", "re sto"}, false), "a store sto");
+  EXPECT_EQ(text_before_stop({}, {"a", "b"}, false), "ab");
+  hero::StopStringMatcher matcher({"stop"});
+  EXPECT_EQ(matcher.add("a sto"), "a ");
+  EXPECT_EQ(matcher.add("re"), "store");
 }
 
-// Against a search in the whole text, over a small alphabet, where beginnings are often there.
-TEST(StopFinder, PiecesDoNotMatter) {
-  std::mt19937 draw(2);
+// Against a search in the full text. The small alphabet makes partial matches frequent.
+TEST(StopStringMatcher, ChunkingDoesNotMatter) {
+  std::mt19937 random(2);
   const auto word = [&](size_t size) {
     std::string text;
-    for (size_t i = 0; i < size; ++i) text += static_cast<char>('a' + draw() % 2);
+    for (size_t i = 0; i < size; ++i) text += static_cast<char>('a' + random() % 2);
     return text;
   };
   for (int round = 0; round < 5000; ++round) {
-    std::vector<std::string> stops, pieces;
-    for (size_t i = 0; i < 1 + draw() % 3; ++i) stops.push_back(word(1 + draw() % 5));
+    std::vector<std::string> stops, chunks;
+    for (size_t i = 0; i < 1 + random() % 3; ++i) stops.push_back(word(1 + random() % 5));
     std::string text;
-    for (int i = 0; i < 6; ++i) text += pieces.emplace_back(word(draw() % 4));
-    size_t read = 0, cut = 0;  // letter by letter
+    for (int i = 0; i < 6; ++i) text += chunks.emplace_back(word(random() % 4));
+    size_t read = 0, cut = 0;  // byte by byte
     while (read < text.size() && cut == 0) {
       ++read;
       for (const auto& stop : stops) {
         if (text.substr(0, read).ends_with(stop)) cut = std::max(cut, stop.size());
       }
     }
-    ASSERT_EQ(until(stops, pieces, cut > 0), text.substr(0, read - cut)) << text;
+    ASSERT_EQ(text_before_stop(stops, chunks, cut > 0), text.substr(0, read - cut)) << text;
   }
 }
 

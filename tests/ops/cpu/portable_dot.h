@@ -1,8 +1,8 @@
 #pragma once
-// The instruction of dot_block.h in portable C++, as Intel's manual defines vdpbf16ps: the upper numbers of
-// the words are multiplied and added before the lower ones, each with one rounding to nearest even; denormal
-// operands and results are zero.
-#include "ops/cpu/dot_block.h"
+// The instruction of gemm_kernel_dot.h in portable C++, as Intel's manual defines vdpbf16ps: adds the
+// products of the upper elements before those of the lower ones, each with one rounding to nearest even;
+// denormal operands and results are flushed to zero.
+#include "ops/cpu/gemm_kernel_dot.h"
 #include "ops/cpu/portable_bf16.h"
 
 namespace hero::test {

@@ -1,29 +1,29 @@
 #pragma once
-// The tile instructions of tile_block.h in portable C++, as Intel's manual defines them: tdpbf16ps adds up
-// the products of even and of odd numbers apart, both with one rounding each, then both sums to the tile;
-// rounding is to nearest even, denormal operands and results are zero. Loads and stores touch the configured
-// rows alone, and a load sets the others to zero.
+// The tile instructions of gemm_kernel_tile.h in portable C++, as Intel's manual defines them: tdpbf16ps sums
+// the products of even and odd elements separately, with one rounding each, then adds both sums to the tile;
+// rounds to nearest even and flushes denormal operands and results to zero. Loads and stores access only the
+// configured rows; a load zeroes the others.
 #include <array>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/cpu/gemm_kernel_tile.h"
 #include "ops/cpu/portable_bf16.h"
-#include "ops/cpu/tile_block.h"
 
 namespace hero::test {
 
 class PortableTiles {
  public:
   static void configure(cpu::TileRows rows) {
-    mine() = {};
-    for (int tile = 0; tile < 8; ++tile) mine().rows[tile] = cpu::kTileRows;
+    state() = {};
+    for (int tile = 0; tile < 8; ++tile) state().rows[tile] = cpu::kTileRows;
     const bool two = rows.second > 0;
-    for (const int tile : {0, 1, 4}) mine().rows[tile] = rows.first;
-    for (const int tile : {2, 3}) mine().rows[tile] = two ? rows.second : rows.first;
-    if (two) mine().rows[5] = rows.second;
+    for (const int tile : {0, 1, 4}) state().rows[tile] = rows.first;
+    for (const int tile : {2, 3}) state().rows[tile] = two ? rows.second : rows.first;
+    if (two) state().rows[5] = rows.second;
   }
-  static void release() { mine() = {}; }
+  static void release() { state() = {}; }
 
   template <int Tile>
   static void zero() {
@@ -62,18 +62,18 @@ class PortableTiles {
     std::array<std::array<std::array<uint32_t, 16>, 16>, 8> words{};
     std::array<int64_t, 8> rows{};  // 0: not configured
   };
-  static State& mine() {
+  static State& state() {
     thread_local State state;
     return state;
   }
   template <int Tile>
   static auto& words() {
-    return mine().words[Tile];
+    return state().words[Tile];
   }
   template <int Tile>
   static int64_t rows() {
-    if (mine().rows[Tile] == 0) std::abort();  // the processor raises an exception
-    return mine().rows[Tile];
+    if (state().rows[Tile] == 0) std::abort();  // the processor raises an exception
+    return state().rows[Tile];
   }
 };
 

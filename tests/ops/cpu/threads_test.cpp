@@ -1,5 +1,5 @@
-// Whether loops of ours run on as many threads as LibTorch was told to use. Without OpenMP in a target
-// at::parallel_for silently runs one chunk there.
+// Our loops use the number of threads that LibTorch is configured for. In a target without OpenMP,
+// at::parallel_for silently runs one chunk.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -16,10 +16,10 @@
 namespace hero::test {
 namespace {
 
-// Ids of the threads that came to a meeting; each waits for a second one, a few seconds at most.
-class Meeting {
+// Collects thread ids; each thread waits up to five seconds for a second one.
+class ThreadRendezvous {
  public:
-  void attend() {
+  void arrive() {
     {
       const std::lock_guard lock(mutex_);
       ids_.insert(omp_get_thread_num());
@@ -45,15 +45,15 @@ class Threads : public ::testing::Test {
 };
 
 TEST_F(Threads, ParallelForUsesTwo) {
-  Meeting meeting;
-  at::parallel_for(0, 2, 1, [&](int64_t, int64_t) { meeting.attend(); });
-  EXPECT_EQ(meeting.ids(), (std::set<int>{0, 1}));
+  ThreadRendezvous rendezvous;
+  at::parallel_for(0, 2, 1, [&](int64_t, int64_t) { rendezvous.arrive(); });
+  EXPECT_EQ(rendezvous.ids(), (std::set<int>{0, 1}));
 }
 
 TEST_F(Threads, ParallelTasksUseTwo) {
-  Meeting meeting;
-  cpu::parallel_tasks(2, [&](int64_t) { meeting.attend(); });
-  EXPECT_EQ(meeting.ids(), (std::set<int>{0, 1}));
+  ThreadRendezvous rendezvous;
+  cpu::parallel_tasks(2, [&](int64_t) { rendezvous.arrive(); });
+  EXPECT_EQ(rendezvous.ids(), (std::set<int>{0, 1}));
 }
 
 TEST_F(Threads, ParallelTasksRunEachOnce) {
@@ -64,7 +64,7 @@ TEST_F(Threads, ParallelTasksRunEachOnce) {
   }
 }
 
-TEST_F(Threads, WhatATaskThrowsReachesTheCaller) {
+TEST_F(Threads, PropagatesExceptionsToCaller) {
   EXPECT_THROW(cpu::parallel_tasks(10,
                                    [](int64_t i) {
                                      if (i == 7) throw std::runtime_error("seven");

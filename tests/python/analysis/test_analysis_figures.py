@@ -1,5 +1,4 @@
-"""Figures and page of an analysis: the numbers behind them, the files written, and the input that is
-refused."""
+"""Figures and page of an analysis: plotted values, written files, and rejected input."""
 
 from __future__ import annotations
 
@@ -36,14 +35,14 @@ from hero_moe.report.run_files import load_run
 from hero_moe.report.sections import Comparison
 
 STAGES = [0, 0, 0, 1, 1, 1]
-PREFIX = {"raw": "", "centered": "centered_"}  # of keys in analysis.json
+PREFIX = {"raw": "", "centered": "centered_"}  # key prefixes in analysis.json
 TENSORS = {"raw": "coupling", "centered": "centered"}
 both_forms = pytest.mark.parametrize("form", FORMS)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """6 layers in two stages, 16 experts, 2 chosen; with data and a baseline."""
+    """6 layers in two stages, 16 experts, top-2; with data and a baseline."""
     path = tmp_path_factory.mktemp("analysis") / "small"
     write_analysis(path, stages=STAGES)
     return path
@@ -77,7 +76,7 @@ def other(tmp_path: Path) -> Callable[..., Analysis]:
 
 
 def table_of(drawing: Drawing, panel: int = 0) -> np.ndarray:
-    """What the last image of a panel shows, NaN where it shows nothing."""
+    """The data of the last image of a panel, NaN for masked cells."""
     return np.ma.filled(drawing.figure.axes[panel].images[-1].get_array().astype(float), np.nan)
 
 
@@ -89,15 +88,15 @@ def test_dependency_shows_visible_pairs_and_outlines_stages(
     expected = np.full((6, 6), np.nan)
     for pair in content["pairs"]:
         place = pair["layer"] - 1, pair["predecessor"] - 1
-        seen = place[0] % 3  # M_l counts from the stage's start
+        seen = place[0] % 3  # M_l counts from the start of the stage
         expected[place] = pair[f"{PREFIX[form]}norm"] * (place[0] / seen) ** 0.5
     np.testing.assert_allclose(table_of(drawing), expected, rtol=1e-12)
     squares = [(p.get_x(), p.get_y(), p.get_width()) for p in drawing.figure.axes[0].patches]
     assert squares == [(0.5, 0.5, 3), (3.5, 3.5, 3)]
     layer, predecessor, value = weight_figures.strongest(expected)
     assert f"Strongest: layer {predecessor} → layer {layer}, {value:.3g}." in drawing.caption
-    assert f"Frobenius norm of the {form} block" in drawing.caption
-    assert "history ends at the border of a stage" in drawing.caption
+    assert f"Frobenius norm of the {form} weight block" in drawing.caption
+    assert "history does not cross stages" in drawing.caption
 
 
 def test_stage_spans() -> None:
@@ -147,7 +146,7 @@ def test_symmetric_range_interpolates() -> None:
 
 
 @both_forms
-def test_adjacent_blocks_carry_their_depth_factor_on_one_range(analysis: Analysis, form: Form) -> None:
+def test_adjacent_blocks_are_scaled_and_share_one_range(analysis: Analysis, form: Form) -> None:
     blocks = weight_figures.adjacent_blocks(analysis, form)
     assert list(blocks) == [(2, 1), (3, 2), (5, 4), (6, 5)]
     factor = (5 / 2) ** 0.5  # layer 6 sees 2 of 5
@@ -173,10 +172,10 @@ def test_effective_ranks(analysis: Analysis, content: dict[str, Any], form: Form
     assert np.isfinite(table).sum() == len(content["pairs"]) == 6
 
 
-def test_utilisation_shares_one_scale_and_names_the_peaks(
+def test_utilization_shares_one_scale_and_labels_the_peaks(
     analysis: Analysis, content: dict[str, Any]
 ) -> None:
-    drawing = data_figures.utilisation(analysis, analysis.data)
+    drawing = data_figures.utilization(analysis, analysis.data)
     baseline, own, bar = drawing.figure.axes[:3]
     used = content["utilisation"]
     np.testing.assert_array_equal(table_of(drawing, 0), used["baseline"]["expert_share"])
@@ -201,7 +200,7 @@ def test_history_share_against_its_initial_value(analysis: Analysis, content: di
         assert bar.get_x() + bar.get_width() / 2 == pytest.approx(layer, abs=1e-9)
         assert np.isnan(bar.get_height()) if share is None else bar.get_height() == share
     line = axes.lines[0].get_ydata()
-    assert np.isnan(line[[0, 3]]).all()  # the first layers of the stages see nothing
+    assert np.isnan(line[[0, 3]]).all()  # the first layer of a stage has no visible predecessor
     assert line[[1, 2, 4, 5]].tolist() == [initial[i] for i in (1, 2, 4, 5)]
 
 
@@ -220,7 +219,7 @@ def test_agreement_and_chance(analysis: Analysis, content: dict[str, Any]) -> No
 
 
 @both_forms
-def test_removal_beside_dependency(analysis: Analysis, content: dict[str, Any], form: Form) -> None:
+def test_removal_next_to_dependency(analysis: Analysis, content: dict[str, Any], form: Form) -> None:
     drawing = removal_figures.removal(analysis, analysis.data, form)
     prefix = PREFIX[form]
     change = content["removal"][f"{prefix}routing_change"]
@@ -237,14 +236,14 @@ def test_removal_beside_dependency(analysis: Analysis, content: dict[str, Any], 
 
 
 @both_forms
-def test_loss_without_a_predecessor_is_coloured_by_its_sign(
+def test_loss_without_a_predecessor_is_colored_by_its_sign(
     analysis: Analysis, content: dict[str, Any], form: Form
 ) -> None:
     bars = removal_figures.removal_loss(analysis, analysis.data, form).figure.axes[0].patches
     changes = [entry[f"{PREFIX[form]}loss_change"] for entry in content["removal"]["loss_without"]]
     assert [bar.get_height() for bar in bars] == changes
-    colours = ["#b2182b" if change > 0 else "#2166ac" for change in changes]
-    assert [to_hex(bar.get_facecolor()) for bar in bars] == colours
+    colors = ["#b2182b" if change > 0 else "#2166ac" for change in changes]
+    assert [to_hex(bar.get_facecolor()) for bar in bars] == colors
 
 
 def test_paths_of_a_few_tokens(analysis: Analysis, content: dict[str, Any]) -> None:
@@ -265,19 +264,19 @@ def test_windows_and_global_history(other: Callable[..., Analysis]) -> None:
     assert len(analysis.depth_factor) == 7
     dependency = analysis.coupling["centered"].dependency
     assert np.isnan(dependency[3, 0])
-    assert weight_figures.hidden_pairs_note(analysis) == " Grey: not seen (the window is 2)."
+    assert weight_figures.hidden_pairs_note(analysis) == " Gray: not visible (the window is 2)."
     assert set(weight_figures.mean_by_distance(dependency)) == {1, 2}
 
 
-def test_int8_blocks_are_off_by_half_a_step_at_most(analysis: Analysis) -> None:
+def test_int8_error_is_at_most_half_a_step(analysis: Analysis) -> None:
     for block in analysis.coupling["centered"].blocks.values():
-        step, values = explorer.quantised(block)
+        step, values = explorer.quantized(block)
         assert step == pytest.approx(np.abs(block).max() / 127, rel=1e-6)
         assert np.abs(values * step - block).max() <= 0.5001 * step
-    assert explorer.quantised(np.zeros((2, 2), np.float32))[1].tolist() == [[0, 0], [0, 0]]
+    assert explorer.quantized(np.zeros((2, 2), np.float32))[1].tolist() == [[0, 0], [0, 0]]
 
 
-def test_embedded_means_make_a_centered_block_raw(analysis: Analysis) -> None:
+def test_embedded_means_restore_raw_blocks(analysis: Analysis) -> None:
     raw, centered = (analysis.coupling[form].blocks for form in FORMS)
     for place, block in raw.items():
         rows, columns = explorer.removed_means(block, centered[place])
@@ -286,22 +285,24 @@ def test_embedded_means_make_a_centered_block_raw(analysis: Analysis) -> None:
         )
 
 
-def test_a_page_holds_as_many_blocks_as_fit(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_embeds_as_many_blocks_as_fit(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     assert explorer.embedded_pairs(analysis) == set(analysis.depth_factor)
-    monkeypatch.setattr(explorer, "MOST_BLOCKS", 4 * (344 + 2 * 88))  # base64 of 256 bytes and twice 64
+    monkeypatch.setattr(
+        explorer, "MAX_BLOCK_CHARACTERS", 4 * (344 + 2 * 88)
+    )  # base64 of 256 bytes and two times 64
     assert explorer.embedded_pairs(analysis) == {(2, 1), (3, 2), (5, 4), (6, 5)}
-    assert "Of 6 blocks the page holds 4" in explorer.coupling_section(analysis)
+    assert "The page contains 4 of 6 blocks" in explorer.coupling_section(analysis)
     missing = [pair for pair in explorer.payload(analysis)["pairs"] if "block" not in pair]
     assert [(pair["layer"], pair["from"]) for pair in missing] == [(3, 1), (6, 4)]
 
 
-def test_the_papers_shape_fits_on_a_page(analysis: Analysis) -> None:
+def test_the_shape_of_the_paper_fits_on_a_page(analysis: Analysis) -> None:
     assert (
-        30 * 29 // 2 * explorer.embedded_size(128) < explorer.MOST_BLOCKS
+        30 * 29 // 2 * explorer.embedded_size(128) < explorer.MAX_BLOCK_CHARACTERS
     )  # even with history across stages
 
 
-def test_loss_figures_of_runs_of_other_lengths(tmp_path: Path) -> None:
+def test_loss_figures_of_runs_of_different_lengths(tmp_path: Path) -> None:
     write_run(tmp_path / "baseline", steps=40)
     write_run(tmp_path / "hero", kind="hero", steps=30, lower=0.25)
     runs = [tmp_path / "baseline", tmp_path / "hero"]
@@ -315,7 +316,7 @@ def test_loss_figures_of_runs_of_other_lengths(tmp_path: Path) -> None:
     assert [drawing.name for drawing in loss_figures.loss_drawings(Comparison.of(shown.runs[:1]))] == ["loss"]
 
 
-def test_losses_leave_the_inset_its_place() -> None:
+def test_losses_leave_room_for_the_inset() -> None:
     axes = Figure().subplots()
     for least, top in ((6.0, 4 + 2 / 0.34), (7.75, 12.0)):  # the second would need more than twice the length
         axes.set_ylim(4, 8)
@@ -331,7 +332,7 @@ def test_files_and_page(folder: Path, tmp_path: Path) -> None:
     (folder / "figures" / "mine.png").write_bytes(b"kept")
     assert main([str(folder), "--runs", *map(str, runs)]) == 0
     written = {path.name for path in (folder / "figures").iterdir()}
-    assert written == {f"{name}.{ending}" for name in NAMES for ending in ("png", "svg")} | {"mine.png"}
+    assert written == {f"{name}.{extension}" for name in NAMES for extension in ("png", "svg")} | {"mine.png"}
     for name in NAMES:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
         ElementTree.parse(folder / "figures" / f"{name}.svg")
@@ -350,7 +351,7 @@ def test_files_and_page(folder: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_without_data_the_page_says_what_is_missing_and_old_figures_go(tmp_path: Path) -> None:
+def test_without_data_the_page_notes_it_and_old_figures_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
     write_analysis(folder, layers=3, experts=4, data=False)
     (folder / "figures").mkdir()
@@ -362,7 +363,7 @@ def test_without_data_the_page_says_what_is_missing_and_old_figures_go(tmp_path:
     assert names == set(NAMES[: NAMES.index("expert-utilisation")])
 
 
-def test_no_layer_sees_another(tmp_path: Path) -> None:
+def test_no_visible_predecessors(tmp_path: Path) -> None:
     folder = tmp_path / "alone"
     write_analysis(folder, layers=2, experts=4, stages=[0, 1], baseline=False, texts=False, tokens=2)
     assert main([str(folder)]) == 0
@@ -372,7 +373,7 @@ def test_no_layer_sees_another(tmp_path: Path) -> None:
 
 
 def change(*keys: str | int, value: Any = None, drop: bool = False) -> Callable[[Path], None]:
-    """A function that changes or drops one value of a folder's analysis.json."""
+    """A function that changes or removes one value of a folder's analysis.json."""
 
     def apply(folder: Path) -> None:
         path = folder / "analysis.json"
@@ -390,7 +391,7 @@ def change(*keys: str | int, value: Any = None, drop: bool = False) -> Callable[
 
 
 def cut(name: str) -> Callable[[Path], None]:
-    """A function that cuts a file in half."""
+    """A function that truncates a file to half its size."""
 
     def apply(folder: Path) -> None:
         data = (folder / name).read_bytes()
@@ -410,10 +411,10 @@ def small_block(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("corrupt", "message"),
     [
         (lambda folder: (folder / "analysis.json").unlink(), "analysis.json: cannot be read"),
-        (cut("analysis.json"), "analysis.json: broken JSON"),
+        (cut("analysis.json"), "analysis.json: invalid JSON"),
         (lambda folder: (folder / "analysis.json").write_text("[]"), "found a list of 0, expected an object"),
         (change("model", drop=True), "analysis.json: model: found nothing, expected an object"),
         (change("model", "experts", value="4"), 'model: experts: found "4", expected an integer of'),
@@ -422,10 +423,10 @@ def small_block(folder: Path) -> None:
         (change("model", "stages", value=[0, 0]), "model: stages: found a list of 2, expected numbers [3]"),
         (change("tau", drop=True), "analysis.json: tau: found nothing, expected a number"),
         (change("layer_dependency", 1, value=[1.0]), "found a list of 3, expected numbers or nulls [3, 3]"),
-        (change("layer_dependency", 1, 0), "found a list of 3, expected a number for every one of pairs"),
+        (change("layer_dependency", 1, 0), "found a list of 3, expected a number for each of pairs"),
         (change("pairs", 0, "layer", value=9), "pairs[0]: layer: found 9, expected one of 2 to 3"),
         (change("pairs", 0, "norm", value=True), "pairs[0]: norm: found true, expected a number"),
-        (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 again, expected it"),
+        (change("pairs", 1, "predecessor", value=2), "pairs[2]: found layer 3 from 2 twice, expected it"),
         (change("centered_tau", drop=True), "analysis.json: centered_tau: found nothing, expected a number"),
         (change("expert_bias", 1, value=[0.0]), "expert_bias: found a list of 3, expected numbers [3, 4]"),
         (change("pairs", 0, "centered_norm", drop=True), "pairs[0]: centered_norm: found nothing, expected"),
@@ -444,16 +445,16 @@ def small_block(folder: Path) -> None:
         (other_block, "analysis.safetensors: centered.2.1: found a norm of"),
     ],
 )  # fmt: skip
-def test_wrong_files_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], message: str
+def test_rejects_invalid_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], corrupt: Callable[[Path], None], message: str
 ) -> None:
     folder = tmp_path / "wrong"
     write_analysis(folder, layers=3, experts=4, tokens=5)
-    spoil(folder)
-    assert_refused([str(folder)], folder, capsys, message)
+    corrupt(folder)
+    assert_rejected([str(folder)], folder, capsys, message)
 
 
-def assert_refused(
+def assert_rejected(
     arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str], message: str
 ) -> None:
     assert main(arguments) == 2
@@ -462,14 +463,14 @@ def assert_refused(
     assert not {"figures", "report.html"} & {path.name for path in folder.iterdir()}
 
 
-def test_wrong_runs_and_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_invalid_runs_and_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "right"
     write_analysis(folder, layers=3, experts=4, data=False)
     run = write_run(tmp_path / "run", steps=3)
     (run / "metrics.jsonl").unlink()
-    assert_refused([str(folder), "--runs", str(run)], folder, capsys, f"{run}/metrics.jsonl: cannot be read")
-    assert_refused([str(folder), "--runs"], folder, capsys, "expected OUT [--runs RUN...]")
-    assert_refused([], folder, capsys, "expected OUT [--runs RUN...]")
+    assert_rejected([str(folder), "--runs", str(run)], folder, capsys, f"{run}/metrics.jsonl: cannot be read")
+    assert_rejected([str(folder), "--runs"], folder, capsys, "expected OUT [--runs RUN...]")
+    assert_rejected([], folder, capsys, "expected OUT [--runs RUN...]")
 
 
 def test_output_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
-"""The interactive part of an analysis' page, in a browser: what is picked is shown, and equals the files'
-numbers."""
+"""The interactive part of the analysis page in a browser: selections are shown with the values in the
+files."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ EXPERTS, CHOSEN, TOKENS = 16, 2, 40
 
 
 class Page:
-    """The page in a browser, and the two files that it was made from."""
+    """The page in a browser, and its two input files."""
 
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver, self.address = driver, (folder / "report.html").as_uri()
         self.content = json.loads((folder / "analysis.json").read_text())
         self.blocks = load_file(folder / "analysis.safetensors")
         steps = {name: float(np.abs(block).max()) / 127 for name, block in self.blocks.items()}
-        # Bytes hold centered blocks, whichever form is shown.
+        # Embedded int8 blocks are centered in both forms.
         self.step = steps | {
             f"coupling.{name[9:]}": step for name, step in steps.items() if name[0:9] == "centered."
         }
 
     def open(self, state: str = "") -> None:
-        """Opens the page anew, with a state behind `#`."""
+        """Reloads the page with a state in the URL fragment."""
         self.driver.get("about:blank")
         self.driver.get(f"{self.address}#{state}")
 
@@ -63,13 +63,13 @@ class Page:
         return dict(part.split("=") for part in hash_.split("&") if part)
 
     def type(self, selector: str, value: object) -> None:
-        """Replaces what a number field holds."""
+        """Replaces the value of a number field."""
         field = self.find(selector)
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(str(value), Keys.ENTER)
 
     def over(self, selector: str, size: int, row: int, column: int) -> ActionChains:
-        """The mouse on the way to a cell of a grid of `size` rows and columns."""
+        """Moves the mouse to a cell of a grid with `size` rows and columns."""
         canvas = self.find(selector)
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
         width, height = self.driver.execute_script(
@@ -83,7 +83,7 @@ class Page:
 
 
 def tolerance(weight: float, step: float) -> float:
-    """How far a shown weight may be off: half a step of its block, and three digits."""
+    """The tolerance of a displayed weight: half a step of its block, and three digits."""
     return 0.501 * step + 0.005 * abs(weight)
 
 
@@ -125,7 +125,7 @@ def test_default_pair_is_shown(page: Page) -> None:
     assert page.all("#partners *") == []
 
 
-def test_cursor_shows_a_weight_and_a_click_picks_both_experts(page: Page) -> None:
+def test_cursor_shows_a_weight_and_a_click_selects_both_experts(page: Page) -> None:
     page.open("layer=6&from=3")
     block = page.blocks["coupling.6.3"]
     for target, source in ((0, 0), (5, 11), (15, 15)):
@@ -159,10 +159,10 @@ def test_partners_are_the_strongest_of_the_block(page: Page) -> None:
     expert = partner.text.split()[1]
     partner.click()
     assert page.state()["target"] == expert
-    assert page.driver.switch_to.active_element.text == f"expert {expert}"  # the list was made anew
+    assert page.driver.switch_to.active_element.text == f"expert {expert}"  # the list was recreated
 
 
-def test_pairs_are_picked_by_click_and_by_select(page: Page) -> None:
+def test_pairs_are_selected_by_click_and_by_menu(page: Page) -> None:
     page.open()
     page.over("#dependency", 6, 5, 3).perform()
     assert number(page.text("#dependency-readout")) == pytest.approx(
@@ -171,7 +171,7 @@ def test_pairs_are_picked_by_click_and_by_select(page: Page) -> None:
     page.over("#dependency", 6, 5, 3).click().perform()
     assert page.text("#pair-facts").startswith("Layer 4 → layer 6, raw")
     page.over("#dependency", 6, 5, 0).click().perform()  # beyond the window
-    assert page.text("#dependency-readout") == "Layer 1 → layer 6: not seen"
+    assert page.text("#dependency-readout") == "Layer 1 → layer 6: not visible"
     assert page.text("#pair-facts").startswith("Layer 4 → layer 6, raw")
     Select(page.find("#layer")).select_by_visible_text("5")
     assert page.text("#pair-facts").startswith("Layer 3 → layer 5, raw")  # the same distance
@@ -182,7 +182,7 @@ def test_pairs_are_picked_by_click_and_by_select(page: Page) -> None:
     assert page.text("#pair-facts").startswith("Layer 1 → layer 2, raw")
 
 
-def test_keyboard_moves_the_cursor_and_picks(page: Page) -> None:
+def test_keyboard_moves_the_cursor_and_selects(page: Page) -> None:
     page.open("layer=4&from=3&source=5&target=5")
     canvas = page.find("#coupling")
     canvas.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_UP)
@@ -226,14 +226,15 @@ def test_an_expert_shows_its_tokens(page: Page) -> None:
     assert np.flatnonzero(marked).tolist() == expected
     share = page.content["expert_share"][4][11]
     assert page.text("#expert-facts") == (
-        f"{len(expected)} of these 40 tokens go to expert 11 of layer 5 (marked); of all tokens of the data "
-        f"{100 * share:.2f}% do, perfect balance would be 12.50%."
+        f"Expert 11 of layer 5 receives {len(expected)} of these 40 tokens (marked) and {100 * share:.2f}% "
+        "of all "
+        "tokens; perfect balance is 12.50%."
     )
     page.find("#token-table tr:nth-child(2) button").click()
     assert (page.state()["at"], page.state()["expert"]) == ("2", str(experts[1, 3, 0]))
 
 
-def test_a_link_restores_what_was_picked(page: Page) -> None:
+def test_a_link_restores_the_selection(page: Page) -> None:
     state = {"layer": "6", "from": "5", "source": "1", "target": "8", "token": "7", "at": "3", "expert": "4"}
     page.open("&".join(f"{key}={value}" for key, value in state.items()))
     values = {key: page.find(f"#{key}").get_attribute("value") for key in state if key != "token"}
@@ -246,7 +247,7 @@ def test_a_link_restores_what_was_picked(page: Page) -> None:
     assert page.text("#pair-facts").startswith("Layer 3 → layer 4, raw")
 
 
-def test_centered_weights_are_shown_when_switched_on(page: Page) -> None:
+def test_selector_shows_centered_weights(page: Page) -> None:
     page.open("layer=6&from=3&source=2&target=9")
     raw, centered = page.find("#figure-layer-dependency"), page.find("#figure-layer-dependency-centered")
     assert raw.is_displayed() and not centered.is_displayed()
@@ -275,12 +276,12 @@ def test_centered_weights_are_shown_when_switched_on(page: Page) -> None:
 
 
 def shown_figures(page: Page) -> list[str]:
-    """Which of the two figures of the dependency are displayed."""
+    """The displayed dependency figures."""
     found = page.all("#figure-layer-dependency, #figure-layer-dependency-centered")
     return [one.get_attribute("id") for one in found if one.is_displayed()]
 
 
-def test_it_fits_a_phone(page: Page) -> None:
+def test_fits_a_phone(page: Page) -> None:
     phone = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     try:
@@ -291,7 +292,7 @@ def test_it_fits_a_phone(page: Page) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_colours_of_the_coupling_matrix(page: Page) -> None:
+def test_colors_of_the_coupling_matrix(page: Page) -> None:
     page.open("layer=2&from=1")
     block = page.blocks["coupling.2.1"]
     script = """const canvas = document.getElementById("coupling"), ratio = canvas.width / canvas.clientWidth;
@@ -308,13 +309,13 @@ def test_colours_of_the_coupling_matrix(page: Page) -> None:
 
 
 def test_no_errors_and_no_requests(page: Page) -> None:
-    """Comes last: looks back on all tests of this file."""
+    """Must run last: checks the logs of all tests in this file."""
     assert page.driver.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
     sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert {url.split("#")[0] for url in sent if not url.startswith("data:")} == {page.address}
 
 
-def test_embedded_numbers_are_little_endian() -> None:
+def test_embedded_values_are_little_endian() -> None:
     values = np.array([1, 515], dtype=np.uint16)
     assert base64.b64decode(explorer.encoded(values)) == b"\x01\x00\x03\x02"

@@ -1,4 +1,4 @@
-"""`hero analyze`: its numbers against numpy on the weights, and against what other commands say."""
+"""`hero analyze`: its results against numpy on the weights and against other commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from safetensors.numpy import load_file, save_file
 from program import (
     ENVIRONMENT,
     PROGRAM,
+    assert_exit_2,
     checkpoint,
     folder_bytes,
     hero,
-    ran,
-    refused,
+    run_hero,
     training,
     write_megatron,
 )
@@ -37,25 +37,25 @@ WEIGHTS = ("layer_dependency", "tau", "coupling_by_distance", "centered_layer_de
 
 @pytest.fixture(scope="module")
 def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs `hero`, of two stages, and `baseline`."""
+    """A folder with the runs `hero`, with two stages, and `baseline`."""
     folder = tmp_path_factory.mktemp("analyze")
-    ran(*training(folder / "hero", data, SETTINGS | HERO))
-    ran(*training(folder / "baseline", data, SETTINGS))
+    run_hero(*training(folder / "hero", data, SETTINGS | HERO))
+    run_hero(*training(folder / "baseline", data, SETTINGS))
     return folder
 
 
 @pytest.fixture(scope="module")
 def analysis(runs: Path, data: Path) -> Analysis:
-    """Of the whole of the data's validation part."""
+    """Analysis of the whole validation split."""
     out = runs / "analysis"
-    ran("analyze", runs / "hero", "--out", out, "--data", data, "--baseline", runs / "baseline",
+    run_hero("analyze", runs / "hero", "--out", out, "--data", data, "--baseline", runs / "baseline",
         "--batch", 4, "--numbers-only")  # fmt: skip
     return json.loads((out / "analysis.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def blocks(runs: Path) -> dict[tuple[int, int], np.ndarray]:
-    """W_R^(l,p) by (l, p), cut out of the checkpoint."""
+    """W_R^(l,p) by (l, p), sliced from the checkpoint."""
     weights = load_file(checkpoint(runs / "hero", 6) / "model.safetensors")
     found = {}
     for layer in range(1, LAYERS + 1):
@@ -71,7 +71,7 @@ def seen_by(layer: int, blocks: dict[tuple[int, int], np.ndarray]) -> int:
     return sum(1 for target, _ in blocks if target == layer)
 
 
-def test_what_was_analysed(analysis: Analysis) -> None:
+def test_model_and_keys(analysis: Analysis) -> None:
     assert analysis["model"] == {
         "folder": "hero", "step": 6, "layers": LAYERS, "experts": E, "top_k": K, "hidden_size": D,
         "stages": STAGES, "window": None, "scale": True, "history": "stage", "detach": True,
@@ -132,9 +132,9 @@ def valid_tokens(data: Path) -> np.ndarray:
     return np.fromfile(f"{data}-valid.bin", np.uint16).astype(np.int64)
 
 
-def test_tokens_and_loss_are_those_of_hero_eval(analysis: Analysis, runs: Path, data: Path) -> None:
+def test_tokens_and_loss_match_hero_eval(analysis: Analysis, runs: Path, data: Path) -> None:
     for run, found in (("hero", analysis["data"]), ("baseline", analysis["utilisation"]["baseline"])):
-        ran("eval", runs / run, "--data", data, "--batch", 4)
+        run_hero("eval", runs / run, "--data", data, "--batch", 4)
         want = json.loads((runs / run / "eval.json").read_text())["datasets"][0]
         assert found["loss"] == pytest.approx(want["loss"], rel=1e-6)
     assert analysis["data"] | {"loss": 0} == {
@@ -144,13 +144,13 @@ def test_tokens_and_loss_are_those_of_hero_eval(analysis: Analysis, runs: Path, 
 
 
 @pytest.mark.parametrize("run", ["hero", "baseline"])
-def test_expert_shares_are_those_of_hero_logits(
+def test_expert_shares_match_hero_logits(
     analysis: Analysis, runs: Path, data: Path, tmp_path: Path, run: str
 ) -> None:
-    tokens = valid_tokens(data)[:-1]  # the last one predicts nothing
+    tokens = valid_tokens(data)[:-1]  # the last one has no target
     windows = [tokens[i : i + SEQUENCE].tolist() for i in range(0, tokens.size, SEQUENCE)]
     (tmp_path / "ids.json").write_text(json.dumps(windows))
-    ran("logits", runs / run, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "out", "--routing")
+    run_hero("logits", runs / run, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "out", "--routing")
     routing = load_file(tmp_path / "out")
     share = np.zeros((LAYERS, E))
     for layer in range(1, LAYERS + 1):
@@ -158,7 +158,7 @@ def test_expert_shares_are_those_of_hero_logits(
             share[layer - 1] += np.bincount(routing[f"topk_ids.{n}.{layer}"].ravel(), minlength=E)
     share /= tokens.size
     other = analysis["utilisation"]["baseline"] if run == "baseline" else analysis
-    # Other batches round otherwise: a few tokens may go elsewhere.
+    # Different batches round differently: a few tokens may be routed differently.
     np.testing.assert_allclose(other["expert_share"], share, rtol=0, atol=3 / tokens.size)
     peak = other["peak"] if run == "baseline" else other["utilisation"]["peak"]
     found = np.array(other["expert_share"])
@@ -180,7 +180,7 @@ def test_expert_shares_are_those_of_hero_logits(
 def test_loss_without_a_predecessor(
     analysis: Analysis, blocks: dict[tuple[int, int], np.ndarray], runs: Path, data: Path, tmp_path: Path
 ) -> None:
-    """A copy of the run with those columns zeroed, or each row of them at its mean, has that loss."""
+    """A copy of the run with these columns zeroed, or replaced by their row means, has the same loss."""
     without = analysis["removal"]["loss_without"]
     assert [entry["predecessor"] for entry in without] == [1, 2, 4, 5]
     for prefix in ("", "centered_"):
@@ -188,11 +188,11 @@ def test_loss_without_a_predecessor(
         shutil.copytree(runs / "hero", copy)
         file = checkpoint(copy, 6) / "model.safetensors"
         weights = load_file(file)
-        for layer in (2, 3):  # layer 1 comes first in both
+        for layer in (2, 3):  # layer 1 is the first visible layer of both
             block = weights[f"model.layers.{layer - 1}.mlp.gate.weight"][:, D : D + E]
             block[:] = block.mean(axis=1, keepdims=True) if prefix else 0
         save_file(weights, file, {"format": "pt"})
-        ran("eval", copy, "--data", data, "--batch", 4)
+        run_hero("eval", copy, "--data", data, "--batch", 4)
         want = json.loads((copy / "eval.json").read_text())["datasets"][0]["loss"]
         assert without[0][f"{prefix}loss"] == pytest.approx(want, rel=1e-6)
         for entry in without:
@@ -217,14 +217,14 @@ def test_history_rows(analysis: Analysis) -> None:
     assert all(row["chance_top_k"] == K / E and row["kl"] > 0 for row in analysis["history_alone"])
 
 
-def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, tmp_path: Path) -> None:
-    """Only what the weights say; files of an earlier analysis are replaced, others stay."""
-    ran("export", runs / "hero", tmp_path / "model")
+def test_exported_folder_without_data(analysis: Analysis, runs: Path, tmp_path: Path) -> None:
+    """Writes only weight results; replaces files of an earlier analysis and keeps others."""
+    run_hero("export", runs / "hero", tmp_path / "model")
     out = tmp_path / "out"
     out.mkdir()
     (out / "analysis.json").write_text("old")
     (out / "notes.txt").write_text("mine")
-    ran("analyze", tmp_path / "model", "--out", out, "--pair", "6,4", "--numbers-only")
+    run_hero("analyze", tmp_path / "model", "--out", out, "--pair", "6,4", "--numbers-only")
     assert sorted(p.name for p in out.iterdir()) == ["analysis.json", "analysis.safetensors", "notes.txt"]
     found = json.loads((out / "analysis.json").read_text())
     for key in WEIGHTS:
@@ -237,11 +237,11 @@ def test_without_data_and_of_an_exported_folder(analysis: Analysis, runs: Path, 
 
 
 def test_benchmark_files(analysis: Analysis, runs: Path, data: Path, tmp_path: Path) -> None:
-    """Several sets, text among them, share the tokens that may be read."""
+    """Several datasets, including text, share the token limit."""
     rows = [{"query": f"return {i} +", "choices": ["index", "total"], "gold": i % 2} for i in range(60)]
     file = tmp_path / "choices.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ran("analyze", runs / "hero", "--out", tmp_path / "out", "--data", file, data, "--tokens", 6 * SEQUENCE,
+    run_hero("analyze", runs / "hero", "--out", tmp_path / "out", "--data", file, data, "--tokens", 6 * SEQUENCE,
         "--numbers-only")  # fmt: skip
     found = json.loads((tmp_path / "out" / "analysis.json").read_text())
     assert found["data"]["names"] == ["choices", f"{data.name}-valid"]
@@ -249,7 +249,7 @@ def test_benchmark_files(analysis: Analysis, runs: Path, data: Path, tmp_path: P
     assert "".join(found["paths"]["text"]).startswith("return 0 + index</s>return 1 + total</s>")
 
 
-def test_python_is_told_where_the_numbers_are(runs: Path, tmp_path: Path) -> None:
+def test_passes_paths_to_python(runs: Path, tmp_path: Path) -> None:
     words = ["analyze", runs / "hero", "--out", tmp_path / "out", "--runs", runs / "baseline", runs / "hero"]
     result = subprocess.run(
         [PROGRAM, *map(str, words)],
@@ -262,10 +262,10 @@ def test_python_is_told_where_the_numbers_are(runs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "analysis.json").is_file()
 
 
-def test_a_single_layer_sees_nothing(data: Path, tmp_path: Path) -> None:
+def test_single_layer_has_no_history(data: Path, tmp_path: Path) -> None:
     settings = HERO | {"model.num_hidden_layers": 1, "router.stages": 1, "train.steps": 2}
-    ran(*training(tmp_path / "run", data, settings))
-    ran("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128,
+    run_hero(*training(tmp_path / "run", data, settings))
+    run_hero("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128,
         "--numbers-only")  # fmt: skip
     found = json.loads((tmp_path / "out" / "analysis.json").read_text())
     assert found["layer_dependency"] == [[0]] and found["tau"] is None and found["default_pair"] is None
@@ -295,7 +295,7 @@ def bad_row(runs: Path, data: Path, tmp: Path) -> list[Any]:
 
 
 def no_tokenizer(runs: Path, data: Path, tmp: Path) -> list[Any]:
-    ran("export", runs / "hero", tmp / "model")
+    run_hero("export", runs / "hero", tmp / "model")
     for file in (tmp / "model").glob("tokenizer*"):
         file.unlink()
     (tmp / "text.jsonl").write_text('{"text": "some"}\n')
@@ -309,9 +309,9 @@ def foreign_ids(runs: Path, data: Path, tmp: Path) -> list[Any]:
 
 def foreign_tokenizer(runs: Path, data: Path, tmp: Path) -> list[Any]:
     (tmp / "text.txt").write_text("other words in another order " * 50)
-    ran("data", "tokenizer", "--input", tmp / "text.txt", "--vocab-size", 300, "--out", tmp / "o.model",
+    run_hero("data", "tokenizer", "--input", tmp / "text.txt", "--vocab-size", 300, "--out", tmp / "o.model",
         "--workers", 1)  # fmt: skip
-    ran("data", "tokenize", "--input", tmp / "text.txt", "--tokenizer", tmp / "o.model", "--out", tmp / "other",
+    run_hero("data", "tokenize", "--input", tmp / "text.txt", "--tokenizer", tmp / "o.model", "--out", tmp / "other",
         "--workers", 1)  # fmt: skip
     return [runs / "hero", "--data", tmp / "other-train"]
 
@@ -323,25 +323,25 @@ def file_as_out(runs: Path, data: Path, tmp: Path) -> list[Any]:
 
 def foreign_baseline(runs: Path, data: Path, tmp: Path) -> list[Any]:
     settings = SETTINGS | {"model.vocab_size": 640, "train.steps": 2}
-    ran(*training(tmp / "wide", data, settings))
+    run_hero(*training(tmp / "wide", data, settings))
     return [runs / "hero", "--data", data, "--baseline", tmp / "wide"]
 
 
 def test_a_folder_below_a_file(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     result = hero("analyze", runs / "hero", "--out", tmp_path / "file" / "a" / "b", "--numbers-only")
-    refused(result, "b: found a file at ", f"{tmp_path}/file, expected a new folder")
+    assert_exit_2(result, "b: found a file at ", f"{tmp_path}/file, expected a new folder")
 
 
-REFUSALS: dict[str, tuple[Arrange, list[str]]] = {
+REJECTED: dict[str, tuple[Arrange, list[str]]] = {
     "baseline": (lambda runs, *_: [runs / "baseline"], ['router.kind = "baseline"', "expected a HERO model"]),
-    "no folder": (lambda runs, *_: [runs / "none"], ["none: found nothing, expected a run folder"]),
+    "no folder": (lambda runs, *_: [runs / "none"], ["none: no such folder, expected a run folder"]),
     "no data": (lambda runs, *_: [runs / "hero", "--data", runs / "none"], ["none.idx"]),
-    "line": (bad_line, ["bad.jsonl:2: byte 9: found no valid JSON"]),
-    "row": (bad_row, ["rows.jsonl:1: gold: found 1, expected the number of the right choice, 0 to 0"]),
-    "no tokenizer": (no_tokenizer, ["text.jsonl: text, but", "holds no tokenizer.model"]),
+    "line": (bad_line, ["bad.jsonl:2: byte 9: found invalid JSON"]),
+    "row": (bad_row, ["rows.jsonl:1: gold: found 1, expected the index of the correct choice, 0 to 0"]),
+    "no tokenizer": (no_tokenizer, ["text.jsonl: text, but", "has no tokenizer.model"]),
     "ids": (foreign_ids, ["foreign.bin", "60000"]),
-    "tokenizer": (foreign_tokenizer, ["other-train.bin", "another tokenizer than", "tokenizer.model"]),
+    "tokenizer": (foreign_tokenizer, ["other-train.bin", "different tokenizer than", "tokenizer.model"]),
     "out": (file_as_out, ["out: found a file at ", "expected a new folder"]),
     "baseline's vocabulary": (foreign_baseline, ["wide", "model.vocab_size = 640, expected 512", "hero"]),
     "baseline without data": (
@@ -357,11 +357,11 @@ REFUSALS: dict[str, tuple[Arrange, list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", REFUSALS)
-def test_refusals_write_nothing(mistake: str, runs: Path, data: Path, tmp_path: Path) -> None:
-    arrange, parts = REFUSALS[mistake]
+@pytest.mark.parametrize("case", REJECTED)
+def test_rejected_input_writes_nothing(case: str, runs: Path, data: Path, tmp_path: Path) -> None:
+    arrange, parts = REJECTED[case]
     words = arrange(runs, data, tmp_path)
-    flag = [] if mistake == "runs" else ["--numbers-only"]
+    flag = [] if case == "runs" else ["--numbers-only"]
     before = folder_bytes(tmp_path)
-    refused(hero("analyze", *words, "--out", tmp_path / "out", *flag), *parts)
-    assert folder_bytes(tmp_path) == before and (mistake == "out") == (tmp_path / "out").exists()
+    assert_exit_2(hero("analyze", *words, "--out", tmp_path / "out", *flag), *parts)
+    assert folder_bytes(tmp_path) == before and (case == "out") == (tmp_path / "out").exists()

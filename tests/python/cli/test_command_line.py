@@ -1,4 +1,4 @@
-"""Options as they are typed: keys with a space or an equals sign, configurations by name, exit statuses."""
+"""Command-line syntax: keys with a space or an equals sign, configurations by name, exit statuses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from program import CONFIGS, hero, ran, refused, training
+from program import CONFIGS, assert_exit_2, hero, run_hero, training
 
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("command-line") / "run"
-    ran(*training(folder, data, {"train.steps": 2}))
+    run_hero(*training(folder, data, {"train.steps": 2}))
     return folder
 
 
 def counted(*words: object) -> dict[str, object]:
-    return json.loads(ran("cost", *words, "--json").stdout)
+    return json.loads(run_hero("cost", *words, "--json").stdout)
 
 
 def test_keys_take_their_value_after_a_space_or_an_equals_sign() -> None:
@@ -38,16 +38,18 @@ def test_keys_take_their_value_after_a_space_or_an_equals_sign() -> None:
     assert spaced == named != counted("--config", "small-qwen3")
 
 
-def test_a_key_without_a_value() -> None:
+def test_rejects_key_without_value() -> None:
     for words in (["--router.window"], ["--router.window", "--router.kind=hero"]):
-        refused(hero("cost", *words), "--router.window: found no value, expected --router.window=value")
+        assert_exit_2(hero("cost", *words), "--router.window: found no value, expected --router.window=value")
 
 
 def test_configurations_by_name(tmp_path: Path) -> None:
     named = counted("--config", "small-deepseek", "hero")
     assert named == counted("--config", CONFIGS / "small-deepseek.toml", "--config", CONFIGS / "hero.toml")
-    refused(hero("cost", "--config", "small"), "--config: small: no such file", "small-deepseek, small-qwen3")
-    refused(
+    assert_exit_2(
+        hero("cost", "--config", "small"), "--config: small: no such file", "small-deepseek, small-qwen3"
+    )
+    assert_exit_2(
         hero("cost", "--config", tmp_path / "hero"),
         f"--config: {tmp_path}/hero: no such file, expected a TOML file",
     )
@@ -55,29 +57,29 @@ def test_configurations_by_name(tmp_path: Path) -> None:
 
 def test_clusters_by_name() -> None:
     words = ["plan", "--config", "paper-8b", "--top", 1, "--json", "--cluster"]
-    assert ran(*words, "paper").stdout == ran(*words, CONFIGS / "clusters" / "paper.toml").stdout
+    assert run_hero(*words, "paper").stdout == run_hero(*words, CONFIGS / "clusters" / "paper.toml").stdout
 
 
-def test_diff_leaves_with_1_where_models_differ(run: Path, data: Path, tmp_path: Path) -> None:
+def test_diff_exits_with_1_if_models_differ(run: Path, data: Path, tmp_path: Path) -> None:
     other, exported = tmp_path / "other", tmp_path / "exported"
-    ran(*training(other, data, {"train.steps": 2, "train.seed": 7}))
-    ran("export", run, exported)
+    run_hero(*training(other, data, {"train.steps": 2, "train.seed": 7}))
+    run_hero("export", run, exported)
     assert hero("diff", run, run).returncode == 0
     assert hero("diff", run, run, "--text", "x").returncode == 0
     assert hero("diff", run, exported, "--text", "x").returncode == 0
-    apart = hero("diff", run, other, "--text", "x")
-    assert apart.returncode == 1 and "first difference at: embedding" in apart.stdout
+    result = hero("diff", run, other, "--text", "x")
+    assert result.returncode == 1 and "first difference at: embedding" in result.stdout
 
     wider = tmp_path / "wider"
-    ran(*training(wider, data, {"train.steps": 2, "model.num_experts": 16}))
+    run_hero(*training(wider, data, {"train.steps": 2, "model.num_experts": 16}))
     result = hero("diff", run, wider)
     assert result.returncode == 1 and "model.num_experts: 8 -> 16" in result.stdout
 
 
-def test_generate_names_why_it_stopped(run: Path) -> None:
-    result = ran("generate", run, "--prompt", "\x01" * 125, "--max-tokens", 50)
+def test_generate_reports_why_it_stopped(run: Path) -> None:
+    result = run_hero("generate", run, "--prompt", "\x01" * 125, "--max-tokens", 50)
     assert "model.max_position_embeddings = 128" in result.stderr and result.stderr.startswith(
         "stopped after "
     )
-    assert ran("generate", run, "--prompt", "x", "--max-tokens", 2).stderr == ""
-    refused(hero("generate", run, "--prompt", "x", "--seed", -1), "--seed")
+    assert run_hero("generate", run, "--prompt", "x", "--max-tokens", 2).stderr == ""
+    assert_exit_2(hero("generate", run, "--prompt", "x", "--seed", -1), "--seed")

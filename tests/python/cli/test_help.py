@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from program import configuration_keys, hero, ran
+from program import configuration_keys, hero, run_hero
 
 OPTIONS: dict[str, list[str]] = {
     "": ["version"],
@@ -23,7 +23,8 @@ OPTIONS: dict[str, list[str]] = {
     "export": "dtype max-shard-size".split(),
     "cost": "config data-ranks pipeline-stages expert-ranks in-flight rate bandwidth measure json".split(),
     "plan": "config cluster gpus gpus-per-node teraflops efficiency memory-gib reserved-gib bandwidth-memory-gbs "
-    "bandwidth-node-gbs bandwidth-network-gbs latency-node-us latency-network-us top own-layout hours hero-hours "
+    "bandwidth-node-gbs bandwidth-network-gbs latency-node-us latency-network-us top own-layout hours "
+    "hero-hours "
     "tokens draw json".split(),
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
@@ -33,7 +34,7 @@ OPTIONS: dict[str, list[str]] = {
     "study": "variants seeds data held-out out jobs threads report-only".split(),
     "report": ["out"],
 }
-# Those that take a value and have none by default.
+# Options that take a value and have no default.
 WITHOUT_DEFAULT = {
     "train --config",
     "train --data",
@@ -68,7 +69,7 @@ WITHOUT_DEFAULT = {
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_help(command: str) -> None:
-    result = ran(*command.split(), "--help")
+    result = run_hero(*command.split(), "--help")
     assert result.stderr == ""
     assert "-h,--help" in result.stdout and "Usage:" in result.stdout
     own = result.stdout.split("\nConfiguration keys")[0]
@@ -83,14 +84,14 @@ def test_help(command: str) -> None:
 @pytest.mark.parametrize("command", ["", "bench", "data"])
 def test_subcommands_are_listed(command: str) -> None:
     inner = {name.split()[-1] for name in OPTIONS if name and " ".join(name.split()[:-1]) == command}
-    listed = ran(*command.split(), "--help").stdout.split("Subcommands:\n")[1].split("\n\n")[0]
+    listed = run_hero(*command.split(), "--help").stdout.split("Subcommands:\n")[1].split("\n\n")[0]
     assert {line.split()[0] for line in listed.splitlines()} == inner
 
 
 def test_configuration_keys_have_type_default_and_help() -> None:
     defaults = {key: default for key, (_, default, _, _) in configuration_keys().items()}
     assert len(defaults) > 60
-    # Some that users rely on: a baseline unless asked, then the paper's router; bf16; dropless.
+    # Defaults that users rely on: a baseline router, else the paper's router; bf16; dropless.
     assert defaults["router.kind"] == '"baseline"'
     assert defaults["router.detach"] == "true" and defaults["router.scale"] == "true"
     assert defaults["router.window"] == "0" and defaults["router.history"] == '"stage"'
@@ -98,7 +99,7 @@ def test_configuration_keys_have_type_default_and_help() -> None:
 
 
 def test_exit_statuses_are_explained() -> None:
-    assert "Exit status: 0; 2 for" in ran("--help").stdout
+    assert "Exit status: 0; 2 for" in run_hero("--help").stdout
 
 
 def test_unknown_flags() -> None:
@@ -107,4 +108,6 @@ def test_unknown_flags() -> None:
 
 
 def test_version() -> None:
-    assert re.fullmatch(r"hero \d+\.\d+\.\d+, torch \S+, libhero.so [0-9a-f]{12}\n", ran("--version").stdout)
+    assert re.fullmatch(
+        r"hero \d+\.\d+\.\d+, torch \S+, libhero.so [0-9a-f]{12}\n", run_hero("--version").stdout
+    )

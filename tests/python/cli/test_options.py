@@ -1,4 +1,4 @@
-"""docs/options.md against the program: every option has a row, and does in each mode what its row says."""
+"""docs/options.md against the program: every option has a row and behaves as documented in each mode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from program import (
     DEEPSEEK,
     ROOT,
     SMALL,
+    assert_exit_2,
     configuration_keys,
+    deterministic_metrics,
     hero,
     metrics,
-    ran,
-    refused,
-    steady,
+    run_hero,
     tensor_bytes,
     toml,
     training,
@@ -37,14 +37,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"router.kind": "hero"},
     "deepseek": {"router.kind": "hero"} | DEEPSEEK,
 }
-# Checkpoints hold fp32 weights; computed in fp64, a token's logits depend on its neighbors by rounding alone, and
-# no choice of experts is near enough to a tie to change.
+# Checkpoints hold fp32 weights; in fp64, other tokens of a batch affect a token's logits only by rounding,
+# and no expert choice is close enough to a tie to change.
 ROUNDING = 1e-12
 
 
 @cache
 def table() -> dict[str, list[str]]:
-    """Each option's cells: training, inference, export, resume, ranks."""
+    """The cells of each option: training, inference, export, resume, ranks."""
     rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     cells = {key: rest.split(" | ") for key, rest in rows}
     assert len(cells) == len(rows) and {len(row) for row in cells.values()} == {5}
@@ -62,7 +62,7 @@ def test_every_option_has_a_row() -> None:
 
 
 def another(value: Any, bounds: str) -> Any:
-    """A value that the option takes, and that is not this one."""
+    """A different valid value of the option."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
@@ -81,13 +81,13 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def test_resume_column(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ran(*training(run, data, {"train.steps": 2}))
+    run_hero(*training(run, data, {"train.steps": 2}))
     own = flat(tomllib.loads((run / "config.toml").read_text()))
     assert set(own) == set(table())
     other = tmp_path / "other.toml"
     other.write_text(toml({key: another(value, help_rows()[key][2]) for key, value in own.items()}))
     result = hero("train", "--config", other, "--run", run, "--resume")
-    refused(result, "the run was started with different settings")
+    assert_exit_2(result, "the run was started with different settings")
     fixed = set(re.findall(r"[(,] ?(\w+\.[\w.]+): ", result.stderr))
     assert fixed == {key for key, cells in table().items() if cells[3].startswith("fixed")}
     assert {cells[3].split(":")[0] for cells in table().values()} == {"fixed", "free"}
@@ -98,28 +98,30 @@ Trained = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A short run of a family with these settings; its weights have moved far enough to route unevenly."""
+    """A short run of a family with these settings, trained enough for uneven routing."""
 
     @cache
     def run(family: str, **settings: Any) -> Path:
         folder = tmp_path_factory.mktemp(family) / "run"
         short = {"train.steps": 4, "train.dtype": "fp32", "optim.lr": 1e-2, "optim.warmup_steps": 1}
         named = {key.replace("__", "."): value for key, value in settings.items()}
-        ran(*training(folder, data, short | FAMILIES[family] | named))
+        run_hero(*training(folder, data, short | FAMILIES[family] | named))
         return folder
 
     return run
 
 
 def exported(run: Path, to: Path, *words: Any) -> list[str]:
-    """Exports; the lines on stderr."""
-    return ran("export", run, to, *words).stderr.splitlines()
+    """Exports a run and returns the lines on stderr."""
+    return run_hero("export", run, to, *words).stderr.splitlines()
 
 
 def program_logits(folder: Path, lists: list[list[int]], work: Path, *words: Any) -> dict[str, Tensor]:
     (work / "ids.json").write_text(json.dumps(lists))
-    ran("logits", folder, "--tokens", work / "ids.json", "--out", work / "out", "--dtype", "fp64", *words)
-    # Copies: the next call writes the file that these tensors are mapped from.
+    run_hero(
+        "logits", folder, "--tokens", work / "ids.json", "--out", work / "out", "--dtype", "fp64", *words
+    )
+    # Clone: the next call overwrites the memory-mapped file.
     return {name: tensor.clone() for name, tensor in load_file(work / "out").items()}
 
 
@@ -132,7 +134,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_capacity_is_of_training_alone(trained: Trained, tmp_path: Path, family: str) -> None:
+def test_capacity_applies_only_in_training(trained: Trained, tmp_path: Path, family: str) -> None:
     """A prompt has the same logits alone, as a prefix, in a batch, served, and after export."""
     run = trained(family, router__capacity_factor=0.6)
     assert all(sum(line["layers"]["dropped"]) > 0 for line in metrics(run))
@@ -161,19 +163,19 @@ def test_capacity_is_of_training_alone(trained: Trained, tmp_path: Path, family:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_capacity_does_not_change_what_is_generated(trained: Trained, tmp_path: Path, family: str) -> None:
+def test_capacity_does_not_affect_generation(trained: Trained, tmp_path: Path, family: str) -> None:
     run = trained(family, router__capacity_factor=0.6)
     exported(run, tmp_path / "exported")
     words = ["--prompt", "def index(node):", "--max-tokens", 20, "--temperature", 0]
-    text = ran("generate", run, *words).stdout
+    text = run_hero("generate", run, *words).stdout
     assert len(text) > 20
-    assert ran("generate", tmp_path / "exported", *words).stdout == text
-    assert ran("generate", run, *words, "--no-cache").stdout == text
+    assert run_hero("generate", tmp_path / "exported", *words).stdout == text
+    assert run_hero("generate", run, *words, "--no-cache").stdout == text
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("policy", ["probs", "position"])
-def test_eval_capacity_acts_outside_training_alone(
+def test_eval_capacity_applies_only_outside_training(
     trained: Trained, tmp_path: Path, family: str, policy: str
 ) -> None:
     plain = trained(family)
@@ -189,11 +191,12 @@ def test_eval_capacity_acts_outside_training_alone(
     dropped = program_logits(run, rows, tmp_path)
     prefix = program_logits(run, [row[:25] for row in rows], tmp_path)
     assert not close(dropped["logits.0"], kept["logits.0"])
-    # By position the first tokens keep their places more often, not always: the limit grows with the prompt.
+    # With drop_policy position, early tokens are kept more often, not always: the limit grows with the
+    # prompt.
     assert not all(close(dropped[n][:25], prefix[n]) for n in prefix)
 
 
-def test_force_balance_is_of_training_alone(trained: Trained, tmp_path: Path) -> None:
+def test_force_balance_applies_only_in_training(trained: Trained, tmp_path: Path) -> None:
     run = trained("qwen3", router__force_balance=True)
     assert {share for line in metrics(run) for share in line["layers"]["max_over_mean"]} == {1.0}
     assert exported(run, tmp_path / "exported") == []
@@ -216,7 +219,7 @@ def test_zero_init_starts_as_the_baseline(trained: Trained, family: str) -> None
         assert first[0][key] == second[0][key]
     for key in ("max_over_mean", "entropy"):
         assert first[0]["layers"][key] == second[0]["layers"][key]
-    # W_R has gradients from the first step on, and then another model.
+    # W_R has gradients from the first step, so later steps differ.
     assert second[0]["grad_norm"] > first[0]["grad_norm"]
     assert second[-1]["loss"] != first[-1]["loss"]
 
@@ -225,10 +228,10 @@ def warnings(result: Any) -> list[str]:
     return [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
 
 
-def test_options_without_effect_are_named(data: Path, tmp_path: Path) -> None:
+def test_warns_about_options_without_effect(data: Path, tmp_path: Path) -> None:
     plain, run = tmp_path / "plain", tmp_path / "run"
     settings = {"train.steps": 2}
-    assert warnings(ran(*training(plain, data, settings))) == []
+    assert warnings(run_hero(*training(plain, data, settings))) == []
     ineffective = {
         "router.window": 3,
         "router.drop_policy": "position",
@@ -236,7 +239,7 @@ def test_options_without_effect_are_named(data: Path, tmp_path: Path) -> None:
         "parallel.history_top": 2,
         "model.kv_lora_rank": 8,
     }
-    found = warnings(ran(*training(run, data, settings | ineffective)))
+    found = warnings(run_hero(*training(run, data, settings | ineffective)))
     assert [line.split()[1] for line in found] == [
         "model.kv_lora_rank",
         "router.window",
@@ -245,40 +248,43 @@ def test_options_without_effect_are_named(data: Path, tmp_path: Path) -> None:
         "parallel.history_top",
     ]
     assert all(" has no effect: " in line for line in found)
-    # And they have none.
-    assert tensor_bytes(run, 2) == tensor_bytes(plain, 2) and steady(run) == steady(plain)
-    refused(
+    # The results are identical.
+    assert tensor_bytes(run, 2) == tensor_bytes(plain, 2) and deterministic_metrics(
+        run
+    ) == deterministic_metrics(plain)
+    assert_exit_2(
         hero("train", "--run", run, "--resume", "--parallel.history_top=3"), "parallel.history_top: 2 -> 3"
     )
 
 
 def test_init_of_a_loaded_router(data: Path, tmp_path: Path, trained: Trained) -> None:
-    """router.init concerns new weights: a baseline's routers gain W_R, those of HERO have it."""
+    """router.init applies to new weights: a baseline's routers get W_R, HERO routers already have it."""
     words = ["--init-from", trained("qwen3"), "--router.init=zero"]
     found = warnings(
-        ran(*training(tmp_path / "loaded", data, {"train.steps": 2} | FAMILIES["qwen3"], *words))
+        run_hero(*training(tmp_path / "loaded", data, {"train.steps": 2} | FAMILIES["qwen3"], *words))
     )
     assert found == [
-        'warning: router.init = "zero" has no effect: --init-from brings every router\'s weights'
+        'warning: router.init = "zero" has no effect: --init-from provides the weights of all routers'
     ]
     baseline = trained("qwen3", router__kind="baseline")
     words = ["--init-from", baseline, "--router.init=zero"]
     assert (
-        warnings(ran(*training(tmp_path / "new", data, {"train.steps": 2} | FAMILIES["qwen3"], *words))) == []
+        warnings(run_hero(*training(tmp_path / "new", data, {"train.steps": 2} | FAMILIES["qwen3"], *words)))
+        == []
     )
 
 
-def test_checkpoints_are_the_same_either_way(data: Path, tmp_path: Path) -> None:
+def test_asynchronous_checkpoints_are_identical(data: Path, tmp_path: Path) -> None:
     runs = [tmp_path / "at-once", tmp_path / "waited"]
     for run, asynchronous in zip(runs, (True, False), strict=True):
         settings = {"checkpoint.every": 2, "checkpoint.asynchronous": asynchronous, "train.steps": 4}
-        ran(*training(run, data, settings))
+        run_hero(*training(run, data, settings))
     for step in (2, 4):
         assert tensor_bytes(runs[0], step) == tensor_bytes(runs[1], step)
 
 
 def test_router_dtype_in_an_exported_folder(trained: Trained, tmp_path: Path) -> None:
-    """config.json has no key for router.dtype: a folder of bf16 weights rounds the routers', one of fp32 does not."""
+    """config.json has no key for router.dtype: bf16 export rounds router weights, fp32 export does not."""
     run = trained("qwen3", router__dtype="fp32", train__dtype="bf16")
     lines = exported(run, tmp_path / "half", "--dtype", "bf16")
     assert len(lines) == 1 and lines[0].startswith('warning: router.dtype = "fp32" has no key in config.json')
@@ -290,5 +296,5 @@ def test_router_dtype_in_an_exported_folder(trained: Trained, tmp_path: Path) ->
     assert hero_moe.load(run).dtype == "bf16" and hero_moe.load(tmp_path / "single").dtype == "fp32"
 
 
-def test_settings_of_the_tests_are_options() -> None:
+def test_test_settings_are_valid_options() -> None:
     assert set(SMALL) <= set(table())

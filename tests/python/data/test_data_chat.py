@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from data_files import documents, options, train_bpe, train_pieces, write_rows
+from data_files import documents, options, train_bpe, train_sentencepiece, write_rows
 from hero_moe.data import (
     BUILT_IN,
     DataError,
@@ -29,7 +29,7 @@ CHAT = [
     {"role": "user", "content": "ok"},
     {"role": "assistant", "content": "<b>ok</b>", "extra": {"k": ["é"]}},
 ]
-# What templates in the wild do: loop controls, namespaces, filters, generation blocks, tests for tools.
+# Features of published templates: loop controls, namespaces, filters, generation blocks, tests for tools.
 WILD = """
 {%- set ns = namespace(turns=0) %}
 {%- if tools %}{{ raise_exception('no tools') }}{% endif %}
@@ -88,7 +88,7 @@ def test_templates_cannot_reach_python() -> None:
             compile_template(source)([{"role": "user", "content": "a"}], {})
 
 
-def test_where_templates_come_from(tmp_path: Path, folder: Path) -> None:
+def test_find_template_sources(tmp_path: Path, folder: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text("{{ messages | length }}\n")
     assert find_template(str(file), None) == "{{ messages | length }}\n"
@@ -96,7 +96,7 @@ def test_where_templates_come_from(tmp_path: Path, folder: Path) -> None:
     assert find_template("tokenizer", load_tokenizer(str(folder)).chat_template) == WILD
     with pytest.raises(DataError, match="the tokenizer has no chat_template"):
         find_template("tokenizer", None)
-    with pytest.raises(DataError, match="--chat-template chatm: no such file, expected one, or chatml"):
+    with pytest.raises(DataError, match="--chat-template chatm: no such file, expected a file, chatml"):
         find_template("chatm", None)
 
 
@@ -112,21 +112,21 @@ def chat_documents(
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.parquet"])
 def test_special_tokens_of_templates_become_ids(tmp_path: Path, folder: Path, name: str) -> None:
-    """As in apply_chat_template: also where a message holds the text of one."""
+    """As in apply_chat_template, also if a message contains the text of a special token."""
     tokenizer = load_tokenizer(str(folder))
     reference = AutoTokenizer.from_pretrained(folder)
     for template in (BUILT_IN["chatml"], WILD):
         found = chat_documents(tmp_path, tokenizer, template, name)
         chat = [{k: v for k, v in m.items() if k != "extra"} for m in CHAT]
         expected = reference.apply_chat_template(chat, chat_template=template, return_dict=False)
-        # one end of the document, also where the template has written it
+        # exactly one end-of-document token, also if the template writes one
         expected = expected if expected[-1] == tokenizer.eos_id else [*expected, tokenizer.eos_id]
         assert found == [expected] * 3
 
 
 def test_control_pieces_in_conversations_and_documents(tmp_path: Path) -> None:
     """SentencePiece: </s> is a token where a template writes it, and text in a document."""
-    tokenizer = load_tokenizer(str(train_pieces(tmp_path)))
+    tokenizer = load_tokenizer(str(train_sentencepiece(tmp_path)))
     encoder = make_encoder(tokenizer)
     (plain,) = encoder.encode(["ab</s>"], conversation=False)
     assert tokenizer.eos_id not in plain
@@ -139,7 +139,7 @@ def test_control_pieces_in_conversations_and_documents(tmp_path: Path) -> None:
 
 
 def test_text_that_looks_like_a_special_token(folder: Path) -> None:
-    """tokenizer.json: its id everywhere, as `Tokenizer.encode` does."""
+    """tokenizer.json: it becomes its id everywhere, as with `Tokenizer.encode`."""
     tokenizer = load_tokenizer(str(folder))
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert tokenizer.eos_id == vocabulary["<|endoftext|>"]

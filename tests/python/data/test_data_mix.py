@@ -1,5 +1,4 @@
-"""hero_moe.data mix: configs/data/paper-mix.toml over small copies of its six corpora, and what mixes
-refuse."""
+"""hero_moe.data mix: configs/data/paper-mix.toml over small copies of its six corpora, and invalid mixes."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from data_files import documents, json_lines, token_files, train_pieces, write_rows
+from data_files import documents, json_lines, token_files, train_sentencepiece, write_rows
 from hero_moe.data import DataError, load_mix, load_tokenizer
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
-from program import CONFIGS, SMALL, hero, ran, toml
+from program import CONFIGS, SMALL, hero, run_hero, toml
 
 MIX = CONFIGS / "data" / "paper-mix.toml"
 NAMES = ["dclm", "map-cc", "ultrachat", "tulu", "finemath", "megamath"]
@@ -27,7 +26,7 @@ def text(name: str, number: int) -> str:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of the names, fields and types that the six corpora have, 12 documents each."""
+    """Files with the names, fields and types of the six corpora, 12 documents each."""
     root = tmp_path_factory.mktemp("root")
     for shard in range(2):
         rows: list[dict[str, Any]] = [
@@ -44,8 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for i in range(6)
         ]
         place = f"dclm-baseline-1.0/global-shard_01_of_10/local-shard_{shard}_of_10"
-        ending = "zst" if shard else "zstd"
-        write_rows(root / place / f"shard_00000000_processed.jsonl.{ending}", rows)
+        extension = "zst" if shard else "zstd"
+        write_rows(root / place / f"shard_00000000_processed.jsonl.{extension}", rows)
     (root / "MAP-CC").mkdir()
     (root / "MAP-CC" / "README.md").write_text("---\nlicense: cc-by-nc-nd-4.0\n---\n# MAP-CC\n")
     for name, begin in (("zh_baike", 0), ("zh_cc", 6)):
@@ -83,7 +82,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_rows(root / "MegaMath" / "megamath-web-pro" / "000_00000.parquet", mega, group=5)
     write_rows(root / "MegaMath" / "megamath-code" / "00000.parquet", [{"file_info": {"path": "a"}}])
-    train_pieces(root)
+    train_sentencepiece(root)
     return root
 
 
@@ -115,14 +114,14 @@ def test_the_paper_mix(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         expected = [[*ids, tokenizer.eos_id] for ids in encoder.encode(texts, conversation=False)]
         found = documents(out / f"{name}-train") + documents(out / f"{name}-valid")
         assert sorted(found) == sorted(expected), name
-        ran("data", "info", out / name)
+        run_hero("data", "info", out / name)
     blend = (out / "blend.txt").read_text().split()
     weights = {corpus.name: corpus.weight for corpus in load_mix(str(MIX))}
     assert list(weights) == NAMES and abs(sum(weights.values()) - 1) < 1e-12
     assert blend == [f"{weights[name]:g}:{out / name}" for name in NAMES]
     assert printed.endswith(f"hero train --data {' '.join(blend)}\n")
 
-    # finished corpora are not made again
+    # finished corpora are skipped
     before = {name: token_files(out / name) for name in NAMES}
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("*.bin")}
     assert main(words) == 0
@@ -130,14 +129,14 @@ def test_the_paper_mix(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.bin")} == stamps
     assert {name: token_files(out / name) for name in NAMES} == before
 
-    # and the program trains on the blend
+    # hero train accepts the blend
     config = tmp_path / "small.toml"
     config.write_text(toml({**SMALL, "train.steps": 2}))
     trained = hero("train", "--config", config, "--data", *blend, "--run", tmp_path / "run")
     assert trained.returncode == 0, trained.stderr
 
 
-def test_only_some_of_them(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_selects_corpora(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "mix",
         str(MIX),
@@ -150,7 +149,7 @@ def test_only_some_of_them(root: Path, tmp_path: Path, capsys: pytest.CaptureFix
     ]
     assert main([*words, "--workers", "1", "--only", "tulu", "finemath", "--chat-template", "chatml"]) == 0
     assert (tmp_path / "blend.txt").read_text() == f"0.015:{tmp_path}/tulu 0.08:{tmp_path}/finemath\n"
-    assert "<|im_start|>user" in ran("data", "info", tmp_path / "tulu").stdout
+    assert "<|im_start|>user" in run_hero("data", "info", tmp_path / "tulu").stdout
     capsys.readouterr()
     assert main([*words, "--only", "the-pile"]) == 2
     assert "--only the-pile: no such corpus" in capsys.readouterr().err
@@ -171,7 +170,7 @@ GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
         ),
         ("seed = 3\n" + GOOD, r"mix.toml: seed: unknown key"),
         ("", r"mix.toml: found no corpus"),
-        ("[corpus\n", r"mix.toml: broken TOML"),
+        ("[corpus\n", r"mix.toml: invalid TOML"),
         ('[corpus.a]\npath = "a"\n', r"corpus.a.weight: found None, expected a number above 0"),
         ('[corpus.a]\npath = "a"\nweight = 0\n', r"corpus.a.weight: found 0"),
         ("[corpus.a]\nweight = 1\n", r"corpus.a.path: found None, expected a path"),
@@ -180,7 +179,7 @@ GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
         (GOOD + 'prompt = "p"\n', r"corpus.a: --prompt and --response: found only one"),
     ],
 )
-def test_mixes_that_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_rejects_invalid_mixes(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "mix.toml"
     path.write_text(content)
     with pytest.raises(DataError, match=message):

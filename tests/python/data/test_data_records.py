@@ -1,4 +1,4 @@
-"""hero_moe.data: what of a record becomes text, what is counted, what is refused."""
+"""hero_moe.data: the text of records, skipped records, and invalid formats."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_files import documents, options, train_pieces, write_rows
+from data_files import documents, options, train_sentencepiece, write_rows
 from hero_moe.data import BUILT_IN, DataError, RecordFormat, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.encoders import make_encoder
-from hero_moe.data.records import Unusable
+from hero_moe.data.records import UnusableRecord
 
 PLAIN = {"chat_template": BUILT_IN["plain"]}
 
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
-    return load_tokenizer(str(train_pieces(tmp_path_factory.mktemp("pieces"))))
+    return load_tokenizer(str(train_sentencepiece(tmp_path_factory.mktemp("pieces"))))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_records_as_text(reading: dict[str, Any], record: dict[str, Any], text: 
         ({"text_key": "text"}, {"text": None}, "missing", 'field "text" is null'),
         ({"text_key": "text.a"}, {"text": "a"}, "missing", 'no field "text.a"'),
         ({"text_key": "text"}, {"text": 3}, "wrong", 'field "text" is a number, expected a string'),
-        ({"text_key": "text"}, {"text": "\ud800"}, "wrong", "half of a surrogate pair"),
+        ({"text_key": "text"}, {"text": "\ud800"}, "wrong", "unpaired surrogate"),
         ({"text_key": "text"}, {"text": ""}, "empty", "empty"),
         ({"template": "{a}{b}"}, {"a": "x"}, "missing", 'no field "b"'),
         ({"template": "{a}-{b}"}, {"a": "", "b": ""}, "empty", "all fields are empty"),
@@ -68,7 +68,7 @@ def test_records_as_text(reading: dict[str, Any], record: dict[str, Any], text: 
             "wrong",
             'field "m" is a string, expected a list of messages',
         ),
-        ({"messages": "m", **PLAIN}, {"m": []}, "empty", "no message"),
+        ({"messages": "m", **PLAIN}, {"m": []}, "empty", "no messages"),
         ({"messages": "m", **PLAIN}, {"m": [{"role": "user"}]}, "wrong", "message 0 of"),
         ({"messages": "m", **PLAIN}, {"m": ["hi"]}, "wrong", "message 0 of"),
         ({"prompt": "p", "response": "r", **PLAIN}, {"p": "hi", "r": ""}, "empty", 'field "r" is empty'),
@@ -83,7 +83,7 @@ def test_records_as_text(reading: dict[str, Any], record: dict[str, Any], text: 
 def test_records_without_text(
     reading: dict[str, Any], record: dict[str, Any], kind: str, message: str
 ) -> None:
-    with pytest.raises(Unusable, match=message) as caught:
+    with pytest.raises(UnusableRecord, match=message) as caught:
         RecordFormat(**reading).text(record)
     assert caught.value.kind == kind
 
@@ -94,14 +94,14 @@ def test_records_without_text(
         ({}, "found 0 ways to read records"),
         ({"text_key": "a", "template": "{b}"}, "found 2 ways to read records"),
         ({"prompt": "p", **PLAIN}, "--prompt and --response: found only one"),
-        ({"template": "no field"}, "names no field"),
+        ({"template": "no field"}, "found no field"),
         ({"template": "{a"}, "--template"),
         ({"template": "{a!r}"}, "expected {field} only"),
         ({"messages": "m"}, "chat template"),
         ({"messages": "m", "chat_template": "{% for %}"}, "chat template: line 1"),
     ],
 )
-def test_ways_of_reading_that_are_refused(reading: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_record_formats(reading: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         RecordFormat(**reading)
 
@@ -121,7 +121,7 @@ def test_ways_of_reading_that_are_refused(reading: dict[str, Any], message: str)
         ({"messages": "m", **PLAIN}, {"m": "x"}, 'column "m" is string, expected a list of role and content'),
     ],
 )
-def test_columns_that_are_refused(
+def test_rejects_columns_without_text(
     tmp_path: Path,
     pieces: TokenizerFile,
     name: str,
@@ -134,7 +134,7 @@ def test_columns_that_are_refused(
         tokenize(options(pieces, [path], tmp_path / "o", records=RecordFormat(**reading)))
 
 
-def test_a_field_that_no_line_has(tmp_path: Path, pieces: TokenizerFile) -> None:
+def test_rejects_a_field_missing_in_all_lines(tmp_path: Path, pieces: TokenizerFile) -> None:
     good = write_rows(tmp_path / "a.jsonl", [{"text": "x"}] * 3)
     bad = write_rows(tmp_path / "b.jsonl", [{"body": "x", "id": 2}] * 500)
     message = r'b.jsonl: line 1, byte 0: no field "text", found "body", "id" \(in none of its 500 records\)'
@@ -145,13 +145,13 @@ def test_a_field_that_no_line_has(tmp_path: Path, pieces: TokenizerFile) -> None
 ODD = [{"text": "one"}, {"text": ""}, {"text": None}, {"id": 1}, {"text": "two"}]
 
 
-def test_what_is_left_out_is_counted(tmp_path: Path, pieces: TokenizerFile) -> None:
+def test_counts_skipped_records(tmp_path: Path, pieces: TokenizerFile) -> None:
     path = tmp_path / "a.jsonl"
     write_rows(path, [*ODD, {"text": 3}])
     path.write_bytes(path.read_bytes() + b"  \n[1]\n")
     result = tokenize(options(pieces, [path], tmp_path / "o", valid_fraction=0))
     assert result.records == 7
-    assert result.left_out == {"missing": 2, "wrong": 2, "empty": 1, "invalid": 0}
+    assert result.skipped == {"missing": 2, "wrong": 2, "empty": 1, "invalid": 0}
     encoder = make_encoder(pieces)
     expected = [[*ids, pieces.eos_id] for ids in encoder.encode(["one", "two"], conversation=False)]
     assert documents(tmp_path / "o-train") == expected
@@ -161,11 +161,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path, pieces: TokenizerFile) -> N
     with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as out:
         out.write_table(table)
     result = tokenize(options(pieces, [tmp_path / "a.arrow"], tmp_path / "p", valid_fraction=0))
-    assert (result.records, result.left_out["missing"], result.left_out["empty"]) == (5, 2, 1)
+    assert (result.records, result.skipped["missing"], result.skipped["empty"]) == (5, 2, 1)
     assert documents(tmp_path / "p-train") == expected
 
 
-def test_strict_makes_them_errors(tmp_path: Path, pieces: TokenizerFile) -> None:
+def test_strict_rejects_records_without_text(tmp_path: Path, pieces: TokenizerFile) -> None:
     lines = write_rows(tmp_path / "a.jsonl", ODD)
     with pytest.raises(DataError, match=r"a.jsonl: line 2, byte 16: the text is empty"):
         tokenize(options(pieces, [lines], tmp_path / "o", strict=True))
@@ -177,20 +177,20 @@ def test_strict_makes_them_errors(tmp_path: Path, pieces: TokenizerFile) -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "a"', "byte 25: broken JSON"),
-        (b'{"text": NaN}', r"byte 13: broken JSON \(found NaN\)"),
+        (b'{"text": "a"', "byte 25: invalid JSON"),
+        (b'{"text": NaN}', r"byte 13: invalid JSON \(found NaN\)"),
         (b'{"text": "a\xff"}', r"byte 24: invalid UTF-8 \(0xFF\)"),
         (b'{"text": "a\0"}', "byte 24: NUL byte"),
-        (b"[" * 200_000, "broken JSON"),
+        (b"[" * 200_000, "invalid JSON"),
     ],
 )
-def test_broken_lines(tmp_path: Path, pieces: TokenizerFile, line: bytes, message: str) -> None:
+def test_invalid_lines(tmp_path: Path, pieces: TokenizerFile, line: bytes, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text":"x"}\n' + line + b'\n{"text": "y"}\n')
     with pytest.raises(DataError, match=f"a.jsonl: line 2, {message}" if "byte" in message else message):
         tokenize(options(pieces, [path], tmp_path / "o"))
     result = tokenize(options(pieces, [path], tmp_path / "p", skip_invalid=True))
-    assert (result.records, result.left_out["invalid"]) == (3, 1)
+    assert (result.records, result.skipped["invalid"]) == (3, 1)
     assert sum(counts["documents"] for counts in result.splits.values()) == 2
 
 

@@ -1,4 +1,4 @@
-"""hero_moe.data: every format and folder gives the same records, read in pieces, from any place on."""
+"""hero_moe.data: every format and folder gives the same records, read in batches and resumed anywhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_format_gives_its_records_from_any_place(tmp_path: Path, name: str) -> None:
+def test_every_format_resumes_from_any_place(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / name, ROWS, stream=name.startswith("stream"))
     assert texts(path) == TEXTS
     sources = find_sources([path])
@@ -47,12 +47,12 @@ def test_every_format_gives_its_records_from_any_place(tmp_path: Path, name: str
     for number, batch in enumerate(batches[:-1]):
         seen = sum(len(rows(b)) for b in batches[: number + 1])
         assert batch.end.record == seen
-        # going on with other batches than before
+        # resume with a different batch size
         rest = read_batches(sources, RecordFormat(text_key="text"), place=batch.end, rows=11, size=1000)
         assert [row["text"] for b in rest for row in rows(b)] == TEXTS[seen:]
 
 
-def test_columns_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
+def test_reads_only_selected_columns(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow"):
         path = write_rows(tmp_path / name, ROWS)
         (first, *_) = read_batches(find_sources([path]), RecordFormat(text_key="text"))
@@ -62,7 +62,7 @@ def test_columns_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of 200 row groups, made by a generator: only those that were asked for are read."""
+    """A file of 200 row groups, read lazily: only the requested groups are read."""
     path = tmp_path / "many.parquet"
     with pq.ParquetWriter(path, pa.schema([("text", pa.string())])) as out:
         for group in range(200):
@@ -80,7 +80,7 @@ def test_row_groups_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(readers.pq, "ParquetFile", Watched)
     stream = read_batches(find_sources([path]), RecordFormat(text_key="text"), rows=4)
-    for taken in range(1, 31):  # three batches a row group: 4, 4 and 2 rows
+    for taken in range(1, 31):  # three batches per row group: 4, 4 and 2 rows
         batch = next(stream)
         assert len(rows(batch)) <= 4
         assert asked == list(range((taken + 2) // 3))
@@ -122,7 +122,7 @@ def test_numbered_parts_of_one_file(tmp_path: Path) -> None:
     assert len(sources) == 1 and sources[0].size == len(data)
     assert texts(tmp_path) == TEXTS
     (tmp_path / "zh.jsonl.gz.part02").unlink()
-    with pytest.raises(DataError, match=r"zh\.jsonl\.gz: found parts 1, 3, expected all"):
+    with pytest.raises(DataError, match=r"zh\.jsonl\.gz: found parts 1, 3, expected consecutive"):
         find_sources([tmp_path])
 
 
@@ -154,7 +154,7 @@ def test_hub_folder_with_configurations(tmp_path: Path) -> None:
         names(config="huge")
     with pytest.raises(DataError, match=r'has no split "dev", found "train", "test"'):
         names(config="big", split="dev")
-    (tmp_path / "README.md").unlink()  # a configuration is then a folder
+    (tmp_path / "README.md").unlink()  # then a configuration is a folder
     assert names(config="small") == ["small/x-1.parquet"]
     assert len(names(config="big")) == 2
 
@@ -194,16 +194,16 @@ def test_save_to_disk_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl.gz", gzip.compress(json_lines(ROWS))[:-9], "a.jsonl.gz: damaged .* Truncated"),
-        ("a.jsonl.zst", zstd(json_lines(ROWS))[:-3], "a.jsonl.zst: damaged .* Truncated"),
-        ("b.jsonl.gz", b"not compressed", "b.jsonl.gz: damaged or unreadable after record 0"),
-        ("a.parquet", b"PAR1 but no more than that", "a.parquet: damaged or unreadable"),
-        ("a.arrow", b"ARROW1 but no more than that", "a.arrow: damaged or unreadable"),
-        ("b.arrow", b"no Arrow at all", "b.arrow: damaged or unreadable"),
+        ("a.jsonl.gz", gzip.compress(json_lines(ROWS))[:-9], "a.jsonl.gz: corrupt .* Truncated"),
+        ("a.jsonl.zst", zstd(json_lines(ROWS))[:-3], "a.jsonl.zst: corrupt .* Truncated"),
+        ("b.jsonl.gz", b"not compressed", "b.jsonl.gz: corrupt or unreadable after record 0"),
+        ("a.parquet", b"PAR1 but no more than that", "a.parquet: corrupt or unreadable"),
+        ("a.arrow", b"ARROW1 but no more than that", "a.arrow: corrupt or unreadable"),
+        ("b.arrow", b"no Arrow at all", "b.arrow: corrupt or unreadable"),
         (
             "a.json",
             b'[{"text": "x"}]',
-            "a.json: line 1, byte 0: found a JSON array, expected one object a line",
+            "a.json: line 1, byte 0: found a JSON array, expected one object per line",
         ),
         ("e.jsonl", b"", "e.jsonl: empty file"),
         (
@@ -214,16 +214,16 @@ def test_save_to_disk_folders(tmp_path: Path) -> None:
         ("e.bin", b"text", 'e.bin: unknown extension ".bin"'),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_rejects_invalid_files(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=message):
         texts(tmp_path / name)
 
 
-def test_paths_that_are_refused(tmp_path: Path) -> None:
+def test_rejects_invalid_paths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         find_sources([tmp_path / "nowhere"])
     with pytest.raises(DataError, match=r"\*\.parquet: no file matches"):
         find_sources([str(tmp_path / "*.parquet")])
-    with pytest.raises(DataError, match=r"no file to read in this folder"):
+    with pytest.raises(DataError, match=r"found no data file"):
         find_sources([tmp_path])

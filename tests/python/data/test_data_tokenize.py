@@ -1,5 +1,5 @@
-"""hero_moe.data tokenize: the bytes of `hero data tokenize`, from any number of workers, and after any
-death."""
+"""hero_moe.data tokenize writes the bytes of `hero data tokenize`, with any number of workers and after any
+crash."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from data_files import documents, options, some_texts, token_files, train_bpe, train_pieces, write_rows
+from data_files import documents, options, some_texts, token_files, train_bpe, train_sentencepiece, write_rows
 from hero_moe.data import DataError, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.commands import main
-from program import ENVIRONMENT, ROOT, ran
+from program import ENVIRONMENT, ROOT, run_hero
 
 TEXTS = some_texts(400, seed=3) + ["a" * 70_000 + "é" * 40_000 + " z\u2581", "\u2581", "x\0y"]
 COMMAND = [sys.executable, "-m", "hero_moe.data", "tokenize"]
@@ -28,10 +28,10 @@ COMMAND = [sys.executable, "-m", "hero_moe.data", "tokenize"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TEXTS as c.jsonl, and the model pieces.model."""
+    """A folder with TEXTS as c.jsonl and the tokenizer pieces.model."""
     folder = tmp_path_factory.mktemp("texts")
     write_rows(folder / "c.jsonl", [{"text": text} for text in TEXTS])
-    train_pieces(folder)
+    train_sentencepiece(folder)
     return folder
 
 
@@ -41,8 +41,8 @@ def pieces(folder: Path) -> TokenizerFile:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path, pieces: TokenizerFile) -> dict[str, bytes]:
-    """The token files of a run that never stopped."""
+def uninterrupted(folder: Path, pieces: TokenizerFile) -> dict[str, bytes]:
+    """The token files of an uninterrupted run."""
     tokenize(options(pieces, [folder / "c.jsonl"], folder / "whole", valid_fraction=0.1))
     return token_files(folder / "whole")
 
@@ -56,9 +56,9 @@ def whole(folder: Path, pieces: TokenizerFile) -> dict[str, bytes]:
         (),
     ],
 )
-def test_the_bytes_of_hero_data_tokenize(tmp_path: Path, folder: Path, flags: tuple[str, ...]) -> None:
+def test_same_bytes_as_hero_data_tokenize(tmp_path: Path, folder: Path, flags: tuple[str, ...]) -> None:
     words = ("--input", folder / "c.jsonl", "--tokenizer", folder / "pieces.model", "--workers", 1, *flags)
-    ran("data", "tokenize", *words, "--out", tmp_path / "theirs")
+    run_hero("data", "tokenize", *words, "--out", tmp_path / "theirs")
     assert main(["tokenize", *map(str, words), "--out", str(tmp_path / "ours")]) == 0
     theirs = token_files(tmp_path / "theirs")
     assert token_files(tmp_path / "ours") == theirs
@@ -67,11 +67,11 @@ def test_the_bytes_of_hero_data_tokenize(tmp_path: Path, folder: Path, flags: tu
     assert "pieces" not in (tmp_path / "ours.json").read_text()
     left = {path.name.removeprefix("ours") for path in tmp_path.glob("ours*")}
     assert left == {*theirs, ".model", ".position.json"}
-    ran("data", "info", tmp_path / "ours")
+    run_hero("data", "info", tmp_path / "ours")
 
 
-def test_the_bytes_depend_on_no_format_worker_or_batch(
-    tmp_path: Path, folder: Path, whole: dict[str, bytes]
+def test_same_bytes_for_any_format_worker_count_and_batch_size(
+    tmp_path: Path, folder: Path, uninterrupted: dict[str, bytes]
 ) -> None:
     rows = [{"n": i, "text": text} for i, text in enumerate(TEXTS)]
     write_rows(tmp_path / "in" / "a.parquet", rows[:150])
@@ -84,7 +84,7 @@ def test_the_bytes_depend_on_no_format_worker_or_batch(
          "--commit-bytes", "5000"],
         env=ENVIRONMENT | {"PYTHONPATH": str(ROOT / "python")}, check=True, timeout=300,
     )  # fmt: skip
-    assert token_files(tmp_path / "o") == whole
+    assert token_files(tmp_path / "o") == uninterrupted
 
 
 def test_tokenizer_json_and_wide_tokens(tmp_path: Path, folder: Path) -> None:
@@ -99,18 +99,18 @@ def test_tokenizer_json_and_wide_tokens(tmp_path: Path, folder: Path) -> None:
     assert sidecar["vocab_size"] == reference.get_vocab_size()
     assert (tmp_path / "o.tokenizer.json").read_bytes() == (bpe / "tokenizer.json").read_bytes()
 
-    (bpe / "tokenizer_config.json").unlink()  # then the usual names of added tokens count
+    (bpe / "tokenizer_config.json").unlink()  # then the default end tokens apply
     file = load_tokenizer(str(bpe / "tokenizer.json"))
     assert file.eos_id == end
     wide = TokenizerFile(file.kind, file.data, 70_000, file.eos_id)
     tokenize(options(wide, [folder / "c.jsonl"], tmp_path / "w", valid_fraction=0))
     assert documents(tmp_path / "w-train") == expected
     assert Path(tmp_path / "w-train.bin").stat().st_size == 2 * Path(tmp_path / "o-train.bin").stat().st_size
-    (tmp_path / "w.tokenizer.json").unlink()  # of another vocabulary than the counts say
-    assert "int32" in ran("data", "info", tmp_path / "w").stdout
+    (tmp_path / "w.tokenizer.json").unlink()  # its vocabulary does not match the counts
+    assert "int32" in run_hero("data", "info", tmp_path / "w").stdout
 
 
-def test_a_folder_that_only_transformers_reads(tmp_path: Path, folder: Path) -> None:
+def test_a_folder_that_only_transformers_loads(tmp_path: Path, folder: Path) -> None:
     bpe = train_bpe(tmp_path / "bpe")
     state = json.loads((bpe / "tokenizer.json").read_text())["model"]
     (tmp_path / "gpt2").mkdir()
@@ -128,14 +128,14 @@ def test_a_folder_that_only_transformers_reads(tmp_path: Path, folder: Path) -> 
     assert documents(tmp_path / "o-train") == expected
 
 
-def dying(work: Callable[[], Any], calls: int) -> bool:
-    """Runs `work` in a forked process that is killed by SIGKILL at the given call of those that change files;
-    whether it lived to the end."""
+def runs_to_completion(work: Callable[[], Any], calls: int) -> bool:
+    """Runs `work` in a forked process that SIGKILLs itself at file-changing call number `calls`; returns
+    whether it finished."""
     child = os.fork()
     if child == 0:
         left = calls
 
-        def deadly(name: str) -> None:
+        def kill_at(name: str) -> None:
             inner = getattr(os, name)
 
             def call(*words: Any, **more: Any) -> Any:
@@ -148,7 +148,7 @@ def dying(work: Callable[[], Any], calls: int) -> bool:
             setattr(os, name, call)
 
         for name in ("fsync", "replace", "remove", "open"):
-            deadly(name)
+            kill_at(name)
         try:
             work()
             os._exit(0)
@@ -162,43 +162,45 @@ def dying(work: Callable[[], Any], calls: int) -> bool:
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.zst", "c.parquet", "c.arrow"])
 @pytest.mark.parametrize("fraction", [0.1, 1e-9])
-def test_killed_again_and_again(tmp_path: Path, pieces: TokenizerFile, name: str, fraction: float) -> None:
-    """The bytes of a run that never stopped, with the document for validation held back or not."""
+def test_repeated_kills(tmp_path: Path, pieces: TokenizerFile, name: str, fraction: float) -> None:
+    """Gives the bytes of an uninterrupted run, with and without a held-back validation document."""
     path = write_rows(tmp_path / name, [{"text": text} for text in TEXTS])
     small = {"valid_fraction": fraction, "batch_rows": 7, "batch_bytes": 400, "commit_bytes": 1500}
     tokenize(options(pieces, [path], tmp_path / "whole", valid_fraction=fraction))
-    draw, deaths = random.Random(f"{name} {fraction}"), 0
-    begun = options(pieces, [path], tmp_path / "o", **small)
-    while not dying(lambda: tokenize(begun), draw.randint(1, 60)):
-        deaths += 1
-        assert deaths < 200
-    assert deaths >= 3
+    rng, kills = random.Random(f"{name} {fraction}"), 0
+    started = options(pieces, [path], tmp_path / "o", **small)
+    while not runs_to_completion(lambda: tokenize(started), rng.randint(1, 60)):
+        kills += 1
+        assert kills < 200
+    assert kills >= 3
     assert token_files(tmp_path / "o") == token_files(tmp_path / "whole")
     assert not list(tmp_path.glob("o*.tmp"))
 
 
-def test_killed_at_every_step_of_the_end(tmp_path: Path, folder: Path, pieces: TokenizerFile) -> None:
-    """Every call from the last commit on, over the files of an older run."""
+def test_kills_during_the_final_steps(tmp_path: Path, folder: Path, pieces: TokenizerFile) -> None:
+    """A kill at every call after the last commit, over the files of an earlier run."""
     rows = [{"text": text} for text in TEXTS[:40]]
     path = write_rows(tmp_path / "a.jsonl", rows)
     tokenize(options(pieces, [path], tmp_path / "whole", valid_fraction=0.2))
-    begun = options(pieces, [path], tmp_path / "o", valid_fraction=0.2)
-    calls, lived = 0, False
-    while not lived:
+    started = options(pieces, [path], tmp_path / "o", valid_fraction=0.2)
+    calls, finished = 0, False
+    while not finished:
         calls += 1
         tokenize(options(pieces, [folder / "c.jsonl"], tmp_path / "o"), restart=True)
-        lived = dying(lambda: tokenize(begun, restart=True), calls)
+        finished = runs_to_completion(lambda: tokenize(started, restart=True), calls)
         if (
-            lived
+            finished
             or json.loads(Path(tmp_path / "o.position.json").read_text())["options"]["valid_fraction"] == 0.2
         ):
-            tokenize(begun)
+            tokenize(started)
             assert token_files(tmp_path / "o") == token_files(tmp_path / "whole")
     assert calls > 15
 
 
-def test_killed_workers_and_ctrl_c(tmp_path: Path, folder: Path, whole: dict[str, bytes]) -> None:
-    """The program itself, with processes: killed, interrupted, then left alone."""
+def test_resumes_after_sigkill_and_ctrl_c(
+    tmp_path: Path, folder: Path, uninterrupted: dict[str, bytes]
+) -> None:
+    """The command with worker processes: killed, interrupted, then run to completion."""
     out = tmp_path / "o"
     command = [
         *COMMAND, "--input", folder / "c.jsonl", "--tokenizer", folder / "pieces.model", "--out", out,
@@ -207,7 +209,7 @@ def test_killed_workers_and_ctrl_c(tmp_path: Path, folder: Path, whole: dict[str
     environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "python")}
     position = Path(f"{out}.position.json")
     for number, how in enumerate((signal.SIGKILL, signal.SIGINT)):
-        # Where these tests run in the background SIGINT may be ignored, and children would inherit that.
+        # Background jobs may ignore SIGINT, and children inherit that.
         run = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -226,20 +228,20 @@ def test_killed_workers_and_ctrl_c(tmp_path: Path, folder: Path, whole: dict[str
             assert run.returncode == 130
             assert "interrupted; the same command resumes" in errors and "Traceback" not in errors
     subprocess.run([*command, "--resume"], env=environment, check=True, timeout=120)
-    assert token_files(out) == whole
+    assert token_files(out) == uninterrupted
 
 
-def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
+def test_resumes_only_with_the_same_options_and_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": text, "body": "b"} for text in TEXTS])
-    begun = options(pieces, [path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
+    started = options(pieces, [path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
     with pytest.raises(DataError, match=r"o.position.json: no such file, expected one to resume from"):
-        tokenize(begun, resume=True)
-    assert not dying(lambda: tokenize(begun), 25)
+        tokenize(started, resume=True)
+    assert not runs_to_completion(lambda: tokenize(started), 25)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     for change, message in [
-        ({"seed": 5}, "seed was 1234 when it began, found 5"),
-        ({"valid_fraction": 0.5}, "valid_fraction was 0.01 when it began, found 0.5"),
-        ({"strict": True}, "strict was false when it began, found true"),
+        ({"seed": 5}, "seed was 1234 at the start, found 5"),
+        ({"valid_fraction": 0.5}, "valid_fraction was 0.01 at the start, found 0.5"),
+        ({"strict": True}, "strict was false at the start, found true"),
     ]:
         with pytest.raises(DataError, match=f"o.position.json: {message}.*--restart starts over"):
             tokenize(options(pieces, [path], tmp_path / "o", **change))
@@ -257,29 +259,27 @@ def test_goes_on_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     assert code == 2
     write_rows(path, [{"text": "other"}] * 500)
     with pytest.raises(DataError, match=r"the source .*a.jsonl of \d+ bytes has changed"):
-        tokenize(begun)
+        tokenize(started)
     path.write_bytes(before.pop("a.jsonl"))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p != path} == before
-    with pytest.raises(DataError, match="began with 1 source files, found 2"):
+    with pytest.raises(DataError, match="started with 1 source files, found 2"):
         tokenize(options(pieces, [path, write_rows(tmp_path / "b.jsonl", [{"text": "b"}])], tmp_path / "o"))
     os.truncate(tmp_path / "o-train.bin.tmp", 3)
-    with pytest.raises(
-        DataError, match=r"o-train.bin.tmp: found less than the \d+ bytes that were committed"
-    ):
-        tokenize(begun)
-    result = tokenize(begun, restart=True)
-    assert not result.was_complete and tokenize(begun).was_complete
-    (tmp_path / "o-valid.idx").unlink()  # then it is made again
-    assert not tokenize(begun).was_complete and (tmp_path / "o-valid.idx").exists()
+    with pytest.raises(DataError, match=r"o-train.bin.tmp: found less than the \d+ committed bytes"):
+        tokenize(started)
+    result = tokenize(started, restart=True)
+    assert not result.was_complete and tokenize(started).was_complete
+    (tmp_path / "o-valid.idx").unlink()  # then it is written again
+    assert not tokenize(started).was_complete and (tmp_path / "o-valid.idx").exists()
 
 
 def test_token_files_inside_the_folder_of_their_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
     write_rows(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     (tmp_path / "tokenizer.json").write_text("{}")
-    begun = options(pieces, [tmp_path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
-    assert not dying(lambda: tokenize(begun), 25)
-    assert not tokenize(begun).was_complete
-    assert tokenize(begun).was_complete
+    started = options(pieces, [tmp_path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
+    assert not runs_to_completion(lambda: tokenize(started), 25)
+    assert not tokenize(started).was_complete
+    assert tokenize(started).was_complete
 
 
 def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFile) -> None:
@@ -297,9 +297,9 @@ def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFil
     ("words", "message"),
     [
         ([], "required"),
-        (["--input", "c.jsonl", "--out", "o", "--tokenizer", "t", "--colour"], "--colour"),
+        (["--input", "c.jsonl", "--out", "o", "--tokenizer", "t", "--color"], "--color"),
         (["--input", "c.jsonl", "--out", "o", "--tokenizer", "none"], "none: cannot be read (No such file"),
-        (["--input", "c.jsonl", "--out", "o", "--tokenizer", "c.jsonl"], "c.jsonl: no tokenizer.json"),
+        (["--input", "c.jsonl", "--out", "o", "--tokenizer", "c.jsonl"], "c.jsonl: not a tokenizer.json"),
         (["--input", "none", "--out", "o", "--tokenizer", "pieces.model"], "none: no such file or folder"),
         (
             ["--valid", "1", "--input", "c.jsonl", "--out", "o", "--tokenizer", "pieces.model"],
@@ -315,7 +315,7 @@ def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFil
         ),
     ],
 )
-def test_commands_that_are_refused(
+def test_rejects_invalid_commands(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -324,8 +324,8 @@ def test_commands_that_are_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(["tokenize", *words]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1 and told.startswith("python -m hero_moe.data: ")
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and error.startswith("python -m hero_moe.data: ")
     assert not list(folder.glob("o*"))
 
 
@@ -335,8 +335,8 @@ def test_templates_and_warnings_on_the_command_line(
     path = write_rows(tmp_path / "a.jsonl", [{"q": "one", "a": "two"}] * 2)
     words = ["--input", str(path), "--tokenizer", str(folder / "pieces.model"), "--out", str(tmp_path / "o")]
     assert main(["tokenize", *words, "--template", r"{q}\n\n{a}", "--workers", "1", "--valid", "0"]) == 0
-    ran("data", "info", tmp_path / "o")
-    assert "one\n\ntwo" in ran("data", "info", tmp_path / "o").stdout
+    run_hero("data", "info", tmp_path / "o")
+    assert "one\n\ntwo" in run_hero("data", "info", tmp_path / "o").stdout
     capsys.readouterr()
     pair = ["--prompt", "q", "--response", "a", "--chat-template", "chatml", "--workers", "1", "--restart"]
     assert main(["tokenize", *words, *pair, "--valid", "0"]) == 0

@@ -1,4 +1,4 @@
-"""Hugging Face tokenizer.json files: our ids are those of `tokenizers`; AutoTokenizer loads what we write."""
+"""Hugging Face tokenizer.json files: same ids as `tokenizers`; AutoTokenizer loads the written files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from program import checkpoint, hero, ran, training
+from program import checkpoint, hero, run_hero, training
 
-# The patterns of the models' own files.
+# The patterns in the models' published files.
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -29,7 +29,7 @@ DEEPSEEK = [
     (
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ).replace(r"\r\n", "\r\n"),  # the file has the characters themselves
+    ).replace(r"\r\n", "\r\n"),  # the file contains the literal characters
 ]
 END = "<|endoftext|>"
 
@@ -42,42 +42,43 @@ def split(*patterns: str) -> pre_tokenizers.PreTokenizer:
 
 
 def bpe(ignore_merges: bool = False) -> Tokenizer:
-    made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    made.decoder = decoders.ByteLevel()
-    return made
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def gpt2() -> Tokenizer:
-    made = bpe()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return made
+    tokenizer = bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
 
 
 def qwen3() -> Tokenizer:
-    made = bpe()
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = split(QWEN)
-    return made
+    tokenizer = bpe()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = split(QWEN)
+    return tokenizer
 
 
 def llama3() -> Tokenizer:
-    made = bpe(ignore_merges=True)
-    made.pre_tokenizer = split(LLAMA3)
-    return made
+    tokenizer = bpe(ignore_merges=True)
+    tokenizer.pre_tokenizer = split(LLAMA3)
+    return tokenizer
 
 
 def deepseek_v3() -> Tokenizer:
-    made = bpe()
-    made.normalizer = normalizers.Sequence([])
-    made.pre_tokenizer = split(*DEEPSEEK)
-    return made
+    tokenizer = bpe()
+    tokenizer.normalizer = normalizers.Sequence([])
+    tokenizer.pre_tokenizer = split(*DEEPSEEK)
+    return tokenizer
 
 
 def everything_else() -> Tokenizer:
-    """What the others leave out: prefix space, digits, punctuation, behaviours, kinds of added tokens."""
-    made = bpe()
-    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    """Features the others do not cover: prefix space, digits, punctuation, behaviors, kinds of added
+    tokens."""
+    tokenizer = bpe()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.Split("--", "merged_with_next"),
@@ -88,7 +89,7 @@ def everything_else() -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=True),
         ]
     )
-    return made
+    return tokenizer
 
 
 KINDS = {kind.__name__: kind for kind in (gpt2, qwen3, llama3, deepseek_v3, everything_else)}
@@ -119,67 +120,67 @@ WHOLE = [
 
 
 def known(c: int) -> bool:
-    """Whether Unicode 14 has it, as Python 3.11 and PCRE2 10.42; later characters may be split otherwise."""
+    """Whether Unicode 14 (Python 3.11, PCRE2 10.42) assigns it; newer characters may split differently."""
     return unicodedata.category(chr(c)) not in ("Cn", "Cs")
 
 
-def mixed_text(draw: random.Random) -> str:
+def mixed_text(rng: random.Random) -> str:
     parts = []
-    for _ in range(draw.randrange(1, 200)):
-        kind, length = draw.randrange(4), draw.randrange(1, 8)
+    for _ in range(rng.randrange(1, 200)):
+        kind, length = rng.randrange(4), rng.randrange(1, 8)
         if kind == 0:
-            parts.append(draw.choice(WHOLE))
+            parts.append(rng.choice(WHOLE))
         elif kind == 1:
-            parts.append(draw.choice(" \n\t\r \u00a0") * length)
+            parts.append(rng.choice(" \n\t\r \u00a0") * length)
         else:
-            low, high = draw.choice(SCRIPTS)
-            parts += [chr(c) for c in (draw.randrange(low, high) for _ in range(length)) if known(c)]
+            low, high = rng.choice(SCRIPTS)
+            parts += [chr(c) for c in (rng.randrange(low, high) for _ in range(length)) if known(c)]
     return "".join(parts) or "-"
 
 
-def random_text(draw: random.Random) -> str:
-    points = (draw.randrange(draw.choice((0x80, 0x3000, 0x110000))) for _ in range(draw.randrange(1, 60)))
+def random_text(rng: random.Random) -> str:
+    points = (rng.randrange(rng.choice((0x80, 0x3000, 0x110000))) for _ in range(rng.randrange(1, 60)))
     return "".join(chr(c) for c in points if known(c)) or "-"
 
 
 @pytest.fixture(scope="module")
 def documents() -> list[str]:
     """About 2.6 MB: sources of the standard library, mixed scripts and whitespace, and random characters."""
-    draw, sources = random.Random(7), []
+    rng, sources = random.Random(7), []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         sources.append(path.read_text(encoding="utf-8"))
         if sum(map(len, sources)) > 1_600_000:
             break
-    mixed = [mixed_text(draw) for _ in range(700)]
-    return sources + mixed + [random_text(draw) for _ in range(3000)]
+    mixed = [mixed_text(rng) for _ in range(700)]
+    return sources + mixed + [random_text(rng) for _ in range(3000)]
 
 
 @pytest.fixture(scope="module")
 def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The path of a tokenizer.json of a kind, trained once."""
+    """Returns the path of a tokenizer.json of a kind, trained once."""
     folder = tmp_path_factory.mktemp("tokenizers")
 
     def train(kind: str) -> Path:
         path = folder / kind / "tokenizer.json"
         if not path.exists():
-            made = KINDS[kind]()
+            tokenizer = KINDS[kind]()
             trainer = trainers.BpeTrainer(
                 vocab_size=2000,
                 special_tokens=[END],
                 initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
                 show_progress=False,
             )
-            made.train_from_iterator(documents[::7], trainer)
-            made.add_tokens(ADDED)
+            tokenizer.train_from_iterator(documents[::7], trainer)
+            tokenizer.add_tokens(ADDED)
             path.parent.mkdir()
-            made.save(str(path))
+            tokenizer.save(str(path))
         return path
 
     return train
 
 
 def token_documents(prefix: Path) -> list[list[int]]:
-    """The documents of Megatron token files with one sequence a document."""
+    """The documents of Megatron token files with one sequence per document."""
     index = prefix.with_name(prefix.name + ".idx").read_bytes()
     dtype = {4: "<i4", 8: "<u2"}[index[17]]
     lengths = np.frombuffer(index, "<i4", struct.unpack_from("<q", index, 18)[0], 34)
@@ -190,13 +191,13 @@ def token_documents(prefix: Path) -> list[list[int]]:
 def our_ids(tokenizer: Path, documents: list[str], folder: Path) -> list[list[int]]:
     lines = folder / "documents.jsonl"
     lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    ran("data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
+    run_hero("data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
         "--valid-fraction", 0)  # fmt: skip
     return [ids[:-1] for ids in token_documents(folder / "out-train")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_are_those_of_tokenizers(
+def test_same_ids_as_tokenizers(
     kind: str, documents: list[str], trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = trained(kind)
@@ -210,22 +211,25 @@ def test_ids_are_those_of_tokenizers(
 
 
 def test_large_vocabularies_and_end_tokens(tmp_path: Path) -> None:
-    """More than 65,500 ids need four bytes each; ids may have holes; the configuration names the end."""
+    """More than 65,500 ids need four bytes each; ids may have gaps; the configuration names the end token."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {letter: i for i, letter in enumerate(letters)} | {"ab": 70000, "<end>": 70001}
-    made = Tokenizer(models.BPE(vocab, [("a", "b")]))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens(["<end>"])
-    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(models.BPE(vocab, [("a", "b")]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     documents = ["abba ab", "b<end>a"]
-    refused = hero(
+    rejected = hero(
         "data", "tokenize", "--input", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"
     )
-    assert refused.returncode == 2 and "eos_token of a tokenizer_config.json" in refused.stderr
+    assert rejected.returncode == 2 and "eos_token of a tokenizer_config.json" in rejected.stderr
     (tmp_path / "tokenizer_config.json").write_text(
         '{"eos_token": {"content": "<end>"}, "chat_template": "x"}'
     )
-    assert our_ids(tmp_path, documents, tmp_path) == [made.encode(text).ids for text in documents]
+    assert our_ids(tmp_path, documents, tmp_path) == [tokenizer.encode(text).ids for text in documents]
     files = json.loads((tmp_path / "out.json").read_text())
     assert (files["vocab_size"], files["eos_id"]) == (70002, 70001)
     assert files["tokenizer"] == "out.tokenizer.json"
@@ -237,21 +241,23 @@ def test_large_vocabularies_and_end_tokens(tmp_path: Path) -> None:
 
 
 def saved_run(data: Path, run: Path) -> Path:
-    ran(*training(run, data, {"train.steps": 2}))
+    run_hero(*training(run, data, {"train.steps": 2}))
     return checkpoint(run, 2)
 
 
 def test_checkpoints_hold_the_tokenizer(trained: Callable[[str], Path], corpus: Path, tmp_path: Path) -> None:
     path = trained("qwen3")
-    ran("data", "tokenize", "--input", corpus, "--tokenizer", path.parent, "--out", tmp_path / "data")
+    run_hero("data", "tokenize", "--input", corpus, "--tokenizer", path.parent, "--out", tmp_path / "data")
     saved = saved_run(tmp_path / "data", tmp_path / "run")
     assert (saved / "tokenizer.json").read_bytes() == path.read_bytes()
     loaded = AutoTokenizer.from_pretrained(saved)
     text = "def f(x):\n\treturn [x] * 2026  # 的 ÅNGström<think>"
     assert loaded.encode(text, add_special_tokens=False) == Tokenizer.from_file(str(path)).encode(text).ids
     assert loaded.eos_token == END
-    assert ran("generate", tmp_path / "run", "--prompt", "def", "--max-tokens", 4).stdout.startswith("def")
-    ran("train", "--run", tmp_path / "run", "--resume", "--train.steps=3")
+    assert run_hero("generate", tmp_path / "run", "--prompt", "def", "--max-tokens", 4).stdout.startswith(
+        "def"
+    )
+    run_hero("train", "--run", tmp_path / "run", "--resume", "--train.steps=3")
     assert (checkpoint(tmp_path / "run", 3) / "tokenizer.json").read_bytes() == path.read_bytes()
 
 
@@ -261,8 +267,8 @@ def test_sentencepiece_as_tokenizer_json(
     saved = saved_run(data, tmp_path / "run")
     assert (saved / "tokenizer.model").read_bytes() == Path(f"{data}.model").read_bytes()
     loaded = AutoTokenizer.from_pretrained(saved)
-    draw = random.Random(3)
-    runs = ["".join(draw.choice(" \n\t▁a1.") * draw.randrange(1, 40) for _ in range(12)) for _ in range(300)]
+    rng = random.Random(3)
+    runs = ["".join(rng.choice(" \n\t▁a1.") * rng.randrange(1, 40) for _ in range(12)) for _ in range(300)]
     texts = [text for text in documents[-3700:] if len(text) < 5000] + runs + documents[:5]
     ours = our_ids(Path(f"{data}.model"), texts, tmp_path)
     for text, ids in zip(texts, ours, strict=True):

@@ -1,4 +1,4 @@
-"""The 13 benchmarks: scores of models whose scores are known, prompts, one line for each mistake."""
+"""The 13 benchmarks: models with known scores, prompts, and error messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bench_data
 import lm_eval
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+import evals_data
 from evals_models import Oracle, Uniform
 from hero_moe.evals import __main__ as command
 from hero_moe.evals.benchmarks import BENCHMARKS, SUITE
@@ -30,12 +30,12 @@ SUBJECTS = {"math": 7, "bbh": 27, "mmlu": 57, "cmmlu": 67}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files with every subject."""
-    folder = tmp_path_factory.mktemp("bench")
+    """Benchmark files with every subject."""
+    folder = tmp_path_factory.mktemp("evals")
     suite = Suite(folder)
     subjects = {key: suite.subjects(benchmark) for key, benchmark in BENCHMARKS.items()}
     assert {key: len(names) for key, names in subjects.items() if names} == SUBJECTS
-    bench_data.write_all(folder, subjects, ROWS, PER_SUBJECT)
+    evals_data.write_all(folder, subjects, ROWS, PER_SUBJECT)
     return folder
 
 
@@ -44,7 +44,7 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command, its models by name; returns its status and results.json."""
+    """Runs the command on models by name; returns its status and results.json."""
 
     def run(lms: dict[str, LM], *words: str, data: Path = folder) -> tuple[int, dict[str, Any]]:
         monkeypatch.setattr(Model, "open", lambda self: lms[self.name])
@@ -65,8 +65,8 @@ def scores(results: dict[str, Any], name: str) -> dict[str, float]:
 
 
 def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An oracle has 100. The uniform model has chance exactly: its choices are equally likely, lm_eval takes
-    the first, and the right one is each place equally often."""
+    """The oracle scores 100. The uniform model scores exactly chance: lm_eval takes the first of equally
+    likely choices, and the correct choice is equally often in each place."""
     wrong = Oracle(folder, wrong=3)
     status, results = run({"none": Uniform(), "all": Oracle(folder), "wrong": wrong})
     assert status == 0
@@ -82,7 +82,7 @@ def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     counts = {k: b["items"] for k, b in results["benchmarks"].items()}
     assert counts == dict.fromkeys(BENCHMARKS, ROWS) | sizes
 
-    # `paper13` through lm_eval's own loading and groups: the numbers of our command.
+    # `paper13` through lm_eval's own loading and groups gives the same scores.
     tasks = Path(lm_eval.__file__).parent / "tasks"
     paths = [*sorted({tasks / name for b in BENCHMARKS.values() for name in b.folders}), SUITE]
     manager = TaskManager(include_path=paths, include_defaults=False, metadata={"data_dir": str(folder)})
@@ -97,21 +97,21 @@ def test_scores(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_limit(run: Run, folder: Path) -> None:
-    """Evenly spaced rows: the same for both models, of subjects in proportion."""
+    """Evenly spaced rows: the same for both models, proportional over subjects."""
     keys = ["mathqa", "math", "mmlu", "lambada"]
     lms = {"all": Oracle(folder, 14), "same": Oracle(folder, 14)}
     status, results = run(lms, "--limit", "14", "--tasks", *keys)
     assert status == 0
     assert set(scores(results, "same").values()) == {100.0}
     assert {b["items"] for b in results["benchmarks"].values()} == {14}
-    rows = bench_data.read(folder / "math.jsonl")
+    rows = evals_data.read(folder / "math.jsonl")
     subjects = [row["subject"] for row in subset(rows, 14)]
     assert sorted(map(subjects.count, set(subjects))) == [2] * 7
     assert subset(list(range(10)), 4) == [1, 3, 6, 8] and subset([1, 2], 5) == [1, 2]
 
 
 def prompt(folder: Path, key: str, task: str | None = None) -> tuple[str, list[str]]:
-    """Of the first item: its prompt, and the continuations or stop strings."""
+    """The prompt of the first item, and its continuations or stop strings."""
     suite = Suite(folder)
     tasks = suite.load(BENCHMARKS[key], suite.shots(BENCHMARKS[key]))["tasks"]
     first = tasks[task or next(iter(tasks))]
@@ -124,7 +124,7 @@ def prompt(folder: Path, key: str, task: str | None = None) -> tuple[str, list[s
 
 
 def test_prompts(folder: Path) -> None:
-    """Character by character, with the examples in the order of their file."""
+    """Prompts match exactly, with the examples in file order."""
     shown = [
         f"Question: How much is {n} and GSM8K?\n"
         f"Answer: It is {n} and 7, so $\\boxed{{{n + 7}}}$.\n#### {n + 7}\n\n"
@@ -169,7 +169,7 @@ def test_prompts(folder: Path) -> None:
     assert prompt(folder, "hellaswag")[0] == "What is HellaSwag 0?"
     ended = ("Once there was a text of 0 words that ended with", [" w0"])
     assert prompt(folder, "lambada") == ended
-    assert prompt(folder, "humaneval")[0] == bench_data.program(0)["prompt"]
+    assert prompt(folder, "humaneval")[0] == evals_data.program(0)["prompt"]
 
 
 Change = Callable[[list[dict[str, Any]]], None]
@@ -181,7 +181,7 @@ def put(number: int, **values: Any) -> Change:
 
 BAD_ROWS: dict[str, tuple[str, Change, str]] = {
     "no field": ("gsm8k", lambda rows: rows[2].pop("answer"), "gsm8k.jsonl:3: answer: found nothing, expected a text"),
-    "empty text": ("arc_c", put(0, query=" "), 'arc_c.jsonl:1: query: found " ", expected a text that is not'),
+    "empty text": ("arc_c", put(0, query=" "), 'arc_c.jsonl:1: query: found " ", expected a non-empty text'),
     "number": ("lambada", put(4, text=7), "lambada.jsonl:5: text: found 7, expected a text"),
     "no word": ("lambada", put(4, text="a b "), 'lambada.jsonl:5: text: found "a b ", expected a text that ends'),
     "few choices": ("hellaswag", put(1, choices=["a"]), "hellaswag.jsonl:2: choices: found .*, expected a list of 4"),
@@ -208,14 +208,14 @@ def test_bad_rows(
     change: Change,
     message: str,
 ) -> None:
-    """Status 2 and one line, before a model is opened or a file written."""
+    """Exits with status 2 and one line, before a model is loaded or a file written."""
     key, data = name.removesuffix("_fewshot"), tmp_path / "data"
     data.mkdir()
     for path in folder.glob(f"{key}*.jsonl"):
         shutil.copy(path, data)
-    rows = bench_data.read(data / f"{name}.jsonl")
+    rows = evals_data.read(data / f"{name}.jsonl")
     change(rows)
-    bench_data.write(data / f"{name}.jsonl", rows)
+    evals_data.write(data / f"{name}.jsonl", rows)
     assert run({"never": Uniform()}, "--tasks", key, data=data) == (2, {})
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(message, error), error

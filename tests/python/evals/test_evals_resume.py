@@ -1,4 +1,4 @@
-"""Stopped comparisons go on where they were, and end as those that nobody stopped; tables by hand."""
+"""Interrupted comparisons resume and match uninterrupted ones; tables computed by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bench_data
 import pytest
 from lm_eval.api.instance import Instance
 
+import evals_data
 from evals_models import Oracle
 from hero_moe.evals import __main__ as command
 from hero_moe.evals import answers
@@ -22,8 +22,8 @@ from hero_moe.evals.table import compare, latex, markdown, mean_of, values_csv
 KEYS = ("gsm8k", "arc_c", "lambada")
 
 
-class Stopped(Oracle):
-    """Ctrl-C comes when it is asked for the n-th time."""
+class Interrupted(Oracle):
+    """Raises KeyboardInterrupt at call number `stop`."""
 
     def __init__(self, folder: Path, stop: int) -> None:
         super().__init__(folder, wrong=4)
@@ -46,8 +46,8 @@ class Stopped(Oracle):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 rows for each of KEYS."""
-    folder = tmp_path_factory.mktemp("bench")
-    bench_data.write_all(folder, dict.fromkeys(BENCHMARKS, []), 30, 0)
+    folder = tmp_path_factory.mktemp("evals")
+    evals_data.write_all(folder, dict.fromkeys(BENCHMARKS, []), 30, 0)
     return folder
 
 
@@ -56,8 +56,8 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command on the models `one` and `two`, eight items between two writes."""
-    monkeypatch.setattr(answers, "_ITEMS", {"loglikelihood": 8, "generate_until": 8})
+    """Runs the command on the models `one` and `two`, with eight items between two writes."""
+    monkeypatch.setattr(answers, "_ITEMS_PER_WRITE", {"loglikelihood": 8, "generate_until": 8})
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
@@ -77,67 +77,68 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 6, 12])
-def test_goes_on(
+def test_resume(
     run: Run, folder: Path, tmp_path: Path, stop: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four writes for each of three benchmarks: stopped at the first, within the first, the second, at the last."""
-    whole = Oracle(folder, wrong=4)
-    assert run(whole, out="whole") == 0
-    expected = written(tmp_path / "whole")
+    """Four writes for each of three benchmarks; interrupted before the first write, within the first and the
+    second benchmark, and before the last write."""
+    uninterrupted = Oracle(folder, wrong=4)
+    assert run(uninterrupted, out="uninterrupted") == 0
+    expected = written(tmp_path / "uninterrupted")
     assert "one/gsm8k.jsonl" in expected and not any("answers" in name for name in expected)
 
-    assert run(Stopped(folder, stop)) == 130
+    assert run(Interrupted(folder, stop)) == 130
     assert "the same command resumes" in capsys.readouterr().err
     assert not (tmp_path / "out" / "table.md").exists()
     unfinished = list((tmp_path / "out").rglob("*.answers.jsonl"))
     assert len(unfinished) == 1
     with unfinished[0].open("a") as out:
-        out.write('{"asked": "0123", "answ')  # as a kill in the midst of a write leaves it
+        out.write('{"asked": "0123", "answ')  # as after a kill during a write
     rest = Oracle(folder, wrong=4)
     assert run(rest) == 0
     assert written(tmp_path / "out") == expected
     each = {"gsm8k": 1, "arc_c": 4, "lambada": 1}
     saved = [each[key] * min(8, 30 - 8 * write) for key in KEYS for write in range(4)]
-    assert rest.asked == whole.asked - sum(saved[: stop - 1])
+    assert rest.asked == uninterrupted.asked - sum(saved[: stop - 1])
 
     idle = Oracle(folder, wrong=4)
     assert run(idle) == 0
     assert idle.asked == 0 and written(tmp_path / "out") == expected
 
 
-def test_what_changed_is_noticed(
+def test_rejects_changed_settings(
     run: Run, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of unfinished and of finished results."""
-    assert run(Stopped(folder, 6)) == 130
+    """For unfinished and finished results."""
+    assert run(Interrupted(folder, 6)) == 130
     before = written(tmp_path / "out")
     other = tmp_path / "data"
     other.mkdir()
     for path in folder.iterdir():
         (other / path.name).write_bytes(path.read_bytes())
-    bench_data.write(other / "arc_c_fewshot.jsonl", bench_data.read(folder / "arc_c_fewshot.jsonl")[::-1])
+    evals_data.write(other / "arc_c_fewshot.jsonl", evals_data.read(folder / "arc_c_fewshot.jsonl")[::-1])
     capsys.readouterr()
 
-    def refuses(message: str, *words: str, **options: Any) -> None:
+    def rejects(message: str, *words: str, **options: Any) -> None:
         assert run(Oracle(folder), *words, **options) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and message in error, error
-        assert "--restart starts again" in error
+        assert "--restart starts over" in error
         assert written(tmp_path / "out") == before
 
-    refuses("gsm8k.jsonl: limit: found results of null, asked for 5", "--limit", "5")
-    refuses("arc_c.answers.jsonl: shots: found results of 0, asked for 2", "--shots", "arc_c=2")
-    refuses('gsm8k.jsonl: dtype: found results of null, asked for "bf16"', "--dtype", "bf16")
-    refuses("arc_c.answers.jsonl: data: found results of", data=other)
+    rejects("gsm8k.jsonl: limit: found results of null, expected 5", "--limit", "5")
+    rejects("arc_c.answers.jsonl: shots: found results of 0, expected 2", "--shots", "arc_c=2")
+    rejects('gsm8k.jsonl: dtype: found results of null, expected "bf16"', "--dtype", "bf16")
+    rejects("arc_c.answers.jsonl: data: found results of", data=other)
     (tmp_path / "one" / "model.safetensors").write_text("new")
-    refuses("one/gsm8k.jsonl: model: found results of")
+    rejects("one/gsm8k.jsonl: model: found results of")
     again = Oracle(folder, 5, wrong=4)
     assert run(again, "--limit", "5", "--restart") == 0
     assert again.asked == 5 * (1 + 4 + 1)
 
 
 def test_items(run: Run, folder: Path, tmp_path: Path) -> None:
-    """What is kept of every item."""
+    """The saved fields of every item."""
     assert run(Oracle(folder, wrong=4)) == 0
     header, *items = map(json.loads, (tmp_path / "out" / "one" / "gsm8k.jsonl").read_text().splitlines())
     assert header["shots"] == 5 and header["metrics"]["exact_match,strict-match"] == pytest.approx(22 / 30)
@@ -153,8 +154,8 @@ def test_items(run: Run, folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "table.md").read_text().startswith("| Model ")
 
 
-def test_a_table_by_hand() -> None:
-    """Means 50, 75 and 25 of four items; d = (1, 0, 0, 0) and (0, 0, -1, 0), errors 25 by hand."""
+def test_table_computed_by_hand() -> None:
+    """Means 50, 75 and 25 of four items; d = (1, 0, 0, 0) and (0, 0, -1, 0), errors 25."""
     scores = {
         "a": {"gsm8k": [0.0, 1.0, 0.0, 1.0], "bbh": [1.0, 1.0, 1.0, 0.0]},
         "b_2": {"gsm8k": [1.0, 1.0, 0.0, 1.0], "bbh": [1.0, 1.0, 0.0, 0.0]},
@@ -192,7 +193,7 @@ def test_a_table_by_hand() -> None:
 
 
 def test_marks() -> None:
-    """Beyond one standard error, beyond two, and at exactly one, which is not beyond."""
+    """More than one standard error, more than two, and exactly one, which has no mark."""
     always, never = [1.0] * 8, [0.0] * 8
     for better, mark in ((1, ""), (2, "*"), (4, "**"), (8, "**"), (0, "")):
         table = compare({"a": {"piqa": never}, "b": {"piqa": always[:better] + never[better:]}})

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness on our engine: what its own HFLM finds for the same folder, `hero` finds too."""
+"""lm-evaluation-harness on our engine: `hero` agrees with lm_eval's HFLM on the same folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from transformers import PreTrainedTokenizerFast
 from conftest import chinese_text, python_text
 from hero_moe.evals.harness import HeroLM
 from hf_models import class_of, configuration, random_model
-from program import ROOT, ran
+from program import ROOT, run_hero
 
 PYTHON = ROOT / "python"
-LOGPROB = 1e-3  # greatest difference of a request's log-likelihood
-# Of each family: the tokenizer's begin token and what both adapters are given.
+LOGPROB = 1e-3  # tolerance of a request's log-likelihood
+# For each family: the tokenizer's BOS token and the options of both adapters.
 FAMILIES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "qwen3": (None, {"batch_size": 16}),
     "deepseek": ("<|begin|>", {"batch_size": 5, "max_length": 100}),
@@ -56,7 +56,7 @@ def offline() -> Iterator[None]:
 
 
 def trained_tokenizer(bos: str | None) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of 400 ids; with a begin token, texts get it."""
+    """Byte-level BPE with 400 ids; prepends the BOS token if there is one."""
     tokenizer, special = Tokenizer(models.BPE()), ["<|end|>", *([bos] if bos else [])]
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -66,19 +66,19 @@ def trained_tokenizer(bos: str | None) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    draw = random.Random(1)
-    tokenizer.train_from_iterator([python_text(draw) + chinese_text(draw) for _ in range(10)], trainer)
+    rng = random.Random(1)
+    tokenizer.train_from_iterator([python_text(rng) + chinese_text(rng) for _ in range(10)], trainer)
     if bos:
         ids = [(bos, tokenizer.token_to_id(bos))]
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=ids)
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token=bos)
-    made.chat_template = TEMPLATE
-    return made
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token=bos)
+    fast.chat_template = TEMPLATE
+    return fast
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model folder of each family: 512 ids, 128 positions, an end token that is often the likeliest."""
+    """A model folder of each family: 512 ids, 128 positions, an EOS token that is often the most likely."""
     found = {}
     for name, (bos, _) in FAMILIES.items():
         found[name] = tmp_path_factory.mktemp(name)
@@ -94,7 +94,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[HFLM, HeroLM]:
-    """Both adapters on one folder. HFLM gets the HERO model as an object: opening it runs the folder's code."""
+    """Both adapters on one folder. HFLM gets the HERO model as an object: loading the folder runs its
+    code."""
     folder, options = str(folders[request.param]), FAMILIES[request.param][1]
     hero = class_of(configuration(request.param)).from_pretrained(folder).eval()
     source = hero if "hero" in request.param else folder
@@ -107,39 +108,39 @@ def instances(kind: str, requests: list[tuple[Any, ...]]) -> list[Instance]:
 
 
 def pieces_of_text(seed: int, lengths: list[int]) -> list[str]:
-    """Texts of so many characters, Python and Chinese in turn."""
-    draw = random.Random(seed)
-    texts = [(chinese_text if n % 3 == 2 else python_text)(draw) for n in range(len(lengths))]
-    begins = [draw.randrange(100) for _ in lengths]
+    """Texts with the given numbers of characters, in Python and Chinese."""
+    rng = random.Random(seed)
+    texts = [(chinese_text if n % 3 == 2 else python_text)(rng) for n in range(len(lengths))]
+    begins = [rng.randrange(100) for _ in lengths]
     return [t[b : b + length] for t, b, length in zip(texts, begins, lengths, strict=True)]
 
 
 def scored_requests(model: HeroLM) -> list[tuple[str, str]]:
     """Contexts and continuations of every kind."""
-    draw = random.Random(2)
+    rng = random.Random(2)
 
-    def texts(count: int, least: int, most: int) -> list[str]:
-        return pieces_of_text(draw.randrange(1000), [draw.randint(least, most) for _ in range(count)])
+    def texts(count: int, low: int, high: int) -> list[str]:
+        return pieces_of_text(rng.randrange(1000), [rng.randint(low, high) for _ in range(count)])
 
     choices, prefix = (" node", " left", "):\n\t", "x", "好"), model.tok_decode(model.prefix_token_id, False)
     requests = [("", text) for text in texts(20, 1, 60)]
     requests += [(text, choice) for text in texts(18, 5, 150) for choice in choices]
     requests += zip(texts(30, 1, 200), texts(30, 10, 60), strict=True)  # many tokens
-    requests += zip(texts(20, 700, 1500), texts(20, 1, 60), strict=True)  # more than the model sees
+    requests += zip(texts(20, 700, 1500), texts(20, 1, 60), strict=True)  # longer than max_length
     requests += zip(texts(3, 700, 1500), texts(3, 55, 55), strict=True)
     requests += [(text + "  ", end) for text, end in zip(texts(10, 5, 50), texts(10, 5, 9), strict=True)]
     requests += [(prefix + text, "index") for text in texts(10, 5, 50)]
-    for context in texts(60, 5, 120):  # what the model itself would say
+    for context in texts(60, 5, 120):  # the model's own continuation
         made = model._model.generate(model.tok_encode(context), max_tokens=1, temperature=0)
         text = model.tok_decode(made)
         if text.strip() and text.isprintable():
             requests.append((context, text))
-    # Ends that the tokenizer joins with their contexts have no token of their own: an error in both.
+    # A continuation that the tokenizer merges into its context has no token: an error in both.
     return [(c, end) for c, end in requests if not c or model._encode_pair(c, end)[1]]
 
 
 def nearly_tied(model: HeroLM, context: str, continuation: str) -> bool:
-    """Whether somewhere in the continuation the two best logits are closer than 1e-5."""
+    """Whether the two best logits differ by less than 1e-5 anywhere in the continuation."""
     ids, after = model._encode_pair(context, continuation)
     logits = model._model.logits((ids + after)[-(model.max_length + 1) : -1])[-len(after) :]
     best = logits.topk(2).values
@@ -180,14 +181,14 @@ def test_generate_until(pair: tuple[HFLM, HeroLM]) -> None:
     assert len(set(ours)) > 20 and len({len(text) for text in ours}) > 8
     assert not any("\n" in text or "e" in text for text in ours[:10])
     ended = [len(pair[1].tok_encode(text, add_special_tokens=False)) < 10 for text in ours[20:30]]
-    assert any(ended) and not all(ended)  # by the end token
+    assert any(ended) and not all(ended)  # by the EOS token
 
 
 def test_chat_templates(pair: tuple[HFLM, HeroLM]) -> None:
     hf, hero = pair
-    talk = [{"role": "user", "content": "left?"}, {"role": "assistant", "content": "right"}]
-    system = [{"role": "system", "content": "x"}, *talk]
-    for history, prompt in ((talk[:1], True), (talk, False), (system, True)):
+    send_raw = [{"role": "user", "content": "left?"}, {"role": "assistant", "content": "right"}]
+    system = [{"role": "system", "content": "x"}, *send_raw]
+    for history, prompt in ((send_raw[:1], True), (send_raw, False), (system, True)):
         expected = hf.apply_chat_template(history, add_generation_prompt=prompt)
         assert hero.apply_chat_template(history, add_generation_prompt=prompt) == expected
     assert hero.chat_template(True) == hf.chat_template(True) == TEMPLATE
@@ -199,7 +200,7 @@ def hero(folders: dict[str, Path]) -> HeroLM:
     return HeroLM(str(folders["qwen3"]))
 
 
-def test_batches_change_nothing(hero: HeroLM, folders: dict[str, Path]) -> None:
+def test_results_do_not_depend_on_batching(hero: HeroLM, folders: dict[str, Path]) -> None:
     requests = instances("loglikelihood", scored_requests(hero)[:100])
     expected = [p for p, _ in hero.loglikelihood(requests, disable_tqdm=True)]
     for size in (1, "7", "auto:4"):
@@ -208,8 +209,8 @@ def test_batches_change_nothing(hero: HeroLM, folders: dict[str, Path]) -> None:
         assert got == pytest.approx(expected, abs=2e-4, rel=0)
 
 
-def test_texts_in_batches_are_the_texts_alone(hero: HeroLM, folders: dict[str, Path]) -> None:
-    """Of unlike lengths, stop strings and numbers of tokens: each leaves when it has ended, another joins."""
+def test_batched_generation_matches_single_sequences(hero: HeroLM, folders: dict[str, Path]) -> None:
+    """Different lengths, stop strings and token counts: finished sequences leave and others join."""
     prompts = pieces_of_text(8, [1, 300, 20, 90, 5, 150, 60, 40, 12, 200, 8, 33])
     stops: list[list[str]] = [["\n"], ["e", "return"], [], ["的", " "]]
     requests = [(p, {"until": stops[n % 4], "max_gen_toks": 4 + 3 * (n % 5)}) for n, p in enumerate(prompts)]
@@ -255,14 +256,14 @@ def test_sampling_follows_the_harness_seed(hero: HeroLM) -> None:
 
 
 def test_sentencepiece_folders(folders: dict[str, Path], data: Path, tmp_path: Path) -> None:
-    """A tokenizer.model alone, and what transformers makes of the program's export of it: the same."""
+    """A tokenizer.model and the tokenizer that `hero export` writes for transformers agree."""
     pieces = data.with_name("pieces.model")
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folders["qwen3"] / name, tmp_path)
-    beside = HeroLM(str(tmp_path), tokenizer=str(pieces))
+    external = HeroLM(str(tmp_path), tokenizer=str(pieces))
     shutil.copy(pieces, tmp_path / "tokenizer.model")
-    ran("export", tmp_path, tmp_path / "exported")
-    adapters = [beside, HeroLM(str(tmp_path)), HeroLM(str(tmp_path / "exported"))]
+    run_hero("export", tmp_path, tmp_path / "exported")
+    adapters = [external, HeroLM(str(tmp_path)), HeroLM(str(tmp_path / "exported"))]
     assert len({type(lm.tokenizer) for lm in adapters}) == 2
     assert len({lm.eot_token_id for lm in adapters}) == 1
     asked: dict[str, list[tuple[Any, ...]]] = {
@@ -273,17 +274,17 @@ def test_sentencepiece_folders(folders: dict[str, Path], data: Path, tmp_path: P
     for kind, arguments in asked.items():
         answers = [getattr(lm, kind)(instances(kind, arguments), disable_tqdm=True) for lm in adapters]
         assert answers[0] == answers[1]
-        # transformers writes U+FFFD for every byte token next to one that is no text.
-        whole = [(a, b) for a, b in zip(*answers[1:], strict=True) if "\ufffd" not in str(a)]
-        assert whole and all(a == b for a, b in whole)
+        # transformers decodes every byte token next to an invalid one to U+FFFD.
+        valid = [(a, b) for a, b in zip(*answers[1:], strict=True) if "\ufffd" not in str(a)]
+        assert valid and all(a == b for a, b in valid)
     with pytest.raises(ValueError, match="without a chat template"):
-        beside.apply_chat_template([{"role": "user", "content": "x"}])
+        external.apply_chat_template([{"role": "user", "content": "x"}])
 
 
-MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+INVALID_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"pretrained": "gpt2"}, "model_args: found pretrained, expected .*path, tokenizer, dtype"),
     "no path": ({"path": None}, "model_args: found no path"),
-    "no folder": ({"path": "/nowhere"}, "/nowhere: found nothing"),
+    "no folder": ({"path": "/nowhere"}, "/nowhere: no such folder"),
     "dtype": ({"dtype": "float16"}, "dtype: found float16, expected fp32, bf16 or fp64"),
     "batch_size": ({"batch_size": 0}, "batch_size: found 0, expected at least 1, or auto"),
     "batch_size's name": ({"batch_size": "big"}, "batch_size: found 'big'"),
@@ -295,14 +296,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(folders: dict[str, Path], options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), INVALID_ARGUMENTS.values(), ids=INVALID_ARGUMENTS)
+def test_rejects_invalid_arguments(folders: dict[str, Path], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         arguments = {"path": str(folders["qwen3"])} | options
         HeroLM.create_from_arg_obj(arguments, {"batch_size": 1, "device": None})
 
 
-def test_mistakes_of_requests(hero: HeroLM) -> None:
+def test_rejects_invalid_requests(hero: HeroLM) -> None:
     def generate(**options: Any) -> None:
         hero.generate_until(instances("generate_until", [("def", options)]), disable_tqdm=True)
 
@@ -322,13 +323,13 @@ def test_mistakes_of_requests(hero: HeroLM) -> None:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two tasks over JSON lines: choosing and writing."""
-    folder, draw = tmp_path_factory.mktemp("tasks"), random.Random(6)
+    """A folder with two tasks over JSON lines: multiple choice and generation."""
+    folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(6)
     names = ["left", "right", "node", "count"]
     with (folder / "questions.jsonl").open("w") as out:
-        for text in pieces_of_text(7, [draw.randint(20, 200) for _ in range(40)]):
-            choices = draw.sample(names, 3)
-            out.write(json.dumps({"text": text, "choices": choices, "answer": draw.randrange(3)}) + "\n")
+        for text in pieces_of_text(7, [rng.randint(20, 200) for _ in range(40)]):
+            choices = rng.sample(names, 3)
+            out.write(json.dumps({"text": text, "choices": choices, "answer": rng.randrange(3)}) + "\n")
     files = {"data_files": {"test": str(folder / "questions.jsonl")}, "cache_dir": str(folder / "cache")}
     shared: dict[str, Any] = {
         "dataset_path": "json",
@@ -363,7 +364,7 @@ def evaluated(model: str, arguments: dict[str, Any], tasks: Path) -> dict[str, A
     return lm_eval.simple_evaluate(model, arguments, task_manager=manager, bootstrap_iters=0, **words)
 
 
-def test_a_task(folders: dict[str, Path], tasks: Path) -> None:
+def test_tasks_match_hflm(folders: dict[str, Path], tasks: Path) -> None:
     folder = str(folders["qwen3"])
     theirs = evaluated("hf", {"pretrained": folder, "dtype": "float32"}, tasks)
     ours = evaluated("hero", {"path": folder}, tasks)
@@ -380,7 +381,7 @@ def test_a_task(folders: dict[str, Path], tasks: Path) -> None:
 
 
 def test_command_line(folders: dict[str, Path], tasks: Path, tmp_path: Path) -> None:
-    """`lm_eval --model hero` with the package's files in site-packages, where pip puts them."""
+    """`lm_eval --model hero` with the package's files in site-packages, where pip installs them."""
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
@@ -408,7 +409,7 @@ def test_command_line(folders: dict[str, Path], tasks: Path, tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_module_as_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m hero_moe.evals.harness`, for a checkout, is lm_eval's command with the model known."""
+    """`python -m hero_moe.evals.harness` is lm_eval's command with the model registered."""
     known = []
     monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: known.append(get_model("hero")))
     runpy.run_module("hero_moe.evals.harness", run_name="__main__")

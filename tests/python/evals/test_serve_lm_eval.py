@@ -1,4 +1,4 @@
-"""lm-evaluation-harness over HTTP: `local-completions` finds what our model `hero` finds in the same folder."""
+"""lm-evaluation-harness over HTTP: `local-completions` agrees with the model `hero` on the same folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_lm_eval import TEMPLATE, trained_tokenizer
 
 from conftest import chinese_text, python_text
 from hero_moe.evals.harness import HeroLM
-from program import DEEPSEEK, checkpoint, ran, training
+from program import DEEPSEEK, checkpoint, run_hero, training
 from serving import Server, serving
 
 # A sum over at most 125 tokens, each off by rounding in fp32.
@@ -24,10 +24,10 @@ LOGPROB = 1e-3
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A HERO model in fp32 that has learnt a little."""
+    """A HERO model in fp32, trained for a few steps."""
     folder = tmp_path_factory.mktemp("serve") / "tiny"
     settings = DEEPSEEK | {"router.kind": "hero", "train.dtype": "fp32", "train.steps": 30, "optim.lr": 3e-3}
-    ran(*training(folder, data, settings))
+    run_hero(*training(folder, data, settings))
     return folder
 
 
@@ -40,7 +40,7 @@ def server(run: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def ours(run: Path) -> HeroLM:
     torch.set_num_threads(1)
-    # local-completions leaves a place for the token that it asks for, and in windows one more.
+    # local-completions reserves a position for the requested token, and in windows one more.
     return HeroLM(str(checkpoint(run, 30)), max_length=126, batch_size=16)
 
 
@@ -54,14 +54,14 @@ def instances(kind: str, requests: list[tuple[Any, ...]]) -> list[Instance]:
 
 
 def scored_requests() -> list[tuple[str, str]]:
-    """Contexts and continuations, without a context too, and questions that share one."""
-    draw = random.Random(3)
+    """Contexts and continuations, including empty and shared contexts."""
+    rng = random.Random(3)
     requests = [("", "def"), ("", "的一是"), ("def ", "index_1"), ("x = 1\n", "y = 2\n")]
     for n in range(12):
-        text = (python_text, chinese_text)[n % 2](draw)
-        begin, size = draw.randrange(80), draw.randint(2, 80)
+        text = (python_text, chinese_text)[n % 2](rng)
+        begin, size = rng.randrange(80), rng.randint(2, 80)
         text = text[begin:]
-        requests.append((text[:size], text[size : size + draw.randint(12, 25)]))
+        requests.append((text[:size], text[size : size + rng.randint(12, 25)]))
         requests.append((text[:size], " left"))
     return requests
 
@@ -78,18 +78,18 @@ def test_loglikelihoods(server: Server, ours: HeroLM, options: dict[str, Any]) -
 
 
 def test_greedy_continuations_are_greedy(server: Server, ours: HeroLM) -> None:
-    made = theirs(server).generate_until(
+    texts = theirs(server).generate_until(
         instances("generate_until", [("def index", {"until": ["\n"], "max_gen_toks": 6})]), disable_tqdm=True
     )
-    requests = instances("loglikelihood", [("def index", made[0]), ("def index", made[0] + "的")])
+    requests = instances("loglikelihood", [("def index", texts[0]), ("def index", texts[0] + "的")])
     assert [pair[1] for pair in theirs(server).loglikelihood(requests, disable_tqdm=True)] == [
         pair[1] for pair in ours.loglikelihood(requests, disable_tqdm=True)
     ]
 
 
 def test_rolling_loglikelihoods(server: Server, ours: HeroLM) -> None:
-    draw = random.Random(4)
-    texts = [(python_text(draw)[:700],), (chinese_text(draw)[:200],), ("a",)]
+    rng = random.Random(4)
+    texts = [(python_text(rng)[:700],), (chinese_text(rng)[:200],), ("a",)]
     requests = instances("loglikelihood_rolling", texts)
     found = theirs(server, num_concurrent=4).loglikelihood_rolling(requests, disable_tqdm=True)
     expected = ours.loglikelihood_rolling(requests, disable_tqdm=True)
@@ -106,8 +106,8 @@ def test_greedy_texts(server: Server, ours: HeroLM, options: dict[str, Any]) -> 
     assert any(found)
 
 
-def test_a_tokenizer_of_transformers(run: Path, tmp_path: Path) -> None:
-    """What local-completions learns of a tokenizer.json with a begin token and a chat template."""
+def test_a_transformers_tokenizer(run: Path, tmp_path: Path) -> None:
+    """local-completions reads a tokenizer.json with a BOS token and a chat template."""
     tokenizer = trained_tokenizer("<|begin|>")
     tokenizer.save_pretrained(tmp_path)
     with serving(run, "--tokenizer", tmp_path) as server:

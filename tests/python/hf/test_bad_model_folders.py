@@ -1,5 +1,5 @@
-"""Damaged model folders: one line that names the file and the key or tensor, exit status 2, nothing written;
-and the same line as a ValueError of `hero_moe.load`."""
+"""Corrupt model folders: exit status 2, one line with the file and the key or tensor, nothing written; and a
+ValueError of `hero_moe.load` with the same line."""
 
 from __future__ import annotations
 
@@ -17,60 +17,62 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import hero_moe
-from program import DEEPSEEK, SMALL, folder_bytes, hero, ran, refused, toml, training
+from program import DEEPSEEK, SMALL, assert_exit_2, folder_bytes, hero, run_hero, toml, training
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 NORM, EXPERT = "model.norm.weight", "model.layers.1.mlp.experts.7.down_proj.weight"
 SHARD = "model-00001-of-00010.safetensors"
 E0 = "model.layers.0.mlp.experts.0"
 BEGIN = {"train.steps": 1, "optim.warmup_steps": 0, "train.dtype": "fp32"}
-Harm = Callable[[Path], None]
+Corruption = Callable[[Path], None]
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Exported folders, copied and never changed: of three HERO layers, the same in shards, and of a baseline
-    with groups of experts."""
-    work = tmp_path_factory.mktemp("whole")
-    ran(*training(work / "a", data, BEGIN | {"router.kind": "hero"}))
-    ran(*training(work / "b", data, BEGIN | DEEPSEEK | {"model.n_group": 2, "router.bias_update_rate": 0.0}))
-    ran("export", work / "a", work / "qwen3")
-    ran("export", work / "a", work / "shards", "--max-shard-size", "100KB")
-    ran("export", work / "b", work / "deepseek")
+def intact(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Exported folders (tests modify only copies): three HERO layers, the same in shards, and a baseline with
+    expert groups."""
+    work = tmp_path_factory.mktemp("intact")
+    run_hero(*training(work / "a", data, BEGIN | {"router.kind": "hero"}))
+    run_hero(
+        *training(work / "b", data, BEGIN | DEEPSEEK | {"model.n_group": 2, "router.bias_update_rate": 0.0})
+    )
+    run_hero("export", work / "a", work / "qwen3")
+    run_hero("export", work / "a", work / "shards", "--max-shard-size", "100KB")
+    run_hero("export", work / "b", work / "deepseek")
     assert len(list((work / "shards").glob("*.safetensors"))) == 10
     return {name: work / name for name in ("qwen3", "shards", "deepseek")}
 
 
-def edit_json(file: str, change: Callable[[Json], Any]) -> Harm:
-    def harm(folder: Path) -> None:
+def edit_json(file: str, change: Callable[[Json], Any]) -> Corruption:
+    def corrupt(folder: Path) -> None:
         content = json.loads((folder / file).read_text())
         change(content)
         (folder / file).write_text(json.dumps(content))
 
-    return harm
+    return corrupt
 
 
-def config(**keys: Any) -> Harm:
+def config(**keys: Any) -> Corruption:
     return edit_json(CONFIG, lambda c: c.update(keys))
 
 
-def without(key: str) -> Harm:
+def without(key: str) -> Corruption:
     return edit_json(CONFIG, lambda c: c.pop(key))
 
 
-def router(**keys: Any) -> Harm:
+def router(**keys: Any) -> Corruption:
     return edit_json(CONFIG, lambda c: c["hero_router"].update(keys))
 
 
-def mapped(tensor: str, file: Any) -> Harm:
+def mapped(tensor: str, file: Any) -> Corruption:
     return edit_json(INDEX, lambda i: i["weight_map"].update({tensor: file}))
 
 
-def header(change: Callable[[Json], Any]) -> Harm:
-    """Changes the header of the weights and leaves the bytes after it as they are."""
+def header(change: Callable[[Json], Any]) -> Corruption:
+    """Changes the safetensors header and keeps the data after it."""
 
-    def harm(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         content = (folder / WEIGHTS).read_bytes()
         end = 8 + int.from_bytes(content[:8], "little")
         entries = json.loads(content[8:end])
@@ -78,74 +80,74 @@ def header(change: Callable[[Json], Any]) -> Harm:
         text = json.dumps(entries).encode()
         (folder / WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
 
-    return harm
+    return corrupt
 
 
-def entry(tensor: str, **fields: Any) -> Harm:
+def entry(tensor: str, **fields: Any) -> Corruption:
     return header(lambda h: h[tensor].update(fields))
 
 
-def tensors(change: Callable[[dict[str, np.ndarray]], Any]) -> Harm:
-    """A well-formed file of other tensors."""
+def tensors(change: Callable[[dict[str, np.ndarray]], Any]) -> Corruption:
+    """Writes a valid file with different tensors."""
 
-    def harm(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         content = load_file(folder / WEIGHTS)
         change(content)
         save_file(content, folder / WEIGHTS)
 
-    return harm
+    return corrupt
 
 
-def reshaped(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Harm:
+def reshaped(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Corruption:
     return tensors(lambda t: t.update({name: np.ascontiguousarray(change(t[name]))}))
 
 
-def write(file: str, content: bytes) -> Harm:
+def write(file: str, content: bytes) -> Corruption:
     return lambda folder: (folder / file).write_bytes(content) and None
 
 
-def cut(file: str, *, to: int) -> Harm:
-    """A negative size counts from the end."""
+def cut(file: str, *, to: int) -> Corruption:
+    """Truncates a file; a negative size counts from the end."""
     return lambda folder: os.truncate(folder / file, to if to >= 0 else (folder / file).stat().st_size + to)
 
 
-def overwrite(at: int, content: bytes) -> Harm:
-    def harm(folder: Path) -> None:
+def overwrite(at: int, content: bytes) -> Corruption:
+    def corrupt(folder: Path) -> None:
         with (folder / WEIGHTS).open("r+b") as file:
             file.seek(at)
             file.write(content)
 
-    return harm
+    return corrupt
 
 
-def moved(place: str) -> Harm:
-    """The first shard lies elsewhere, and the index says so truly."""
+def moved(place: str) -> Corruption:
+    """Moves the first shard; the index contains its actual path."""
 
-    def harm(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         name = place.format(folder=folder)
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / SHARD).rename(folder / name)
         index = (folder / INDEX).read_text()
         (folder / INDEX).write_text(index.replace(f'"{SHARD}"', f'"{name}"'))
 
-    return harm
+    return corrupt
 
 
-def replaced(file: str, make: Callable[[Path], None]) -> Harm:
-    def harm(folder: Path) -> None:
+def replaced(file: str, make: Callable[[Path], None]) -> Corruption:
+    def corrupt(folder: Path) -> None:
         (folder / file).unlink()
         make(folder / file)
 
-    return harm
+    return corrupt
 
 
 def gate(layer: int) -> str:
     return f"model.layers.{layer}.mlp.gate.weight"
 
 
-BESIDE = "expected the name of a file beside the index"
-# Name: (folder, harm, the file that the line begins with or "" for the folder, parts of the line).
-DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
+SAME_FOLDER = "expected the name of a file in the folder of the index"
+# Name: (folder, corruption, the file at the start of the line or "" for the folder, parts of the line).
+DAMAGES: dict[str, tuple[str, Corruption, str, list[str]]] = {
     # files of weights
     "cut": ("qwen3", cut(WEIGHTS, to=-1), WEIGHTS, ["data_offsets", "expected [begin, end] within the"]),
     "cut-header": ("qwen3", cut(WEIGHTS, to=100), WEIGHTS, ["byte 0: found header length", "at most 92"]),
@@ -153,9 +155,9 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
     "empty-weights": ("qwen3", cut(WEIGHTS, to=0), WEIGHTS, ["found 0 bytes"]),
     "huge-header": ("qwen3", overwrite(0, b"\xff" * 7 + b"\x7f"), WEIGHTS,
                     ["header length 9223372036854775807"]),
-    "torn-header": ("qwen3", overwrite(9, b"\0"), WEIGHTS, ["byte 9: found no valid JSON"]),
+    "torn-header": ("qwen3", overwrite(9, b"\0"), WEIGHTS, ["byte 9: found invalid JSON"]),
     "overlap": ("qwen3", header(lambda h: h[f"{E0}.up_proj.weight"].update(h[f"{E0}.gate_proj.weight"])),
-                WEIGHTS, [f'entry "{E0}.', "found data at offset", "(no holes, no overlaps)"]),
+                WEIGHTS, [f'entry "{E0}.', "found data at offset", "(no gaps, no overlaps)"]),
     "bytes-left": ("qwen3", lambda f: cut(WEIGHTS, to=(f / WEIGHTS).stat().st_size + 4)(f), WEIGHTS,
                    ["bytes after the header, expected"]),
     "other-size": ("qwen3", entry(NORM, shape=[65]), WEIGHTS,
@@ -163,7 +165,7 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
     "unknown-type": ("qwen3", entry(NORM, dtype="F31"), WEIGHTS, [f'entry "{NORM}": found dtype "F31"']),
     "no-weights": ("qwen3", lambda f: (f / WEIGHTS).unlink(), "",
                    ["found neither config.json with model.safetensors"]),
-    "weights-are-a-folder": ("qwen3", replaced(WEIGHTS, Path.mkdir), WEIGHTS, ["found no regular file"]),
+    "weights-are-a-folder": ("qwen3", replaced(WEIGHTS, Path.mkdir), WEIGHTS, ["not a regular file"]),
     # tensors
     "integers": ("qwen3", entry(NORM, dtype="I32"), "",
                  [f"tensor {NORM} is I32, expected F32, BF16, F16 or F64"]),
@@ -171,13 +173,13 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
     "missing": ("qwen3", tensors(lambda t: t.pop(EXPERT)), "",
                 [f"no tensor {EXPERT}, expected one of shape [64, 32]"]),
     "surplus": ("qwen3", tensors(lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": t[NORM]})), "",
-                ["tensor model.layers.0.self_attn.q_proj.bias has no place in this model"]),
+                ["unexpected tensor model.layers.0.self_attn.q_proj.bias"]),
     "extra-layer": ("qwen3", tensors(lambda t: t.update({"model.layers.3.input_layernorm.weight": t[NORM]})),
-                    "", ["tensor model.layers.3.input_layernorm.weight has no place"]),
+                    "", ["unexpected tensor model.layers.3.input_layernorm.weight"]),
     "name-of-two-lines": ("qwen3", tensors(lambda t: t.update({"a\nhero: b": t[NORM]})), "",
                           ["tensor a hero: b has"]),
     "long-name": ("qwen3", tensors(lambda t: t.update({"x" * 5000: t[NORM]})), "",
-                  ["x" * 197 + "... has no place"]),
+                  ["x" * 197 + "...: weights of another model"]),
     "transposed": ("qwen3", reshaped("lm_head.weight", np.transpose), "",
                    ["tensor lm_head.weight has the shape [64, 512], expected [512, 64]"]),
     "one-value": ("qwen3", reshaped(NORM, lambda t: t[:1]), "",
@@ -191,12 +193,12 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
     "another-window": ("qwen3", router(window=1), "",
                        [f"tensor {gate(2)} has the shape [8, 80], expected [8, 72]"]),
     # the index
-    "index-parent": ("shards", moved("../x.safetensors"), INDEX, ['found "../x.safetensors"', BESIDE]),
-    "index-absolute": ("shards", moved("{folder}/x.safetensors"), INDEX, ['found "/', BESIDE]),
-    "index-subfolder": ("shards", moved("sub/x.safetensors"), INDEX, ['found "sub/x.safetensors"', BESIDE]),
-    "index-dots": ("shards", mapped(NORM, ".."), INDEX, [f'weight_map "{NORM}": found ".."', BESIDE]),
-    "index-nothing": ("shards", mapped(NORM, ""), INDEX, [f'weight_map "{NORM}": found ""', BESIDE]),
-    "index-number": ("shards", mapped(NORM, 7), INDEX, [f'weight_map "{NORM}": found 7', BESIDE]),
+    "index-parent": ("shards", moved("../x.safetensors"), INDEX, ['found "../x.safetensors"', SAME_FOLDER]),
+    "index-absolute": ("shards", moved("{folder}/x.safetensors"), INDEX, ['found "/', SAME_FOLDER]),
+    "index-subfolder": ("shards", moved("sub/x.safetensors"), INDEX, ['found "sub/x.safetensors"', SAME_FOLDER]),
+    "index-dots": ("shards", mapped(NORM, ".."), INDEX, [f'weight_map "{NORM}": found ".."', SAME_FOLDER]),
+    "index-nothing": ("shards", mapped(NORM, ""), INDEX, [f'weight_map "{NORM}": found ""', SAME_FOLDER]),
+    "index-number": ("shards", mapped(NORM, 7), INDEX, [f'weight_map "{NORM}": found 7', SAME_FOLDER]),
     "index-missing-file": ("shards", mapped(NORM, "none.safetensors"), "none.safetensors", ["No such file"]),
     "index-other-shard": ("shards", mapped("extra.weight", SHARD), SHARD,
                           ['entry "extra.weight" is missing, expected by model.safetensors.index.json']),
@@ -206,21 +208,21 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
                             ["weight_map"]),
     "index-of-nothing": ("shards", edit_json(INDEX, lambda i: i.update(weight_map={})), "",
                          ["no tensor model.embed_tokens.weight"]),
-    "index-torn": ("shards", cut(INDEX, to=1000), INDEX, ["found no valid JSON"]),
+    "index-torn": ("shards", cut(INDEX, to=1000), INDEX, ["found invalid JSON"]),
     "index-empty": ("shards", cut(INDEX, to=0), INDEX, ["is empty"]),
     "index-twice": ("shards", write(INDEX, b'{"weight_map": {"a": "b", "a": "c"}}'), INDEX,
-                    ['"a" is there twice']),
+                    ['"a" is a duplicate key']),
     "shard-cut": ("shards", cut(SHARD, to=-1), SHARD, ["data_offsets"]),
     "shard-gone": ("shards", lambda f: (f / SHARD).unlink(), SHARD, ["No such file"]),
     "index-is-a-pipe": ("shards", replaced(INDEX, os.mkfifo), "", ["found neither config.json with"]),
     # config.json
     "no-config": ("qwen3", lambda f: (f / CONFIG).unlink(), "", ["found neither config.json with"]),
     "config-is-a-pipe": ("qwen3", replaced(CONFIG, os.mkfifo), "", ["found neither config.json with"]),
-    "config-empty": ("qwen3", cut(CONFIG, to=0), CONFIG, ["byte 0: found no valid JSON"]),
-    "config-torn": ("qwen3", cut(CONFIG, to=300), CONFIG, ["byte 300: found no valid JSON"]),
-    "config-latin-1": ("qwen3", write(CONFIG, b'{"model_type": "\xe9"}'), CONFIG, ["found no valid JSON"]),
+    "config-empty": ("qwen3", cut(CONFIG, to=0), CONFIG, ["byte 0: found invalid JSON"]),
+    "config-torn": ("qwen3", cut(CONFIG, to=300), CONFIG, ["byte 300: found invalid JSON"]),
+    "config-latin-1": ("qwen3", write(CONFIG, b'{"model_type": "\xe9"}'), CONFIG, ["found invalid JSON"]),
     "config-a-list": ("qwen3", write(CONFIG, b"[]"), CONFIG, ["found [], expected a model's configuration"]),
-    "config-nested": ("qwen3", write(CONFIG, b"[" * 10**6), CONFIG, ["nested more than 100 deep"]),
+    "config-nested": ("qwen3", write(CONFIG, b"[" * 10**6), CONFIG, ["nested deeper than 100 levels"]),
     "missing-key": ("qwen3", without("hidden_size"), CONFIG,
                     ["hidden_size: found nothing, expected an integer"]),
     "text-for-a-number": ("qwen3", config(hidden_size="64"), CONFIG,
@@ -249,15 +251,15 @@ DAMAGES: dict[str, tuple[str, Harm, str, list[str]]] = {
 }  # fmt: skip
 
 
-def damaged(whole: dict[str, Path], name: str, place: Path) -> Path:
-    folder, harm, *_ = DAMAGES[name]
-    shutil.copytree(whole[folder], place)
-    harm(place)
+def corrupted(intact: dict[str, Path], name: str, place: Path) -> Path:
+    folder, corrupt, *_ = DAMAGES[name]
+    shutil.copytree(intact[folder], place)
+    corrupt(place)
     return place
 
 
 def line_of(folder: Path) -> str:
-    """The only line of the error of `hero_moe.load`."""
+    """The one-line error of `hero_moe.load`."""
     with pytest.raises(ValueError) as caught:
         hero_moe.load(folder)
     assert type(caught.value) is ValueError
@@ -265,8 +267,8 @@ def line_of(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_load(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
-    folder = damaged(whole, name, tmp_path / "folder")
+def test_load(intact: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = corrupted(intact, name, tmp_path / "folder")
     line, (_, _, file, parts) = line_of(folder), DAMAGES[name]
     assert line.startswith(f"{folder / file if file else folder}"), line
     assert "\n" not in line and len(line) < len(str(folder)) + 400
@@ -274,7 +276,7 @@ def test_load(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
         assert part in line, line
 
 
-def command(word: str, folder: Path, whole: Path, data: Path, out: Path) -> list[Any]:
+def command(word: str, folder: Path, intact: Path, data: Path, out: Path) -> list[Any]:
     tokens = out.with_name("tokens.json")
     tokens.write_text("[[1, 2, 3]]")
     settings = out.with_name("settings.toml")
@@ -284,50 +286,50 @@ def command(word: str, folder: Path, whole: Path, data: Path, out: Path) -> list
         "eval": ["eval", folder, "--data", data],
         "generate": ["generate", folder, "--prompt", "a"],
         "export": ["export", folder, out],
-        "diff": ["diff", folder, whole, "--tokens", tokens],
-        "diff-second": ["diff", whole, folder, "--tokens", tokens],
+        "diff": ["diff", folder, intact, "--tokens", tokens],
+        "diff-second": ["diff", intact, folder, "--tokens", tokens],
         "train": ["train", "--config", settings, "--data", data, "--run", out, "--init-from", folder],
     }[word]
 
 
 COMMANDS = ["logits", "eval", "generate", "export", "diff", "diff-second", "train"]
-# Each command meets weights, tensors, an index and a configuration that are not what they should be.
+# Cases for every command: corrupt weights, tensors, index and configuration.
 EVERY = ["cut", "surplus", "index-parent", "unknown-key"]
-# A new run looks at what it begins with by a way of its own.
+# `hero train --init-from` has its own checks.
 ONLY_TRAIN = ["missing", "integers", "no-history", "history-in-a-baseline", "router-stages", "no-weights"]
 
 
 @pytest.mark.parametrize(
     ("word", "name"), [(w, n) for w in COMMANDS for n in EVERY] + [("train", n) for n in ONLY_TRAIN]
 )
-def test_commands(whole: dict[str, Path], data: Path, tmp_path: Path, word: str, name: str) -> None:
-    folder = damaged(whole, name, tmp_path / "folder")
-    words = command(word, folder, whole["qwen3"], data, tmp_path / "out")
+def test_commands(intact: dict[str, Path], data: Path, tmp_path: Path, word: str, name: str) -> None:
+    folder = corrupted(intact, name, tmp_path / "folder")
+    words = command(word, folder, intact["qwen3"], data, tmp_path / "out")
     before = folder_bytes(tmp_path)
     result = hero(*words)
-    refused(result)
+    assert_exit_2(result)
     assert result.stderr == f"hero: {line_of(folder)}\n"
     assert folder_bytes(tmp_path) == before and not list(tmp_path.glob("out*"))
 
 
-def test_healthy_folders(whole: dict[str, Path], data: Path, tmp_path: Path) -> None:
-    """What the tables above break opens when whole; so does a folder of links, as in Hugging Face's cache."""
+def test_intact_folders(intact: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """Intact folders load; so does a folder of symbolic links, as in the Hugging Face cache."""
     ids = [1, 2, 3]
-    logits = hero_moe.load(whole["qwen3"]).logits(ids)
-    hero_moe.load(whole["deepseek"])
+    logits = hero_moe.load(intact["qwen3"]).logits(ids)
+    hero_moe.load(intact["deepseek"])
     for source in ("qwen3", "shards"):
         blobs, links = tmp_path / f"{source}-blobs", tmp_path / f"{source}-links"
         links.mkdir()
-        shutil.copytree(whole[source], blobs)
+        shutil.copytree(intact[source], blobs)
         for number, file in enumerate(sorted(blobs.iterdir())):
             blob = file.rename(blobs / f"blob{number}")
             (links / file.name).symlink_to(blob)
         assert (hero_moe.load(links).logits(ids) == logits).all()
-    ran(*command("train", tmp_path / "shards-links", whole["qwen3"], data, tmp_path / "run"))
+    run_hero(*command("train", tmp_path / "shards-links", intact["qwen3"], data, tmp_path / "run"))
 
 
 def limited() -> None:
-    """2 GiB of memory of its own and 30 s of processor time."""
+    """Limits the process to 2 GiB of memory and 30 s of CPU time."""
     resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
     resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 
@@ -359,23 +361,23 @@ HUGE: list[tuple[Json, str]] = [
     ("word", "keys", "part"),
     [(w, *h) for w, h in zip(itertools.cycle(["logits", "train"]), HUGE, strict=False)],
 )
-def test_sizes_are_not_believed(
-    whole: dict[str, Path], data: Path, tmp_path: Path, word: str, keys: Json, part: str
+def test_huge_sizes_allocate_nothing(
+    intact: dict[str, Path], data: Path, tmp_path: Path, word: str, keys: Json, part: str
 ) -> None:
-    """Whatever a configuration asks for, nothing is allocated before the weights are seen to fit."""
+    """Nothing is allocated before the weights are checked against the configuration."""
     folder = tmp_path / "folder"
-    shutil.copytree(whole["qwen3"], folder)
+    shutil.copytree(intact["qwen3"], folder)
     router(stages=[])(folder)
     config(**keys)(folder)
-    words = command(word, folder, whole["qwen3"], data, tmp_path / "out")
-    refused(hero(*words, preexec_fn=limited), str(folder), part)
+    words = command(word, folder, intact["qwen3"], data, tmp_path / "out")
+    assert_exit_2(hero(*words, preexec_fn=limited), str(folder), part)
     assert not list(tmp_path.glob("out*"))
 
 
-def test_the_limits_hold_a_model(whole: dict[str, Path], tmp_path: Path) -> None:
-    """What the test above forbids is enough for a model; positions cost nothing before they are used."""
+def test_limits_are_sufficient_for_a_model(intact: dict[str, Path], tmp_path: Path) -> None:
+    """The limits above are sufficient for a model; positions need no memory before they are used."""
     folder = tmp_path / "folder"
-    shutil.copytree(whole["qwen3"], folder)
+    shutil.copytree(intact["qwen3"], folder)
     config(max_position_embeddings=LARGEST)(folder)
-    ran(*command("logits", folder, folder, folder, tmp_path / "out"), preexec_fn=limited)
+    run_hero(*command("logits", folder, folder, folder, tmp_path / "out"), preexec_fn=limited)
     assert load_file(tmp_path / "out")["logits.0"].shape == (3, 512)

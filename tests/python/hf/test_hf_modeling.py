@@ -1,4 +1,4 @@
-"""HERO models in transformers, against the equations and against transformers' own models."""
+"""HERO models in transformers against the equations and transformers' own models."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ VISIBLE = {
 
 
 def hero_model(family: str, hero: dict[str, Any] | None, **more: Any) -> PreTrainedModel:
-    """A random model of LAYERS MoE layers; the DeepSeek one has a dense layer before them."""
+    """A random model with LAYERS MoE layers; the DeepSeek model has a dense layer before them."""
     layers = LAYERS + (family == "deepseek")
     more |= {} if hero is None else {"hero_router": hero}
     return random_model(FAMILIES[family], configuration(family, num_hidden_layers=layers, **more))
 
 
 def in_fp64(model: PreTrainedModel) -> PreTrainedModel:
-    """The grouped matrix product of the experts knows no fp64."""
+    """Converts a model to fp64, which grouped GEMM does not support."""
     model.set_experts_implementation("eager")
     return model.double()
 
@@ -74,7 +74,7 @@ def gates(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def routed(model: PreTrainedModel, ids: Tensor) -> tuple[list[Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
-    """Of each router, in one forward call: its input [T, D], and its logits, weights and ids."""
+    """Each router's input [T, D], and its logits, weights and ids, in one forward call."""
     inputs, outputs = [], []
 
     def keep(_: Any, args: tuple[Any, ...], out: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -96,7 +96,7 @@ def equation_logits(
     eps: float = 1e-6,
     scale: bool = True,
 ) -> list[Tensor]:
-    """The paper's Z of every layer, token by token."""
+    """Z of every layer from the paper's equations, token by token."""
     logits: list[Tensor] = []
     for layer, (x, weight, seen) in enumerate(zip(inputs, weights, visible, strict=True), 1):
         rows = []
@@ -129,7 +129,7 @@ def test_router_logits_follow_the_equations(family: str, variant: str) -> None:
 @pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_operands_and_fp32_logits(family: str, detach: bool) -> None:
-    """And a history that is rounded to bf16 once, as the trainer's is."""
+    """The history is rounded to bf16 once, as in the trainer."""
     model = hero_model(family, {"detach": detach}).bfloat16()
     histories: list[RoutingHistory] = []
     gates(model)[0].register_forward_hook(lambda _, args, out: histories.append(args[1]))
@@ -144,8 +144,8 @@ def test_bf16_operands_and_fp32_logits(family: str, detach: bool) -> None:
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_one_layer_of_the_trainers(detach: bool) -> None:
-    """The same operands and history: the trainer's kernel, its form that lets gradient through, and this code agree."""
+def test_layer_matches_the_trainer(detach: bool) -> None:
+    """With equal operands and history, the trainer's kernel, its differentiable form and this code agree."""
     torch.manual_seed(0)
     settings = HeroRouterSettings(detach=detach, stages=[0, 0])
     ours = [
@@ -161,10 +161,10 @@ def test_one_layer_of_the_trainers(detach: bool) -> None:
         exact = exact_logits(x, router.weight, [said[j] for j in router.visible], layer)
         for stored in (history.probs[layer], said[layer]):
             assert_rounded_once(stored, exact, torch.bfloat16)
-        history.probs[layer] = said[layer]  # a value in the middle of two numbers may have become the other
+        history.probs[layer] = said[layer]  # a value at a rounding boundary may differ
 
 
-def test_autocast_leaves_the_router_in_fp32() -> None:
+def test_autocast_keeps_the_router_in_fp32() -> None:
     model = hero_model("qwen3", {})
     with torch.autocast("cpu", torch.bfloat16):
         inputs, outputs = routed(model, random_ids(model.config, (2, 7)))
@@ -174,7 +174,7 @@ def test_autocast_leaves_the_router_in_fp32() -> None:
 
 
 def chosen(scores: list[float], k: int, groups: int, kept: int) -> list[int]:
-    """The k best experts, in the `kept` groups whose two best scores have the greatest sums; ascending."""
+    """The k best experts in the `kept` groups with the largest sums of two best scores; ascending."""
     size = len(scores) // groups
     best = [sum(sorted(scores[g * size : (g + 1) * size])[-2:]) for g in range(groups)]
     allowed = sorted(range(groups), key=lambda g: best[g])[-kept:]
@@ -186,7 +186,9 @@ def chosen(scores: list[float], k: int, groups: int, kept: int) -> list[int]:
 @pytest.mark.parametrize("norm", [True, False], ids=["norm", "raw"])
 @pytest.mark.parametrize("groups", [1, 4, 8])
 @pytest.mark.parametrize("scoring", ["sigmoid", "softmax"])
-def test_deepseek_choice(scoring: str, groups: int, norm: bool, hero: dict[str, Any] | None) -> None:
+def test_deepseek_expert_selection(
+    scoring: str, groups: int, norm: bool, hero: dict[str, Any] | None
+) -> None:
     kept = max(groups // 2, 1)
     options = {"scoring_func": scoring, "n_group": groups, "topk_group": kept, "norm_topk_prob": norm}
     model = in_fp64(hero_model("deepseek", hero, **options))
@@ -202,8 +204,8 @@ def test_deepseek_choice(scoring: str, groups: int, norm: bool, hero: dict[str, 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-raw-weights", "qwen3-dense-layers", "qwen3-sparse-step",
                                   "deepseek", "deepseek-groups", "deepseek-raw-weights"])  # fmt: skip
-def test_zero_history_weights_are_the_plain_model(name: str) -> None:
-    """Bit for bit, with padding and a gradient."""
+def test_zero_history_weights_match_the_plain_model(name: str) -> None:
+    """Bit-identical, with padding and gradients."""
     family = name.partition("-")[0]
     plain = random_model(PLAIN[family], configuration(name))
     hero = FAMILIES[family](configuration(name, hero_router={})).eval()
@@ -242,7 +244,7 @@ def test_initial_router_weights(family: str) -> None:
 
 @pytest.mark.parametrize("detach", [True, False])
 def test_gradient_of_the_history(detach: bool) -> None:
-    """Detached: only W sees it. Not detached: the true gradient, by finite differences."""
+    """Detached: only W gets a gradient. Not detached: the full gradient, checked by finite differences."""
     settings = HeroRouterSettings(detach=detach, stages=[0, 0])
     first, second = HistoryReader(settings, 1), HistoryReader(settings, 2)
     torch.manual_seed(0)
@@ -267,7 +269,7 @@ def test_gradient_of_the_history(detach: bool) -> None:
 
 
 def gradients(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
-    """Of the language-model loss, in training mode; every parameter must have one."""
+    """Gradients of the language-model loss in training mode; every parameter must have one."""
     model.train().zero_grad()
     model(ids, labels=ids, use_cache=False).loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -329,8 +331,8 @@ def test_balance_loss() -> None:
 @pytest.mark.parametrize(
     ("family", "hero"), [("qwen3", "global-two"), ("deepseek", "stages"), ("deepseek", None)]
 )
-def test_saved_models_open_again(family: str, hero: str | None, tmp_path: Path) -> None:
-    """Bit for bit, and once more from what the opened model saves in shards."""
+def test_saved_models_load_again(family: str, hero: str | None, tmp_path: Path) -> None:
+    """Bit-identical, also after saving the loaded model in shards."""
     more = {} if family == "qwen3" else {"scoring_func": "softmax"}
     model = hero_model(family, hero and HERO[hero], tie_word_embeddings=hero == "stages", **more)
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -366,7 +368,7 @@ def test_saved_models_open_again(family: str, hero: str | None, tmp_path: Path) 
     assert all(torch.equal(t, state["model." + name]) for name, t in base.state_dict().items())
 
 
-def test_without_the_code_a_hero_folder_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_hero_folder_without_its_code(tmp_path: Path) -> None:
     hero_model("qwen3", {}).save_pretrained(tmp_path)
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -374,7 +376,7 @@ def test_without_the_code_a_hero_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_on_other_devices(family: str, tmp_path: Path) -> None:
-    """Layers that wait on disk: arguments then pass through hooks that move them."""
+    """Layers offloaded to disk: hooks move the arguments."""
     model = hero_model(family, {})
     model.save_pretrained(tmp_path)
     places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
@@ -388,8 +390,8 @@ def test_layers_on_other_devices(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_graph(family: str) -> None:
-    """`torch.compile` finds nothing that it must leave to Python."""
+def test_compiles_to_one_graph(family: str) -> None:
+    """`torch.compile` has no graph breaks."""
     model = hero_model(family, {"window": 2})
     model.set_experts_implementation("batched_mm")
     ids = random_ids(model.config, (2, 9))
@@ -404,23 +406,23 @@ def test_one_graph(family: str) -> None:
     [
         ({"windows": 2}, "expected an object with keys of"),
         ([], "expected an object with keys of"),
-        ({"window": 0}, "hero_router.window: found 0, expected null or a whole number of at least 1"),
+        ({"window": 0}, "hero_router.window: found 0, expected null or an integer of at least 1"),
         ({"window": True}, "hero_router.window: found True"),
         ({"scale": 1}, "hero_router.scale: found 1, expected true or false"),
         ({"detach": None}, "hero_router.detach: found None, expected true or false"),
-        ({"eps": -1.0}, "hero_router.eps: found -1.0, expected a number that is not negative"),
+        ({"eps": -1.0}, "hero_router.eps: found -1.0, expected a non-negative number"),
         ({"eps": "1"}, "hero_router.eps: found '1'"),
         ({"history": "all"}, 'hero_router.history: found \'all\', expected "stage" or "global"'),
-        ({"stages": [0, 0]}, "expected a whole number for each of the 5 MoE layers"),
+        ({"stages": [0, 0]}, "expected an integer for each of the 5 MoE layers"),
         ({"stages": 2}, "hero_router.stages: found 2"),
     ],
 )
-def test_refused_settings(hero: Any, message: str) -> None:
-    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+def test_rejects_invalid_settings(hero: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         hero_model("qwen3", hero)
-    assert message in str(refusal.value)
+    assert message in str(error.value)
 
 
-def test_refused_scores() -> None:
+def test_rejects_invalid_scoring_func() -> None:
     with pytest.raises(ValueError, match='scoring_func: found \'tanh\', expected "sigmoid" or "softmax"'):
         hero_model("deepseek", None, scoring_func="tanh")

@@ -1,4 +1,4 @@
-"""Equal numbers from equal folders: transformers' models in the program, the program's in transformers."""
+"""Parity: transformers' models in the program, and the program's models in transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from bf16_errors import check_bf16
-from hf_compare import assert_close, named_as_on_disk, not_empty, opened_whole, program_logits, selection
+from hf_compare import assert_close, checkpoint_tensors, load_strict, not_empty, program_logits, selection
 from hf_models import (
     VARIANTS,
     class_of,
@@ -25,7 +25,7 @@ from hf_models import (
     random_model,
     read_config,
 )
-from program import DEEPSEEK, checkpoint, ran, training
+from program import DEEPSEEK, checkpoint, run_hero, training
 
 SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn configurations
 
@@ -37,7 +37,7 @@ def one_thread() -> None:
 
 @dataclass
 class Case:
-    """A model of transformers, and what the program says about it."""
+    """A transformers model and the program's results for it."""
 
     model: PreTrainedModel
     folder: Path
@@ -98,7 +98,7 @@ def test_loss_and_gradients(case: Case) -> None:
     expected: dict[str, Tensor] = {}
     for name, parameter in case.model.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        expected |= named_as_on_disk(name, gradient)
+        expected |= checkpoint_tensors(name, gradient)
     got = {key.removeprefix("grad."): t for key, t in case.said.items() if key.startswith("grad.")}
     expected = not_empty(expected)
     assert got.keys() == expected.keys()
@@ -106,13 +106,13 @@ def test_loss_and_gradients(case: Case) -> None:
 
 
 def test_round_trip(case: Case, tmp_path: Path) -> None:
-    """transformers, program, transformers: the same tensors, the same model."""
-    ran("export", case.folder, tmp_path / "out")
+    """transformers -> program -> transformers gives the same tensors and model."""
+    run_hero("export", case.folder, tmp_path / "out")
     before = not_empty(load_file(case.folder / "model.safetensors"))
     after = not_empty(load_file(tmp_path / "out" / "model.safetensors"))
     assert before.keys() == after.keys() and {t.dtype for t in after.values()} == {torch.float32}
     assert [name for name, tensor in before.items() if not torch.equal(tensor, after[name])] == []
-    opened = opened_whole(tmp_path / "out")
+    opened = load_strict(tmp_path / "out")
     with torch.no_grad():
         assert torch.equal(opened(case.ids).logits, case.model(case.ids).logits)
 
@@ -165,16 +165,16 @@ class Exported:
 def exported(
     request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
-    """A run of some steps with large weights and a high rate, and its model folder."""
+    """A run of some steps with large weights and learning rate, and its model folder."""
     work = tmp_path_factory.mktemp(request.param)
-    ran(*training(work / "run", data, MORE | TRAINED[request.param]))
-    ran("export", work / "run", work / "folder")
+    run_hero(*training(work / "run", data, MORE | TRAINED[request.param]))
+    run_hero("export", work / "run", work / "folder")
     tokens = np.fromfile(f"{data}-valid.bin", "<u2", 48).tolist()
     return Exported(request.param, work / "run", work / "folder", data.with_name("pieces.model"), tokens)
 
 
 @torch.no_grad()
-def test_export_opens(exported: Exported, tmp_path: Path) -> None:
+def test_export_loads_in_transformers(exported: Exported, tmp_path: Path) -> None:
     config = read_config(exported.folder)
     hero, deepseek = "router.kind" in TRAINED[exported.name], exported.name.startswith("deepseek")
     own = hero or exported.name == "deepseek-softmax"
@@ -183,7 +183,7 @@ def test_export_opens(exported: Exported, tmp_path: Path) -> None:
     assert ("auto_map" in config) == own and ("hero_router" in config) == hero
     module = "modeling_hero_deepseek_v3.py" if deepseek else "modeling_hero_qwen3_moe.py"
     assert {p.name for p in exported.folder.glob("*.py")} == ({module, "hero_router.py"} if own else set())
-    model = opened_whole(exported.folder)
+    model = load_strict(exported.folder)
     assert type(model).__name__ == config["architectures"][0] and model.dtype == torch.float32
 
     said = program_logits(exported.run, [exported.tokens], tmp_path, "--routing")
@@ -196,8 +196,8 @@ def test_export_opens(exported: Exported, tmp_path: Path) -> None:
         assert_close(said[f"router_logits.0.{layer}"], logits)
 
 
-def test_both_generate_the_same(exported: Exported) -> None:
-    model = opened_whole(exported.folder)
+def test_generation_matches(exported: Exported) -> None:
+    model = load_strict(exported.folder)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(exported.pieces))
     prompt = "def index_1(node):\n\treturn "
     ids = torch.tensor([pieces.encode(prompt)])
@@ -206,12 +206,12 @@ def test_both_generate_the_same(exported: Exported) -> None:
     new = [i for i in whole[ids.shape[1] :].tolist() if i < pieces.vocab_size() and i != pieces.eos_id()]
     assert len(new) > 4
     words = ["--prompt", prompt, "--temperature", 0, "--max-tokens", 24, "--tokenizer", exported.pieces]
-    assert ran("generate", exported.folder, *words).stdout == prompt + pieces.decode(new) + "\n"
+    assert run_hero("generate", exported.folder, *words).stdout == prompt + pieces.decode(new) + "\n"
 
 
 def test_bf16_in_shards(exported: Exported, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    ran("export", exported.run, folder, "--dtype", "bf16", "--max-shard-size", "100KB")
+    run_hero("export", exported.run, folder, "--dtype", "bf16", "--max-shard-size", "100KB")
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     files = {file.name: load_file(file) for file in folder.glob("*.safetensors")}
     assert {name: file for file, tensors in files.items() for name in tensors} == index["weight_map"]
@@ -224,15 +224,15 @@ def test_bf16_in_shards(exported: Exported, tmp_path: Path) -> None:
         kept = "e_score_correction_bias" in name  # transformers keeps it in fp32
         expected = exact[name] if kept else exact[name].bfloat16()
         assert tensor.dtype == expected.dtype and torch.equal(tensor, expected), name
-    model = opened_whole(folder)
+    model = load_strict(folder)
     assert model.dtype == torch.bfloat16
     check_bf16(model, folder)
 
 
-def test_checkpoint_is_a_folder_of_transformers(exported: Exported) -> None:
-    """A baseline's checkpoint opens as it is."""
+def test_checkpoint_is_a_transformers_folder(exported: Exported) -> None:
+    """A baseline's checkpoint loads without export."""
     if exported.name in ("qwen3", "deepseek"):
         with torch.no_grad():
             ids = torch.tensor([exported.tokens])
-            logits = [opened_whole(f)(ids).logits for f in (checkpoint(exported.run, 6), exported.folder)]
+            logits = [load_strict(f)(ids).logits for f in (checkpoint(exported.run, 6), exported.folder)]
         assert torch.equal(*logits)

@@ -1,4 +1,4 @@
-"""Random models leave the program for transformers and come back: equal logits, routing and gradients all the way."""
+"""Random models, program -> transformers -> program: equal logits, routing and gradients at every step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from hf_compare import (
     LOGITS,
-    named_as_on_disk,
+    checkpoint_tensors,
+    load_strict,
     not_empty,
-    opened_whole,
     program_logits,
     selection,
 )
@@ -25,9 +25,9 @@ from program import hero, toml, write_megatron
 from random_cases import Case, expect_success, property_tests, reproduce
 from strategies import models, routers
 
-TIES = 2e-6  # scores of experts that are closer may be ordered either way in fp32
+TIES = 2e-6  # expert scores with a smaller difference may be ordered either way in fp32
 
-# Steps that move every weight far from its initial value.
+# Training that moves every weight far from its initial value.
 TRAINING = {
     "train.dtype": "fp32",
     "train.device": "cpu",
@@ -69,7 +69,7 @@ def trained(options: dict[str, Any], folder: Path) -> Path:
 
 
 class Transformers:
-    """What a model of transformers computes in one pass, and its gradients."""
+    """Results and gradients of one pass of a transformers model."""
 
     def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
         self.gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
@@ -83,7 +83,7 @@ class Transformers:
         self.loss, self.logits = out.loss.detach(), out.logits.detach()
         self.gradients: dict[str, Tensor] = {}
         for name, p in model.named_parameters():
-            self.gradients |= named_as_on_disk(name, torch.zeros_like(p) if p.grad is None else p.grad)
+            self.gradients |= checkpoint_tensors(name, torch.zeros_like(p) if p.grad is None else p.grad)
         self.gradients = not_empty(self.gradients)
 
     def chosen(self, layer: int) -> Tensor:
@@ -99,7 +99,7 @@ def joined(said: dict[str, Tensor], key: str, layer: int, sequences: int) -> Ten
 
 
 def other_choices(said: dict[str, Tensor], theirs: Transformers, sequences: int) -> bool:
-    """Whether some token has other experts. In the first layer where this is so, its scores must be nearly tied."""
+    """Whether any token has different experts; in the first such layer, its scores must be nearly tied."""
     for layer, (logits, _, _) in enumerate(theirs.routed):
         ids = joined(said, "topk_ids", layer, sequences).long()
         got = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids, True)
@@ -112,8 +112,8 @@ def other_choices(said: dict[str, Tensor], theirs: Transformers, sequences: int)
 
 
 def compare(said: dict[str, Tensor], theirs: Transformers, exact: Transformers, sequences: int) -> None:
-    """Against transformers in fp64. A result is off by at most LOGITS of the greatest value, or by 1.5 times what
-    transformers' own fp32 is off, where the model magnifies rounding."""
+    """Compares with transformers in fp64. The error is at most LOGITS of the largest value, or 1.5 times the
+    error of transformers' own fp32 if the model amplifies rounding."""
     named: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
     for n in range(sequences):
         named[f"logits.{n}"] = (said[f"logits.{n}"], theirs.logits[n], exact.logits[n])
@@ -131,8 +131,8 @@ def compare(said: dict[str, Tensor], theirs: Transformers, exact: Transformers, 
     assert got.keys() == theirs.gradients.keys(), f"gradients: {sorted(got.keys() ^ theirs.gradients.keys())}"
     for name, gradient in got.items():
         named[f"grad.{name}"] = (gradient, theirs.gradients[name], exact.gradients[name])
-    # Sums that cancel to nothing, as the gradients of attention scores do where one probability is nearly 1, leave
-    # roundings of what was added up: some units of 2^-24 of it.
+    # Sums that cancel, such as gradients of attention scores if one probability is nearly 1, leave rounding
+    # errors of the summands: some multiples of 2^-24.
     rest = 2**-20 * max(g.abs().max().item() for g in exact.gradients.values())
     for name, (ours, other, truth) in named.items():
         assert ours.shape == truth.shape, f"{name}: {ours.shape}, expected {truth.shape}"
@@ -155,24 +155,24 @@ def round_trip(case: Case, work: Path) -> None:
     exported, saved = work / "exported", work / "saved"
     result = hero("export", run, exported)
     expect_success(result.returncode, result.stderr, options)
-    model = opened_whole(exported)
-    model.set_experts_implementation("eager")  # the default one wants sizes that are multiples of 4
-    draw = random.Random(options["train.seed"])
+    model = load_strict(exported)
+    model.set_experts_implementation("eager")  # the default needs sizes that are multiples of 4
+    rng = random.Random(options["train.seed"])
     for _ in range(8):
         ids = torch.tensor(
             [
-                [draw.randrange(options["model.vocab_size"]) for _ in range(case["length"])]
+                [rng.randrange(options["model.vocab_size"]) for _ in range(case["length"])]
                 for _ in range(sequences)
             ]
         )
         said = program_logits(exported, ids.tolist(), work, "--routing", "--gradients")
         theirs = Transformers(model, ids)
         exact = Transformers(model.double(), ids)
-        model.float()  # fp32 weights come back as they were
+        model.float()  # restores the fp32 weights
         if not other_choices(said, theirs, sequences) and not other_choices(said, exact, sequences):
             break
     else:
-        raise AssertionError("nearly tied scores in every draw of tokens")
+        raise AssertionError("nearly tied scores in every sample of tokens")
     compare(said, theirs, exact, sequences)
 
     model.save_pretrained(saved)
@@ -180,7 +180,7 @@ def round_trip(case: Case, work: Path) -> None:
     equal_tensors("saved weights", after, before)
     again = program_logits(saved, ids.tolist(), work, "--routing", "--gradients")
     equal_tensors("the saved folder", again, said)
-    if options["router.eval_capacity_factor"] == 0:  # else an expert of the checkpoint drops tokens
+    if options["router.eval_capacity_factor"] == 0:  # else experts of the checkpoint drop tokens
         forward = {key: t for key, t in said.items() if "." in key and not key.startswith("grad.")}
         equal_tensors("the checkpoint", program_logits(run, ids.tolist(), work, "--routing"), forward)
 

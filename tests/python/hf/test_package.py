@@ -1,4 +1,4 @@
-"""What `pip install .` makes: versions agree, and (long) a wheel runs away from the checkout."""
+"""The package: versions agree, and (long) a wheel runs outside the checkout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from program import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_versions_stand_in_one_place() -> None:
+def test_versions_agree() -> None:
     rule = PROJECT["tool"]["scikit-build"]["metadata"]["version"]
     assert "version" in PROJECT["project"]["dynamic"] and rule["input"] == "CMakeLists.txt"
     found = re.findall(rule["regex"], (ROOT / "CMakeLists.txt").read_text())
@@ -40,7 +40,7 @@ def test_the_package_is_typed_and_every_public_name_resolves() -> None:
 
 
 @pytest.mark.long
-def test_a_wheel_runs_away_from_the_checkout(tmp_path: Path) -> None:
+def test_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     settings = f"--config-settings=build-dir={tmp_path}/build"
@@ -50,10 +50,12 @@ def test_a_wheel_runs_away_from_the_checkout(tmp_path: Path) -> None:
     assert re.fullmatch(r"hero_moe-[\d.]+-py3-none-linux_x86_64\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    beside = {"_hero_moe_lm_eval.py", "hero_moe_lm_eval.pth"}
-    parts = {"hero_moe", wheel.name.split("-py3")[0] + ".dist-info"} | beside
+    top_level = {"_hero_moe_lm_eval.py", "hero_moe_lm_eval.pth"}
+    parts = {"hero_moe", wheel.name.split("-py3")[0] + ".dist-info"} | top_level
     assert {n.split("/")[0] for n in names} == parts
-    assert {"hero_moe/libhero.so", "hero_moe/py.typed", "hero_moe/report/__main__.py"} | beside <= set(names)
+    assert {"hero_moe/libhero.so", "hero_moe/py.typed", "hero_moe/report/__main__.py"} | top_level <= set(
+        names
+    )
 
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "-q", "--no-deps", "--target", site, wheel], check=True)

@@ -1,4 +1,4 @@
-"""hero_moe.patch on small random models, against themselves unpatched and against the paper's equations."""
+"""hero_moe.patch on small random models, against the unpatched models and the paper's equations."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def routed(model: PreTrainedModel, tokens: Tensor) -> list[tuple[Tensor, tuple[T
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_zero_history_weights_change_no_bit(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def test_zero_history_weights_are_bit_identical(model: PreTrainedModel, dtype: torch.dtype) -> None:
     model.to(dtype)
     hero = patched(model)
     assert [g.weight.shape[1] for g in gates(hero)] == [D + m * E for m in range(len(gates(hero)))]
@@ -140,16 +140,18 @@ def test_zero_history_weights_change_no_bit(model: PreTrainedModel, dtype: torch
     ],
 )
 @pytest.mark.parametrize("family", ["qwen", "deepseek"])
-def test_logits_are_the_papers(family: str, options: dict[str, Any], visible: list[tuple[int, ...]]) -> None:
+def test_logits_follow_the_paper(
+    family: str, options: dict[str, Any], visible: list[tuple[int, ...]]
+) -> None:
     torch.manual_seed(1)
     hero = patched(FAMILIES[family]().eval().double(), init="uniform", **options)
-    hero.set_experts_implementation("eager")  # the default one knows no fp64
+    hero.set_experts_implementation("eager")  # the default does not support fp64
     assert [g.visible for g in gates(hero)] == visible
     probs: dict[int, Tensor] = {}
     for l, (gate, (x, results)) in enumerate(zip(gates(hero), routed(hero, ids())), start=1):
         logits, weights, chosen = results
         x, w = x.reshape(-1, D), gate.weight.double()
-        # DeepSeek's router computes the hidden state's part in fp32.
+        # DeepSeek's router computes the hidden state logits in fp32.
         z = (x.float() @ w[:, :D].float().t()).double() if family == "deepseek" else x @ w[:, :D].t()
         if visible[l - 1]:
             h = torch.cat([probs[j] for j in visible[l - 1]], 1)
@@ -169,8 +171,8 @@ def test_logits_are_the_papers(family: str, options: dict[str, Any], visible: li
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("detach", [True, False])
-def test_bf16_history_is_the_trainers(model: PreTrainedModel, detach: bool, autocast: bool) -> None:
-    """The softmax of fp32 logits, rounded once, though most of these models round their own logits to bf16."""
+def test_bf16_history_matches_the_trainer(model: PreTrainedModel, detach: bool, autocast: bool) -> None:
+    """The softmax of fp32 logits, rounded once, although most models round their own logits to bf16."""
     hero = patched(model if autocast else model.bfloat16(), init="uniform", detach=detach)
     passes: list[Any] = []
     hero.base_model.register_forward_pre_hook(
@@ -225,7 +227,7 @@ def test_gradient_checkpointing_gives_equal_gradients(model: PreTrainedModel, re
     expected = gradients(hero)
     assert all(g.abs().max() > 0 for n, g in expected[1].items() if n.endswith("gate.weight"))
     hero.activation_checkpointing_enable({"use_reentrant": reentrant})
-    # Another pass between forward and backward, or a backward pass in another thread, disturbs nothing.
+    # A pass between forward and backward, or a backward pass in another thread, has no effect.
     assert same(gradients(hero, between=lambda: hero(ids(seed=9, length=4))), expected)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(gradients(hero)))
@@ -249,7 +251,7 @@ def test_gradient_through_the_history_survives_checkpointing() -> None:
         gradients(hero)
 
 
-def test_threads_keep_their_histories_apart() -> None:
+def test_threads_have_separate_histories() -> None:
     torch.manual_seed(1)
     hero = patched(qwen().eval(), init="uniform")
     expected = [hero(ids(seed, length)).logits for seed, length in ((1, 7), (2, 9), (3, 5), (4, 12))]
@@ -268,7 +270,7 @@ def test_threads_keep_their_histories_apart() -> None:
     assert wrong == []
 
 
-def test_hooks_that_move_arguments_leave_the_history_alone(model: PreTrainedModel) -> None:
+def test_hooks_that_move_arguments_keep_the_history(model: PreTrainedModel) -> None:
     hero = patched(model, init="uniform")
     expected = hero(ids()).logits
     for layer in hero.base_model.layers:
@@ -276,7 +278,7 @@ def test_hooks_that_move_arguments_leave_the_history_alone(model: PreTrainedMode
     assert torch.equal(hero(ids()).logits, expected)
 
 
-def test_saved_folder_holds_settings_and_weights(model: PreTrainedModel, tmp_path: Path) -> None:
+def test_saved_folder_contains_settings_and_weights(model: PreTrainedModel, tmp_path: Path) -> None:
     hero = patched(model, init="uniform", stages=2)
     hero.save_pretrained(tmp_path)
     layers = len(gates(hero))
@@ -323,7 +325,7 @@ def test_inductor_compiles_the_whole_model(family: str) -> None:
     [
         (llama, {}, "expected a Qwen3-MoE, DeepSeek-V3, Mixtral or OLMoE model"),
         (lambda: nn.Linear(2, 2), {}, "found Linear"),
-        (lambda: hero_moe.patch(qwen()), {}, "patched already"),
+        (lambda: hero_moe.patch(qwen()), {}, "already patched"),
         (qwen, {"init": "ones"}, "init: found 'ones'"),
         (qwen, {"history": "all"}, "history: found 'all'"),
         (qwen, {"window": 0}, "window: found 0"),
@@ -332,7 +334,7 @@ def test_inductor_compiles_the_whole_model(family: str) -> None:
         (qwen, {"stages": [0, 0, 0]}, "each of 4 MoE layers"),
     ],
 )
-def test_what_cannot_be_patched_is_refused(
+def test_rejects_unsupported_models_and_options(
     make: Callable[[], nn.Module], options: dict[str, Any], message: str
 ) -> None:
     model = make()
@@ -342,7 +344,7 @@ def test_what_cannot_be_patched_is_refused(
     assert {n: p.shape for n, p in model.named_parameters()} == before
 
 
-def test_a_layer_alone_has_no_history() -> None:
+def test_single_layer_raises_without_history() -> None:
     hero = patched(qwen())
     with pytest.raises(RuntimeError, match="call the whole model"):
         gates(hero)[0](torch.zeros(3, D))

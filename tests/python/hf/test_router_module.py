@@ -22,7 +22,7 @@ PYTHON = ROOT / "python"
 
 
 class Stack(nn.Module):
-    """MoE-like layers: each router's choice decides how its layer changes x."""
+    """MoE-like layers: each router's choice determines how its layer changes x."""
 
     def __init__(self, layers: int = 3, width: int = 32, experts: int = 16, **options: Any) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def paper_stack(routers: list[HistoryRouter], xs: list[Tensor], detach: bool = T
 @pytest.mark.parametrize(
     ("visible", "window", "scale"), [((1, 2, 3), None, True), ((1, 2, 3), 2, True), ((2, 3), None, False)]
 )
-def test_logits_and_gradients_are_the_papers(
+def test_logits_and_gradients_follow_the_paper(
     visible: tuple[int, ...], window: int | None, scale: bool, detach: bool
 ) -> None:
     torch.manual_seed(1)
@@ -107,14 +107,14 @@ def test_lower_types_keep_fp32_logits_and_round_the_history_once(
         assert logits.dtype == probs.dtype == torch.float32
         seen = [history[j] for j in router.visible]
         exact = exact_logits(x.to(operands), router.weight.to(operands), seen, router.layer)
-        # Products of bf16 numbers are exact in fp32.
+        # Products of bf16 values are exact in fp32.
         torch.testing.assert_close(logits.double(), exact, rtol=0, atol=5e-6)
         assert history[router.layer].dtype == (operands if detach else torch.float32)
         assert_rounded_once(history[router.layer], exact, operands)
 
 
-def test_rounding_leaves_the_gradient_as_it_is() -> None:
-    """Straight through: in bf16, too, the gradient through the history is that of the exact probabilities."""
+def test_rounding_does_not_change_the_gradient() -> None:
+    """Straight-through: also in bf16, the gradient through the history is that of the exact probabilities."""
     torch.manual_seed(1)
     probs = torch.randn(5, 8).softmax(1).requires_grad_()
     rounded, upstream = round_through(probs, torch.bfloat16), torch.randn(5, 8)
@@ -128,7 +128,7 @@ def test_initial_weights_follow_the_depth_not_the_window() -> None:
     bound = 1 / math.sqrt(24 + 8 * 32)
     assert router.weight.shape == (32, 24 + 2 * 32)
     assert 0.98 * bound < router.weight.abs().max() <= bound
-    # The variance of U(-b, b) is b^2/3; 2,816 draws are within 10%.
+    # The variance of U(-b, b) is b^2/3; 2,816 samples are within 10%.
     assert router.weight.var().item() == pytest.approx(bound**2 / 3, rel=0.1)
     assert "layer=9" in repr(router) and "visible=(7, 8)" in repr(router)
 
@@ -148,7 +148,7 @@ def test_inductor_compiles_a_stack_for_any_number_of_tokens(detach: bool) -> Non
             torch.testing.assert_close(inductor, eager, rtol=1e-5, atol=2e-6)
 
 
-def test_history_weights_get_gradient_and_the_history_gives_none() -> None:
+def test_history_weights_get_gradients_and_the_history_none() -> None:
     torch.manual_seed(1)
     first, second = HistoryRouter(8, 4, layer=1), HistoryRouter(8, 4, layer=2, visible=(1,))
     history = RoutingHistory()
@@ -160,7 +160,7 @@ def test_history_weights_get_gradient_and_the_history_gives_none() -> None:
     assert second.weight.grad[:, 8:].abs().min() > 0
 
 
-def test_replaying_a_layer_writes_the_same_numbers() -> None:
+def test_recomputing_a_layer_stores_the_same_values() -> None:
     stack, history = Stack(), RoutingHistory()
     x = torch.randn(5, 32)
     first = [router(x, history)[0] for router in stack.routers]
@@ -175,7 +175,7 @@ def test_history_is_a_mapping_that_detaches() -> None:
     history[3] = torch.rand(2, 4, requires_grad=True)
     assert dict(history).keys() == {3} and len(history) == 1 and 2 not in history
     assert not history[3].requires_grad
-    with pytest.raises(KeyError, match=r"lacks layer 2; it holds \[3\]"):
+    with pytest.raises(KeyError, match=r"no layer 2, found layers \[3\]"):
         HistoryRouter(4, 4, layer=4, visible=(2, 3))(torch.rand(2, 4), history)
 
 
@@ -189,7 +189,7 @@ def test_history_is_a_mapping_that_detaches() -> None:
         ({"layer": 1, "num_experts": 0}, "num_experts: found 8, 0"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HistoryRouter(**{"hidden_size": 8, "num_experts": 4, **options})
 
@@ -206,7 +206,7 @@ def test_copies_and_state_dicts() -> None:
 def plain_route(
     z: Tensor, k: int, score: str, bias: Tensor, groups: int, top: int
 ) -> tuple[list[list[float]], list[list[int]]]:
-    """One token after the other, by sorting."""
+    """Reference: sorts the scores of one token at a time."""
     weights, ids = [], []
     size = z.shape[1] // groups
     for row in z.softmax(1) if score == "softmax" else z.sigmoid():
@@ -222,7 +222,7 @@ def plain_route(
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize(("groups", "top"), [(1, 1), (4, 2), (12, 5)])
-def test_sparse_route_chooses_as_told(score: str, groups: int, top: int) -> None:
+def test_sparse_route_matches_the_reference(score: str, groups: int, top: int) -> None:
     torch.manual_seed(1)
     logits, bias = torch.randn(20, 12, dtype=torch.float64), torch.randn(12, dtype=torch.float64) / 5
     weights, ids = sparse_route(logits, 3, score=score, bias=bias, groups=groups, top_groups=top, scaling=2.5)
@@ -238,12 +238,12 @@ def test_sparse_route_chooses_as_told(score: str, groups: int, top: int) -> None
     ("options", "message"),
     [({"score": "tanh"}, "score"), ({"groups": 5}, "groups"), ({"k": 7, "groups": 2}, "expected 1 to 6")],
 )
-def test_sparse_route_refuses(options: dict[str, Any], message: str) -> None:
+def test_sparse_route_rejects_invalid_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sparse_route(torch.zeros(2, 12), **{"k": 2, **options})
 
 
-def test_the_package_imports_torch_only_when_asked() -> None:
+def test_package_imports_torch_lazily() -> None:
     code = (
         "import sys, hero_moe, hero_moe.report; assert 'torch' not in sys.modules; "
         "assert 'HistoryRouter' in dir(hero_moe); hero_moe.HistoryRouter(8, 4, layer=1); "
@@ -252,7 +252,7 @@ def test_the_package_imports_torch_only_when_asked() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(PYTHON), "PATH": ""})
 
 
-def test_a_missing_library_is_named(tmp_path: Path) -> None:
+def test_error_names_a_missing_library(tmp_path: Path) -> None:
     code = "import hero_moe; hero_moe.HistoryRouter"
     environment = {"PYTHONPATH": str(PYTHON), "PATH": "", "HERO_LIBRARY": str(tmp_path / "none.so")}
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""Continuing texts and evaluating: what a saved model says, and that it says it again."""
+"""Generation and evaluation with a saved model, and their reproducibility."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from program import (
     DEEPSEEK,
+    assert_exit_2,
     checkpoint,
     folder_bytes,
     hero,
     metrics,
-    ran,
-    refused,
+    run_hero,
     training,
     write_megatron,
 )
@@ -32,33 +32,33 @@ FAMILIES = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A HERO model in fp32 that has learnt a little."""
+    """A HERO model in fp32, trained for a few steps."""
     folder = tmp_path_factory.mktemp("generate") / request.param
     settings = {"train.dtype": "fp32", "train.steps": 30, "optim.lr": 3e-3}
-    ran(*training(folder, data, settings | FAMILIES[request.param]))
+    run_hero(*training(folder, data, settings | FAMILIES[request.param]))
     return folder
 
 
 def continued(run: Path, *words: object, prompt: str = PROMPT, tokens: int = 24) -> str:
-    text = ran("generate", run, "--prompt", prompt, "--max-tokens", tokens, *words).stdout
+    text = run_hero("generate", run, "--prompt", prompt, "--max-tokens", tokens, *words).stdout
     assert text.startswith(prompt) and text.endswith("\n")
     return text[len(prompt) : -1]
 
 
-def test_a_seed_repeats(run: Path) -> None:
+def test_seed_is_reproducible(run: Path) -> None:
     text = continued(run, "--seed", 1)
     assert text and continued(run, "--seed", 1) == text
     assert continued(run, "--seed", 2) != text
 
 
-def test_checkpoint_and_run_folder_say_the_same(run: Path) -> None:
+def test_checkpoint_and_run_folder_agree(run: Path) -> None:
     assert continued(checkpoint(run, 30)) == continued(run)
 
 
 @pytest.mark.parametrize(
     "words", [["--temperature", 0], ["--seed", 3], ["--seed", 4, "--top-k", 20, "--top-p", 0.9]]
 )
-def test_cache_changes_nothing(run: Path, words: list[object]) -> None:
+def test_cache_does_not_change_the_text(run: Path, words: list[object]) -> None:
     assert continued(run, *words) == continued(run, *words, "--no-cache")
 
 
@@ -70,41 +70,41 @@ def test_greedy(run: Path) -> None:
     assert continued(run, "--temperature", 2, "--seed", 8) != greedy
 
 
-def test_a_longer_text_begins_like_a_shorter_one(run: Path) -> None:
+def test_longer_text_starts_with_the_shorter_one(run: Path) -> None:
     long = continued(run, "--seed", 9, tokens=40)
     assert long.startswith(continued(run, "--seed", 9, tokens=10).rstrip("\N{REPLACEMENT CHARACTER}"))
 
 
-def test_empty_prompt_begins_a_document(run: Path) -> None:
+def test_empty_prompt_starts_a_document(run: Path) -> None:
     assert continued(run, "--temperature", 0, prompt="")
 
 
 @pytest.mark.parametrize("prompt", ["汉字 – Ünïcödé 🙂", "\tindented\r\n\n  text \x01"])
-def test_prompts_come_back_unchanged(run: Path, prompt: str) -> None:
+def test_output_starts_with_the_unchanged_prompt(run: Path, prompt: str) -> None:
     continued(run, prompt=prompt, tokens=4)
 
 
-def test_utf8_whatever_the_bytes(run: Path) -> None:
-    """At a high temperature most tokens are single bytes of no valid text; `ran` decodes strictly."""
+def test_output_is_always_valid_utf8(run: Path) -> None:
+    """At a high temperature most tokens are single bytes of invalid text; `run_hero` decodes strictly."""
     texts = [continued(run, "--temperature", 50, "--seed", seed, tokens=100) for seed in range(3)]
     assert any("\N{REPLACEMENT CHARACTER}" in text for text in texts)
 
 
 def test_prompt_too_long(run: Path) -> None:
     result = hero("generate", run, "--prompt", "\x01" * 128)
-    refused(result, "--prompt: 128 tokens", "fewer than model.max_position_embeddings = 128")
+    assert_exit_2(result, "--prompt: 128 tokens", "fewer than model.max_position_embeddings = 128")
     assert result.stdout == ""
 
 
-def test_stops_where_the_positions_end(run: Path) -> None:
+def test_stops_at_the_last_position(run: Path) -> None:
     prompt = "\x01" * 125
     assert continued(run, "--seed", 1, prompt=prompt, tokens=100) == continued(
         run, "--seed", 1, prompt=prompt, tokens=3
     )
 
 
-def test_prompt_that_is_no_text(run: Path) -> None:
-    refused(
+def test_rejects_invalid_utf8_prompt(run: Path) -> None:
+    assert_exit_2(
         hero("generate", run, "--prompt", "ab\udcff"), "--prompt: byte 2: invalid UTF-8", "expected UTF-8"
     )
 
@@ -114,7 +114,7 @@ def valid_tokens(data: Path) -> int:
 
 
 def test_evaluation(run: Path, data: Path) -> None:
-    shown = ran("eval", run, "--data", data, f"{data}-train").stdout
+    shown = run_hero("eval", run, "--data", data, f"{data}-train").stdout
     written = (run / "eval.json").read_bytes()
     result = json.loads(written)
     assert result["step"] == 30
@@ -125,27 +125,27 @@ def test_evaluation(run: Path, data: Path) -> None:
         assert 2 < entry["loss"] < math.log(512)
         expected = [entry["name"], str(entry["tokens"]), f"{entry['loss']:.4f}", f"{entry['perplexity']:.3f}"]
         assert line.split() == expected
-    assert ran("eval", run, "--data", data, f"{data}-train").stdout == shown
+    assert run_hero("eval", run, "--data", data, f"{data}-train").stdout == shown
     assert (run / "eval.json").read_bytes() == written
 
 
-def test_evaluation_of_a_checkpoint_leaves_it_alone(run: Path, data: Path) -> None:
+def test_evaluation_does_not_modify_a_checkpoint(run: Path, data: Path) -> None:
     before = folder_bytes(run)
-    shown = ran("eval", checkpoint(run, 30), "--data", data).stdout
+    shown = run_hero("eval", checkpoint(run, 30), "--data", data).stdout
     assert folder_bytes(run) == before
-    assert shown.splitlines()[1] == ran("eval", run, "--data", data).stdout.splitlines()[1]
+    assert shown.splitlines()[1] == run_hero("eval", run, "--data", data).stdout.splitlines()[1]
 
 
 def test_evaluation_does_not_depend_on_its_batch(run: Path, data: Path) -> None:
     losses = []
     for batch in (1, 3, 8):
-        ran("eval", run, "--data", data, "--batch", batch)
+        run_hero("eval", run, "--data", data, "--batch", batch)
         losses.append(json.loads((run / "eval.json").read_text())["datasets"][0]["loss"])
     assert losses[1:] == pytest.approx([losses[0]] * 2, abs=1e-6)
 
 
 def test_training_loss_is_the_evaluation_loss(run: Path, data: Path, tmp_path: Path) -> None:
-    """A step of no learning: its loss over the set's only sample is what `hero eval` finds."""
+    """A step with negligible learning rate: its loss over the only sample equals that of `hero eval`."""
     tokens = np.fromfile(f"{data}-train.bin", "<u2")[:65].tolist()
     write_megatron(tmp_path / "one", [tokens])
     still = tmp_path / "still"
@@ -160,20 +160,21 @@ def test_training_loss_is_the_evaluation_loss(run: Path, data: Path, tmp_path: P
         "optim.min_lr": 0,
         "optim.warmup_steps": 0,
     }
-    ran(*training(still, tmp_path / "one", settings))
-    ran("eval", still, "--data", tmp_path / "one")
+    run_hero(*training(still, tmp_path / "one", settings))
+    run_hero("eval", still, "--data", tmp_path / "one")
     found = json.loads((still / "eval.json").read_text())["datasets"][0]
     assert found["tokens"] == 64
     assert found["loss"] == pytest.approx(metrics(still)[0]["lm_loss"], abs=2e-6)
 
 
 def test_loss_in_bf16_is_close(run: Path, data: Path, tmp_path: Path) -> None:
-    """The same weights evaluated in bf16; the logits' relative error is about 2^-8."""
+    """The same weights evaluated in bf16; the relative logit error is about 2^-8."""
     folder = tmp_path / "bf16"
     shutil.copytree(checkpoint(run, 30), folder)
     config = folder / "config.toml"
     config.write_text(re.sub(r'\ndtype = "fp32"\n', '\ndtype = "bf16"\n', config.read_text()))
     losses = [
-        float(ran("eval", model, "--data", data).stdout.splitlines()[1].split()[2]) for model in (run, folder)
+        float(run_hero("eval", model, "--data", data).stdout.splitlines()[1].split()[2])
+        for model in (run, folder)
     ]
     assert losses[1] == pytest.approx(losses[0], abs=0.02)

@@ -1,4 +1,4 @@
-"""`hero serve` as its clients see it: openai's own client, plain HTTP, and what ends it."""
+"""`hero serve` with the openai client and plain HTTP, and its shutdown."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import pytest
 import torch
 
 from hero_moe import load
-from program import ENVIRONMENT, PROGRAM, checkpoint, hero, ran, refused, training
-from serving import Server, events, eventually, parse_metrics, serving, talk
+from program import ENVIRONMENT, PROGRAM, assert_exit_2, checkpoint, hero, run_hero, training
+from serving import Server, events, parse_metrics, send_raw, serving, wait_for
 
 PROMPT = "def index_1(node):\n\treturn "
-LOGPROB = 1e-9  # greatest difference of a token's log-probability in fp64
-# More texts than can be made while a test looks on.
+LOGPROB = 1e-9  # tolerance of a token's log-probability in fp64
+# More sequences than a test can wait for.
 ENDLESS = {"prompt": [PROMPT] * 8, "n": 128, "max_tokens": 100, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A HERO model that has learnt a little, in fp64: no draw depends on how rows are added up."""
+    """A HERO model in fp64, trained for a few steps; samples do not depend on the summation order."""
     folder = tmp_path_factory.mktemp("serve") / "tiny"
     settings = {"router.kind": "hero", "train.dtype": "fp64", "train.steps": 30, "optim.lr": 3e-3}
-    ran(*training(folder, data, settings))
+    run_hero(*training(folder, data, settings))
     return folder
 
 
@@ -49,12 +49,12 @@ def create(client: openai.OpenAI, prompt: Any = PROMPT, **options: Any) -> Any:
     return client.completions.create(model="tiny", prompt=prompt, **options)
 
 
-def test_the_text_of_hero_generate(run: Path, client: openai.OpenAI) -> None:
+def test_text_matches_hero_generate(run: Path, client: openai.OpenAI) -> None:
     for words in ({"seed": 3}, {"seed": 4, "top_p": 0.9}, {"temperature": 0}):
         options = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", value)]
-        text = ran("generate", run, "--prompt", PROMPT, "--max-tokens", 24, *options).stdout
+        text = run_hero("generate", run, "--prompt", PROMPT, "--max-tokens", 24, *options).stdout
         found = create(client, max_tokens=24, **words)
-        # The program leaves out nothing at its end, but adds a line end.
+        # The program prints the whole text and a newline.
         assert PROMPT + found.choices[0].text + "\n" == text
         assert found.choices[0].finish_reason == "length" and found.object == "text_completion"
         assert found.usage.completion_tokens == 24 and found.model == "tiny"
@@ -68,7 +68,7 @@ def test_seeds(client: openai.OpenAI) -> None:
     assert create(client, max_tokens=30).choices[0].text != create(client, max_tokens=30).choices[0].text
 
 
-def test_several_prompts_and_texts(client: openai.OpenAI) -> None:
+def test_several_prompts_and_choices(client: openai.OpenAI) -> None:
     prompts = ["def", "的一是", PROMPT]
     choices = create(client, prompts, n=3, seed=7, max_tokens=20).choices
     assert [choice.index for choice in choices] == list(range(9))
@@ -78,8 +78,8 @@ def test_several_prompts_and_texts(client: openai.OpenAI) -> None:
     assert len({choice.text for choice in choices}) == 9
 
 
-def test_streams_are_the_whole_in_pieces(client: openai.OpenAI) -> None:
-    """At a high temperature most tokens are single bytes: no piece is broken by them."""
+def test_streams_concatenate_to_the_whole_text(client: openai.OpenAI) -> None:
+    """At a high temperature most tokens are single bytes; chunks never split a character."""
     options: dict[str, Any] = {"n": 3, "seed": 5, "temperature": 50, "max_tokens": 60}
     options["extra_body"] = {"ignore_eos": True}
     whole = create(client, **options)
@@ -129,11 +129,11 @@ def test_echo_with_probabilities(run: Path, server: Server, client: openai.OpenA
             assert choice.text[offset:].startswith(token)
 
 
-def test_greedy_tokens_are_exactly_the_greatest(client: openai.OpenAI) -> None:
+def test_greedy_tokens_have_the_maximum_logprob(client: openai.OpenAI) -> None:
     text = create(client, temperature=0, max_tokens=30).choices[0].text
     options = {"logprobs": 1, "temperature": 0}
-    made = create(client, max_tokens=30, **options).choices[0].logprobs
-    for log, top in zip(made.token_logprobs, made.top_logprobs, strict=True):
+    greedy = create(client, max_tokens=30, **options).choices[0].logprobs
+    for log, top in zip(greedy.token_logprobs, greedy.top_logprobs, strict=True):
         assert log == max(top.values())
     found = create(client, PROMPT + text, echo=True, max_tokens=1, **options).choices[0].logprobs
     assert found.token_logprobs[-1] == max(found.top_logprobs[-1].values())
@@ -149,13 +149,13 @@ def test_logprobs_of_streams(client: openai.OpenAI) -> None:
         assert pieces == getattr(whole, name)
 
 
-def test_an_empty_text_begins_a_document(client: openai.OpenAI) -> None:
+def test_empty_prompt_starts_a_document(client: openai.OpenAI) -> None:
     found = create(client, "", temperature=0, max_tokens=4)
     assert found.choices[0].text == create(client, [1], temperature=0, max_tokens=4).choices[0].text
     assert found.usage.prompt_tokens == 1
 
 
-def test_mistakes_are_openais_exceptions(client: openai.OpenAI) -> None:
+def test_errors_raise_openai_exceptions(client: openai.OpenAI) -> None:
     for options, field in (({"n": 0}, "n"), ({"suffix": "x"}, "suffix"), ({"max_tokens": 5000}, "max_tokens"),
                            ({"best_of": 3}, "best_of"), ({"extra_body": {"min_p": 0.1}}, "min_p"),
                            ({"prompt": [600]}, "prompt"), ({"max_tokens": 128}, "prompt")):  # fmt: skip
@@ -181,9 +181,9 @@ def test_bad_bodies(server: Server, path: str) -> None:
         assert status == 400 and "expected" in error["message"] and error["type"] == "invalid_request_error"
 
 
-def test_requests_that_are_none(server: Server) -> None:
+def test_invalid_http_requests(server: Server) -> None:
     def status(data: bytes) -> int:
-        answer = talk(server.port, data)
+        answer = send_raw(server.port, data)
         assert answer.startswith(b"HTTP/1.1 "), answer
         return int(answer[9:12])
 
@@ -226,7 +226,7 @@ def test_connections_stay_open(server: Server) -> None:
     connection.close()
 
 
-def test_tokens_and_back(server: Server) -> None:
+def test_tokenize_and_detokenize(server: Server) -> None:
     for text in ("", PROMPT, "汉字 – Ünïcödé 🙂\x00", "</s> in a text"):
         answer = json.loads(server.request("/tokenize", {"prompt": text, "add_special_tokens": False})[1])
         assert answer["count"] == len(answer["tokens"]) and 1 not in answer["tokens"]
@@ -248,7 +248,7 @@ def test_metrics(server: Server) -> None:
         return after.get(name, 0) - before.get(name, 0)
 
     def settled() -> bool:
-        """Whether everything is counted that may be so after the client has its answer."""
+        """Whether all counters that update after the response are up to date."""
         after.update(server.metrics())
         answers = (("/v1/completions", 200), ("/v1/completions", 400), ("other", 404))
         counts = [
@@ -256,7 +256,7 @@ def test_metrics(server: Server) -> None:
         ]
         return counts == [1, 1, 1] and after["hero_queue_length"] == after["hero_running_texts"] == 0
 
-    eventually(settled)
+    wait_for(settled)
     assert more("hero_generated_tokens_total") == 40
     assert more("hero_time_to_first_token_seconds_count") == 1
     assert more("hero_time_per_token_seconds_count") == 36
@@ -266,7 +266,7 @@ def test_metrics(server: Server) -> None:
         assert buckets == sorted(buckets) and buckets[-1] == after[f"{name}_count"]
 
 
-def test_a_client_that_goes_away(server: Server) -> None:
+def test_client_disconnect_cancels_the_request(server: Server) -> None:
     before = server.metrics()["hero_cancelled_requests_total"]
     for stream in (True, False):
         connection = server.connect()
@@ -274,11 +274,11 @@ def test_a_client_that_goes_away(server: Server) -> None:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         if stream:
             assert connection.getresponse().readline().startswith(b"data: {")
-        eventually(lambda: server.metrics()["hero_running_texts"] > 0)
+        wait_for(lambda: server.metrics()["hero_running_texts"] > 0)
         assert connection.sock
         connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()
-        eventually(lambda: server.metrics()["hero_running_texts"] == 0)
+        wait_for(lambda: server.metrics()["hero_running_texts"] == 0)
     assert server.metrics()["hero_cancelled_requests_total"] == before + 2
 
 
@@ -301,7 +301,7 @@ def test_many_streams_at_once(server: Server) -> None:
 
 
 def opened(server: Server, **headers: str) -> Any:
-    """A connection whose endless stream has begun."""
+    """A connection with a started endless stream."""
     connection = server.connect()
     body = json.dumps(ENDLESS | {"stream": True})
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json", **headers})
@@ -336,9 +336,9 @@ def test_limits(run: Path) -> None:
             b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer let me in\r\n"
             b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n"
         )
-        assert talk(server.port, chunked % (len(long), long)).startswith(b"HTTP/1.1 413")
+        assert send_raw(server.port, chunked % (len(long), long)).startswith(b"HTTP/1.1 413")
 
-        # One text runs, one request waits, the next is refused; the first two take too long.
+        # One sequence runs, one request waits, the next is rejected; the first two time out.
         running, stream = opened(server, **key)
         waiting: list[int] = []
         thread = threading.Thread(target=lambda: waiting.append(status(ENDLESS)))
@@ -347,7 +347,7 @@ def test_limits(run: Path) -> None:
         def queue() -> float:
             return parse_metrics(server.request("/metrics", **key)[1])["hero_queue_length"]
 
-        eventually(lambda: queue() == 1 or not thread.is_alive())
+        wait_for(lambda: queue() == 1 or not thread.is_alive())
         full, text, headers = server.request("/v1/completions", {"prompt": "x"}, **key)
         assert full == 503 and headers["Retry-After"] == "1"
         assert json.loads(text)["error"]["code"] == "queue_full"
@@ -359,13 +359,13 @@ def test_limits(run: Path) -> None:
         assert status({"prompt": "x", "max_tokens": 2}) == 200
 
 
-def test_a_signal_lets_requests_finish(run: Path) -> None:
+def test_signal_lets_requests_finish(run: Path) -> None:
     with serving(run) as server:
         found: list[str] = []
         body = {"prompt": [PROMPT] * 4, "n": 64, "max_tokens": 60, "ignore_eos": True, "stream": True}
         thread = threading.Thread(target=lambda: found.append(server.request("/v1/completions", body)[1]))
         thread.start()
-        eventually(lambda: server.metrics()["hero_running_texts"] > 0)
+        wait_for(lambda: server.metrics()["hero_running_texts"] > 0)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=60) == 0
         thread.join()
@@ -375,7 +375,7 @@ def test_a_signal_lets_requests_finish(run: Path) -> None:
             server.request("/health")
 
 
-def test_a_signal_with_little_patience(run: Path) -> None:
+def test_signal_with_short_drain_time(run: Path) -> None:
     with serving(run, "--drain", 0.2, "--max-batch", 1) as server:
         connection, stream = opened(server)
         server.process.send_signal(signal.SIGINT)
@@ -385,33 +385,33 @@ def test_a_signal_with_little_patience(run: Path) -> None:
         connection.close()
 
 
-def test_a_second_signal_ends_at_once(run: Path) -> None:
+def test_second_signal_exits_immediately(run: Path) -> None:
     with serving(run, "--max-batch", 1) as server:
         connection, _ = opened(server)
         server.process.send_signal(signal.SIGTERM)
 
-        def refuses() -> bool:
+        def refuses_connections() -> bool:
             try:
                 socket.create_connection(("127.0.0.1", server.port)).close()
             except ConnectionRefusedError:
                 return True
             return False
 
-        eventually(refuses)
+        wait_for(refuses_connections)
         assert server.stop() == 128 + signal.SIGTERM
         connection.close()
 
 
-def test_wrong_command_lines(run: Path, server: Server, tmp_path: Path) -> None:
-    refused(hero("serve", run, "--port", server.port), "--port", "cannot listen")
-    refused(hero("serve", run, "--port", 0, "--host", "203.0.113.1"), "--host 203.0.113.1")
-    refused(hero("serve", run, "--port", 70000), "--port")
-    refused(hero("serve", run, "--max-queue", 0), "--max-queue")
-    refused(hero("serve", run, "--api-key", ""), "--api-key: found nothing")
-    refused(hero("serve", tmp_path / "none"), "none")
+def test_rejects_invalid_command_lines(run: Path, server: Server, tmp_path: Path) -> None:
+    assert_exit_2(hero("serve", run, "--port", server.port), "--port", "cannot listen")
+    assert_exit_2(hero("serve", run, "--port", 0, "--host", "203.0.113.1"), "--host 203.0.113.1")
+    assert_exit_2(hero("serve", run, "--port", 70000), "--port")
+    assert_exit_2(hero("serve", run, "--max-queue", 0), "--max-queue")
+    assert_exit_2(hero("serve", run, "--api-key", ""), "--api-key: found an empty value")
+    assert_exit_2(hero("serve", tmp_path / "none"), "none")
 
 
-def test_the_key_from_the_environment(run: Path) -> None:
+def test_api_key_from_the_environment(run: Path) -> None:
     words = [PROGRAM, "serve", checkpoint(run, 30), "--port", "0", "--dtype", "fp32"]
     with subprocess.Popen(
         words, env=ENVIRONMENT | {"HERO_API_KEY": "secret"}, stdout=subprocess.PIPE, text=True

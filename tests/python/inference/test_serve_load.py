@@ -1,4 +1,4 @@
-"""`hero serve` under requests of every kind of wrongness, and under many clients at once."""
+"""`hero serve` under fuzzed requests and many concurrent clients."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from typing import Any
 
 import pytest
 
-from program import ran, training
-from serving import Server, events, eventually, serving
+from program import run_hero, training
+from serving import Server, events, serving, wait_for
 
 pytestmark = pytest.mark.long
 
 FUZZED, FUZZERS, CLIENTS = 10_000, 12, 64
-GROWTH = 8 << 20  # bytes of resident memory, after a fifth of the requests
+GROWTH = 8 << 20  # maximum growth of resident memory in bytes after a fifth of the requests
 SAME = ("index", "text", "finish_reason")
-REFUSALS = {400, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client had gone
+ERROR_STATUSES = {400, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client disconnected
 
 
 @pytest.fixture(scope="module")
 def server(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model in fp64, so that no draw depends on the texts beside it."""
+    """A model in fp64, so that samples do not depend on other sequences in the batch."""
     folder = tmp_path_factory.mktemp("serve") / "tiny"
     settings = {"router.kind": "hero", "train.dtype": "fp64", "train.steps": 10}
-    ran(*training(folder, data, settings))
+    run_hero(*training(folder, data, settings))
     words = ["--max-tokens", 24, "--max-body", 20_000, "--max-batch", 16, "--max-queue", 40]
     with serving(folder, *words) as started:
         yield started
 
 
 def valid_requests() -> list[dict[str, Any]]:
-    draw = random.Random(1)
+    rng = random.Random(1)
     found: list[dict[str, Any]] = []
     for seed in range(40):
-        prompt = draw.choice(["def", "def index_1(node):\n", [5, 269], ["的一", "x = "], [[7], [8, 9]], ""])
-        request = {"prompt": prompt, "seed": seed, "max_tokens": draw.randint(1, 24)}
-        if draw.random() < 0.3:
-            request |= {"echo": True, "logprobs": draw.randint(0, 5)}
-        if draw.random() < 0.3:
-            request |= {"stop": [draw.choice(["\n", " ", "的"])], "n": draw.randint(1, 3)}
-        if draw.random() < 0.3:
-            request |= {"temperature": draw.choice([0, 0.5, 2]), "top_p": 0.9, "ignore_eos": True}
+        prompt = rng.choice(["def", "def index_1(node):\n", [5, 269], ["的一", "x = "], [[7], [8, 9]], ""])
+        request = {"prompt": prompt, "seed": seed, "max_tokens": rng.randint(1, 24)}
+        if rng.random() < 0.3:
+            request |= {"echo": True, "logprobs": rng.randint(0, 5)}
+        if rng.random() < 0.3:
+            request |= {"stop": [rng.choice(["\n", " ", "的"])], "n": rng.randint(1, 3)}
+        if rng.random() < 0.3:
+            request |= {"temperature": rng.choice([0, 0.5, 2]), "top_p": 0.9, "ignore_eos": True}
         found.append(request)
     return found
 
 
 def check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Equal texts, tokens and counts; log-probabilities within 1e-9: rows may be added in another order."""
+    """Asserts equal texts, tokens and counts, and log-probabilities within 1e-9 (summation order may
+    differ)."""
     assert found["usage"] == expected["usage"]
     for one, other in zip(found["choices"], expected["choices"], strict=True):
         assert [one[name] for name in SAME] == [other[name] for name in SAME]
@@ -68,13 +69,13 @@ def check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def ask(server: Server, request: dict[str, Any], counts: Counter[str]) -> dict[str, Any]:
-    """The answer, asked for again while the queue is full."""
+    """The response; retries while the queue is full."""
     while True:
         status, text, _ = server.request("/v1/completions", request)
         if status != 503:
             assert status == 200, text
             return json.loads(text)
-        counts["asked again"] += 1
+        counts["retries"] += 1
 
 
 JUNK: list[Any] = [
@@ -95,20 +96,20 @@ def http_bytes(path: str, body: bytes, length: int | None = None, method: str = 
     return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
-def scrambled(draw: random.Random, data: bytes) -> bytes:
-    """A few bytes changed, added, taken away or repeated."""
+def scrambled(rng: random.Random, data: bytes) -> bytes:
+    """Changes, inserts, deletes or repeats a few bytes."""
     changed = bytearray(data)
-    for _ in range(draw.choice([1, 1, 2, 5, 20])):
-        at = draw.randrange(len(changed) + 1)
-        kind = draw.randrange(4)
+    for _ in range(rng.choice([1, 1, 2, 5, 20])):
+        at = rng.randrange(len(changed) + 1)
+        kind = rng.randrange(4)
         if kind == 0:
-            changed[at : at + 1] = bytes([draw.randrange(256)])
+            changed[at : at + 1] = bytes([rng.randrange(256)])
         elif kind == 1:
-            changed[at:at] = draw.randbytes(draw.randint(1, 8))
+            changed[at:at] = rng.randbytes(rng.randint(1, 8))
         elif kind == 2:
-            del changed[at : at + draw.randint(1, 20)]
+            del changed[at : at + rng.randint(1, 20)]
         else:
-            changed[at:at] = changed[at : at + 30] * draw.randint(1, 40)
+            changed[at:at] = changed[at : at + 30] * rng.randint(1, 40)
     return bytes(changed)
 
 
@@ -121,47 +122,47 @@ GARBAGE = [b"\r\n" * 50, b"A" * 70_000, b"GET / HTTP/9.9\r\n\r\n",
            CHUNKED + b"1;x=" + b"y" * 5000]  # fmt: skip
 
 
-def fuzzed(draw: random.Random, valid: list[dict[str, Any]]) -> bytes:
-    """The bytes of a request, wrong in most cases."""
-    request = dict(draw.choice(valid))
-    kind = draw.randrange(9)  # 8: nothing is wrong
+def fuzzed(rng: random.Random, valid: list[dict[str, Any]]) -> bytes:
+    """The bytes of a request, invalid in most cases."""
+    request = dict(rng.choice(valid))
+    kind = rng.randrange(9)  # 8: valid
     if kind < 3:
-        for _ in range(draw.randint(1, 3)):
-            request[draw.choice(FIELDS)] = draw.choice(JUNK)
-    body = json.dumps(request, ensure_ascii=draw.random() < 0.5).encode()
+        for _ in range(rng.randint(1, 3)):
+            request[rng.choice(FIELDS)] = rng.choice(JUNK)
+    body = json.dumps(request, ensure_ascii=rng.random() < 0.5).encode()
     if kind == 3:
-        body = scrambled(draw, body)
+        body = scrambled(rng, body)
     if kind == 4:
-        body = draw.choice([*BODIES, draw.randbytes(500)])
+        body = rng.choice([*BODIES, rng.randbytes(500)])
     if kind == 5:
-        return scrambled(draw, http_bytes(draw.choice(PATHS), body))
+        return scrambled(rng, http_bytes(rng.choice(PATHS), body))
     if kind == 6:
-        length = draw.choice([0, 1, len(body) - 1, len(body) + 7, 20_001, 2**40])
-        method = draw.choice(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
-        return http_bytes(draw.choice(PATHS), body, length, method)
+        length = rng.choice([0, 1, len(body) - 1, len(body) + 7, 20_001, 2**40])
+        method = rng.choice(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
+        return http_bytes(rng.choice(PATHS), body, length, method)
     if kind == 7:
-        return draw.choice([*GARBAGE, draw.randbytes(draw.randint(1, 3000))])
-    return http_bytes(draw.choice(POSTED), body)
+        return rng.choice([*GARBAGE, rng.randbytes(rng.randint(1, 3000))])
+    return http_bytes(rng.choice(POSTED), body)
 
 
-def exchange(port: int, draw: random.Random, data: bytes) -> bytes:
-    """Sends, and reads the answer to its end, or leaves in the middle of either."""
-    cut = draw.random()
+def exchange(port: int, rng: random.Random, data: bytes) -> bytes:
+    """Sends the data and reads the response, or disconnects at a random point."""
+    cut = rng.random()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
         try:
             if cut < 0.1:
-                s.sendall(data[: draw.randrange(len(data) + 1)])
-                if draw.random() < 0.5:  # with a reset
+                s.sendall(data[: rng.randrange(len(data) + 1)])
+                if rng.random() < 0.5:  # with a reset
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return b""
             s.sendall(data)
             if cut < 0.2:
-                s.recv(draw.randint(1, 200))
+                s.recv(rng.randint(1, 200))
                 return b""
             s.settimeout(1)
             try:
                 answer = s.recv(65536)
-            except TimeoutError:  # the server waits for more
+            except TimeoutError:  # the server waits for more data
                 answer = b""
             s.settimeout(60)
             s.shutdown(socket.SHUT_WR)
@@ -173,14 +174,14 @@ def exchange(port: int, draw: random.Random, data: bytes) -> bytes:
 
 
 def check_answer(answer: bytes, sent: bytes) -> int | None:
-    """The status of a well-formed answer; None where the server had nothing to say."""
+    """The status of a well-formed response; None if the server sent nothing."""
     if not answer:
         return None
     match = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
     assert match, (sent, answer[:200])
     status = int(match[1])
-    assert status in REFUSALS | {200}, (sent, answer[:500])
-    if status in REFUSALS and not sent.startswith(b"HEAD"):
+    assert status in ERROR_STATUSES | {200}, (sent, answer[:500])
+    if status in ERROR_STATUSES and not sent.startswith(b"HEAD"):
         body = answer.split(b"\r\n\r\n", 1)[1].split(b"HTTP/1.1 ")[0]
         assert json.loads(body)["error"]["message"], (sent, answer)
     return status
@@ -191,8 +192,8 @@ def resident(server: Server) -> int:
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
 
 
-def together(count: int, work: Callable[[int], None]) -> None:
-    """Runs `work(0)`, `work(1)`, ... in threads; the first failure is the test's."""
+def run_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work(0)`, `work(1)`, ... in threads; raises the first failure."""
     failures: list[BaseException] = []
 
     def guarded(i: int) -> None:
@@ -210,37 +211,37 @@ def together(count: int, work: Callable[[int], None]) -> None:
         raise failures[0]
 
 
-def test_wrong_requests_hurt_nobody(server: Server) -> None:
-    """10,000 wrong requests of twelve clients, a right one after every ten."""
+def test_invalid_requests_do_not_affect_others(server: Server) -> None:
+    """10,000 fuzzed requests from twelve clients, with a valid one after every ten."""
     valid, counts = valid_requests(), Counter[str]()
     expected = [ask(server, request, counts) for request in valid]
     memory: list[int] = []
 
     def fuzz(worker: int) -> None:
         for i in range(worker, FUZZED, FUZZERS):
-            draw = random.Random(i)
-            sent = fuzzed(draw, valid)
-            status = check_answer(exchange(server.port, draw, sent), sent)
+            rng = random.Random(i)
+            sent = fuzzed(rng, valid)
+            status = check_answer(exchange(server.port, rng, sent), sent)
             counts[str(status)] += 1
             if i // FUZZERS % 10 == 0:
-                number = draw.randrange(len(valid))
+                number = rng.randrange(len(valid))
                 check_same(ask(server, valid[number], counts), expected[number])
-                counts["right ones"] += 1
+                counts["valid requests"] += 1
             if i == FUZZED // 5:
                 memory.append(resident(server))
 
-    together(FUZZERS, fuzz)
-    eventually(lambda: server.metrics()["hero_running_texts"] == server.metrics()["hero_queue_length"] == 0)
+    run_threads(FUZZERS, fuzz)
+    wait_for(lambda: server.metrics()["hero_running_texts"] == server.metrics()["hero_queue_length"] == 0)
     memory.append(resident(server))
     print(dict(counts), [f"{size >> 20} MiB" for size in memory])
-    assert counts["right ones"] >= FUZZED // 10 and counts["200"] > 500 and counts["400"] > 3000
+    assert counts["valid requests"] >= FUZZED // 10 and counts["200"] > 500 and counts["400"] > 3000
     assert memory[1] - memory[0] < GROWTH
     for request, answer in zip(valid, expected, strict=True):
         check_same(ask(server, request, counts), answer)
 
 
-def test_many_clients_lose_nothing(server: Server) -> None:
-    """64 clients, each with eight requests on one connection, every second one a stream."""
+def test_many_concurrent_clients(server: Server) -> None:
+    """64 clients, each with eight requests on one connection, every second one streamed."""
     valid, counts = valid_requests(), Counter[str]()
     expected = [ask(server, request, counts) for request in valid]
     before = resident(server)
@@ -257,7 +258,7 @@ def test_many_clients_lose_nothing(server: Server) -> None:
                 text = response.read().decode()
                 if response.status != 503:
                     break
-                counts["asked again"] += 1
+                counts["retries"] += 1
             assert response.status == 200, text
             counts["answers"] += 1
             if turn % 2 == 0:
@@ -269,7 +270,7 @@ def test_many_clients_lose_nothing(server: Server) -> None:
             assert pieces == [choice["text"] for choice in expected[number]["choices"]]
         connection.close()
 
-    together(CLIENTS, client)
+    run_threads(CLIENTS, client)
     print(dict(counts), f"{before >> 20} -> {resident(server) >> 20} MiB")
     assert counts["answers"] == CLIENTS * 8
     assert resident(server) - before < GROWTH

@@ -1,4 +1,4 @@
-"""The examples run, learn and say so."""
+"""The examples run and reduce the loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def output_of(name: str, *words: Any, cwd: Path) -> str:
 def test_router_in_a_moe_layer(tmp_path: Path) -> None:
     text = output_of("router_in_a_moe_layer.py", "--steps", 120, cwd=tmp_path)
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", text)]
-    assert len(losses) == 6 and losses[0] > 1.0 and losses[-1] < 0.5  # log 16 = 2.77 is what guessing costs
+    assert len(losses) == 6 and losses[0] > 1.0 and losses[-1] < 0.5  # log 16 = 2.77 is the loss of guessing
     assert "layer 3: " in text and "reads layers (1, 2)" in text
 
 

@@ -1,4 +1,4 @@
-"""The runner of random cases: what it draws, counts and prints."""
+"""The random case runner: sampling, counts and output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tally(sizes: list[int]) -> Tally:
     return counts
 
 
-def test_cases_are_independent_and_those_of_the_seed() -> None:
+def test_cases_are_independent_and_reproducible() -> None:
     first, again, other = drawn(cases(), 100, 7), drawn(cases(), 100, 7), drawn(cases(), 100, 1000)
     assert len(first) == 100 and first == again
     values = {case["model.size"] for case in first + other}
@@ -47,7 +47,7 @@ def test_all_cases_are_counted() -> None:
         counts.assert_right()
 
 
-def test_a_fifth_of_rejected_cases_is_too_many() -> None:
+def test_fails_with_too_many_rejected_cases() -> None:
     tally([2, 3, 4, 6, 7, 10]).assert_right()
     with pytest.raises(AssertionError, match="5 drawn, 1 rejected, 0 wrong"):
         tally([2, 3, 4, 6, 7]).assert_right()
@@ -59,14 +59,14 @@ def test_a_fifth_of_rejected_cases_is_too_many() -> None:
     ("size", "status", "said"),
     [(5, 1, "wrong: a remainder of 1"), (4, 0, "rejected: model.size"), (2, 0, "right")],
 )
-def test_the_printed_command_repeats_the_case(size: int, status: int, said: str) -> None:
+def test_printed_command_reproduces_the_case(size: int, status: int, said: str) -> None:
     line = command(check, {"model.size": size, "router.text": 'it\'s "text"'})
     assert "\n" not in line
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
 
 
-def test_a_rejection_is_one_line_that_names_an_option_of_the_case() -> None:
+def test_rejection_must_be_one_line_with_an_option_of_the_case() -> None:
     keys = ["router.window", "model.size"]
     expect_success(0, "warnings", keys)
     with pytest.raises(Rejected, match=r"router\.window: found 3"):

@@ -1,4 +1,4 @@
-"""Random models, routers and training options against the oracle: plain fp64 code that uses none of the operators.
+"""Random models, routers and training options against a reference: plain fp64 code without the operators.
 Both train the same steps on the same random tokens in one process (tests/model/oracle_case.cpp)."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def check(case: Case, folder: Path) -> None:
-    """Losses, gradient norm, every gradient, and after every step all weights, biases and expert shares; in the end
-    the logits outside training."""
+    """Compares losses, gradients and their norm, weights, biases and expert shares after every step, and at
+    the end the logits outside training."""
     config = folder / "case.toml"
     config.write_text(toml(case))
     done = subprocess.run(

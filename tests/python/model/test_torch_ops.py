@@ -15,16 +15,16 @@ DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
 ]
-# Greatest difference over the greatest value, against fp64. In bf16 the operands are exact and logits are
-# fp32, but gradients are rounded to bf16 (2^-9).
+# Maximum difference relative to the largest value, against fp64. In bf16 the operands are exact and logits
+# are fp32, but gradients are rounded to bf16 (2^-9).
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6}
 GRADIENT_TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 8e-3}
 DEPTH, EPS = 1.7, 1e-6
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Tensor:
-    draw = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return draw.to(dtype).to(device)
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.to(dtype).to(device)
 
 
 def leaf(x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def squares_of(history: list[Tensor]) -> list[Tensor]:
 
 
 def paper_logits(x: Tensor, w: Tensor, history: list[Tensor], scale: bool) -> Tensor:
-    """The paper's equations in fp64; rho carries no gradient."""
+    """The paper's equations in fp64, without gradient through rho."""
     d = x.shape[1]
     logits = x @ w[:, :d].t()
     if history:
@@ -60,7 +60,7 @@ def assert_near(got: Tensor, want: Tensor, tolerance: float) -> None:
 
 
 def operands(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Arguments of one operator; 12 tokens, 32 wide, 8 or 16 experts."""
+    """Arguments of one operator: 12 tokens, width 32, 8 or 16 experts."""
     x = leaf(normal(12, 32, seed=1, dtype=dtype))
     ids = torch.randint(-1, 8, (12, 2), generator=torch.Generator().manual_seed(3))
     _, offsets, token, row = hero.plan(ids, 8)
@@ -100,7 +100,7 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     assert set(results.values()) == {"SUCCESS"} and len(results) == 4
 
 
-def test_opcheck_of_a_router_that_sees_nothing() -> None:
+def test_opcheck_of_a_router_without_visible_layers() -> None:
     x, w = leaf(normal(5, 8, seed=1)), leaf(normal(4, 8, seed=2))
     torch.library.opcheck(hero.route.default, (x, w, [], [], 1.0, EPS, True))
 
@@ -110,7 +110,9 @@ def test_opcheck_of_a_router_that_sees_nothing() -> None:
 @pytest.mark.parametrize(
     ("experts", "layers", "scale"), [(16, 3, True), (16, 3, False), (16, 0, True), (5, 2, True)]
 )
-def test_route_is_the_papers(device: str, dtype: torch.dtype, experts: int, layers: int, scale: bool) -> None:
+def test_route_follows_the_paper(
+    device: str, dtype: torch.dtype, experts: int, layers: int, scale: bool
+) -> None:
     x = leaf(normal(33, 32, seed=1, dtype=dtype, device=device))
     w = leaf(normal(experts, 32 + layers * experts, seed=2, dtype=dtype, device=device) / 8)
     history = history_of(33, experts, layers, dtype, device)
@@ -134,7 +136,7 @@ def test_route_is_the_papers(device: str, dtype: torch.dtype, experts: int, laye
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["fp64", "bf16"])
-def test_history_logits_are_the_second_part_of_route(device: str, dtype: torch.dtype) -> None:
+def test_history_logits_match_the_history_part_of_route(device: str, dtype: torch.dtype) -> None:
     x = leaf(normal(9, 32, seed=1, dtype=dtype, device=device))
     w = leaf(normal(16, 48, seed=2, dtype=dtype, device=device))
     history = history_of(9, 16, 3, dtype, device)
@@ -152,7 +154,7 @@ def test_history_logits_are_the_second_part_of_route(device: str, dtype: torch.d
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("tokens", [1, 33])
-def test_neighbouring_slices_and_separate_tensors_give_equal_bits(dtype: torch.dtype, tokens: int) -> None:
+def test_adjacent_slices_and_separate_tensors_are_bit_identical(dtype: torch.dtype, tokens: int) -> None:
     whole = torch.cat(history_of(tokens, 16, 5, dtype), 1)
     sums = torch.stack(squares_of(list(whole.split(16, 1))), 1)
     slices, slice_sums = list(whole.split(16, 1))[1:4], list(sums.unbind(1))[1:4]
@@ -168,12 +170,12 @@ def test_neighbouring_slices_and_separate_tensors_give_equal_bits(dtype: torch.d
         results.append((logits, probs, x.grad, w.grad))
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
-    # The order of the slices matters: these are the right ones, the other way round.
+    # The order of the slices matters: these are the same slices in reverse order.
     swapped, _, _ = hero.route(x, w, slices[::-1], slice_sums[::-1], DEPTH, EPS, True)
     assert not torch.equal(swapped, results[0][0])
 
 
-def test_neighbouring_slices_are_not_copied() -> None:
+def test_adjacent_slices_are_not_copied() -> None:
     whole = torch.cat(history_of(64, 16, 2, torch.float32), 1)
     slices, sums = whole.split(16, 1), torch.stack(squares_of(list(whole.split(16, 1))), 1).unbind(1)
     x, w = normal(64, 8, seed=1), normal(16, 40, seed=2)
@@ -187,7 +189,7 @@ def test_neighbouring_slices_are_not_copied() -> None:
     assert copies([h.clone() for h in slices], [s.clone() for s in sums]) == 2
 
 
-def test_gradients_agree_with_differences() -> None:
+def test_gradients_match_finite_differences() -> None:
     history = history_of(4, 3, 2, torch.float64)
     x, w = leaf(normal(4, 5, seed=1, dtype=torch.float64)), leaf(normal(3, 11, seed=2, dtype=torch.float64))
     squares = squares_of(history)
@@ -198,12 +200,12 @@ def test_gradients_agree_with_differences() -> None:
     def unscaled(*both: Tensor) -> tuple[Tensor, ...]:
         return hero.route(*both, history, squares, DEPTH, EPS, False)[:2]
 
-    # x moves rho, whose gradient is left out: differences in x agree without scaling only.
+    # x affects rho, which has no gradient: finite differences in x match only without scaling.
     assert torch.autograd.gradcheck(of_weight, (w,))
     assert torch.autograd.gradcheck(unscaled, (x, w))
 
 
-def test_moe_layer_of_operators_is_that_of_plain_torch() -> None:
+def test_moe_layer_of_operators_matches_plain_torch() -> None:
     shapes = [(9, 8), (4, 12, 8), (4, 8, 6)]
     x, gate_up, down = (leaf(normal(*s, seed=i, dtype=torch.float64)) for i, s in enumerate(shapes))
     weights = leaf(normal(9, 2, seed=5, dtype=torch.float64))
@@ -248,7 +250,7 @@ def test_autocast_lowers_operands_and_keeps_logits() -> None:
     assert torch.equal(logits, by_hand)
     assert torch.equal(part, hero.history_logits(x16, w16[:, 32:], *rest))
     expected = paper_logits(x.double(), w.double(), history, True)
-    # Rounded operands, and no more than that.
+    # Only the operands are rounded.
     assert 1e-4 < (logits - expected).abs().max() / expected.abs().max() < 2e-2
 
 
@@ -262,7 +264,7 @@ def test_autocast_lowers_operands_and_keeps_logits() -> None:
         ({"x": torch.zeros(2, 12, 32)}, r"x must be \[T, D\]"),
     ],
 )
-def test_wrong_operands_are_named(change: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_operands(change: dict[str, Any], message: str) -> None:
     history = history_of(12, 16, 2, torch.float32)
     good = {"x": torch.zeros(12, 32), "weight": torch.zeros(16, 64), "history": history}
     squares = {"sumsq": squares_of(history)}
@@ -280,7 +282,7 @@ def test_inductor_compiles_an_moe_layer_with_data_dependent_rows(monkeypatch: py
 
     gate_up, down = normal(8, 32, 16, seed=1), normal(8, 16, 16, seed=2)
     compiled = torch.compile(layer, fullgraph=True)
-    for rows in (24, 11):  # of 24 assignments; the others were dropped
+    for rows in (24, 11):  # of 24 assignments; the rest are dropped
         ids = (torch.arange(24) % 8).masked_fill(torch.arange(24) >= rows, -1).view(12, 2)
         results = []
         for run in (layer, compiled):

@@ -1,4 +1,4 @@
-"""`hero plan` as its users run it: tables, JSON, the drawing, and what it refuses."""
+"""`hero plan`: tables, JSON, the drawing, and rejected input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from program import CONFIGS, SMALL, hero, ran, refused, toml
+from program import CONFIGS, SMALL, assert_exit_2, hero, run_hero, toml
 
 CLUSTERS = CONFIGS / "clusters"
 RUN = SMALL | {"model.vocab_size": 512, "train.global_batch": 16, "router.kind": "hero", "router.stages": 3}
@@ -26,15 +26,15 @@ MACHINE = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Any]:
-    """The words of a command for RUN on MACHINE."""
+    """The arguments of a command for RUN on MACHINE."""
     (tmp_path / "run.toml").write_text(toml(RUN))
     (tmp_path / "machine.toml").write_text(toml(MACHINE))
     return ["plan", "--config", tmp_path / "run.toml", "--cluster", tmp_path / "machine.toml"]
 
 
 def test_table_and_json_agree(files: list[Any]) -> None:
-    plan = json.loads(ran(*files, "--json", "--top", 5).stdout)
-    text = ran(*files, "--top", 5).stdout
+    plan = json.loads(run_hero(*files, "--json", "--top", 5).stdout)
+    text = run_hero(*files, "--top", 5).stdout
     assert plan["cluster"]["gpus"] == 4 and plan["cluster"]["efficiency"] == 0.4
     assert f"{plan['layouts_tried']} layouts, {plan['layouts_fitting']} fit" in text
     rows = re.findall(r"^ +(\d) +(\d+) +(\d+) +(\d+) (.*)$", text, re.MULTILINE)
@@ -52,25 +52,25 @@ def test_table_and_json_agree(files: list[Any]) -> None:
     )
 
 
-def test_flags_of_the_first_layout_give_it_again(files: list[Any]) -> None:
-    words = next(line for line in ran(*files).stdout.splitlines() if line.startswith("layout 1: --"))
-    plan = json.loads(ran(*files, "--json", "--top", 1).stdout)
-    own = json.loads(ran(*files, "--json", "--own-layout", *words.split()[2:]).stdout)
+def test_flags_of_the_first_layout_reproduce_it(files: list[Any]) -> None:
+    words = next(line for line in run_hero(*files).stdout.splitlines() if line.startswith("layout 1: --"))
+    plan = json.loads(run_hero(*files, "--json", "--top", 1).stdout)
+    own = json.loads(run_hero(*files, "--json", "--own-layout", *words.split()[2:]).stdout)
     assert own["layouts"] == plan["layouts"]
 
 
 def test_drawing(files: list[Any], tmp_path: Path) -> None:
     out = tmp_path / "schedule.svg"
     flags = ["--parallel.pipeline=2", "--parallel.schedule=zero_bubble", "--train.micro_batch=4"]
-    ran(*files, "--own-layout", *flags, "--draw", out)
+    run_hero(*files, "--own-layout", *flags, "--draw", out)
     boxes = [g for g in ElementTree.parse(out).iter("{http://www.w3.org/2000/svg}g")]
-    assert len(boxes) == 2 * 2 * 3  # two stages, two micro-batches of a data rank, three passes
+    assert len(boxes) == 2 * 2 * 3  # two stages, two micro-batches per data rank, three passes
 
 
-def test_the_papers_hours() -> None:
+def test_hours_of_the_paper() -> None:
     words = ["--parallel.data=64", "--parallel.pipeline=2", "--parallel.expert=8", "--hours", 71.88]
     paper = ["plan", "--config", CONFIGS / "paper-8b.toml", "--cluster", CLUSTERS / "paper.toml"]
-    plan = json.loads(ran(*paper, *words, "--hero-hours", 74.65, "--json").stdout)
+    plan = json.loads(run_hero(*paper, *words, "--hero-hours", 74.65, "--json").stdout)
     assert plan["hours"]["baseline"] == pytest.approx(71.88, abs=1e-6)
     assert plan["layouts"][0]["baseline"]["seconds"] == pytest.approx(71.88 * 3600 / 25_000, abs=1e-8)
     assert 71.88 < plan["hours"]["hero_stage"] < plan["hours"]["hero_global"] < 74.65
@@ -82,29 +82,31 @@ def test_the_papers_hours() -> None:
     [
         ({"gpu": 4}, [], ["machine.toml:7: gpu: unknown key", "gpus?"]),
         ({"teraflops": 0}, [], ["machine.toml:3: teraflops: found 0", "above 0"]),
-        ({"gpus": 3}, [], ["machine.toml: gpus: found 3", "a multiple of the node's 2"]),
+        ({"gpus": 3}, [], ["machine.toml: gpus: found 3", "a multiple of gpus_per_node = 2"]),
         ({"memory_gib": 0.001, "reserved_gib": 0}, [], ["memory_gib: found 0.001", "smallest of"]),
         ({"gpus": 34}, [], ["train.global_batch: found 16", "34 GPUs"]),
         ({}, ["--efficiency", 2], ["--efficiency: found 2.0", "below 1"]),
-        ({}, ["--hours", 1e-9], ["--hours: found", "a step"]),
+        ({}, ["--hours", 1e-9], ["--hours: found", "per step"]),
         ({}, ["--hero-hours", 5], ["--hero-hours: found no --hours"]),
         (
             {},
             ["--own-layout", "--parallel.pipeline=3"],
-            ["parallel: found data 0 times pipeline 3", "4 GPUs"],
+            ["parallel: found data 0 x pipeline 3", "4 GPUs"],
         ),
     ],
 )
-def test_refusals(
+def test_rejects_invalid_commands(
     files: list[Any], tmp_path: Path, change: dict[str, Any], words: list[Any], parts: list[str]
 ) -> None:
     (tmp_path / "machine.toml").write_text(toml(MACHINE | change))
-    refused(hero(*files, *words), *parts)
+    assert_exit_2(hero(*files, *words), *parts)
 
 
-def test_bad_cluster_files(files: list[Any], tmp_path: Path) -> None:
-    refused(hero(*files[:3], "--cluster", tmp_path / "none.toml"), "none.toml: no such file", "a TOML file")
-    refused(hero(*files[:3], "--cluster", "nowhere"), "--cluster: nowhere: no such file", "h200-256")
+def test_rejects_invalid_cluster_files(files: list[Any], tmp_path: Path) -> None:
+    assert_exit_2(
+        hero(*files[:3], "--cluster", tmp_path / "none.toml"), "none.toml: no such file", "a TOML file"
+    )
+    assert_exit_2(hero(*files[:3], "--cluster", "nowhere"), "--cluster: nowhere: no such file", "h200-256")
     (tmp_path / "machine.toml").write_text("gpus = \n")
-    refused(hero(*files), "machine.toml:1", "not TOML")
-    refused(hero(*files[:3]), "--gpus: found nothing", "--cluster")
+    assert_exit_2(hero(*files), "machine.toml:1", "invalid TOML")
+    assert_exit_2(hero(*files[:3]), "--gpus: found nothing", "--cluster")

@@ -1,4 +1,4 @@
-"""The comparison page: what it says, that it stands alone, and what it does with odd or broken run folders."""
+"""The comparison page: its content, that it is self-contained, and unusual or invalid run folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from conftest import MakeRun, edit_lines
 from hero_moe.report import __main__ as report
-from hero_moe.report.comparison import smooth, thin_extremes
+from hero_moe.report.comparison import downsample_extremes, smooth
 from hero_moe.report.run_files import load_run
 from program import ROOT
 
@@ -21,7 +21,7 @@ VOID = {"meta", "br"}
 
 
 class Page(HTMLParser):
-    """Checks that elements nest, and collects attributes, headings' texts, table rows and running text."""
+    """Checks element nesting and collects attributes, table rows and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def three(make_run: MakeRun) -> list[Path]:
     ]
 
 
-def test_page_stands_alone_and_its_figures_are_well_formed(tmp_path: Path, three: list[Path]) -> None:
+def test_page_is_self_contained_with_well_formed_figures(tmp_path: Path, three: list[Path]) -> None:
     text = render(tmp_path, *three)
     page = Page(text)
     assert "http" not in text
@@ -105,7 +105,7 @@ def test_losses_and_differences(tmp_path: Path, three: list[Path]) -> None:
     assert page.row("hero")[3] == f"−{(base - hero) / base:.2%}"
     assert page.row("hero-3")[1:3] == [f"{window:.3f}", "−0.0052"]
     assert page.row("hero")[4:8] == ["6", f"{final_loss(three[1], 'loss'):.3f}", "60", "123k"]
-    assert f"the baseline ends at a loss of {base:.3f}, hero at {hero:.3f} (−{base - hero:.3f})" in page.text
+    assert f"parentheses: baseline {base:.3f}, hero {hero:.3f} (−{base - hero:.3f})" in page.text
     assert "2 of 2 runs beat the baseline at the end." in page.text
 
 
@@ -118,14 +118,14 @@ def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None
     assert loads[1:3] == [f"{peak:.1%}", f"{peak / 0.125:.1f}×"]
     share = json.loads((three[0] / "routing.jsonl").read_text().splitlines()[-1])["expert_share"]
     most, layer, expert = max((value, i + 1, j) for i, row in enumerate(share) for j, value in enumerate(row))
-    assert f"largest {most:.1%}: layer {layer}, expert {expert}" in page.text
-    assert "step 60. " in page.text and "One snapshot is one step's batch" in page.text
+    assert f"maximum {most:.1%}: layer {layer}, expert {expert}" in page.text
+    assert "step 60. " in page.text and "One snapshot covers the batch of one step" in page.text
     speeds = sorted(json.loads(line)["tokens_per_second"] for line in (three[1] / "metrics.jsonl").open())
     assert page.row("hero", 4)[1] == f"{(speeds[29] + speeds[30]) / 2:,.0f}"
     assert page.row("hero", 4)[5] == "2,130"
 
 
-def test_peak_load_is_a_mean_and_not_the_last_snapshot(tmp_path: Path, make_run: MakeRun) -> None:
+def test_peak_load_is_a_mean_over_steps(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run("one", steps=100)
 
     def spike(lines: list[str]) -> list[str]:
@@ -138,7 +138,7 @@ def test_peak_load_is_a_mean_and_not_the_last_snapshot(tmp_path: Path, make_run:
     assert Page(render(tmp_path, run)).row("one", 2)[1] == "25.0%"  # (9 * 20% + 70%) / 10
 
 
-def test_map_of_experts_is_the_mean_of_the_last_tenth_of_snapshots(make_run: MakeRun) -> None:
+def test_expert_map_is_the_mean_over_the_last_tenth(make_run: MakeRun) -> None:
     path = make_run("run", steps=100, snapshots=False)
     shares = {step: np.full((2, 4), step / 100).tolist() for step in (80, 90, 92, 96, 100)}
     lines = [json.dumps({"step": step, "expert_share": share}) + "\n" for step, share in shares.items()]
@@ -149,8 +149,8 @@ def test_map_of_experts_is_the_mean_of_the_last_tenth_of_snapshots(make_run: Mak
         np.testing.assert_allclose(routing.share, np.full((2, 4), mean), rtol=1e-12)
 
 
-def test_a_pair_of_runs_is_called_no_evidence(tmp_path: Path, three: list[Path]) -> None:
-    """At the top, and next to losses, advantage, evaluation and load; a single run compares nothing."""
+def test_notes_that_a_pair_of_runs_is_not_evidence(tmp_path: Path, three: list[Path]) -> None:
+    """At the top and next to losses, advantage, evaluation and load; no note for a single run."""
     pair, several = Page(render(tmp_path, *three[:2])).text, Page(render(tmp_path, *three)).text
     assert pair.count("This is one pair of runs, which is not evidence") == 1
     assert pair.count("One pair of runs is not evidence: see `hero study`.") == 4
@@ -158,11 +158,11 @@ def test_a_pair_of_runs_is_called_no_evidence(tmp_path: Path, three: list[Path])
     assert several.count("Differences between single runs are not evidence: see `hero study`.") == 4
     for text in (pair, several):
         assert "`hero study` trains every variant with several seeds" in text
-        assert "Rates of single runs depend on what else the machine did" in text
+        assert "The throughput of single runs depends on other load on the machine" in text
     assert "not evidence" not in Page(render(tmp_path, three[0])).text
 
 
-def test_the_demo_is_called_no_evidence_where_its_numbers_are() -> None:
+def test_demo_results_note_that_they_are_not_evidence() -> None:
     root = ROOT
     below_picture = (root / "README.md").read_text().split("demo-loss.png", 1)[1][:900]
     demo = (root / "docs/results/demo.md").read_text()
@@ -171,7 +171,7 @@ def test_the_demo_is_called_no_evidence_where_its_numbers_are() -> None:
         assert re.search(r"[Oo]ne pair of runs is not\s+evidence", text) and "`hero study`" in text
 
 
-def test_history_is_shown_for_the_runs_that_have_one(tmp_path: Path, three: list[Path]) -> None:
+def test_shows_history_only_for_runs_with_history(tmp_path: Path, three: list[Path]) -> None:
     page = Page(render(tmp_path, *three))
     records = [json.loads(line)["layers"]["rho"][1:] for line in (three[1] / "metrics.jsonl").open()][-6:]
     assert page.row("hero", 3)[1] == f"{sum(map(sum, records)) / 30:.2f}"
@@ -188,7 +188,7 @@ def test_configuration_shows_differing_keys_first(tmp_path: Path, three: list[Pa
     assert '<td>baseline</td><td class="other">hero</td>' in text
 
 
-def test_baseline_is_found_by_kind_or_else_comes_first(tmp_path: Path, three: list[Path]) -> None:
+def test_baseline_is_found_by_kind_or_is_the_first_run(tmp_path: Path, three: list[Path]) -> None:
     baseline, hero, window = three
     assert Page(render(tmp_path, hero, baseline)).row("baseline")[2] == "baseline"
     assert Page(render(tmp_path, window, hero)).row("hero-3")[2] == "baseline"
@@ -216,7 +216,7 @@ def test_single_step_without_routing_or_evaluation(tmp_path: Path, make_run: Mak
     assert "Evaluation" not in page.text
 
 
-def test_lean_records_and_nulls(tmp_path: Path, make_run: MakeRun) -> None:
+def test_minimal_records_and_nulls(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run("lean", steps=30)
     lines = [{"step": s, "tokens": s, "loss": None, "lm_loss": None if s > 20 else 3.0} for s in range(1, 31)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -228,11 +228,11 @@ def test_thirty_runs_of_equal_folder_names(tmp_path: Path, make_run: MakeRun) ->
     text = render(tmp_path, *runs)
     page = Page(text)
     assert page.row("seed29/<b>&hero_$x$")[2] == "−0.290"
-    assert "the best of the others, seed29/<b>&hero_$x$ at" in page.text
+    assert "best other run: seed29/<b>&hero_$x$" in page.text
     assert "<b>" not in text
 
 
-def test_long_runs_are_thinned(tmp_path: Path, make_run: MakeRun) -> None:
+def test_downsamples_long_runs(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run("run", steps=2)
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     with (run / "metrics.jsonl").open("w") as out:
@@ -241,32 +241,32 @@ def test_long_runs_are_thinned(tmp_path: Path, make_run: MakeRun) -> None:
             out.write(json.dumps(record | {"step": step, "loss": loss, "lm_loss": loss}) + "\n")
     text = render(tmp_path, run)
     assert len(text) < 300_000
-    assert ">80</text>" in text  # the axis reaches up to the spike
+    assert ">80</text>" in text  # the axis includes the spike
 
 
-def test_smoothing_is_centred_follows_the_start_and_skips_gaps() -> None:
+def test_smoothing_is_centered_follows_the_start_and_skips_gaps() -> None:
     values = np.array([9.0, 6.0, 3.0, np.nan, 1.0, 5.0])
     np.testing.assert_allclose(smooth(values, 5), [9.0, 6.0, 4.75, 3.75, 3.0, 3.0], rtol=1e-12)
     np.testing.assert_array_equal(smooth(values, 1), values)
 
 
-def test_thinning_keeps_extremes() -> None:
+def test_downsampling_keeps_extremes() -> None:
     y = np.sin(np.arange(1000.0))
     y[[137, 712]] = 50.0, -50.0
-    x, kept = thin_extremes(np.arange(1000), y, 20)
+    x, kept = downsample_extremes(np.arange(1000), y, 20)
     assert len(x) <= 20 and kept.max() == 50.0 and kept.min() == -50.0 and (np.diff(x) > 0).all()
 
 
-def test_torn_last_line_is_ignored(tmp_path: Path, make_run: MakeRun) -> None:
+def test_ignores_an_incomplete_last_line(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run("live", steps=20)
-    whole = render(tmp_path, run)
+    complete = render(tmp_path, run)
     for name in ("metrics.jsonl", "routing.jsonl"):
         with (run / name).open("a") as out:
             out.write('{"step": 40, "tok')
-    assert render(tmp_path, run) == whole
+    assert render(tmp_path, run) == complete
 
 
-def test_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path, make_run: MakeRun) -> None:
+def test_page_replaces_an_older_one_without_leftovers(tmp_path: Path, make_run: MakeRun) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "report.html").write_text("an older page")

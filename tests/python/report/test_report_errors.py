@@ -1,4 +1,4 @@
-"""Run folders and command lines that the report refuses: exit status 2 and one line that names the file."""
+"""Run folders and command lines that the report rejects with exit status 2 and one line with the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (break_line, "metrics.jsonl:5: broken line"),
+        (break_line, "metrics.jsonl:5: invalid line"),
         (lambda lines: [*lines[:4], "[1]\n"], "metrics.jsonl:5: found list, expected one JSON object"),
         (
             lambda lines: [*lines[:4], lines[2]],
@@ -45,7 +45,7 @@ def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
         (lambda lines: [], "metrics.jsonl: found no complete line"),
     ],
 )
-def test_broken_metrics(
+def test_rejects_invalid_metrics(
     tmp_path: Path,
     make_run: MakeRun,
     capsys: pytest.CaptureFixture[str],
@@ -54,10 +54,12 @@ def test_broken_metrics(
 ) -> None:
     run = make_run("run", steps=8)
     edit_lines(run / "metrics.jsonl", change)
-    assert_refused([str(run)], tmp_path, capsys, str(run / message))
+    assert_rejected([str(run)], tmp_path, capsys, str(run / message))
 
 
-def assert_refused(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], message: str) -> None:
+def assert_rejected(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], message: str
+) -> None:
     assert report.main([*runs, "--out", str(tmp_path / "page.html")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
@@ -68,18 +70,18 @@ def assert_refused(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixtur
     ("name", "content", "message"),
     [
         ("config.toml", None, "config.toml: cannot be read"),
-        ("config.toml", "[model\n", "config.toml: broken TOML"),
+        ("config.toml", "[model\n", "config.toml: invalid TOML"),
         ("metrics.jsonl", None, "metrics.jsonl: cannot be read"),
         (
             "routing.jsonl",
             '{"step": 1, "expert_share": [[0.1], [0.1, 0.2]]}\n',
             "routing.jsonl:1: expert_share",
         ),
-        ("eval.json", "{", "eval.json: broken JSON"),
+        ("eval.json", "{", "eval.json: invalid JSON"),
         ("eval.json", '{"datasets": 3}', "eval.json: datasets"),
     ],
 )
-def test_missing_or_broken_files(
+def test_rejects_missing_or_invalid_files(
     tmp_path: Path,
     make_run: MakeRun,
     capsys: pytest.CaptureFixture[str],
@@ -91,18 +93,20 @@ def test_missing_or_broken_files(
     (run / name).unlink()
     if content is not None:
         (run / name).write_text(content)
-    assert_refused([str(run)], tmp_path, capsys, str(run / message))
+    assert_rejected([str(run)], tmp_path, capsys, str(run / message))
 
 
-def test_missing_and_empty_folders(
+def test_rejects_missing_and_empty_folders(
     tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run("run", steps=3)
     (tmp_path / "empty").mkdir()
-    assert_refused(
-        [str(run), str(tmp_path / "none")], tmp_path, capsys, "none: found nothing, expected a run folder"
+    assert_rejected(
+        [str(run), str(tmp_path / "none")], tmp_path, capsys, "none: no such folder, expected a run folder"
     )
-    assert_refused([str(run), str(tmp_path / "empty")], tmp_path, capsys, "empty/config.toml: cannot be read")
+    assert_rejected(
+        [str(run), str(tmp_path / "empty")], tmp_path, capsys, "empty/config.toml: cannot be read"
+    )
 
 
 def test_program(make_run: MakeRun, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`hero study` from start to end with tiny models: what it trains, what coincides, stopping and going on."""
+"""`hero study` end to end with tiny models: trained variants, identical variants, interruption and resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from program import CONFIGS, ENVIRONMENT, PROGRAM, SMALL, hero, ran, refused, same_outcome, toml
+from program import (
+    CONFIGS,
+    ENVIRONMENT,
+    PROGRAM,
+    SMALL,
+    assert_exit_2,
+    assert_same_outcome,
+    hero,
+    run_hero,
+    toml,
+)
 
 SETTINGS = SMALL | {"train.steps": 8, "train.seed": 5, "model.num_hidden_layers": 4, "checkpoint.every": 2}
 
@@ -28,13 +38,13 @@ def words(config: Path, data: Path, out: Path, *more: object) -> list[object]:
 
 @pytest.fixture(scope="module")
 def study(config: Path, data: Path) -> Path:
-    """Baseline, hero, mask1 and mask3 (which cuts nothing in four layers) under two seeds."""
-    out = config.parent / "whole"
-    ran(*words(config, data, out, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2, "--jobs", 2))
+    """Baseline, hero, mask1 and mask3 (which has no effect in four layers) with two seeds."""
+    out = config.parent / "complete"
+    run_hero(*words(config, data, out, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2, "--jobs", 2))
     return out
 
 
-def test_every_variant_is_trained_under_every_seed(study: Path) -> None:
+def test_trains_every_variant_with_every_seed(study: Path) -> None:
     description = json.loads((study / "study.json").read_text())
     assert description["seeds"] == [5, 6] and description["steps"] == 8
     found = {v["name"]: (v["same_as"], v["layers_cut"], v["runs"]) for v in description["variants"]}
@@ -53,9 +63,9 @@ def test_every_variant_is_trained_under_every_seed(study: Path) -> None:
         )
 
 
-def test_costs_are_those_of_hero_cost(study: Path, config: Path) -> None:
+def test_costs_match_hero_cost(study: Path, config: Path) -> None:
     description = json.loads((study / "study.json").read_text())
-    cost = json.loads(ran("cost", "--config", config, "--config", CONFIGS / "hero.toml", "--json",
+    cost = json.loads(run_hero("cost", "--config", config, "--config", CONFIGS / "hero.toml", "--json",
                           "--model.vocab_size=512").stdout)  # fmt: skip
     for variant, column in (("baseline", "baseline"), ("hero", "hero")):
         found = next(v["cost"] for v in description["variants"] if v["name"] == variant)
@@ -66,13 +76,13 @@ def test_costs_are_those_of_hero_cost(study: Path, config: Path) -> None:
         )
 
 
-def test_again_trains_nothing(study: Path, config: Path, data: Path) -> None:
+def test_repeating_a_finished_study_trains_nothing(study: Path, config: Path, data: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in study.glob("seed-*/*/metrics.jsonl")}
-    ran(*words(config, data, study, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2))
+    run_hero(*words(config, data, study, "--variants", "baseline,hero,mask1,mask3", "--seeds", 2))
     assert times == {path: path.stat().st_mtime_ns for path in study.glob("seed-*/*/metrics.jsonl")}
 
 
-def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: Path) -> None:
+def test_interrupted_study_resumes_to_the_same_result(study: Path, config: Path, data: Path) -> None:
     out = config.parent / "stopped"
     command = words(config, data, out, "--variants", "baseline,hero", "--seeds", 1)
     process = subprocess.Popen(
@@ -83,15 +93,15 @@ def test_stopped_study_goes_on_to_the_same_end(study: Path, config: Path, data: 
     while not (metrics.exists() and metrics.read_bytes().count(b"\n")) and time.monotonic() < deadline:
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
-    told = process.communicate(timeout=60)[1]
-    assert process.returncode == 128 + signal.SIGTERM, told
-    assert "the same command resumes" in told and not (out / "study.json").exists()
-    ran(*command)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM, error
+    assert "the same command resumes" in error and not (out / "study.json").exists()
+    run_hero(*command)
     for variant in ("baseline", "hero"):
-        same_outcome(out / "seed-5" / variant, study / "seed-5" / variant, 8)
+        assert_same_outcome(out / "seed-5" / variant, study / "seed-5" / variant, 8)
 
 
-def test_a_failing_run_ends_the_study_with_its_words(config: Path, data: Path, tmp_path: Path) -> None:
+def test_a_failing_run_ends_the_study_with_its_error(config: Path, data: Path, tmp_path: Path) -> None:
     result = hero(
         *words(
             config, data, tmp_path / "s", "--variants", "baseline", "--optim.lr=1e30", "--optim.clip_norm=0"
@@ -103,15 +113,17 @@ def test_a_failing_run_ends_the_study_with_its_words(config: Path, data: Path, t
     )
 
 
-def test_bad_input(study: Path, config: Path, data: Path, tmp_path: Path) -> None:
-    refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline,nothing")),
+def test_rejects_invalid_input(study: Path, config: Path, data: Path, tmp_path: Path) -> None:
+    assert_exit_2(hero(*words(config, data, tmp_path / "s", "--variants", "baseline,nothing")),
             "--variants: nothing: no such file", "expected a TOML file or one of these names: ", " no-scaling,")  # fmt: skip
-    refused(hero(*words(config, data, tmp_path / "s", "--variants", "hero,hero")), "found hero twice")
-    refused(hero(*words(config, data, study, "--variants", "baseline", "--optim.lr=0.5")),
+    assert_exit_2(hero(*words(config, data, tmp_path / "s", "--variants", "hero,hero")), "found hero twice")
+    assert_exit_2(hero(*words(config, data, study, "--variants", "baseline", "--optim.lr=0.5")),
             "seed-5/baseline/config.toml: the run was started with different settings (optim.lr: 0.001 -> 0.5)")  # fmt: skip
-    refused(hero(*words(config, data, study, "--variants", "baseline", "--train.stepz=3")), "train.stepz")
-    refused(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
-            "found no finished run, expected one")  # fmt: skip
+    assert_exit_2(
+        hero(*words(config, data, study, "--variants", "baseline", "--train.stepz=3")), "train.stepz"
+    )
+    assert_exit_2(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
+            "found no finished run, expected at least one")  # fmt: skip
     assert not (tmp_path / "s").exists()
     missing = hero(*words(config, tmp_path / "none", tmp_path / "t", "--variants", "baseline"))
     assert missing.returncode == 2 and "none" in missing.stderr

@@ -1,4 +1,4 @@
-"""TensorBoard's own reader opens what src/train/tensorboard.cpp writes."""
+"""TensorBoard's own reader opens the files that src/train/tensorboard.cpp writes."""
 
 import math
 import os
@@ -45,7 +45,7 @@ def test_values_steps_and_times(events):
     assert scalars[10].wall_time == 1700000010.0
 
 
-def test_events_of_later_steps_are_cut(events):
+def test_events_of_later_steps_are_truncated(events):
     shares = events.Scalars("router/max expert share")
     assert [event.step for event in shares] == list(range(300))
     assert shares[0].value == 0.25 and math.isnan(shares[1].value)

@@ -1,4 +1,4 @@
-"""Experts over ranks where the load is as uneven as it can be."""
+"""Expert parallelism with maximally uneven load."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from program import checkpoint, metrics, ran, training
-from ranks import ran_together
+from program import checkpoint, metrics, run_hero, training
+from ranks import run_ranks_checked
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -25,10 +25,10 @@ MODEL: dict[str, Any] = {
 }
 
 
-def test_one_rank_receives_everything(data: Path, tmp_path: Path) -> None:
-    """Routers of zeros tie, and ties go to the first two experts: those of rank 0, and none of three other ranks."""
+def test_one_rank_receives_all_tokens(data: Path, tmp_path: Path) -> None:
+    """Zero routers tie, and ties select the first two experts, which are on rank 0."""
     first = tmp_path / "first"
-    ran(*training(first, data, MODEL | {"train.steps": 1}))
+    run_hero(*training(first, data, MODEL | {"train.steps": 1}))
     start = tmp_path / "start"
     shutil.copytree(checkpoint(first, 1), start)
     weights = load_file(start / "model.safetensors")
@@ -38,9 +38,9 @@ def test_one_rank_receives_everything(data: Path, tmp_path: Path) -> None:
     save_file(weights, start / "model.safetensors")
     settings = MODEL | {"train.steps": 3}
     alone, run = tmp_path / "alone", tmp_path / "run"
-    ran(*training(alone, data, settings, "--init-from", start))
+    run_hero(*training(alone, data, settings, "--init-from", start))
     words = training(run, data, settings | {"parallel.expert": 4}, "--init-from", start)
-    ran_together(words, 4, tmp_path / "log")
+    run_ranks_checked(words, 4, tmp_path / "log")
     assert metrics(run)[0]["max_expert_share"] == 1
     for key in ("loss", "grad_norm", "max_expert_share"):
         expected = [line[key] for line in metrics(alone)]

@@ -1,5 +1,5 @@
-"""Ranks that are stopped, killed or frozen: a run of several processes ends as a whole, says why,
-and goes on."""
+"""Stopped, killed or suspended ranks: all processes of a run exit, report the reason, and the run can
+resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from program import ENVIRONMENT, PROGRAM, checkpoint_names, metrics, training
-from ranks import free_port, ran_together, said, start
+from ranks import free_port, rank_log, run_ranks_checked, start
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -34,7 +34,7 @@ EXPERT = {"parallel.expert": 2}
 
 
 def wait_for_step(run: Path, step: int, seconds: float = 120) -> bool:
-    """Whether the run has come so far in this time."""
+    """Waits until the run reaches `step`; returns whether it did within `seconds`."""
     deadline = time.monotonic() + seconds
     while steps_done(run) < step and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -52,31 +52,31 @@ def newest_tensors(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("layout", [PIPELINE, EXPERT], ids=["pipeline", "expert"])
-@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_rank_ends_the_others(
-    fate: signal.Signals, layout: dict[str, Any], data: Path, tmp_path: Path
+@pytest.mark.parametrize("sent_signal", [signal.SIGKILL, signal.SIGSTOP])
+def test_lost_rank_ends_the_other_ranks(
+    sent_signal: signal.Signals, layout: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     words = training(run, data, MODEL | layout | {"train.steps": 100000, "checkpoint.every": 5})
     processes = start(words, 4, log)
     try:
         assert wait_for_step(run, 3)
-        lost = 3 if fate == signal.SIGKILL else 1
-        processes[lost].send_signal(fate)
+        lost = 3 if sent_signal == signal.SIGKILL else 1
+        processes[lost].send_signal(sent_signal)
         others = [p for r, p in enumerate(processes) if r != lost]
-        # The timeout, what it takes to find the reason, and a busy machine.
+        # Allows for the timeout, the diagnosis, and a busy machine.
         assert [process.wait(30) for process in others] == [1, 1, 1]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    told = [said(log, rank) for rank in range(4) if rank != lost]
-    assert all("hero: " in text and "step " in text for text in told)
-    assert all(f"rank {lost}" in text for text in told), told
-    assert any(what in text for text in told for what in ("ranks", "lane", "all_to_all", "all_reduce"))
+    logs = [rank_log(log, rank) for rank in range(4) if rank != lost]
+    assert all("hero: " in text and "step " in text for text in logs)
+    assert all(f"rank {lost}" in text for text in logs), logs
+    assert any(what in text for text in logs for what in ("ranks", "channel", "all_to_all", "all_reduce"))
 
 
-def test_a_signal_to_one_rank_saves_on_all(data: Path, tmp_path: Path) -> None:
+def test_signal_to_one_rank_saves_on_all_ranks(data: Path, tmp_path: Path) -> None:
     alone, run, log = tmp_path / "alone", tmp_path / "run", tmp_path / "log"
     settings = MODEL | PIPELINE | EXPERT | {"checkpoint.every": 0, "parallel.timeout": 60}
     words = training(run, data, settings | {"train.steps": 100000})
@@ -86,18 +86,18 @@ def test_a_signal_to_one_rank_saves_on_all(data: Path, tmp_path: Path) -> None:
     assert [process.wait(60) for process in processes] == [128 + signal.SIGTERM] * 4
     done = len(metrics(run))
     assert checkpoint_names(run) == [f"step-{done:08d}"]
-    assert f"stopped by signal {signal.SIGTERM.value} after step {done}" in said(log, 0)
-    ran_together([*training(run, data, settings), "--resume", f"--train.steps={done + 3}"], 4, log)
-    ran_together([*training(alone, data, settings), f"--train.steps={done + 3}"], 4, log)
+    assert f"stopped by signal {signal.SIGTERM.value} after step {done}" in rank_log(log, 0)
+    run_ranks_checked([*training(run, data, settings), "--resume", f"--train.steps={done + 3}"], 4, log)
+    run_ranks_checked([*training(alone, data, settings), f"--train.steps={done + 3}"], 4, log)
     assert newest_tensors(run) == newest_tensors(alone)
 
 
 @pytest.mark.long
-def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
-    """torchrun starts the processes again; the run goes on by itself to the weights of an undisturbed one."""
+def test_run_survives_repeated_kills(data: Path, tmp_path: Path) -> None:
+    """torchrun restarts the processes; the run resumes and reaches the weights of an uninterrupted run."""
     alone, run = tmp_path / "alone", tmp_path / "run"
     settings = MODEL | PIPELINE | {"train.steps": 400, "checkpoint.every": 4, "parallel.timeout": 20}
-    ran_together(training(alone, data, settings), 2, tmp_path / "log")
+    run_ranks_checked(training(alone, data, settings), 2, tmp_path / "log")
     torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
     assert torchrun
     launcher = subprocess.Popen(
@@ -107,13 +107,13 @@ def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
         env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"},
         stdout=(tmp_path / "torchrun.log").open("wb"), stderr=subprocess.STDOUT,
     )  # fmt: skip
-    draw, kills, deadline = random.Random(7), 0, time.monotonic() + 600
+    rng, kills, deadline = random.Random(7), 0, time.monotonic() + 600
     try:
         while kills < 25 and launcher.poll() is None and time.monotonic() < deadline:
-            # At a random moment, but before the run comes to its end with kills left.
-            wait_for_step(run, 15 * (kills + 1), draw.uniform(0.5, 6))
+            # At a random time, but early enough that the run does not end before the last kill.
+            wait_for_step(run, 15 * (kills + 1), rng.uniform(0.5, 6))
             if ranks := children(launcher.pid):
-                os.kill(draw.choice(ranks), signal.SIGKILL)
+                os.kill(rng.choice(ranks), signal.SIGKILL)
                 kills += 1
         assert launcher.wait(300) == 0, (tmp_path / "torchrun.log").read_text()[-3000:]
     finally:
@@ -124,12 +124,12 @@ def test_a_run_survives_twenty_kills(data: Path, tmp_path: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes of the program that this one has started."""
+    """Processes of the program that are children of `pid`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             name, fields = (folder / "stat").read_text().rsplit(")", 1)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process may have exited
             continue
         if name.endswith("(" + Path(PROGRAM).name) and int(fields.split()[1]) == pid:
             found.append(int(folder.name))

@@ -1,7 +1,7 @@
-"""Processes started by torchrun: restarted after one was killed, and on two "hosts" (network namespaces
-joined by a cable) that end when the cable is cut.
+"""Processes started by torchrun: restart after a kill, and two "hosts" (network namespaces connected by a
+virtual link) that exit when the link goes down.
 
-What runs is `hero_loop TIMEOUT STEPS`, collectives without a model; and once `hero train`.
+The program is `hero_loop TIMEOUT STEPS`, which runs collectives without a model; one test runs `hero train`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from program import ENVIRONMENT, PROGRAM, ROOT, metrics, ran, training
+from program import ENVIRONMENT, PROGRAM, ROOT, metrics, run_hero, training
 
 LOOP = ROOT / "build" / "tests" / "hero_loop"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
-PATIENCE = 90.0  # seconds until a test gives up
+TEST_TIMEOUT = 90.0  # seconds
 HOSTS = {"hero-a": "10.77.31.1", "hero-b": "10.77.31.2"}
 
 pytestmark = pytest.mark.long
@@ -35,7 +35,7 @@ def program(timeout: float, steps: int) -> list[str]:
 
 
 class Launcher:
-    """A torchrun under way; what it and its processes write goes to one file."""
+    """A running torchrun; it and its processes write to one log file."""
 
     def __init__(self, words: list[str], log: Path) -> None:
         self.log = log
@@ -47,20 +47,20 @@ class Launcher:
         return self.log.read_text()
 
     def workers(self) -> list[int]:
-        """Numbers of the processes that run `program`, oldest first."""
+        """PIDs of the processes that run `program`, in ascending order."""
         mark = f"HERO_TEST_LOG={self.log}\0".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 name, environment = (folder / "comm").read_text(), (folder / "environ").read_bytes()
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process may have exited
                 continue
             if name.strip() in (LOOP.name, Path(PROGRAM).name) and mark in environment:
                 found.append(int(folder.name))
         return sorted(found)
 
     def stop(self) -> None:
-        """Ends what is left of it."""
+        """Kills all remaining processes."""
         for pid in [*self.workers(), self.process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -70,39 +70,39 @@ class Launcher:
 
 
 def wait_until(condition: Callable[[], object], *launchers: Launcher) -> None:
-    """Until `condition` holds; fails with the launchers' output after PATIENCE."""
-    end = time.monotonic() + PATIENCE
+    """Waits until `condition` holds; fails with the launchers' output after TEST_TIMEOUT."""
+    end = time.monotonic() + TEST_TIMEOUT
     while not condition():
         assert time.monotonic() < end, "\n".join(launcher.text() for launcher in launchers)
         time.sleep(0.05)
 
 
-def last_words(launcher: Launcher) -> list[str]:
-    """What the processes said when they ended."""
+def error_messages(launcher: Launcher) -> list[str]:
+    """The error messages of the processes."""
     return re.findall(r"hero: (.*)", launcher.text())
 
 
-def test_restart_finds_nothing_old(tmp_path: Path) -> None:
-    """With a worker killed, torchrun starts all again beside the store of before, and they get to the end."""
+def test_restart_ignores_old_store_entries(tmp_path: Path) -> None:
+    """After a worker is killed, torchrun restarts all workers with the same store, and they finish."""
     words = [*TORCHRUN, "--standalone", "--nproc-per-node", "3", "--max-restarts", "1", *program(4, 200)]
     launcher = Launcher(words, tmp_path / "log")
     try:
         wait_until(lambda: launcher.text().count("step 20\n") >= 3, launcher)
         os.kill(launcher.workers()[1], signal.SIGKILL)
-        assert launcher.process.wait(PATIENCE) == 0, launcher.text()
+        assert launcher.process.wait(TEST_TIMEOUT) == 0, launcher.text()
         assert launcher.text().count("step 200\n") == 3, launcher.text()
     finally:
         launcher.stop()
 
 
 def ip(*words: str) -> None:
-    """One command of `ip`, which must succeed."""
+    """Runs an `ip` command, which must succeed."""
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
 @contextmanager
 def two_hosts() -> Iterator[None]:
-    """Two namespaces joined by a cable of 5 ms and 100 Mbit/s where the kernel can delay packets."""
+    """Two namespaces connected by a link, with 5 ms and 100 Mbit/s if the kernel supports netem."""
     if not shutil.which("ip"):
         pytest.skip("needs ip (iproute2)")
     a, b = HOSTS
@@ -137,7 +137,7 @@ def on_host(host: str, log: Path, command: list[str], restarts: int = 0) -> Laun
 
 
 def test_restart_of_two_hosts(tmp_path: Path) -> None:
-    """With a worker killed on one host, both torchruns start theirs again, which meet and get to the end."""
+    """After a worker is killed on one host, both torchruns restart their workers, which finish."""
     with two_hosts():
         launchers = [on_host(host, tmp_path / host, program(4, 200), restarts=3) for host in HOSTS]
         try:
@@ -153,7 +153,7 @@ def test_restart_of_two_hosts(tmp_path: Path) -> None:
 
 
 def test_training_on_two_hosts(data: Path, tmp_path: Path) -> None:
-    """Stages and experts on two hosts train what one process trains."""
+    """Pipeline and expert parallelism over two hosts match one process."""
     settings = {
         "router.kind": "hero",
         "router.history": "global",
@@ -165,7 +165,7 @@ def test_training_on_two_hosts(data: Path, tmp_path: Path) -> None:
         "parallel.timeout": 60,
     }
     alone, run = tmp_path / "alone", tmp_path / "run"
-    ran(*training(alone, data, settings))
+    run_hero(*training(alone, data, settings))
     more = {"parallel.pipeline": 2, "parallel.expert": 2}
     command = ["--", PROGRAM, *map(str, training(run, data, settings | more))]
     with two_hosts():
@@ -182,26 +182,27 @@ def test_training_on_two_hosts(data: Path, tmp_path: Path) -> None:
         assert [line[key] for line in metrics(run)] == pytest.approx(expected, rel=1e-9), key
 
 
-def test_cut_cable_ends_both_sides(tmp_path: Path) -> None:
-    """Either side's processes end by themselves and say whom they miss, at which step and in what."""
+def test_broken_link_ends_both_hosts(tmp_path: Path) -> None:
+    """The processes of both hosts exit and report the missing rank, step and operation."""
     with two_hosts():
         launchers = [on_host(host, tmp_path / host, program(4, 1_000_000)) for host in HOSTS]
         try:
             wait_until(lambda: all(one.text().count("step 100\n") == 2 for one in launchers), *launchers)
             ip("-n", "hero-b", "link", "set", "hero-b", "down")
-            # One message a side at least: torchrun ends the others of its host when the first has ended.
-            wait_until(lambda: all(last_words(one) for one in launchers), *launchers)
+            # At least one message per host: torchrun stops the remaining workers of a host after the first
+            # exits.
+            wait_until(lambda: all(error_messages(one) for one in launchers), *launchers)
             wait_until(lambda: not any(one.workers() for one in launchers), *launchers)
-            # Which host has ranks 0 and 1 is torchrun's choice; the store is on the first one.
+            # torchrun chooses the host of ranks 0 and 1; the store is on the first host.
             lost = (
-                r"rank \d \(host \S+, pid \d+\) has given no sign for [\d.]+ s; "
+                r"rank \d \(host \S+, pid \d+\) has sent no heartbeat for [\d.]+ s; "
                 r"it was at step \d+(?: in |, computing after )all_\w+ over all ranks"
             )
-            where = r"step \d+(?:: | in )all_\w+ over all ranks, their operation \d+"
-            without = r"the launcher's store at \S+ has not answered for [\d.]+ s"
-            for message in last_words(launchers[0]):
+            where = r"step \d+(?:: | in )all_\w+ over all ranks, operation \d+"
+            without = r"the launcher's store at \S+ has not responded for [\d.]+ s"
+            for message in error_messages(launchers[0]):
                 assert re.search(lost, message), message
-            for message in last_words(launchers[1]):
+            for message in error_messages(launchers[1]):
                 assert re.search(where, message), message
                 assert re.search(f"{lost}|{without}", message), message
         finally:

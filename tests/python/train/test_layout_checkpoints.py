@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: one model folder, whatever wrote it, that every layout goes on from."""
+"""Checkpoints of several processes are layout-independent model folders that any layout can resume."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from program import checkpoint, hero, metrics, ran, refused, training
-from ranks import free_port, ran_together, said, start, together
+from program import assert_exit_2, checkpoint, hero, metrics, run_hero, training
+from ranks import free_port, rank_log, run_ranks, run_ranks_checked, start
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -24,7 +24,7 @@ MODEL: dict[str, Any] = {
     "optim.min_lr": 1e-3,
     "parallel.timeout": 60,
 }
-# Steps, ranks and what makes their layout: one goes on where the other ended.
+# Steps, ranks and layout flags: each entry resumes from the previous one.
 CHAIN: list[tuple[int, int, list[str]]] = [
     (4, 4, ["--parallel.pipeline=2", "--parallel.expert=2"]),
     (8, 1, ["--parallel.pipeline=1", "--parallel.expert=1"]),
@@ -36,13 +36,13 @@ CHAIN: list[tuple[int, int, list[str]]] = [
 def go(run: Path, data: Path, settings: dict[str, Any], ranks: int, *more: Any) -> None:
     words = training(run, data, MODEL | settings, *more)
     if ranks == 1:
-        ran(*words)
+        run_hero(*words)
     else:
-        ran_together(words, ranks, run.with_suffix(".log"))
+        run_ranks_checked(words, ranks, run.with_suffix(".log"))
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("fp64", 1e-9), ("bf16", 3e-3)])
-def test_a_run_goes_on_in_other_layouts(dtype: str, close: float, data: Path, tmp_path: Path) -> None:
+def test_run_resumes_in_other_layouts(dtype: str, close: float, data: Path, tmp_path: Path) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
     go(alone, data, {"train.dtype": dtype}, 1)
     for steps, ranks, flags in CHAIN:
@@ -52,24 +52,24 @@ def test_a_run_goes_on_in_other_layouts(dtype: str, close: float, data: Path, tm
         assert [line[key] for line in metrics(run)] == pytest.approx(
             [line[key] for line in metrics(alone)], rel=close
         ), key
-    # What several ranks wrote opens as any model folder does.
-    held_out = ran("eval", checkpoint(run, 16), "--data", data, "--device", "cpu").stdout
+    # A checkpoint of several ranks opens like any model folder.
+    held_out = run_hero("eval", checkpoint(run, 16), "--data", data, "--device", "cpu").stdout
     assert "perplexity" in held_out
 
 
-def test_ranks_that_were_started_otherwise_are_found(data: Path, tmp_path: Path) -> None:
+def test_detects_ranks_with_different_settings(data: Path, tmp_path: Path) -> None:
     words = training(tmp_path / "run", data, MODEL)
     log = tmp_path / "log"
     processes = start(words, 1, log, WORLD_SIZE="2", MASTER_PORT=(port := str(free_port())))
     other = tmp_path / "other"
     processes += start([*words, "--optim.lr=0.5"], 1, other, RANK="1", WORLD_SIZE="2", MASTER_PORT=port)
     assert [process.wait(60) for process in processes] == [2, 2]
-    for text in (said(log, 0), said(other, 0)):
+    for text in (rank_log(log, 0), rank_log(other, 0)):
         assert "optim.lr: found 0.5 on rank 1" in text
         assert "expected 0.001 as on rank 0" in text
 
 
-def test_a_layout_that_does_not_fit_is_refused(data: Path, tmp_path: Path) -> None:
+def test_rejects_layouts_that_do_not_fit(data: Path, tmp_path: Path) -> None:
     for flag, message in (
         ("--parallel.pipeline=3", "parallel.pipeline: found 3, expected a divisor of the 2 processes"),
         ("--parallel.data=4", "parallel.data: found 4, expected 2"),
@@ -77,7 +77,7 @@ def test_a_layout_that_does_not_fit_is_refused(data: Path, tmp_path: Path) -> No
     ):
         log = tmp_path / f"log{flag}"
         words = training(tmp_path / f"run{flag}", data, MODEL, flag)
-        assert together(words, 2, log) == [2, 2]
-        assert message in said(log, 0)
+        assert run_ranks(words, 2, log) == [2, 2]
+        assert message in rank_log(log, 0)
     alone = hero(*training(tmp_path / "one", data, MODEL), "--parallel.pipeline=2")
-    refused(alone, "parallel.pipeline: found 2")
+    assert_exit_2(alone, "parallel.pipeline: found 2")

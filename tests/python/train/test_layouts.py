@@ -1,4 +1,4 @@
-"""Same numbers: several processes train the model that one process trains, whatever the layout."""
+"""Every parallel layout gives the same results as one process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from program import DEEPSEEK, metrics, ran, training
-from ranks import ran_together
+from program import DEEPSEEK, metrics, run_hero, training
+from ranks import run_ranks_checked
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -26,7 +26,7 @@ MODEL: dict[str, Any] = {
     "optim.warmup_steps": 1,
     "parallel.timeout": 60,
 }
-# Layers 1 and 2, 3 and 4 see each other's routing; or every layer sees all before it.
+# History within stages (layers 1 and 2, 3 and 4), or global history.
 STAGES = MODEL | {"router.stages": 2}
 GLOBAL = (
     MODEL | DEEPSEEK | {"router.history": "global", "router.balance": "global", "model.num_hidden_layers": 5}
@@ -71,9 +71,9 @@ def trained(
     run = folder / name.replace(" ", "-")
     words = training(run, data, settings | {"train.steps": steps})
     if ranks == 1:
-        ran(*words)
+        run_hero(*words)
     else:
-        ran_together(words, ranks, run.with_suffix(".log"))
+        run_ranks_checked(words, ranks, run.with_suffix(".log"))
     return metrics(run)
 
 
@@ -87,7 +87,7 @@ def relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], list[dict[str, Any]]]:
-    """What one process logs of a model in so many steps, trained when it is first asked for."""
+    """Metrics of one process by model and number of steps, computed on first use."""
     folder = tmp_path_factory.mktemp("alone")
 
     @cache
@@ -102,7 +102,7 @@ SHALLOW = [layout for layout in LAYOUTS if layout != EIGHT_CHUNKS]
 
 
 def cases() -> list[Any]:
-    """Layouts, models and steps: some of them always, each of them for fifty steps among the long tests."""
+    """Models, layouts and steps: a subset in the fast tests, all with fifty steps in the long tests."""
     some = ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")
     quick = [("stages", layout) for layout in SHALLOW] + [("global", layout) for layout in some]
     all_layouts = [(model, layout) for model in ("stages", "global") for layout in SHALLOW]
@@ -113,7 +113,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("model", "layout", "steps"), cases())
-def test_same_numbers_in_fp64(
+def test_same_results_in_fp64(
     model: str,
     layout: str,
     steps: int,
@@ -132,7 +132,7 @@ def test_same_numbers_in_fp64(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
 def test_a_stage_without_trainable_weights(schedule: str, data: Path, tmp_path: Path) -> None:
-    """Routers alone are trained, and the first stage has dense layers only."""
+    """Only routers are trained, and the first stage has only dense layers."""
     model = MODEL | {"model.mlp_only_layers": [0, 1], "train.trainable": "routers"}
     pipeline = {"parallel.pipeline": 2, "parallel.schedule": schedule}
     lines, alone = (
@@ -145,10 +145,10 @@ def test_a_stage_without_trainable_weights(schedule: str, data: Path, tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", SHALLOW)
-def test_same_numbers_in_fp32(
+def test_same_results_in_fp32(
     layout: str, alone: Callable[[str, int], list[dict[str, Any]]], data: Path, tmp_path: Path
 ) -> None:
-    """Rounding alone moves a gradient's norm by some 1e-5 after tens of steps."""
+    """Rounding alone changes the gradient norm by about 1e-5 after tens of steps."""
     ranks, settings = LAYOUTS[layout]
     lines = trained(tmp_path, "run", data, MODELS["fp32"] | settings, ranks)
     for key in ("loss", "grad_norm"):
@@ -156,22 +156,22 @@ def test_same_numbers_in_fp32(
     assert relative(column(lines, "loss"), column(alone("fp32", STEPS), "loss")).max() < 1e-4
 
 
-def test_a_global_history_makes_one_model_of_every_number_of_stages(data: Path, tmp_path: Path) -> None:
-    """M_l = l - 1 everywhere: the first step's loss is the same to the last bit in bf16, too."""
+def test_global_history_is_independent_of_the_number_of_stages(data: Path, tmp_path: Path) -> None:
+    """M_l = l - 1 in every layer: the loss of the first step is bit-identical, also in bf16."""
     model = GLOBAL | {"train.dtype": "bf16", "train.global_batch": 4, "model.num_hidden_layers": 5}
     losses = set()
     for ranks in (1, 2, 4):
         lines = trained(tmp_path, f"of {ranks}", data, model | {"parallel.pipeline": ranks}, ranks, steps=2)
         losses.add(lines[0]["lm_loss"])
         routed = lines[0]["ranks"]["history_mib"] if ranks > 1 else 0
-        # Of every micro-batch the slots [T, E] of all layers before each boundary, in bf16.
+        # Per micro-batch, the bf16 slots [T, E] of all layers before each boundary.
         layers = {1: 0, 2: 2, 4: 1 + 2 + 3}[ranks]
         assert routed == pytest.approx(4 * layers * 32 * 8 * 2 / 2**20)
     assert len(losses) == 1
 
 
-def test_a_cut_history_is_another_model(data: Path, tmp_path: Path) -> None:
-    """The top entries of a slice cross the boundary in fewer bytes; layers behind it see the rest as one mass."""
+def test_truncated_history_changes_the_model(data: Path, tmp_path: Path) -> None:
+    """Sending only the top entries needs fewer bytes; later stages see the rest as uniform mass."""
     model = GLOBAL | {"train.dtype": "fp32", "parallel.pipeline": 2}
     full, cut = (
         trained(tmp_path, f"top {top}", data, model | {"parallel.history_top": top}, 2, steps=3)

@@ -1,5 +1,5 @@
-"""Random models in random layouts: any number of processes trains the model that one process trains, and a run that
-stops is resumed in another layout with the same result, in the same layout with the same bytes."""
+"""Random models in random layouts: any layout matches one process; a run resumes in a different layout with
+the same result, and in the same layout with the same bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from layout_strategies import STEPS, Case, layout_cases, resharding_cases
-from program import checkpoint, folder_bytes, hero, metrics, steady, toml, write_megatron
+from program import checkpoint, deterministic_metrics, folder_bytes, hero, metrics, toml, write_megatron
 from random_cases import expect_success, property_tests, reproduce
-from ranks import said, together
+from ranks import rank_log, run_ranks
 
-CLOSE = 1e-9  # relative: of numbers, and of a tensor's largest element
+CLOSE = 1e-9  # relative tolerance of scalars, and of a tensor's largest element
 ALWAYS = {
     "checkpoint.every": 1,
     "checkpoint.keep": 0,
@@ -25,11 +25,11 @@ ALWAYS = {
 
 
 def tokens(folder: Path, vocabulary: int) -> Path:
-    """Token files of eight documents, the same for every case of a vocabulary. No token follows itself: attention
-    over equal tokens at the start of a sequence gives them equal hidden states, and rounding would then decide which
-    of the two capacity drops."""
-    draw = np.random.default_rng(vocabulary)
-    steps = draw.integers(1, vocabulary, (8, 96))
+    """Token files of eight documents, identical for equal vocabularies. No token follows itself: equal tokens
+    at the start of a sequence have equal hidden states, and rounding would then decide which of them capacity
+    drops."""
+    rng = np.random.default_rng(vocabulary)
+    steps = rng.integers(1, vocabulary, (8, 96))
     documents = [[0, *(np.cumsum(row) % vocabulary).tolist()] for row in steps]
     documents = [document if document[-1] else document[:-1] for document in documents]
     write_megatron(folder / "tokens", documents)
@@ -37,7 +37,7 @@ def tokens(folder: Path, vocabulary: int) -> Path:
 
 
 def train(run: Path, ranks: int, options: dict[str, Any], *words: Any) -> None:
-    """`hero train` by so many processes; Rejected or AssertionError where it fails."""
+    """Runs `hero train` with `ranks` processes; Rejected or AssertionError on failure."""
     data = tokens(run.parent, options["model.vocab_size"])
     file = run.with_suffix(".toml")
     file.write_text(toml(options))
@@ -46,11 +46,12 @@ def train(run: Path, ranks: int, options: dict[str, Any], *words: Any) -> None:
         done = hero(*command)
         return expect_success(done.returncode, done.stderr, options)
     log = run.with_suffix(".log")
-    statuses = together(command, ranks, log, timeout=120)
+    statuses = run_ranks(command, ranks, log, timeout=120)
     failed = [rank for rank, status in enumerate(statuses) if status != 0]
     if failed:
-        # Status 2 is said in one line by every rank; of other failures the first rank's words say most.
-        expect_success(statuses[failed[0]], said(log, failed[0]).strip().splitlines()[-1], options)
+        # Every rank reports status 2 in one line; for other failures the log of the first failed rank is the
+        # best.
+        expect_success(statuses[failed[0]], rank_log(log, failed[0]).strip().splitlines()[-1], options)
     return None
 
 
@@ -93,7 +94,7 @@ def check_layout(case: Case, folder: Path) -> None:
 
 
 def stopped(run: Path, copy: Path, step: int) -> Path:
-    """A copy of a run as a crash after `step` leaves it: without later checkpoints."""
+    """A copy of a run as after a crash at `step`: without later checkpoints."""
     shutil.copytree(run, copy)
     for later in range(step + 1, STEPS + 1):
         shutil.rmtree(checkpoint(copy, later))
@@ -102,20 +103,21 @@ def stopped(run: Path, copy: Path, step: int) -> Path:
 
 def check_resharding(case: Case, folder: Path) -> None:
     own, stop = case["options"] | ALWAYS, case["stop"]
-    whole, again, other = folder / "whole", folder / "again", folder / "other"
-    train(whole, case["ranks"], own | case["layout"])
-    train(stopped(whole, again, stop), case["ranks"], own | case["layout"], "--resume")
-    final = checkpoint(whole, STEPS)
-    assert folder_bytes(checkpoint(again, STEPS)) == folder_bytes(final), (
-        "resumed in the same layout: other bytes"
+    uninterrupted, resumed, other = folder / "uninterrupted", folder / "resumed", folder / "other"
+    train(uninterrupted, case["ranks"], own | case["layout"])
+    train(stopped(uninterrupted, resumed, stop), case["ranks"], own | case["layout"], "--resume")
+    final = checkpoint(uninterrupted, STEPS)
+    assert folder_bytes(checkpoint(resumed, STEPS)) == folder_bytes(final), (
+        "resumed in the same layout: different bytes"
     )
-    # "ranks" holds times.
+    # "ranks" contains times.
     logs = [
-        [{k: v for k, v in line.items() if k != "ranks"} for line in steady(run)] for run in (again, whole)
+        [{k: v for k, v in line.items() if k != "ranks"} for line in deterministic_metrics(run)]
+        for run in (resumed, uninterrupted)
     ]
-    assert logs[0] == logs[1], "resumed in the same layout: other metrics"
-    train(stopped(whole, other, stop), case["next_ranks"], own | case["next_layout"], "--resume")
-    assert_same_training(other, whole)
+    assert logs[0] == logs[1], "resumed in the same layout: different metrics"
+    train(stopped(uninterrupted, other, stop), case["next_ranks"], own | case["next_layout"], "--resume")
+    assert_same_training(other, uninterrupted)
 
 
 def check(case: Case, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stopping and going on: a run that was interrupted, in whatever way, ends with the bytes of one that was not."""
+"""Resume: an interrupted run ends with the bytes of an uninterrupted one, however it was interrupted."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from program import (
     DEEPSEEK,
     ENVIRONMENT,
     PROGRAM,
+    assert_exit_2,
+    assert_same_outcome,
     checkpoint,
     checkpoint_names,
+    deterministic_metrics,
     folder_bytes,
     hero,
     metrics,
-    ran,
-    refused,
-    same_outcome,
-    steady,
+    run_hero,
     tensor_bytes,
     training,
 )
@@ -64,38 +64,38 @@ NO_GPU = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU"
 @pytest.mark.parametrize(
     "variant", [pytest.param(name, marks=NO_GPU if name in GPU else ()) for name in VARIANTS]
 )
-def test_going_on_in_the_middle(data: Path, tmp_path: Path, variant: str) -> None:
+def test_resume_in_the_middle(data: Path, tmp_path: Path, variant: str) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = VARIANTS[variant] | {"checkpoint.every": 3}
-    ran(*training(whole, data, settings))
+    run_hero(*training(whole, data, settings))
     shutil.copytree(whole, halves)
     shutil.rmtree(checkpoint(halves, 6))
-    ran("train", "--run", halves, "--resume")
-    same_outcome(halves, whole, 6)
+    run_hero("train", "--run", halves, "--resume")
+    assert_same_outcome(halves, whole, 6)
     assert folder_bytes(checkpoint(halves, 6)) == folder_bytes(checkpoint(whole, 6))
     assert tensor_bytes(whole, 3) != tensor_bytes(whole, 6)
 
 
-def test_tensorboard_goes_on_without_repeats(data: Path, tmp_path: Path) -> None:
+def test_tensorboard_log_has_no_repeats_after_resume(data: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = tmp_path / "run"
-    ran(*training(run, data, {"checkpoint.every": 4}))
+    run_hero(*training(run, data, {"checkpoint.every": 4}))
     shutil.rmtree(checkpoint(run, 6))
-    ran("train", "--run", run, "--resume")
+    run_hero("train", "--run", run, "--resume")
     board = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0})
     board.Reload()
     assert [e.step for e in board.Scalars("loss/total")] == [1, 2, 3, 4, 5, 6]
 
 
-# Long enough to be interrupted somewhere in between.
+# Long enough to be interrupted midway.
 LONG = HERO | {"train.steps": 60, "model.num_hidden_layers": 2}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("uninterrupted") / "run"
-    ran(*training(run, data, LONG))
+    run_hero(*training(run, data, LONG))
     return run
 
 
@@ -110,10 +110,10 @@ def start(words: list[Any]) -> subprocess.Popen[str]:
 
 
 def wait_until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
-    """Returns when `reached()` says so or the process has ended."""
+    """Waits until `reached()` is true or the process has ended."""
     give_up = time.monotonic() + 120
     while process.poll() is None and not reached():
-        assert time.monotonic() < give_up, "nothing happened for two minutes"
+        assert time.monotonic() < give_up, "timed out after two minutes"
         time.sleep(0.001)
 
 
@@ -136,8 +136,8 @@ def test_signal_saves(data: Path, tmp_path: Path, uninterrupted: Path, number: s
     last = message.splitlines()[-1]
     assert f"stopped by signal {int(number)} after step {done} of 60 and saved" in last
     assert "--resume" in last
-    ran("train", "--run", run, "--resume")
-    same_outcome(run, uninterrupted, 60)
+    run_hero("train", "--run", run, "--resume")
+    assert_same_outcome(run, uninterrupted, 60)
 
 
 @pytest.mark.parametrize(
@@ -152,48 +152,48 @@ def test_signal_saves(data: Path, tmp_path: Path, uninterrupted: Path, number: s
 def test_kill_at_any_moment(
     data: Path, tmp_path: Path, uninterrupted: Path, saving: bool, kills: int
 ) -> None:
-    """`saving`: the process is killed while the folder of a checkpoint is being written; otherwise at moments that
-    may lie anywhere, the program's start included."""
-    draw, run = random.Random(kills), tmp_path / "run"
+    """`saving`: kills the process while it writes a checkpoint folder; otherwise at random times, including
+    program start."""
+    rng, run = random.Random(kills), tmp_path / "run"
     words = training(run, data, LONG | {"checkpoint.every": 1, "checkpoint.keep": 2}, "--resume")
     killed = unfinished = 0
     while killed < kills:
         before = steps_logged(run)
         process = start(words)
         if saving:
-            wait_until(process, lambda at=before + draw.randint(1, 2): steps_logged(run) >= at)
+            wait_until(process, lambda at=before + rng.randint(1, 2): steps_logged(run) >= at)
             wait_until(process, lambda: any((run / "checkpoints").glob("*.tmp")))
-            time.sleep(draw.uniform(0, 0.005))
-        elif draw.random() < 0.3:
-            time.sleep(draw.uniform(0, 0.5))
+            time.sleep(rng.uniform(0, 0.005))
+        elif rng.random() < 0.3:
+            time.sleep(rng.uniform(0, 0.5))
         else:
             wait_until(process, lambda at=before + 1: steps_logged(run) >= at)
-            time.sleep(draw.uniform(0, 0.05))
+            time.sleep(rng.uniform(0, 0.05))
         process.kill()
         process.communicate()
-        if process.returncode == 0:  # it came to its end before: begin anew
-            same_outcome(run, uninterrupted, 60)
+        if process.returncode == 0:  # it finished before the kill: start over
+            assert_same_outcome(run, uninterrupted, 60)
             shutil.rmtree(run)
             continue
         assert process.returncode == -signal.SIGKILL
         killed += 1
         unfinished += any((run / "checkpoints").glob("*.tmp"))
     assert unfinished or not saving or kills < 30
-    ran(*words)
-    same_outcome(run, uninterrupted, 60)
+    run_hero(*words)
+    assert_same_outcome(run, uninterrupted, 60)
     assert checkpoint_names(run) == ["step-00000059", "step-00000060"]
 
 
-def test_recompute_changes_no_bit(data: Path, tmp_path: Path) -> None:
+def test_recompute_is_bit_identical(data: Path, tmp_path: Path) -> None:
     runs = {recompute: tmp_path / str(recompute) for recompute in (False, True)}
     for recompute, run in runs.items():
-        ran(*training(run, data, HERO | DEEPSEEK | {"train.recompute": recompute, "router.jitter": 0.1}))
-    same_outcome(runs[True], runs[False], 6)
+        run_hero(*training(run, data, HERO | DEEPSEEK | {"train.recompute": recompute, "router.jitter": 0.1}))
+    assert_same_outcome(runs[True], runs[False], 6)
 
 
-def test_accumulation_in_other_parts(data: Path, tmp_path: Path) -> None:
-    """Micro-batches of 1, 2 or 4 give the same losses in fp32, but for the order of additions. The balance loss is
-    taken per sequence, so that it does not depend on the parts; the noise of the jitter does not either."""
+def test_accumulation_is_independent_of_micro_batch_size(data: Path, tmp_path: Path) -> None:
+    """Micro-batches of 1, 2 or 4 give the same losses in fp32 up to summation order. The balance loss is per
+    sequence, so it does not depend on the micro-batch size; neither does the jitter noise."""
     settings = HERO | {
         "train.dtype": "fp32",
         "train.global_batch": 4,
@@ -205,7 +205,7 @@ def test_accumulation_in_other_parts(data: Path, tmp_path: Path) -> None:
     losses = {}
     for micro in (4, 2, 1):
         run = tmp_path / str(micro)
-        ran(*training(run, data, settings | {"train.micro_batch": micro}))
+        run_hero(*training(run, data, settings | {"train.micro_batch": micro}))
         losses[micro] = [line["loss"] for line in metrics(run)]
     assert losses[2] == pytest.approx(losses[4], rel=2e-6)
     assert losses[1] == pytest.approx(losses[4], rel=2e-6)
@@ -216,7 +216,7 @@ def test_accumulation_in_other_parts(data: Path, tmp_path: Path) -> None:
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 6 steps with checkpoints at 2, 4 and 6; copied, never changed."""
     run = tmp_path_factory.mktemp("finished") / "run"
-    ran(*training(run, data, HERO | {"checkpoint.every": 2}))
+    run_hero(*training(run, data, HERO | {"checkpoint.every": 2}))
     return run
 
 
@@ -225,42 +225,42 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_finished_run_stays_as_it_is(copy: Path) -> None:
+def test_finished_run_is_unchanged(copy: Path) -> None:
     before = folder_bytes(copy)
-    ran("train", "--run", copy, "--resume")
+    run_hero("train", "--run", copy, "--resume")
     assert folder_bytes(copy) == before
 
 
 def test_run_folder_in_use(copy: Path, data: Path) -> None:
     before = folder_bytes(copy)
-    refused(hero(*training(copy, data, HERO)), str(copy), "--resume")
+    assert_exit_2(hero(*training(copy, data, HERO)), str(copy), "--resume")
     assert folder_bytes(copy) == before
 
 
-def test_no_gpu_is_the_cpu(
+def test_auto_without_gpu_is_the_cpu(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto` without a GPU, and a graph that is for GPUs alone, change no bit; nor when a run goes on with them."""
+    """`auto` without a GPU, and a GPU-only graph option, are bit-identical, also on resume."""
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "")
     run = tmp_path / "run"
-    ran(
+    run_hero(
         *training(run, data, HERO | {"train.device": "auto", "train.cuda_graph": True, "checkpoint.every": 2})
     )
-    same_outcome(run, finished, 6)
+    assert_same_outcome(run, finished, 6)
     shutil.rmtree(checkpoint(run, 6))
-    ran("train", "--run", run, "--resume", "--train.device=cpu", "--train.cuda_graph=false")
-    same_outcome(run, finished, 6)
+    run_hero("train", "--run", run, "--resume", "--train.device=cpu", "--train.cuda_graph=false")
+    assert_same_outcome(run, finished, 6)
 
 
-def test_resume_of_nothing_starts(copy: Path, data: Path, tmp_path: Path) -> None:
+def test_resume_without_a_run_starts_one(copy: Path, data: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
-    ran(*training(fresh, data, HERO | {"checkpoint.every": 2}, "--resume"))
-    same_outcome(fresh, copy, 6)
+    run_hero(*training(fresh, data, HERO | {"checkpoint.every": 2}, "--resume"))
+    assert_same_outcome(fresh, copy, 6)
 
 
 def test_steps_may_grow(copy: Path, finished: Path) -> None:
-    ran("train", "--run", copy, "--resume", "--train.steps=8", "--checkpoint.every=0")
-    assert steady(copy)[:6] == steady(finished)
+    run_hero("train", "--run", copy, "--resume", "--train.steps=8", "--checkpoint.every=0")
+    assert deterministic_metrics(copy)[:6] == deterministic_metrics(finished)
     assert [line["step"] for line in metrics(copy)] == list(range(1, 9))
     assert checkpoint_names(copy)[-1] == "step-00000008"
     assert "steps = 8\n" in (copy / "config.toml").read_text()
@@ -276,22 +276,22 @@ def test_steps_may_grow(copy: Path, finished: Path) -> None:
         ("--optim.lr=0.5", "optim.lr: 0.001 -> 0.5"),
     ],
 )
-def test_another_configuration(copy: Path, flag: str, named: str) -> None:
+def test_rejects_different_configuration(copy: Path, flag: str, named: str) -> None:
     before = folder_bytes(copy)
-    refused(hero("train", "--run", copy, "--resume", flag), str(copy / "config.toml"), named)
+    assert_exit_2(hero("train", "--run", copy, "--resume", flag), str(copy / "config.toml"), named)
     assert folder_bytes(copy) == before
 
 
-def test_another_configuration_file(copy: Path) -> None:
-    refused(
+def test_rejects_different_configuration_file(copy: Path) -> None:
+    assert_exit_2(
         hero("train", "--config", CONFIGS / "small-qwen3.toml", "--run", copy, "--resume"),
         str(copy / "config.toml"),
         "model.num_experts: 8 -> 32",
     )
 
 
-def test_other_data(copy: Path, data: Path) -> None:
-    refused(hero("train", "--run", copy, "--data", f"{data}-valid", "--resume"), "--data", str(data))
+def test_rejects_different_data(copy: Path, data: Path) -> None:
+    assert_exit_2(hero("train", "--run", copy, "--data", f"{data}-valid", "--resume"), "--data", str(data))
 
 
 def flip(path: Path) -> None:
@@ -305,7 +305,7 @@ def halve(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "harm", "found"),
+    ("name", "corrupt", "found"),
     [
         ("model.safetensors", flip, "altered"),
         ("optimizer.safetensors", halve, "truncated"),
@@ -313,29 +313,31 @@ def halve(path: Path) -> None:
         ("manifest.json", halve, "altered or truncated"),
     ],
 )
-def test_damaged_checkpoint(copy: Path, name: str, harm: Callable[[Path], None], found: str) -> None:
+def test_rejects_corrupt_checkpoint(
+    copy: Path, name: str, corrupt: Callable[[Path], None], found: str
+) -> None:
     file = checkpoint(copy, 6) / name
-    harm(file)
+    corrupt(file)
     advice = f"the newest intact checkpoint before it is {checkpoint(copy, 4)}"
-    refused(hero("train", "--run", copy, "--resume"), str(file), found, "expected", advice)
-    harm_too = checkpoint(copy, 4) / "model.safetensors"
-    flip(harm_too)
-    refused(hero("train", "--run", copy, "--resume"), str(file), str(checkpoint(copy, 2)))
+    assert_exit_2(hero("train", "--run", copy, "--resume"), str(file), found, "expected", advice)
+    second_corrupt = checkpoint(copy, 4) / "model.safetensors"
+    flip(second_corrupt)
+    assert_exit_2(hero("train", "--run", copy, "--resume"), str(file), str(checkpoint(copy, 2)))
 
 
-def test_after_a_damaged_checkpoint(copy: Path, finished: Path) -> None:
-    """Removing what the message names, as it offers, and going on gives the same bytes."""
+def test_resume_after_removing_a_corrupt_checkpoint(copy: Path, finished: Path) -> None:
+    """Removing the checkpoint named in the message and resuming gives the same bytes."""
     shutil.rmtree(checkpoint(copy, 6))
-    ran("train", "--run", copy, "--resume")
-    same_outcome(copy, finished, 6)
+    run_hero("train", "--run", copy, "--resume")
+    assert_same_outcome(copy, finished, 6)
 
 
-def test_torn_last_line(copy: Path, finished: Path) -> None:
+def test_incomplete_last_line(copy: Path, finished: Path) -> None:
     shutil.rmtree(checkpoint(copy, 6))
     log = copy / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-40])
-    ran("train", "--run", copy, "--resume")
-    same_outcome(copy, finished, 6)
+    run_hero("train", "--run", copy, "--resume")
+    assert_same_outcome(copy, finished, 6)
 
 
 def test_file_size_limit(copy: Path) -> None:
@@ -350,7 +352,7 @@ def test_file_size_limit(copy: Path) -> None:
     assert_failed_save(result, checkpoint(copy, 7), "File too large")
     assert checkpoint_names(copy) == ["step-00000002", "step-00000004", "step-00000006"]
     assert folder_bytes(checkpoint(copy, 6)) == before
-    ran("train", "--run", copy, "--resume")
+    run_hero("train", "--run", copy, "--resume")
     assert checkpoint_names(copy)[-1] == "step-00000007"
 
 
@@ -379,7 +381,7 @@ def test_full_disk(data: Path, small_disk: Path) -> None:
     assert left == [f"step-{step:08d}" for step in range(1, len(left) + 1)]
     shutil.rmtree(checkpoint(run, 1))
     shutil.rmtree(checkpoint(run, 2))
-    ran("train", "--run", run, "--resume", "--checkpoint.keep=1")
+    run_hero("train", "--run", run, "--resume", "--checkpoint.keep=1")
     assert checkpoint_names(run) == ["step-00000020"]
 
 
@@ -391,11 +393,11 @@ def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, r
     assert reason in last and last.endswith("earlier checkpoints are intact")
 
 
-def test_a_folder_is_one_process_s(data: Path, tmp_path: Path) -> None:
-    """While one process trains in a folder, another that opens it is refused; afterwards it may."""
+def test_folder_is_locked_by_one_process(data: Path, tmp_path: Path) -> None:
+    """A second process is rejected while one trains in the folder, and accepted afterwards."""
     run = tmp_path / "run"
     run.mkdir()
     with open(run / "lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused(hero(*training(run, data, {})), "another process trains in this folder")
-    ran(*training(run, data, {"train.steps": 2}))
+        assert_exit_2(hero(*training(run, data, {})), "another process trains in this folder")
+    run_hero(*training(run, data, {"train.steps": 2}))

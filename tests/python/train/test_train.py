@@ -1,4 +1,4 @@
-"""What a training run leaves behind, and that the models it saves are Hugging Face's."""
+"""The output files of a training run, and that saved models load in Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from program import (
     checkpoint,
     checkpoint_names,
     configuration_keys,
+    deterministic_metrics,
     metrics,
-    ran,
-    steady,
+    run_hero,
     tensor_bytes,
     training,
 )
@@ -36,14 +36,14 @@ LAYERS, EXPERTS, CHOSEN, STEPS, STEP_TOKENS = 3, 8, 2, 30, 128
 
 @pytest.fixture(scope="module")
 def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A baseline and a HERO run of one seed, told apart by the overlays of the project."""
+    """A baseline and a HERO run with the same seed, from the project's configuration overlays."""
     folder = tmp_path_factory.mktemp("runs")
-    made = {}
+    folders = {}
     for kind in ("baseline", "hero"):
-        made[kind] = folder / kind
+        folders[kind] = folder / kind
         settings = {"train.steps": STEPS, "checkpoint.every": 10, "checkpoint.keep": 2, "optim.lr": 3e-3}
-        ran(*training(made[kind], data, settings, "--config", CONFIGS / f"{kind}.toml"))
-    return made
+        run_hero(*training(folders[kind], data, settings, "--config", CONFIGS / f"{kind}.toml"))
+    return folders
 
 
 @pytest.mark.parametrize("kind", ["baseline", "hero"])
@@ -54,7 +54,7 @@ def test_metrics(runs: dict[str, Path], kind: str) -> None:
         assert list(line) == KEYS
         assert line["tokens"] == line["step"] * STEP_TOKENS
         assert set(line["aux_losses"]) == {"balance", "z", "coupling"}
-        # The mean over the layers is reported, their sum times the factor is in the loss.
+        # The metric is the mean over layers; the loss contains the sum times the factor.
         expected = line["lm_loss"] + 1e-3 * LAYERS * line["aux_losses"]["balance"]
         assert line["loss"] == pytest.approx(expected, abs=2e-6)
         assert line["max_expert_share"] == max(line["layers"]["max_expert_share"])
@@ -76,7 +76,7 @@ def test_metrics(runs: dict[str, Path], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["baseline", "hero"])
-def test_loss_falls(runs: dict[str, Path], kind: str) -> None:
+def test_loss_decreases(runs: dict[str, Path], kind: str) -> None:
     losses = [line["lm_loss"] for line in metrics(runs[kind])]
     assert losses[0] == pytest.approx(math.log(512), abs=0.2)  # 500 pieces, rounded up to 512
     assert losses[-1] < losses[0] - 1.5
@@ -135,13 +135,13 @@ def test_configuration_is_complete(runs: dict[str, Path]) -> None:
 
 def test_own_configuration_gives_the_same_run(runs: dict[str, Path], data: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
-    ran("train", "--config", runs["hero"] / "config.toml", "--data", data, "--run", again)
-    assert steady(again) == steady(runs["hero"])
+    run_hero("train", "--config", runs["hero"] / "config.toml", "--data", data, "--run", again)
+    assert deterministic_metrics(again) == deterministic_metrics(runs["hero"])
     assert tensor_bytes(again, STEPS) == tensor_bytes(runs["hero"], STEPS)
 
 
 @pytest.mark.parametrize(("keep", "left"), [(0, [2, 4, 5]), (1, [5]), (2, [4, 5])])
-def test_checkpoints_kept(data: Path, tmp_path: Path, keep: int, left: list[int]) -> None:
+def test_keeps_the_latest_checkpoints(data: Path, tmp_path: Path, keep: int, left: list[int]) -> None:
     run = tmp_path / "run"
     settings = {
         "train.steps": 5,
@@ -149,13 +149,13 @@ def test_checkpoints_kept(data: Path, tmp_path: Path, keep: int, left: list[int]
         "checkpoint.keep": keep,
         "model.num_hidden_layers": 1,
     }
-    ran(*training(run, data, settings))
+    run_hero(*training(run, data, settings))
     assert checkpoint_names(run) == [f"step-{step:08d}" for step in left]
     state = json.loads((checkpoint(run, 5) / "state.json").read_text())
     assert (state["step"], state["tokens"], state["samples"]) == (5, 5 * STEP_TOKENS, 10)
 
 
-def test_hero_folder_says_how_its_routers_see(runs: dict[str, Path]) -> None:
+def test_hero_folder_contains_router_settings(runs: dict[str, Path]) -> None:
     from safetensors import safe_open
 
     folder = checkpoint(runs["hero"], STEPS)
@@ -171,7 +171,7 @@ def test_hero_folder_says_how_its_routers_see(runs: dict[str, Path]) -> None:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen3MoeForCausalLM": {},
-    "Qwen3MoeForCausalLM, tied, weights not normalised": {
+    "Qwen3MoeForCausalLM, tied, weights not normalized": {
         "model.tie_word_embeddings": True,
         "model.norm_topk_prob": False,
     },
@@ -193,10 +193,10 @@ def test_transformers_computes_the_same_loss(data: Path, tmp_path: Path, family:
     transformers = pytest.importorskip("transformers")
     torch.set_num_threads(1)
     run = tmp_path / "run"
-    # Large initial weights and a high rate: logits far from uniform, so that a wrong detail shows.
+    # Large initial weights and learning rate: logits far from uniform expose errors.
     settings = {"train.dtype": "fp32", "optim.lr": 1e-2, "model.initializer_range": 0.1}
-    ran(*training(run, data, settings | FAMILIES[family]))
-    ran("eval", run, "--data", data)
+    run_hero(*training(run, data, settings | FAMILIES[family]))
+    run_hero("eval", run, "--data", data)
     ours = json.loads((run / "eval.json").read_text())["datasets"][0]
 
     config = transformers.AutoConfig.from_pretrained(checkpoint(run, 6))

@@ -1,4 +1,4 @@
-"""Upcycling: the routers of a trained baseline gain a history; training goes on from exactly its model."""
+"""Upcycling: adds history to the routers of a trained baseline; training continues from exactly its model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from safetensors.numpy import load_file
 from program import (
     CONFIGS,
     DEEPSEEK,
+    assert_exit_2,
+    assert_same_outcome,
     checkpoint,
     folder_bytes,
     hero,
     metrics,
-    ran,
-    refused,
-    same_outcome,
+    run_hero,
     tensor_bytes,
     training,
 )
@@ -29,19 +29,19 @@ from program import (
 QWEN: dict[str, Any] = {}
 FAMILIES = {"qwen3": QWEN, "deepseek": DEEPSEEK}
 LAYERS = {"model.num_hidden_layers": 4, "train.steps": 4, "train.dtype": "fp32"}
-WIDTH = 64  # SMALL's hidden size: where the history's columns of a router begin
+WIDTH = 64  # SMALL's hidden size: the first history column of a router weight
 ZERO = ["--router.kind=hero", "--router.init=zero"]
 Starts = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
 def starts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Starts:
-    """A baseline of each family after four steps at a high rate."""
+    """A baseline of each family after four steps with a high learning rate."""
 
     @cache
     def trained(family: str) -> Path:
         run = tmp_path_factory.mktemp(family) / "run"
-        ran(*training(run, data, LAYERS | FAMILIES[family] | {"optim.lr": 3e-3}))
+        run_hero(*training(run, data, LAYERS | FAMILIES[family] | {"optim.lr": 3e-3}))
         return run
 
     return trained
@@ -49,13 +49,13 @@ def starts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Starts:
 
 @pytest.fixture(scope="module")
 def baselines(data: Path, starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Two steps of a family's baseline from there, in a given type."""
+    """Two more steps of a family's baseline, in a given dtype."""
 
     @cache
     def continued(family: str, **types: str) -> Path:
         run = tmp_path_factory.mktemp("baseline") / "run"
         settings = LAYERS | FAMILIES[family] | {"train.steps": 2} | types
-        ran(*training(run, data, settings, "--init-from", starts(family)))
+        run_hero(*training(run, data, settings, "--init-from", starts(family)))
         return run
 
     return continued
@@ -80,24 +80,25 @@ CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "gradient": ("qwen3", {}, ["--router.detach=false"]),
     "recompute": ("deepseek", {"train.recompute": True}, []),
 }
-# Columns of history in each router: experts times visible layers.
+# Number of visible layers of each router.
 VISIBLE = {"window": [0, 1, 1, 1], "two-stages": [0, 1, 0]}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_first_step_is_the_baselines(
+def test_first_step_matches_the_baseline(
     data: Path, tmp_path: Path, starts: Starts, baselines: Callable[..., Path], case: str
 ) -> None:
     family, settings, flags = CASES[case]
     types = {key: value for key, value in settings.items() if key.endswith(".dtype")}
     words = ["--init-from", starts(family), *ZERO, *flags]
-    ran(*training(tmp_path / "hero", data, LAYERS | FAMILIES[family] | settings, *words))
+    run_hero(*training(tmp_path / "hero", data, LAYERS | FAMILIES[family] | settings, *words))
     baseline, lines = metrics(baselines(family, **types)), metrics(tmp_path / "hero")
     for key in ("loss", "lm_loss", "aux_losses", "max_expert_share"):
         assert lines[0][key] == baseline[0][key], key
-    # The weights are the trained ones, and the history has its part in what follows.
+    # The weights are the trained ones, and the history affects later steps.
     assert lines[0]["lm_loss"] < metrics(starts(family))[0]["lm_loss"] - 0.1
-    # In bf16 the cross-entropy may still round to the baseline's; the balance loss reads the routers' fp32 scores.
+    # In bf16 the cross-entropy may still round to the baseline's; the balance loss reads the routers' fp32
+    # scores.
     assert lines[1]["loss"] != baseline[1]["loss"]
     assert len({line["lm_loss"] for line in lines}) == 4
 
@@ -116,7 +117,7 @@ def test_uniform_history_changes_the_model(
     data: Path, tmp_path: Path, starts: Starts, baselines: Callable[..., Path], family: str
 ) -> None:
     settings = LAYERS | FAMILIES[family] | {"train.steps": 2}
-    ran(*training(tmp_path / "run", data, settings, "--init-from", starts(family), "--router.kind=hero"))
+    run_hero(*training(tmp_path / "run", data, settings, "--init-from", starts(family), "--router.kind=hero"))
     first, baseline = metrics(tmp_path / "run")[0], metrics(baselines(family))[0]
     assert first["lm_loss"] != baseline["lm_loss"]
     # The first router sees no history.
@@ -128,7 +129,7 @@ def test_uniform_history_changes_the_model(
 def test_only_routers_learn(data: Path, tmp_path: Path, starts: Starts, family: str) -> None:
     settings = LAYERS | FAMILIES[family] | {"train.trainable": "routers", "router.bias_update_rate": 0.0}
     words = ["--init-from", starts(family), *ZERO]
-    ran(*training(tmp_path / "run", data, settings, *words))
+    run_hero(*training(tmp_path / "run", data, settings, *words))
     before, after = tensors(checkpoint(starts(family), 4)), tensors(checkpoint(tmp_path / "run", 4))
     assert before.keys() == after.keys()
     gates = routers(checkpoint(tmp_path / "run", 4))
@@ -142,7 +143,7 @@ def test_only_routers_learn(data: Path, tmp_path: Path, starts: Starts, family: 
     assert len({line["lm_loss"] for line in metrics(tmp_path / "run")}) == 4
 
     if family == "deepseek":
-        ran(*training(tmp_path / "again", data, settings | {"train.recompute": True}, *words))
+        run_hero(*training(tmp_path / "again", data, settings | {"train.recompute": True}, *words))
         assert tensor_bytes(tmp_path / "again", 4) == tensor_bytes(tmp_path / "run", 4)
 
 
@@ -156,63 +157,65 @@ def test_only_routers_learn(data: Path, tmp_path: Path, starts: Starts, family: 
 def test_resume(data: Path, tmp_path: Path, starts: Starts, family: str, settings: dict[str, Any]) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = LAYERS | FAMILIES[family] | settings | {"checkpoint.every": 2}
-    ran(*training(whole, data, settings, "--init-from", starts(family), *ZERO))
+    run_hero(*training(whole, data, settings, "--init-from", starts(family), *ZERO))
     shutil.copytree(whole, halves)
     shutil.rmtree(checkpoint(halves, 4))
-    ran("train", "--run", halves, "--resume")
-    same_outcome(halves, whole, 4)
+    run_hero("train", "--run", halves, "--resume")
+    assert_same_outcome(halves, whole, 4)
     assert folder_bytes(checkpoint(halves, 4)) == folder_bytes(checkpoint(whole, 4))
 
 
 def test_resume_before_the_first_checkpoint(data: Path, tmp_path: Path, starts: Starts) -> None:
-    """The run remembers where its weights came from, although the command does not say it again."""
+    """The run stores the source of its weights, although the resume command omits it."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    ran(*training(whole, data, LAYERS, "--init-from", starts("qwen3"), *ZERO))
+    run_hero(*training(whole, data, LAYERS, "--init-from", starts("qwen3"), *ZERO))
     shutil.copytree(whole, cut)
     shutil.rmtree(cut / "checkpoints")
-    ran("train", "--run", cut, "--data", data, "--resume")
-    same_outcome(cut, whole, 4)
+    run_hero("train", "--run", cut, "--data", data, "--resume")
+    assert_same_outcome(cut, whole, 4)
 
 
-def test_a_new_run_forgets_what_an_older_one_began_with(data: Path, tmp_path: Path, starts: Starts) -> None:
+def test_new_run_ignores_init_from_of_an_older_run(data: Path, tmp_path: Path, starts: Starts) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "init-from").write_text(str(starts("qwen3")))  # of a run that ended before it had begun
-    ran(*training(run, data, LAYERS))
+    (run / "init-from").write_text(str(starts("qwen3")))  # of a run that ended before its first step
+    run_hero(*training(run, data, LAYERS))
     assert not (run / "init-from").exists()
     assert metrics(run)[0]["lm_loss"] > metrics(starts("qwen3"))[-1]["lm_loss"] + 0.1
 
 
-def test_exported_folder_is_the_run(data: Path, tmp_path: Path, starts: Starts) -> None:
-    """Also where the configuration sets what the family does not read: num_key_value_heads, head_dim."""
+def test_exported_folder_matches_the_run(data: Path, tmp_path: Path, starts: Starts) -> None:
+    """Also if the configuration sets keys that the family ignores: num_key_value_heads, head_dim."""
     settings = LAYERS | DEEPSEEK | {"train.steps": 2}
-    ran("export", starts("deepseek"), tmp_path / "folder")
-    ran(*training(tmp_path / "a", data, settings, "--init-from", starts("deepseek"), *ZERO))
-    ran(*training(tmp_path / "b", data, settings, "--init-from", tmp_path / "folder", *ZERO))
-    same_outcome(tmp_path / "a", tmp_path / "b", 2)
+    run_hero("export", starts("deepseek"), tmp_path / "folder")
+    run_hero(*training(tmp_path / "a", data, settings, "--init-from", starts("deepseek"), *ZERO))
+    run_hero(*training(tmp_path / "b", data, settings, "--init-from", tmp_path / "folder", *ZERO))
+    assert_same_outcome(tmp_path / "a", tmp_path / "b", 2)
     assert (tmp_path / "a" / "config.toml").read_text() == (tmp_path / "b" / "config.toml").read_text()
 
 
 @pytest.fixture(scope="module")
 def windowed(data: Path, starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A HERO run of window 1 over two unequal stages, begun from the baseline."""
+    """A HERO run with window 1 over two unequal stages, initialized from the baseline."""
     run = tmp_path_factory.mktemp("windowed") / "run"
     flags = ["--router.window=1", "--router.stages=2", "--router.stage_sizes=3,1"]
-    ran(*training(run, data, LAYERS, "--init-from", starts("qwen3"), *ZERO, *flags))
+    run_hero(*training(run, data, LAYERS, "--init-from", starts("qwen3"), *ZERO, *flags))
     return run
 
 
-def test_history_goes_on(data: Path, tmp_path: Path, windowed: Path) -> None:
-    """A folder with a history brings its structure along; nothing of it begins anew."""
+def test_init_from_keeps_the_history(data: Path, tmp_path: Path, windowed: Path) -> None:
+    """A folder with history keeps its structure and weights."""
     settings = LAYERS | {"train.steps": 1, "optim.warmup_steps": 0, "optim.lr": 1e-4}
-    ran("export", windowed, tmp_path / "folder")
+    run_hero("export", windowed, tmp_path / "folder")
     for name, source in {"a": windowed, "b": tmp_path / "folder"}.items():
-        ran(*training(tmp_path / name, data, settings, "--init-from", source, *ZERO))
-    same_outcome(tmp_path / "a", tmp_path / "b", 1)
+        run_hero(*training(tmp_path / name, data, settings, "--init-from", source, *ZERO))
+    assert_same_outcome(tmp_path / "a", tmp_path / "b", 1)
     gates, before = routers(checkpoint(tmp_path / "a", 1)), routers(checkpoint(windowed, 4))
     assert [gate.shape[1] - WIDTH for gate in gates.values()] == [0, 8, 8, 0]
     for name, gate in gates.items():
-        np.testing.assert_allclose(gate, before[name], rtol=0, atol=1.1e-4)  # one step at a rate of 1e-4
+        np.testing.assert_allclose(
+            gate, before[name], rtol=0, atol=1.1e-4
+        )  # one step with a learning rate of 1e-4
     config = (tmp_path / "b" / "config.toml").read_text()
     assert "\nwindow = 1\n" in config and "\nstage_sizes = [3, 1]\n" in config
 
@@ -229,11 +232,11 @@ def test_history_goes_on(data: Path, tmp_path: Path, windowed: Path) -> None:
         ("--model.rms_norm_eps=1e-5", ["model.rms_norm_eps: 1e-06 -> 1e-05"]),
     ],
 )
-def test_another_router_is_refused(
+def test_rejects_different_router(
     data: Path, tmp_path: Path, windowed: Path, flag: str, parts: list[str]
 ) -> None:
     result = hero(*training(tmp_path / "run", data, LAYERS, "--init-from", windowed, flag))
-    refused(result, f"{windowed}: its weights belong to another model (", *parts)
+    assert_exit_2(result, f"{windowed}: its weights belong to another model (", *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -245,10 +248,10 @@ def test_another_router_is_refused(
         ("demo.toml", ["model.hidden_size: 64 -> 256"]),
     ],
 )
-def test_another_model_is_refused(
+def test_rejects_different_model(
     data: Path, tmp_path: Path, starts: Starts, config: str, parts: list[str]
 ) -> None:
     words = ["--config", CONFIGS / config, "--data", data, "--init-from", starts("qwen3")]
     result = hero("train", *words, "--run", tmp_path / "run")
-    refused(result, f"{starts('qwen3')}: its weights belong to another model (", *parts)
+    assert_exit_2(result, f"{starts('qwen3')}: its weights belong to another model (", *parts)
     assert not (tmp_path / "run").exists()

@@ -1,8 +1,8 @@
 #pragma once
-// Losses of a chunk of logits, and the logits turned into their gradient where they lie. The gradient's type
-// may be narrower than the logits': row r of the result then starts where row r of the logits does and fills
-// its front part. A block goes over its row from the front; what it writes has been read by everybody,
-// because it reads a tile, waits, and writes a tile that ends no later.
+// Losses of a chunk of logits, with the gradient of the logits in place. If the gradient's type is narrower,
+// row r of the gradient fills the front of row r of the logits. Each thread block processes its row from the
+// front: it reads a tile, synchronizes, and writes a tile that ends no later, so it never overwrites unread
+// logits.
 #include <cstdio>
 
 #include "ops/cuda/kernels/device.cuh"
@@ -11,7 +11,7 @@ namespace hero::ops::cuda {
 
 inline constexpr int kLossThreads = 512;
 
-struct LossWork {
+struct CrossEntropyParams {
   int64_t vocabulary;
   float* logits;           // [rows, V]
   const int64_t* targets;  // [rows], negative: ignored
@@ -23,22 +23,22 @@ struct LogSum {
   float highest, sum;
 };
 
-// An empty part has sum 0; its maximum is lower than any logit, and finite.
+// Empty ranges have sum 0 and a finite maximum below any logit.
 __device__ __forceinline__ LogSum join(LogSum a, LogSum b) {
   const float highest = fmaxf(a.highest, b.highest);
   return {highest, a.sum * expf(a.highest - highest) + b.sum * expf(b.highest - highest)};
 }
 
 __device__ __forceinline__ LogSum warp_join(LogSum v) {
-  for (int offset = kLanes / 2; offset > 0; offset /= 2)
-    v = join(v, {__shfl_xor_sync(kAll, v.highest, offset), __shfl_xor_sync(kAll, v.sum, offset)});
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
+    v = join(v, {__shfl_xor_sync(kFullMask, v.highest, offset), __shfl_xor_sync(kFullMask, v.sum, offset)});
   return v;
 }
 
-// Grid: a block per row. T is the gradient's type; n divides V.
+// Grid: one block per row. T is the gradient's type; n divides V.
 template <int n, bool gradients, typename T>
-__global__ void __launch_bounds__(kLossThreads) losses_and_gradients(LossWork a) {
-  constexpr int kWarps = kLossThreads / kLanes, kTile = kLossThreads * n;
+__global__ void __launch_bounds__(kLossThreads) losses_and_gradients(CrossEntropyParams a) {
+  constexpr int kWarps = kLossThreads / kWarpSize, kTile = kLossThreads * n;
   __shared__ LogSum parts[kWarps];
   float* z = a.logits + blockIdx.x * a.vocabulary;
   const int64_t target = a.targets[blockIdx.x];
@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kLossThreads) losses_and_gradients(LossWork a)
     for (int i = 0; i < n; ++i) own.sum += expf(v.value[i] - highest);
   }
   own = warp_join(own);
-  if (threadIdx.x % kLanes == 0) parts[threadIdx.x / kLanes] = own;
+  if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = own;
   const float hit = target >= 0 ? z[target] : 0.0f;
   __syncthreads();
-  const int lane = threadIdx.x % kLanes;
+  const int lane = threadIdx.x % kWarpSize;
   own = warp_join(lane < kWarps ? parts[lane] : LogSum{-3e38f, 0.0f});
   const float inverse = 1.0f / own.sum;
   if (threadIdx.x == 0) a.losses[blockIdx.x] = target >= 0 ? logf(own.sum) - (hit - own.highest) : 0.0f;

@@ -1,7 +1,7 @@
 #pragma once
-// What the kernels share: 16-byte vectors and sums over a warp. These files know no tensors, only pointers
-// and sizes, and use nothing but the vocabulary of CUDA C++, so that the tests compile them for the processor
-// with that vocabulary emulated (tests/cuda/emulate.h).
+// Shared device functions: 16-byte vectors and warp reductions. These files use only pointers, sizes and CUDA
+// C++ built-ins, so tests can compile them for the CPU with an emulation of the built-ins
+// (tests/cuda/emulate.h).
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -15,14 +15,14 @@
 
 namespace hero::ops::cuda {
 
-inline constexpr int kLanes = 32;
-inline constexpr unsigned kAll = 0xffffffffu;  // every lane of a warp
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kFullMask = 0xffffffffu;  // every lane of a warp
 
-/// Values of T in 16 bytes.
+/// Elements of T in 16 bytes.
 template <typename T>
-inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+inline constexpr int kVectorSize = 16 / static_cast<int>(sizeof(T));
 
-/// n neighbouring values, read or written at once; their address is a multiple of their size.
+/// n consecutive elements, loaded or stored at once; aligned to their size.
 template <typename T, int n>
 struct alignas(sizeof(T) * n) Vector {
   T value[n];
@@ -33,8 +33,7 @@ __device__ __forceinline__ Vector<T, n> load(const T* from) {
   return *reinterpret_cast<const Vector<T, n>*>(from);
 }
 
-/// To global memory. By an intrinsic: the compiler takes apart the store of a struct that it has just put
-/// together.
+/// Stores to global memory. Uses an intrinsic, because the compiler splits the store of a struct.
 template <typename T, int n>
 __device__ __forceinline__ void store(T* to, const Vector<T, n>& vector) {
   constexpr int bytes = static_cast<int>(sizeof(T)) * n;
@@ -57,9 +56,9 @@ __device__ __forceinline__ void store(T* to, const Vector<T, n>& vector) {
   }
 }
 
-/// The n values at `from` in fp32.
+/// Loads n elements and converts them to fp32.
 template <int n, typename T>
-__device__ __forceinline__ Vector<float, n> load_wide(const T* from) {
+__device__ __forceinline__ Vector<float, n> load_fp32(const T* from) {
   const auto narrow = load<n>(from);
   Vector<float, n> wide;
   HERO_UNROLL
@@ -67,7 +66,7 @@ __device__ __forceinline__ Vector<float, n> load_wide(const T* from) {
   return wide;
 }
 
-/// The n values, rounded to T.
+/// Stores n elements, rounded to T.
 template <typename T, int n>
 __device__ __forceinline__ void store_rounded(T* to, const Vector<float, n>& wide) {
   Vector<T, n> narrow;
@@ -76,21 +75,22 @@ __device__ __forceinline__ void store_rounded(T* to, const Vector<float, n>& wid
   store(to, narrow);
 }
 
-/// For every lane the sum over the warp, always in the same order.
+/// Sum over the warp in every lane, in a fixed order.
 __device__ __forceinline__ float warp_sum(float v) {
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(kAll, v, offset);
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullMask, v, offset);
   return v;
 }
 
 __device__ __forceinline__ float warp_max(float v) {
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(kAll, v, offset));
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
+    v = fmaxf(v, __shfl_xor_sync(kFullMask, v, offset));
   return v;
 }
 
-/// Sum of v over this lane and those before it.
+/// Inclusive prefix sum over the warp.
 __device__ __forceinline__ int64_t warp_prefix(int64_t v, int lane) {
-  for (int offset = 1; offset < kLanes; offset *= 2) {
-    const int64_t below = __shfl_up_sync(kAll, v, offset);
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const int64_t below = __shfl_up_sync(kFullMask, v, offset);
     if (lane >= offset) v += below;
   }
   return v;

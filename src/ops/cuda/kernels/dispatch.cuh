@@ -1,8 +1,7 @@
 #pragma once
-// Counts and counting sort of assignments, and row copies and sums. The sort keeps the order of the tokens:
-// chunks of assignments count their experts and give each assignment its rank within its chunk; one block
-// turns the counts into first rows; then every assignment knows its row. Only integers are counted, so
-// nothing depends on timing.
+// Counts and counting sort of assignments; row gather and weighted sums. The sort is stable: each chunk of
+// assignments counts its experts and ranks its assignments, one thread block scans the counts into first
+// rows, then every assignment computes its row. Integer arithmetic only, so results are deterministic.
 #include <cstdio>
 
 #include "ops/cuda/kernels/device.cuh"
@@ -11,12 +10,12 @@ namespace hero::ops::cuda {
 
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kChunk = 256;     // assignments that one warp ranks
-inline constexpr int kPlanWarps = 4;   // of a block that ranks
-inline constexpr int kScanWarps = 32;  // of the block that adds up
-inline constexpr int kRowWarps = 4;    // of a block that moves rows, one row each
+inline constexpr int kPlanWarps = 4;   // per block that ranks
+inline constexpr int kScanWarps = 32;  // of the block that scans
+inline constexpr int kRowWarps = 4;    // per block that copies rows, one row each
 
-// counts [G, E], zeros on entry: how often every expert stands among the n ids of its group. Grid: a thread
-// per id; lanes of equal expert and group add once.
+// counts [G, E], zero on entry: occurrences of every expert among the n ids of a group. Grid: one thread per
+// id; lanes with equal expert and group share one atomic.
 inline __global__ void count_ids(int64_t ids_in_all, int64_t n, int64_t experts, const int64_t* ids,
                                  unsigned long long* counts) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -27,29 +26,29 @@ inline __global__ void count_ids(int64_t ids_in_all, int64_t n, int64_t experts,
     __trap();
   }
   const long long place = id < 0 ? -1 : i / n * experts + id;
-  const unsigned peers = __match_any_sync(kAll, place);
-  const bool first = (peers & ((1u << (threadIdx.x % kLanes)) - 1)) == 0;
+  const unsigned peers = __match_any_sync(kFullMask, place);
+  const bool first = (peers & ((1u << (threadIdx.x % kWarpSize)) - 1)) == 0;
   if (place >= 0 && first) atomicAdd(counts + place, static_cast<unsigned long long>(__popc(peers)));
 }
 
-struct PlanWork {
+struct PlanParams {
   int64_t assignments, k, experts, chunks;
   const int64_t* ids;  // [T, K]
-  int* ranks;          // [T*K], within chunk and expert
-  int64_t* before;     // [E, chunks]: rows of this expert in the chunk, then its first row
+  int* ranks;          // [T*K], rank within chunk and expert
+  int64_t* before;     // [E, chunks]: rows of the expert in the chunk, then their first row
   int64_t *counts, *offsets, *token, *row;
 };
 
-// Grid: a warp per chunk.
-inline __global__ void rank_in_chunks(PlanWork a) {
+// Grid: one warp per chunk.
+inline __global__ void rank_in_chunks(PlanParams a) {
   __shared__ int counter[kPlanWarps][kMaxExperts];
   const int lane = threadIdx.x;
   const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kPlanWarps + threadIdx.y;
   if (chunk >= a.chunks) return;
   int* count = counter[threadIdx.y];
-  for (int64_t e = lane; e < a.experts; e += kLanes) count[e] = 0;
+  for (int64_t e = lane; e < a.experts; e += kWarpSize) count[e] = 0;
   __syncwarp();
-  for (int step = 0; step < kChunk; step += kLanes) {
+  for (int step = 0; step < kChunk; step += kWarpSize) {
     const int64_t i = chunk * kChunk + step + lane;
     const int64_t id = i < a.assignments ? a.ids[i] : -1;
     if (id < -1 || id >= a.experts) {
@@ -57,7 +56,7 @@ inline __global__ void rank_in_chunks(PlanWork a) {
              static_cast<long long>(id));
       __trap();
     }
-    const unsigned peers = __match_any_sync(kAll, static_cast<int>(id));
+    const unsigned peers = __match_any_sync(kFullMask, static_cast<int>(id));
     const int earlier = __popc(peers & ((1u << lane) - 1));
     const int first = id >= 0 ? count[id] : 0;
     __syncwarp();
@@ -65,41 +64,41 @@ inline __global__ void rank_in_chunks(PlanWork a) {
     if (i < a.assignments) a.ranks[i] = first + earlier;
     __syncwarp();
   }
-  for (int64_t e = lane; e < a.experts; e += kLanes) a.before[e * a.chunks + chunk] = count[e];
+  for (int64_t e = lane; e < a.experts; e += kWarpSize) a.before[e * a.chunks + chunk] = count[e];
 }
 
-// One block: `before` becomes first rows, and counts and offsets follow.
-inline __global__ void add_up_chunks(PlanWork a) {
+// One block: scans `before` into first rows and computes counts and offsets.
+inline __global__ void scan_chunks(PlanParams a) {
   __shared__ int64_t total[kMaxExperts];
   const int lane = threadIdx.x;
   for (int64_t e = threadIdx.y; e < a.experts; e += kScanWarps) {
     int64_t running = 0;
-    for (int64_t c = 0; c < a.chunks; c += kLanes) {
+    for (int64_t c = 0; c < a.chunks; c += kWarpSize) {
       int64_t* place = a.before + e * a.chunks + c + lane;
       const int64_t own = c + lane < a.chunks ? *place : 0, sum = warp_prefix(own, lane);
       if (c + lane < a.chunks) *place = running + sum - own;
-      running += __shfl_sync(kAll, sum, kLanes - 1);
+      running += __shfl_sync(kFullMask, sum, kWarpSize - 1);
     }
     if (lane == 0) a.counts[e] = total[e] = running;
   }
   __syncthreads();
   if (threadIdx.y == 0) {
     int64_t running = 0;
-    for (int64_t first = 0; first < a.experts; first += kLanes) {
+    for (int64_t first = 0; first < a.experts; first += kWarpSize) {
       const int64_t e = first + lane, own = e < a.experts ? total[e] : 0, sum = warp_prefix(own, lane);
       if (e < a.experts) a.offsets[e] = total[e] = running + sum - own;
-      running += __shfl_sync(kAll, sum, kLanes - 1);
+      running += __shfl_sync(kFullMask, sum, kWarpSize - 1);
     }
     if (lane == 0) a.offsets[a.experts] = running;
   }
   __syncthreads();
   for (int64_t e = threadIdx.y; e < a.experts; e += kScanWarps) {
-    for (int64_t c = lane; c < a.chunks; c += kLanes) a.before[e * a.chunks + c] += total[e];
+    for (int64_t c = lane; c < a.chunks; c += kWarpSize) a.before[e * a.chunks + c] += total[e];
   }
 }
 
-// Grid: a thread per assignment, which is also a thread per row.
-inline __global__ void place_assignments(PlanWork a) {
+// Grid: one thread per assignment, which also handles the row of the same index.
+inline __global__ void place_assignments(PlanParams a) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= a.assignments) return;
   if (i >= a.offsets[a.experts]) a.token[i] = 0;
@@ -109,27 +108,28 @@ inline __global__ void place_assignments(PlanWork a) {
   if (row >= 0) a.token[row] = i / a.k;
 }
 
-// Grid: a warp per row; Unit is as many bytes of a row as can be moved at once.
+// Grid: one warp per row; Unit is the widest type that divides a row.
 template <typename Unit>
 __global__ void gather(int64_t rows, int64_t units, const Unit* x, const int64_t* token, Unit* out) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.y;
   if (r >= rows) return;
   const Unit* from = x + token[r] * units;
-  for (int64_t i = threadIdx.x; i < units; i += kLanes) out[r * units + i] = from[i];
+  for (int64_t i = threadIdx.x; i < units; i += kWarpSize) out[r * units + i] = from[i];
 }
 
-// y_t = base_t + sum_k w_tk x[row_tk]; weights null: 1, base null: 0. Grid: a warp per token; n divides d.
+// y_t = base_t + sum_k w_tk x[row_tk]; null weights mean 1, null base means 0. Grid: one warp per token; n
+// divides d.
 template <int n, typename T>
 __global__ void sum_rows(int64_t tokens, int64_t k, int64_t d, const T* x, const float* weights,
                          const int64_t* row, const T* base, T* y) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.y;
   if (t >= tokens) return;
-  for (int64_t c = threadIdx.x * n; c < d; c += kLanes * n) {
+  for (int64_t c = threadIdx.x * n; c < d; c += kWarpSize * n) {
     Vector<float, n> sum{};
-    if (base) sum = load_wide<n>(base + t * d + c);
+    if (base) sum = load_fp32<n>(base + t * d + c);
     for (int64_t j = t * k; j < (t + 1) * k; ++j) {
       if (row[j] < 0) continue;
-      const auto v = load_wide<n>(x + row[j] * d + c);
+      const auto v = load_fp32<n>(x + row[j] * d + c);
       const float w = weights ? weights[j] : 1.0f;
       HERO_UNROLL
       for (int i = 0; i < n; ++i) sum.value[i] += w * v.value[i];
@@ -148,7 +148,7 @@ struct CombineGradient {
   float* dweights;             // [T, K], zeros on entry
 };
 
-// Grid: a warp per row. A row that no assignment names, behind the last used one, gets zeros.
+// Grid: one warp per row. Padding rows get zeros.
 template <int n, typename T>
 __global__ void combine_gradient(CombineGradient<T> a) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.y;
@@ -159,15 +159,15 @@ __global__ void combine_gradient(CombineGradient<T> a) {
     if (a.row[j] == r) assignment = j;
   }
   if (assignment < 0) {
-    for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n)
+    for (int64_t c = threadIdx.x * n; c < a.d; c += kWarpSize * n)
       store_rounded(a.dx + r * a.d + c, Vector<float, n>{});
     return;
   }
   const float w = a.weights[assignment];
   float dot = 0;
-  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
-    auto dy = load_wide<n>(a.dy + t * a.d + c);
-    const auto y = load_wide<n>(a.y + r * a.d + c);
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kWarpSize * n) {
+    auto dy = load_fp32<n>(a.dy + t * a.d + c);
+    const auto y = load_fp32<n>(a.y + r * a.d + c);
     HERO_UNROLL
     for (int i = 0; i < n; ++i) {
       dot += dy.value[i] * y.value[i];

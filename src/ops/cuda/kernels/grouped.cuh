@@ -1,63 +1,63 @@
 #pragma once
-// Products of the experts: rows are sorted by expert, and only the device knows where each expert's rows
-// begin. Three forms, with r the rows of one expert:
-//   c[r, n]    = a[r, k] b_e[n, k]^T   (kOfRows, inner dimension last in b: forward)
-//   c[r, n]    = a[r, k] b_e[k, n]     (kOfRows: gradient of the input)
-//   c_e[m, n]  = a[r, m]^T b[r, n]     (kOfWeights: gradient of a weight; no rows: zeros)
-// A block makes one tile of a result. Rows behind the last expert's get zeros.
+// Grouped GEMM of the experts: rows are sorted by expert, with row offsets on the device. Three layouts, with
+// r the rows of one expert:
+//   c[r, n]    = a[r, k] b_e[n, k]^T   (kNT: forward)
+//   c[r, n]    = a[r, k] b_e[k, n]     (kNN: input gradient)
+//   c_e[m, n]  = a[r, m]^T b[r, n]     (kTN: weight gradient; zeros without rows)
+// Each thread block computes one tile. Rows behind the last expert's rows get zeros.
 #include "ops/cuda/kernels/device.cuh"
 
 namespace hero::ops::cuda {
 
-enum class Grouped { kOfRows, kOfRowsInnerLast, kOfWeights };
+enum class GroupedLayout { kNN, kNT, kTN };
 
 template <typename T, typename Out>
-struct GroupedWork {
+struct GroupedGemmParams {
   const T *a, *b;
   Out* c;
   const int64_t* offsets;  // [E+1], first row of each expert
   int64_t rows, experts;
-  int64_t m, n, k;  // m only of weights, k only of rows
+  int64_t m, n, k;  // m only for kTN, k only for kNN and kNT
 };
 
-/// Rows [first, end) of `expert`; of rows that no expert has: the number of experts.
+/// Rows [first, end) of `expert`; for padding rows, `expert` is the number of experts.
 struct RowTile {
   int64_t expert, first, end;
 };
 
-/// How many tiles of `height` rows there are at most, each within one expert.
+/// Upper bound on the number of tiles of `height` rows, each within one expert.
 __host__ __device__ __forceinline__ int64_t row_tiles(int64_t rows, int64_t experts, int height) {
   return (rows + height - 1) / height + experts + 1;
 }
 
-/// The tile-th of them; empty if there are fewer. Every warp finds it for itself.
+/// Row tile of index `tile`; empty if there are fewer. Every warp computes it.
 __device__ __forceinline__ RowTile find_row_tile(const int64_t* offsets, int64_t rows, int64_t experts,
                                                  int height, int64_t tile) {
-  const int lane = static_cast<int>((threadIdx.y * blockDim.x + threadIdx.x) % kLanes);
+  const int lane = static_cast<int>((threadIdx.y * blockDim.x + threadIdx.x) % kWarpSize);
   int64_t before = 0;
-  for (int64_t first = 0; first <= experts; first += kLanes) {
+  for (int64_t first = 0; first <= experts; first += kWarpSize) {
     const int64_t e = first + lane;
     const int64_t begin = e <= experts ? offsets[e] : 0;
     const int64_t end = e < experts ? offsets[e + 1] : e == experts ? rows : 0;
     const int64_t own = (end - begin + height - 1) / height;
     const int64_t sum = warp_prefix(own, lane);
     const int64_t begin_tile = before + sum - own;
-    const unsigned here = __ballot_sync(kAll, tile >= begin_tile && tile < begin_tile + own);
+    const unsigned here = __ballot_sync(kFullMask, tile >= begin_tile && tile < begin_tile + own);
     if (here) {
       const int owner = __ffs(here) - 1;
-      const int64_t top = __shfl_sync(kAll, begin + (tile - begin_tile) * height, owner);
-      const int64_t bottom = __shfl_sync(kAll, end, owner);
+      const int64_t top = __shfl_sync(kFullMask, begin + (tile - begin_tile) * height, owner);
+      const int64_t bottom = __shfl_sync(kFullMask, end, owner);
       return {first + owner, top, top + height < bottom ? top + height : bottom};
     }
-    before += __shfl_sync(kAll, sum, kLanes - 1);
+    before += __shfl_sync(kFullMask, sum, kWarpSize - 1);
   }
   return {experts, 0, 0};
 }
 
-/// What a block makes: rows [top, end) and columns from `left` of c, summed over `inner` products.
+/// Output tile of a block: rows [top, end) and columns from `left` of c, reduced over `inner`.
 template <typename T, typename Out>
 struct Tile {
-  const T *a, *b;  // of this expert, where the inner dimension begins
+  const T *a, *b;  // operands of this expert, at the start of the inner dimension
   Out* c;
   int64_t lda, ldb, ldc;
   int64_t top, end;  // rows of c
@@ -65,11 +65,11 @@ struct Tile {
   int64_t inner;
 };
 
-/// Grid of kOfRows: row tiles, column tiles; of kOfWeights: row tiles of c, column tiles, experts.
-template <Grouped form, typename T, typename Out>
-__device__ __forceinline__ Tile<T, Out> find_tile(const GroupedWork<T, Out>& w, int height, int width) {
+/// Grid for kNN and kNT: row tiles, column tiles; for kTN: row tiles of c, column tiles, experts.
+template <GroupedLayout layout, typename T, typename Out>
+__device__ __forceinline__ Tile<T, Out> find_tile(const GroupedGemmParams<T, Out>& w, int height, int width) {
   const int64_t left = static_cast<int64_t>(blockIdx.y) * width;
-  if constexpr (form == Grouped::kOfWeights) {
+  if constexpr (layout == GroupedLayout::kTN) {
     const int64_t e = blockIdx.z, first = w.offsets[e], top = static_cast<int64_t>(blockIdx.x) * height;
     return {w.a + first * w.m,
             w.b + first * w.n,
@@ -88,7 +88,7 @@ __device__ __forceinline__ Tile<T, Out> find_tile(const GroupedWork<T, Out>& w, 
             used ? w.b + rows.expert * w.n * w.k : nullptr,
             w.c,
             w.k,
-            form == Grouped::kOfRowsInnerLast ? w.k : w.n,
+            layout == GroupedLayout::kNT ? w.k : w.n,
             w.n,
             rows.first,
             rows.end,
@@ -97,9 +97,9 @@ __device__ __forceinline__ Tile<T, Out> find_tile(const GroupedWork<T, Out>& w, 
   }
 }
 
-/// Zeros into the rows of x from *used on; units: 16 bytes or single values. Grid: any.
+/// Zeroes the rows of x from *used on, in units of 16 bytes or single elements. Any grid.
 template <typename Unit>
-__global__ void clear_unused_rows(int64_t units, int64_t units_per_row, const int64_t* used, Unit* x) {
+__global__ void zero_padding_rows(int64_t units, int64_t units_per_row, const int64_t* used, Unit* x) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = *used * units_per_row + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < units; i += stride)

@@ -1,6 +1,6 @@
 #pragma once
-// Tensor cores from sm_80 on, by the PTX instructions of a warp; tests/cuda/emulate_mma.h stands in for them
-// on the processor.
+// Warp-level PTX instructions for tensor cores, sm_80 and later; tests/cuda/emulate_mma.h emulates them on
+// the CPU.
 #ifdef __CUDACC__
 #include <cuda_pipeline.h>
 
@@ -8,9 +8,9 @@
 
 namespace hero::ops::cuda {
 
-/// ldmatrix.x4: four 8 x 8 matrices of 16-bit values. Lane l gives the address (of 16 bytes) of row l % 8 of
-/// matrix l / 8; of matrix i, register i receives row l / 4, columns 2 (l % 4) and the next. Transposed: of
-/// its transpose.
+/// ldmatrix.x4: loads four 8 x 8 matrices of 16-bit elements. Lane l provides the address of row l % 8 of
+/// matrix l / 8; its register i receives row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1, of matrix i, or of
+/// its transpose if `transposed`.
 template <bool transposed>
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row
   }
 }
 
-/// mma.m16n8k16: c [16, 8] += a [16, 16] b [16, 8], bf16 with fp32 sums.
+/// mma.m16n8k16: c [16, 8] += a [16, 16] b [16, 8], bf16 with fp32 accumulation.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
   asm volatile(

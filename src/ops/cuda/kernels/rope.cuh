@@ -1,5 +1,5 @@
 #pragma once
-// Rotary embedding of rows that may lie apart, as columns of a wider tensor.
+// Rotary embedding of strided rows, such as a column range of a wider tensor.
 #include "ops/cuda/kernels/device.cuh"
 
 namespace hero::ops::cuda {
@@ -7,18 +7,18 @@ namespace hero::ops::cuda {
 inline constexpr int kRopeThreads = 256;
 
 template <typename T>
-struct RopeWork {
+struct RopeParams {
   int64_t batch, positions, heads, half;   // x is [B, S, H, 2 * half]
   int64_t ld_batch, ld_position, ld_head;  // strides of x
   const T* x;
   const float *cos, *sin;  // [S, half]
-  float sign;              // -1 turns back
+  float sign;              // -1 inverts the rotation
   T* y;                    // contiguous
 };
 
-// Grid: a thread per n pairs: of neighbours if interleaved, else (i, i + half).
+// Grid: one thread per n pairs, (2i, 2i + 1) if interleaved, else (i, i + half).
 template <int n, bool interleaved, typename T>
-__global__ void turn(RopeWork<T> a) {
+__global__ void rotate(RopeParams<T> a) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRopeThreads + threadIdx.x, per_row = a.half / n;
   const int64_t row = i / per_row, pair = (i - row * per_row) * n;
   if (row >= a.batch * a.positions * a.heads) return;
@@ -29,9 +29,9 @@ __global__ void turn(RopeWork<T> a) {
   const auto c = load<n>(a.cos + s * a.half + pair), d = load<n>(a.sin + s * a.half + pair);
   Vector<float, 2 * n> v;
   if constexpr (interleaved) {
-    v = load_wide<2 * n>(x + 2 * pair);
+    v = load_fp32<2 * n>(x + 2 * pair);
   } else {
-    const auto low = load_wide<n>(x + pair), high = load_wide<n>(x + a.half + pair);
+    const auto low = load_fp32<n>(x + pair), high = load_fp32<n>(x + a.half + pair);
     HERO_UNROLL
     for (int j = 0; j < n; ++j) {
       v.value[2 * j] = low.value[j];

@@ -1,15 +1,15 @@
 #pragma once
-// The router around its products: a warp per token makes RMS, rho, the sum of the products, softmax, the
-// history slot with its sum of squares, and the statistics; backward the gradient of the logits and rho times
+// Router epilogue: one warp per token computes RMS, rho, the sum of both branches, softmax, the history slot
+// with its sum of squares, and the statistics; in the backward pass, the gradient of the logits and rho times
 // it.
 #include "ops/cuda/kernels/device.cuh"
 
 namespace hero::ops::cuda {
 
-inline constexpr int kRouteWarps = 4;  // of a block, one token each
+inline constexpr int kRouteWarps = 4;  // per block, one token each
 
 template <typename T>
-struct RouteWork {
+struct RouteParams {
   int64_t rows, d, experts, visible;
   const T* x;             // [rows, d]
   float* logits;          // [rows, E], holds Z_O on entry
@@ -19,28 +19,28 @@ struct RouteWork {
   float depth_factor, eps;
   bool scale;
   float *probs, *stats;
-  T* slot;  // null: nobody reads it
+  T* slot;  // null: not stored
   int64_t ld_slot;
   float* slot_sumsq;
   int64_t ld_slot_sumsq;
 };
 
-// Of the n values of one row, for every lane.
+// Variance of the n elements of a row, in every lane.
 __device__ __forceinline__ float variance(const float* z, int64_t n) {
   float sum = 0, squares = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kLanes) sum += z[i];
+  for (int64_t i = threadIdx.x; i < n; i += kWarpSize) sum += z[i];
   const float mean = warp_sum(sum) / n;
-  for (int64_t i = threadIdx.x; i < n; i += kLanes) squares += (z[i] - mean) * (z[i] - mean);
+  for (int64_t i = threadIdx.x; i < n; i += kWarpSize) squares += (z[i] - mean) * (z[i] - mean);
   return warp_sum(squares) / n;
 }
 
 template <int n, typename T>
-__global__ void route_rows(RouteWork<T> a) {
+__global__ void route_rows(RouteParams<T> a) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kRouteWarps + threadIdx.y, e = a.experts;
   if (r >= a.rows) return;
   float squares = 0;
-  for (int64_t c = threadIdx.x * n; c < a.d; c += kLanes * n) {
-    const auto v = load_wide<n>(a.x + r * a.d + c);
+  for (int64_t c = threadIdx.x * n; c < a.d; c += kWarpSize * n) {
+    const auto v = load_fp32<n>(a.x + r * a.d + c);
     HERO_UNROLL
     for (int i = 0; i < n; ++i) squares += v.value[i] * v.value[i];
   }
@@ -51,18 +51,18 @@ __global__ void route_rows(RouteWork<T> a) {
   if (a.residual) {
     const float* residual = a.residual + r * e;
     float energy = 0;
-    for (int64_t j = threadIdx.x; j < a.visible; j += kLanes) energy += a.sumsq[r * a.ld_sumsq + j];
+    for (int64_t j = threadIdx.x; j < a.visible; j += kWarpSize) energy += a.sumsq[r * a.ld_sumsq + j];
     rms_h = sqrtf(warp_sum(energy) / (a.visible * e));
     rho = a.scale ? rms_x / (rms_h + a.eps) * a.depth_factor : 1.0f;
     variance_r = rho * rho * variance(residual, e);
-    for (int64_t i = threadIdx.x; i < e; i += kLanes) z[i] += rho * residual[i];
+    for (int64_t i = threadIdx.x; i < e; i += kWarpSize) z[i] += rho * residual[i];
   }
   float highest = -INFINITY, sum = 0, stored = 0;
-  for (int64_t i = threadIdx.x; i < e; i += kLanes) highest = fmaxf(highest, z[i]);
+  for (int64_t i = threadIdx.x; i < e; i += kWarpSize) highest = fmaxf(highest, z[i]);
   highest = warp_max(highest);
-  for (int64_t i = threadIdx.x; i < e; i += kLanes) sum += p[i] = expf(z[i] - highest);
+  for (int64_t i = threadIdx.x; i < e; i += kWarpSize) sum += p[i] = expf(z[i] - highest);
   const float inverse = 1.0f / warp_sum(sum);
-  for (int64_t i = threadIdx.x; i < e; i += kLanes) {
+  for (int64_t i = threadIdx.x; i < e; i += kWarpSize) {
     p[i] *= inverse;
     if (a.slot) {
       const T rounded = static_cast<T>(p[i]);
@@ -90,9 +90,9 @@ __global__ void logit_gradient(int64_t rows, int64_t e, const float* dlogits, co
   if (r >= rows) return;
   const float *dl = dlogits + r * e, *dp = dprobs + r * e, *p = probs + r * e;
   float dot = 0;
-  for (int64_t i = threadIdx.x; i < e; i += kLanes) dot += dp[i] * p[i];
+  for (int64_t i = threadIdx.x; i < e; i += kWarpSize) dot += dp[i] * p[i];
   dot = warp_sum(dot);
-  for (int64_t i = threadIdx.x; i < e; i += kLanes) {
+  for (int64_t i = threadIdx.x; i < e; i += kWarpSize) {
     const float g = dl[i] + p[i] * (dp[i] - dot);
     dz[r * e + i] = static_cast<T>(g);
     if (scaled) scaled[r * e + i] = static_cast<T>(stats[r * 5 + 2] * g);

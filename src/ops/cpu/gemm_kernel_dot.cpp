@@ -1,0 +1,32 @@
+// The GEMM kernel of gemm_kernel_dot.h with vdpbf16ps.
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+#define HERO_DOT_TARGET __attribute__((target("arch=x86-64-v4,avx512bf16")))
+#endif
+#include "ops/cpu/gemm_kernel_dot.h"
+#include "ops/cpu/gemm_kernels.h"
+
+namespace hero::cpu {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+namespace {
+
+struct Vdpbf16ps {
+  static HERO_DOT_INLINE void add(DotSums& sum, const DotPairs& a, const DotPairs& b) {
+    sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+};
+
+}  // namespace
+
+GemmKernel avx512_bf16_gemm_kernel() {
+  __builtin_cpu_init();
+  const bool has = __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+  return has ? dot_gemm<Vdpbf16ps> : nullptr;
+}
+#else
+GemmKernel avx512_bf16_gemm_kernel() { return nullptr; }
+#endif
+
+}  // namespace hero::cpu

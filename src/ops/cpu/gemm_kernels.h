@@ -1,0 +1,42 @@
+#pragma once
+// bf16 GEMM kernels by instruction set. AMX multiplies tiles (gemm_kernel_tile.h), AVX512-BF16 pairs
+// (gemm_kernel_dot.h); AVX-512, AVX2 and SSE2 convert the packed panel to fp32 in registers and read rows
+// from an fp32 buffer.
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace hero::cpu {
+
+/// c [m, width] (+)= a [m, k] * panel, with a's row stride lda and c's ldc. The panel holds pairs of rows
+/// interleaved, [k/2, width, 2]; k even, width a multiple of 16. Accumulates in fp32, in an order that
+/// depends only on k.
+using GemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
+                            const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
+
+struct NamedGemmKernel {
+  const char* name;  ///< "amx_bf16", "avx512_bf16", "avx512", "avx2", "sse2"
+  GemmKernel multiply;
+};
+
+/// The AMX kernel; null if the CPU lacks AMX or the operating system does not permit it.
+GemmKernel amx_gemm_kernel();
+
+/// The AVX512-BF16 kernel; null if the CPU lacks it.
+GemmKernel avx512_bf16_gemm_kernel();
+
+/// RAII guard: GEMM kernels on this thread keep the AMX tile configuration between calls; without it, every
+/// call configures the tiles, which takes about 100 ns. PyTorch GEMMs must not run on the thread meanwhile.
+class TileConfigScope {
+ public:
+  TileConfigScope();
+  ~TileConfigScope();
+  TileConfigScope(const TileConfigScope&) = delete;
+  TileConfigScope& operator=(const TileConfigScope&) = delete;
+};
+
+/// Kernels that this CPU supports, fastest first.
+const std::vector<NamedGemmKernel>& gemm_kernels();
+
+}  // namespace hero::cpu

@@ -1,0 +1,328 @@
+#include "ops/cpu/skinny_gemm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/cpu/simd.h"
+
+namespace hero::cpu {
+namespace {
+
+using bf16 = c10::BFloat16;
+
+// Vectors of W elements, with W accumulators at a time, which leaves half of the registers free. typedef: in
+// `using`, g++ ignores a vector size that depends on a template parameter.
+template <int W>
+struct Lanes {
+  typedef float Float __attribute__((vector_size(4 * W)));
+  typedef uint32_t Word __attribute__((vector_size(4 * W)));
+};
+template <int W>
+using Float = Lanes<W>::Float;
+
+template <int W>
+constexpr int kPair = 2 * W;
+
+// Loads kPair elements, split into even and odd indices; each word holds one of each.
+template <int W>
+HERO_INLINE void load_pair(const bf16* from, Float<W>& even, Float<W>& odd) {
+  typename Lanes<W>::Word words;
+  __builtin_memcpy(&words, from, sizeof words);
+  even = reinterpret_cast<Float<W>>(words << 16);
+  odd = reinterpret_cast<Float<W>>(words & 0xffff0000u);
+}
+
+// Source lane of lane j when two adjacent vectors are reduced to one: the first halves of blocks of B lanes.
+template <int W, int B>
+constexpr int source_lane(int j) {
+  const int within = j % (W / 2);
+  return j / (W / 2) * W + within / (B / 2) * B + within % (B / 2);
+}
+
+template <int W, int B, int... J>
+HERO_INLINE void add_adjacent(const Float<W>& a, const Float<W>& b, Float<W>& out,
+                              std::integer_sequence<int, J...>) {
+  out = __builtin_shufflevector(a, b, source_lane<W, B>(J)...) +
+        __builtin_shufflevector(a, b, source_lane<W, B>(J) + B / 2 ...);
+}
+
+// Horizontal sums of W vectors, as one vector: each round adds adjacent vectors pairwise, which halves the
+// number of partial sums per vector.
+template <int W, int B = W>
+HERO_INLINE void horizontal_sums(Float<W>* v) {
+#pragma GCC unroll 8
+  for (int i = 0; i < B / 2; ++i)
+    add_adjacent<W, B>(v[2 * i], v[2 * i + 1], v[i], std::make_integer_sequence<int, W>());
+  if constexpr (B > 2) horizontal_sums<W, B / 2>(v);
+}
+
+// Rows of w per tile of R rows of x.
+template <int W, int R>
+constexpr int kColumns = W / (R == 3 ? 4 : R);
+
+// Stores the sums to R rows of y, kColumns<W, R> elements each.
+template <int W, int R, typename Y>
+HERO_INLINE void store_sums(Float<W>* sum, Y* y, int64_t ldy) {
+  constexpr int C = kColumns<W, R>;
+  horizontal_sums<W>(sum);
+  float sums[W];
+  Y rounded[W];
+  __builtin_memcpy(sums, sum, sizeof sums);
+  for (int j = 0; j < W; ++j) store(rounded[j], sums[j]);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
+}
+
+// sum[r, c] += x[r] w[c] over kPair elements, for R rows of x and kColumns rows of w.
+template <int W, int R>
+HERO_INLINE void add_products(const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Float<W>* sum) {
+  constexpr int C = kColumns<W, R>;
+  Float<W> even[R], odd[R];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) load_pair<W>(x + r * ldx, even[r], odd[r]);
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+    Float<W> low, high;
+    load_pair<W>(w + c * ldw, low, high);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r * C + c] += even[r] * low;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r * C + c] += odd[r] * high;
+  }
+}
+
+// Copies the last kPair / 2 elements of rows whose length is not a multiple of kPair, zero-padded.
+template <int W, int N>
+HERO_INLINE void copy_half(const bf16* from, int64_t ld, bf16* to) {
+  __builtin_memset(to, 0, N * kPair<W> * sizeof(bf16));
+  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * kPair<W>, from + i * ld, W * sizeof(bf16));
+}
+
+// sum[r, c] += x[r] w[c] over kPair elements, for rows of x converted to fp32: of each row first the even
+// elements, then the odd ones, `half` each.
+template <int W, int R>
+HERO_INLINE void add_converted(const float* x, int64_t half, const bf16* w, int64_t ldw, Float<W>* sum) {
+  constexpr int C = kColumns<W, R>;
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+    Float<W> low, high, even, odd;
+    load_pair<W>(w + c * ldw, low, high);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_memcpy(&even, x + 2 * r * half, sizeof even);
+      sum[r * C + c] += even * low;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_memcpy(&odd, x + (2 * r + 1) * half, sizeof odd);
+      sum[r * C + c] += odd * high;
+    }
+  }
+}
+
+constexpr int64_t kMaxConverted = 1024;  // elements per row: R rows fit in the L1 cache
+
+// R rows of y; converts x to fp32 once. n is a multiple of 16; k is a multiple of kPair and at most
+// kMaxConverted.
+template <int W, int R, typename Y>
+HERO_INLINE void gemm_converted(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
+                                Y* y, int64_t ldy) {
+  constexpr int C = kColumns<W, R>;
+  const int64_t half = k / 2;
+  alignas(64) float converted[R * kMaxConverted];
+  for (int r = 0; r < R; ++r) {
+    for (int64_t i = 0; i < k; i += kPair<W>) {
+      Float<W> even, odd;
+      load_pair<W>(x + r * ldx + i, even, odd);
+      __builtin_memcpy(converted + 2 * r * half + i / 2, &even, sizeof even);
+      __builtin_memcpy(converted + (2 * r + 1) * half + i / 2, &odd, sizeof odd);
+    }
+  }
+  for (int64_t c = 0; c < n; c += C) {
+    Float<W> sum[W] = {};
+    for (int64_t i = 0; i < k; i += kPair<W>) {
+#pragma GCC unroll 16
+      for (int j = 0; j < C; ++j) __builtin_prefetch(w + (c + j + 8) * ldw + i);
+      add_converted<W, R>(converted + i / 2, half, w + c * ldw + i, ldw, sum);
+    }
+    store_sums<W, R>(sum, y + c, ldy);
+  }
+}
+
+template <int W, int R, typename Y>
+HERO_INLINE void direct_tile(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Y* y,
+                             int64_t ldy) {
+  constexpr int C = kColumns<W, R>;
+  Float<W> sum[W] = {};
+  int64_t i = 0;
+  for (; i + kPair<W> <= k; i += kPair<W>) {
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) __builtin_prefetch(w + (c + C) * ldw + i);
+    add_products<W, R>(x + i, ldx, w + i, ldw, sum);
+  }
+  if (kPair<W> > 16 && i < k) {
+    bf16 rows[R * kPair<W>], weights[C * kPair<W>];
+    copy_half<W, R>(x + i, ldx, rows);
+    copy_half<W, C>(w + i, ldw, weights);
+    add_products<W, R>(rows, kPair<W>, weights, kPair<W>, sum);
+  }
+  store_sums<W, R>(sum, y, ldy);
+}
+
+// n is a multiple of 16.
+template <int W, int R, typename Y>
+HERO_INLINE void gemm_direct(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
+                             Y* y, int64_t ldy) {
+  constexpr int C = kColumns<W, R>;
+  for (int64_t c = 0; c < n; c += C) direct_tile<W, R>(k, x, ldx, w + c * ldw, ldw, y + c, ldy);
+}
+
+template <int W, typename Y>
+HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
+                          int64_t ldw, Y* y, int64_t ldy) {
+  int64_t r = 0;
+  if constexpr (W == 16) {  // with 32 registers
+    if (k % kPair<W> == 0 && k <= kMaxConverted) {
+      for (; r + 4 <= m; r += 4) gemm_converted<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+    }
+    for (; r + 4 <= m; r += 4) gemm_direct<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  }
+  for (; r + 4 <= m; r += 2) gemm_direct<W, 2>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  x += r * ldx;
+  y += r * ldy;
+  if (m - r == 3) return gemm_direct<W, 3>(n, k, x, ldx, w, ldw, y, ldy);
+  if (m - r == 2) return gemm_direct<W, 2>(n, k, x, ldx, w, ldw, y, ldy);
+  if (m - r == 1) return gemm_direct<W, 1>(n, k, x, ldx, w, ldw, y, ldy);
+}
+
+// R rows of x by 16 columns of w; below, by C * kPair columns.
+template <int R>
+HERO_INLINE void sixteen_columns(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, bf16* y,
+                                 int64_t ldy) {
+  constexpr int kWidth = 16;
+  float sum[R][kWidth] = {};
+  for (int64_t i = 0; i < k; ++i) {
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < kWidth; ++c) sum[r][c] += load(w[i * ldw + c]) * load(x[r * ldx + i]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kWidth; ++c) store(y[r * ldy + c], sum[r][c]);
+  }
+}
+
+template <int W, int R, int C>
+HERO_INLINE void transposed_tile(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, bf16* y,
+                                 int64_t ldy) {
+  Float<W> even[R][C] = {}, odd[R][C] = {};
+  for (int64_t i = 0; i < k; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      Float<W> low, high;
+      load_pair<W>(w + i * ldw + c * kPair<W>, low, high);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) even[r][c] += low * load(x[r * ldx + i]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) odd[r][c] += high * load(x[r * ldx + i]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      float low[W], high[W];
+      __builtin_memcpy(low, &even[r][c], sizeof low);
+      __builtin_memcpy(high, &odd[r][c], sizeof high);
+      bf16* to = y + r * ldy + c * kPair<W>;
+      for (int i = 0; i < W; ++i) {
+        store(to[2 * i], low[i]);
+        store(to[2 * i + 1], high[i]);
+      }
+    }
+  }
+}
+
+template <int W, int R>
+HERO_INLINE void transposed_columns(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
+                                    int64_t ldw, bf16* y, int64_t ldy) {
+  int64_t c = 0;
+  if constexpr (W == 16) {  // 16 sums in 32 registers
+    for (; c + 2 * kPair<W> <= n; c += 2 * kPair<W>)
+      transposed_tile<W, R, 2>(k, x, ldx, w + c, ldw, y + c, ldy);
+  }
+  for (; c + kPair<W> <= n; c += kPair<W>) transposed_tile<W, R, 1>(k, x, ldx, w + c, ldw, y + c, ldy);
+  if (kPair<W> > 16 && c < n) sixteen_columns<R>(k, x, ldx, w + c, ldw, y + c, ldy);
+}
+
+template <int W>
+HERO_INLINE void multiply_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,
+                                     const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {
+  int64_t r = 0;
+  for (; r + 4 <= m; r += 4) transposed_columns<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+  for (; r < m; ++r) transposed_columns<W, 1>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+}
+
+template <typename Y>
+using KernelFunction = void(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
+                            int64_t ldw, Y* y, int64_t ldy);
+
+// The functions of one instruction set.
+struct Kernels {
+  KernelFunction<float>* fp32_out;
+  KernelFunction<bf16>* bf16_out;
+  KernelFunction<bf16>* transposed;
+};
+
+#define HERO_SKINNY_GEMM(name, W, ...)                                                                     \
+  __VA_ARGS__ void name##_wide(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, \
+                               int64_t ldw, float* y, int64_t ldy) {                                       \
+    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                          \
+  }                                                                                                        \
+  __VA_ARGS__ void name##_rounded(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,             \
+                                  const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                      \
+    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                          \
+  }                                                                                                        \
+  __VA_ARGS__ void name##_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,          \
+                                     const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                   \
+    multiply_transposed<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                               \
+  }                                                                                                        \
+  constexpr Kernels name{name##_wide, name##_rounded, name##_transposed};
+
+#ifdef HERO_SIMD_HAS_V4
+HERO_SKINNY_GEMM(avx512, 16, __attribute__((target("arch=x86-64-v4"))))
+#endif
+#ifdef HERO_SIMD_HAS_V3
+HERO_SKINNY_GEMM(avx2, 8, __attribute__((target("arch=x86-64-v3"))))
+#endif
+HERO_SKINNY_GEMM(plain, 4)
+#undef HERO_SKINNY_GEMM
+
+const Kernels& kernels() {
+  static const Kernels& selected = []() -> const Kernels& {
+#ifdef HERO_SIMD_HAS_V4
+    if (__builtin_cpu_supports("x86-64-v4")) return avx512;
+#endif
+#ifdef HERO_SIMD_HAS_V3
+    if (__builtin_cpu_supports("x86-64-v3")) return avx2;
+#endif
+    return plain;
+  }();
+  return selected;
+}
+
+}  // namespace
+
+void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
+                 float* y, int64_t ldy) {
+  kernels().fp32_out(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
+                 bf16* y, int64_t ldy) {
+  kernels().bf16_out(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
+                            int64_t ldw, bf16* y, int64_t ldy) {
+  kernels().transposed(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+}  // namespace hero::cpu

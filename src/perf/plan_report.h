@@ -1,0 +1,33 @@
+#pragma once
+// Output of `hero plan`.
+#include <optional>
+
+#include "perf/layouts.h"
+
+namespace hero {
+
+/// A layout with three routers: baseline, HERO with stage history, HERO with global history.
+struct Comparison {
+  Config config;
+  Prediction baseline, stage, global;
+};
+
+Comparison compare(const Config& config, const Cluster& cluster);
+
+/// Measured hours of a whole run: of the baseline, to which the efficiency is fitted, and of HERO.
+struct Hours {
+  double baseline = 0, hero = 0;  ///< 0: not given
+  double steps = 0;
+};
+
+struct Report {
+  Cluster cluster;
+  int64_t tried = 0, fitting = 0;  ///< 0 tried: only the configured layout
+  std::vector<Comparison> layouts;
+  std::optional<Hours> hours;
+};
+
+void print_report(const Report& report);
+void print_report_json(const Report& report);
+
+}  // namespace hero

@@ -1,0 +1,183 @@
+// bf16 GEMM kernels of every instruction set that this CPU supports, against fp64 sums; the AVX512-BF16 and
+// AMX kernels also with portable instructions.
+#include "ops/cpu/gemm_kernels.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/portable_dot.h"
+#include "ops/cpu/portable_tiles.h"
+
+namespace hero::test {
+namespace {
+
+using cpu::bf16;
+
+constexpr float kInitial = 0.5f;  // initial value of c
+
+std::vector<cpu::NamedGemmKernel> all_kernels() {
+  auto all = cpu::gemm_kernels();
+  all.push_back({"portable_dot", cpu::dot_gemm<PortableDot>});
+  all.push_back({"portable_tiles", cpu::tile_gemm<PortableTiles>});
+  return all;
+}
+
+// Operands of one GEMM; rows of a and c are padded.
+struct Operands {
+  int64_t m, width, k, lda, ldc;
+  std::vector<bf16> a, b, panel;
+
+  template <class Sample>
+  Operands(int64_t rows, int64_t columns, int64_t inner, const Sample& sample)
+      : m(rows),
+        width(columns),
+        k(inner),
+        lda(k + 3),
+        ldc(width + 5),
+        a(m * lda),
+        b(k * width),
+        panel(k * width) {
+    for (auto& value : a) value = sample();
+    for (auto& value : b) value = sample();
+    cpu::pack_panel(b.data(), k, k, width, width, /*transposed=*/false, 0, panel.data());
+  }
+
+  std::vector<float> product(cpu::GemmKernel multiply, bool accumulate) const {
+    std::vector<float> c(m * ldc, kInitial);
+    multiply(m, width, k, a.data(), lda, panel.data(), c.data(), ldc, accumulate);
+    return c;
+  }
+};
+
+// Each result takes at most n additions of exact products, each rounded with relative error u = 2^-24, so its
+// error is at most n u / (1 - n u) times the sum of absolute values, in any order. Tiles add two sums per 32
+// products.
+void expect_rounded_sums(const Operands& in, cpu::GemmKernel multiply, bool accumulate) {
+  const auto c = in.product(multiply, accumulate);
+  const int64_t additions = in.k + 2 * ((in.k + 31) / 32);
+  const double roundings = additions * 0x1p-24, most = roundings / (1 - roundings);
+  for (int64_t r = 0; r < in.m; ++r) {
+    for (int64_t j = 0; j < in.ldc; ++j) {
+      if (j >= in.width) {
+        ASSERT_EQ(c[r * in.ldc + j], kInitial) << "written past row " << r;
+        continue;
+      }
+      double sum = accumulate ? kInitial : 0, size = sum;
+      for (int64_t i = 0; i < in.k; ++i) {
+        const double product =
+            static_cast<double>(in.a[r * in.lda + i]) * static_cast<double>(in.b[i * in.width + j]);
+        sum += product;
+        size += std::abs(product);
+      }
+      ASSERT_NEAR(c[r * in.ldc + j], sum, most * size)
+          << in.m << " x " << in.width << " x " << in.k << " at " << r << ", " << j;
+    }
+  }
+}
+
+class GemmKernel : public testing::TestWithParam<cpu::NamedGemmKernel> {};
+
+TEST_P(GemmKernel, MatchesFp64Sums) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto sample = [&] { return bf16(normal(random)); };
+  const auto check = [&](int64_t m, int64_t width, int64_t k) {
+    const Operands in(m, width, k, sample);
+    for (const bool accumulate : {true, false}) expect_rounded_sums(in, GetParam().multiply, accumulate);
+  };
+  // Every number of rows and width, then long sums: blocks of k end at 256, 512 and 1024.
+  for (int64_t m = 1; m <= 34; ++m) {
+    for (const int64_t width : {16, 32, 48, 64}) check(m, width, 2 * (1 + random() % 40));
+  }
+  for (const int64_t k : {510, 512, 514, 1022, 1024, 1026, 2050}) check(7, 48, k);
+  for (int i = 0; i < 20; ++i) check(1 + random() % 64, 16 * (1 + random() % 4), 2 * (1 + random() % 300));
+}
+
+TEST_P(GemmKernel, NanPropagatesOnlyToItsRow) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  Operands in(9, 64, 34, [&] { return bf16(normal(random)); });
+  in.a[4 * in.lda + 33] = std::numeric_limits<float>::quiet_NaN();
+  const auto c = in.product(GetParam().multiply, false);
+  for (int64_t r = 0; r < in.m; ++r) {
+    for (int64_t j = 0; j < in.width; ++j) ASSERT_EQ(std::isnan(c[r * in.ldc + j]), r == 4) << r << ", " << j;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(all_kernels()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+struct Instruction {
+  const char* name;
+  cpu::GemmKernel native, portable;
+};
+
+class InstructionTest : public testing::TestWithParam<Instruction> {};
+
+// Bitwise, for operands of any exponent that cannot overflow, and for small ones with denormal products and
+// sums.
+TEST_P(InstructionTest, MatchesPortableVersion) {
+  const auto [name, native, portable] = GetParam();
+  if (!native) GTEST_SKIP() << "not supported by this CPU";
+  std::mt19937 random(3);
+  for (const float limit : {0x1p60f, 0x1p-60f}) {
+    const auto sample = [&] {
+      bf16 value;
+      do value.x = static_cast<uint16_t>(random());
+      while (!(std::abs(static_cast<float>(value)) < limit));
+      return value;
+    };
+    for (int i = 0; i < 100; ++i) {
+      const Operands in(1 + random() % 40, 16 * (1 + random() % 4), 2 * (1 + random() % 80), sample);
+      const auto c = in.product(native, i % 2), expected = in.product(portable, i % 2);
+      ASSERT_EQ(std::memcmp(c.data(), expected.data(), c.size() * sizeof(float)), 0)
+          << in.m << " x " << in.width << " x " << in.k;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sets, InstructionTest,
+    testing::Values(Instruction{"avx512_bf16", cpu::avx512_bf16_gemm_kernel(), cpu::dot_gemm<PortableDot>},
+                    Instruction{"amx_bf16", cpu::amx_gemm_kernel(), cpu::tile_gemm<PortableTiles>}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Several shapes in nested scopes, with PyTorch GEMMs, which configure tiles themselves, between scopes.
+TEST(TileConfigScope, NestsAndReleasesTiles) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  const auto sample = [&] { return bf16(normal(random)); };
+  for (const auto& kernel : cpu::gemm_kernels()) {
+    for (int round = 0; round < 10; ++round) {
+      {
+        const cpu::TileConfigScope outer;
+        for (int i = 0; i < 3; ++i) {
+          expect_rounded_sums(Operands(1 + random() % 40, 64, 48, sample), kernel.multiply, false);
+          const cpu::TileConfigScope inner;
+          expect_rounded_sums(Operands(1 + random() % 40, 32, 64, sample), kernel.multiply, true);
+        }
+      }
+      expect_rounded_sums(Operands(1 + random() % 40, 48, 32, sample), kernel.multiply, false);
+      const auto ones = at::ones({64, 64}, at::kBFloat16);
+      ASSERT_TRUE(at::equal(at::mm(ones, ones), at::full({64, 64}, 64, at::kBFloat16)));
+    }
+  }
+}
+
+TEST(GemmKernels, FastestFirst) {
+  EXPECT_STREQ(cpu::gemm_kernels().back().name, "sse2");
+  const std::string used = cpu::gemm_kernel_name(), fastest = cpu::gemm_kernels().front().name;
+  const char* expected = cpu::amx_gemm_kernel()           ? "amx_bf16"
+                         : cpu::avx512_bf16_gemm_kernel() ? "avx512_bf16"
+                                                          : fastest.c_str();
+  EXPECT_EQ(fastest, expected);
+  EXPECT_TRUE(used == fastest || std::getenv("HERO_GEMM")) << used;
+}
+
+}  // namespace
+}  // namespace hero::test
