@@ -12,7 +12,8 @@ install: ## install Debian packages and .venv; skips what is already installed
 	@scripts/install.sh
 
 configure: install
-	@$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING >/dev/null
+	@$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING \
+	  -DHERO_WERROR=$(if $(WERROR),ON,OFF) >/dev/null
 
 build: configure ## build hero, libhero.so and the tests in build/ (JOBS=n; default: all cores)
 	@$(BIN)/ninja -C build -j $(JOBS)

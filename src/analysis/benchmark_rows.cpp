@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "io/error.h"
+#include "io/json.h"
 #include "io/line_reader.h"
-#include "io/strict_json.h"
 
 namespace hero {
 namespace {
@@ -58,7 +58,7 @@ void for_each_row_text(const std::string& path, const std::function<void(const s
   for (std::string line; lines.next(line);) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string where = path + ":" + std::to_string(lines.line());
-    on_text(row_text(parse_strict(line, where), where));
+    on_text(row_text(parse_json(line, {where}), where));
   }
 }
 

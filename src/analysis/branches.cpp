@@ -48,7 +48,7 @@ Branches branches(const Transformer& model, const std::vector<Routing>& routings
   if (seen.empty()) return out;
   const bool stored = model.config().router.detach;  // rounded to the history's dtype
   const auto weight = moe_of(model, l).router().weight().slice(1, model.config().model.hidden_size);
-  const auto rho = routing.stats.slice(1, 2, 3).to(at::kDouble);
+  const auto rho = routing.stats.narrow(1, ops::kRho, 1).to(at::kDouble);
   out.history = at::zeros_like(out.total);
   for (size_t m = 0; m < seen.size(); ++m) {
     const auto first = static_cast<int64_t>(m) * e;

@@ -12,7 +12,7 @@ namespace hero {
 RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& config)
     : layout_(moe_layers(config.model), config.model.num_experts, config.router),
       scale_(config.router.scale) {
-  if (config.router.kind != "hero") {
+  if (!config.router.has_history()) {
     throw UserError(folder.string() + ": router.kind = \"" + config.router.kind +
                     "\", expected a HERO model with a routing history");
   }

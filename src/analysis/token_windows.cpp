@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 std::optional<std::string> benchmark_name(const fs::path& path) {
   std::string name = path.filename().string();
   for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+    if (name.ends_with(packed)) name.erase(name.size() - packed.size());
   }
   constexpr std::string_view kEnding = ".jsonl";
   if (!name.ends_with(kEnding)) return std::nullopt;

@@ -1,9 +1,9 @@
 #include "checkpoint/manifest.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "io/json.h"
 #include "io/sha256.h"
 
 namespace fs = std::filesystem;
@@ -17,7 +17,7 @@ std::string canonical(const nlohmann::json& files) {
 
 // The files of a manifest, or nullopt if make_manifest did not write this text.
 std::optional<nlohmann::json> read_files(const std::string& text) {
-  const auto manifest = nlohmann::json::parse(text, nullptr, false);
+  const auto manifest = parse_json_or_null(text);
   if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object())
     return std::nullopt;
   const auto& files = manifest["files"];

@@ -5,28 +5,27 @@
 #include <torch/version.h>
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/parameter_shards.h"
 #include "hf/load.h"
 #include "hf/model_config.h"
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 #include "tokenizer/tokenizer_export.h"
 
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-json read_state(const fs::path& dir) {
-  const auto path = dir / "state.json";
-  try {
-    return json::parse(read_file(path.string()));
-  } catch (const json::exception& e) {
-    throw UserError(path.string() + ": not a valid checkpoint state: " + e.what());
-  }
+nlohmann::json read_state(const fs::path& dir) {
+  const std::string path = (dir / "state.json").string();
+  return parse_json(read_file(path), {path});
+}
+
+[[noreturn]] void reject_state(const fs::path& dir, const nlohmann::json::exception& error) {
+  throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + error.what());
 }
 
 }  // namespace
@@ -40,15 +39,16 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
   }
   const auto shares = state.balance.shares_LE.cpu().contiguous();
   const auto* values = shares.const_data_ptr<double>();
-  const json saved = {{"step", state.step},
-                      {"tokens", state.tokens},
-                      {"samples", state.samples},
-                      {"balance_shares", std::vector<double>(values, values + shares.numel())},
-                      {"stages", model.layout().stage_of()},
-                      {"data", inputs.data},
-                      {"eos", inputs.eos},
-                      {"threads", at::get_num_threads()},
-                      {"versions", {{"torch", TORCH_VERSION}, {"checkpoint", 1}}}};
+  const nlohmann::ordered_json saved = {
+      {"step", state.step},
+      {"tokens", state.tokens},
+      {"samples", state.samples},
+      {"balance_shares", std::vector<double>(values, values + shares.numel())},
+      {"stages", model.layout().stage_of()},
+      {"data", inputs.data},
+      {"eos", inputs.eos},
+      {"threads", at::get_num_threads()},
+      {"versions", {{"torch", TORCH_VERSION}, {"checkpoint", 1}}}};
   contents.texts["state.json"] = saved.dump(1) + "\n";
   contents.texts["config.toml"] = dump(model.config());
   contents.texts["config.json"] = model_config_json(model.config(), inputs.eos);
@@ -73,8 +73,8 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model,
     std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
     balance.shares_LE = balance.shares_LE.to(model.device());
     state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance};
-  } catch (const json::exception& e) {
-    throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + e.what());
+  } catch (const nlohmann::json::exception& error) {
+    reject_state(dir, error);
   }
   return state;
 }
@@ -85,8 +85,8 @@ RunInputs load_inputs(const fs::path& dir) {
   try {
     inputs.data = saved.at("data").get<std::vector<std::string>>();
     inputs.eos = saved.at("eos");
-  } catch (const json::exception& e) {
-    throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + e.what());
+  } catch (const nlohmann::json::exception& error) {
+    reject_state(dir, error);
   }
   if (Tokenizer::in_folder(dir)) {
     const Tokenizer tokenizer(dir.string());

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/window_options.h"
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "io/error.h"
@@ -185,12 +186,7 @@ void add_analyze_command(Command& hero) {
   command->add_option("--tokens", options->tokens, "maximum tokens over all data, in whole windows")
       .range(int64_t{1}, int64_t{1} << 40)
       .show_default();
-  command->add_option("--batch", options->batch, "batch size in sequences").range(1, 1 << 16).show_default();
-  command
-      ->add_option("--sequence", options->sequence,
-                   "window length in tokens; 0: as in training, or at most 512 if unknown")
-      .range(0, 1 << 30)
-      .show_default();
+  add_window_options(*command, options->batch, options->sequence);
   command
       ->add_option("--pair", options->pair,
                    "L,P: layer and predecessor that figures show first; default: 10,9 or the middle pair")

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 namespace hero {
 
@@ -33,6 +34,20 @@ std::vector<std::string> with_joined_keys(int argc, char** argv) {
   return {arguments.rbegin(), arguments.rend()};  // CLI11 expects them in reverse
 }
 
+// As CLI::Range, with the wording of all other errors.
+template <typename T>
+CLI::Validator in_range(T min, T max) {
+  std::ostringstream limits;
+  limits << min << " to " << max;
+  return CLI::Validator(
+      [=, expected = limits.str()](std::string& text) {
+        T value{};
+        const bool valid = CLI::detail::lexical_cast(text, value) && value >= min && value <= max;
+        return valid ? std::string() : "found " + text + ", expected " + expected;
+      },
+      limits.str());
+}
+
 }  // namespace
 
 Option& Option::required() {
@@ -51,17 +66,23 @@ Option& Option::show_default(const std::string& text) {
 }
 
 Option& Option::integer_range(int64_t min, int64_t max) {
-  option_->check(CLI::Range(min, max));
+  option_->check(in_range(min, max));
   return *this;
 }
 
 Option& Option::range(double min, double max) {
-  option_->check(CLI::Range(min, max));
+  option_->check(in_range(min, max));
   return *this;
 }
 
 Option& Option::non_negative() {
-  option_->check(CLI::NonNegativeNumber);
+  option_->check(CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool valid = CLI::detail::lexical_cast(text, value) && value >= 0;
+        return valid ? std::string() : "found " + text + ", expected a number of at least 0";
+      },
+      ">= 0"));
   return *this;
 }
 

@@ -30,7 +30,7 @@ void add_corpus_options(Command& command, CorpusOptions& corpus, int& workers) {
       .type_name("PATH");
   command.add_option("--text-key", corpus.text_key, "JSON field that contains the text").show_default();
   command.add_flag("--skip-invalid", corpus.skip_invalid,
-                   "skip and count documents with invalid UTF-8 (default: error)");
+                   "skip and count documents with invalid UTF-8 or JSON (default: error)");
   command
       .add_option("--workers", workers, "worker threads; 0: one per core; the output does not depend on it")
       .show_default()
@@ -38,7 +38,8 @@ void add_corpus_options(Command& command, CorpusOptions& corpus, int& workers) {
 }
 
 void print_skipped(int64_t skipped) {
-  if (skipped > 0) std::fprintf(stderr, "skipped %ld documents: invalid UTF-8\n", static_cast<long>(skipped));
+  if (skipped > 0)
+    std::fprintf(stderr, "skipped %ld documents: invalid UTF-8 or JSON\n", static_cast<long>(skipped));
 }
 
 void run_tokenizer(const TokenizerTraining& options, const std::string& out) {

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/window_options.h"
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "io/error.h"
@@ -74,12 +75,7 @@ void add_eval_command(Command& hero) {
                    "run folder (its latest checkpoint; writes eval.json), checkpoint or model folder")
       .required();
   command->add_option("--data", options->data, "prefixes of .bin and .idx files").required();
-  command->add_option("--batch", options->batch, "batch size in sequences").range(1, 1 << 16).show_default();
-  command
-      ->add_option("--sequence", options->sequence,
-                   "window length in tokens; 0: as in training, or at most 512 if unknown")
-      .range(0, 1 << 30)
-      .show_default();
+  add_window_options(*command, options->batch, options->sequence);
   add_device_option(*command, options->device);
   command->callback([options] { run_eval(*options); });
 }

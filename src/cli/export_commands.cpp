@@ -1,5 +1,3 @@
-#include <nlohmann/json.hpp>
-
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "config/warnings.h"
@@ -9,6 +7,7 @@
 #include "hf/resolve.h"
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_export.h"
 
@@ -37,8 +36,9 @@ std::map<std::string, std::string> tokenizer_files_of(const fs::path& source, in
 
 // eos_token_id of the source's config.json, the first of a list; -1 if there is none.
 int64_t end_token(const fs::path& source) {
-  if (!fs::exists(source / "config.json")) return -1;
-  const auto config = nlohmann::json::parse(read_file((source / "config.json").string()), nullptr, false);
+  const std::string file = (source / "config.json").string();
+  if (!fs::exists(file)) return -1;
+  const auto config = parse_json(read_file(file), {file});
   auto id = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
   if (id.is_array() && !id.empty()) id = nlohmann::json(id[0]);
   return id.is_number_integer() ? id.get<int64_t>() : -1;
@@ -52,7 +52,7 @@ void run_export(Options options) {
   export_model(*model, options.folder, options.export_options);
   const Config& config = model->config();
   warn(options_missing_from_config_json(config, options.export_options.dtype));
-  const bool hero = config.router.kind == "hero", remote_code = !modeling_code(config).empty();
+  const bool hero = config.router.has_history(), remote_code = !modeling_code(config).empty();
   std::printf("%s: %s %s, load with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
               hero ? "HERO" : "baseline", config.model.model_type.c_str(),
               remote_code ? "(..., trust_remote_code=True)" : "");

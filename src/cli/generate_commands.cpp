@@ -2,13 +2,13 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/tokenizer_option.h"
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "inference/sampler.h"
 #include "io/error.h"
 #include "io/utf8.h"
 #include "ops/cuda_library.h"
-#include "tokenizer/tokenizer.h"
 
 namespace hero {
 namespace {
@@ -47,13 +47,7 @@ void run_generate(GenerateOptions options) {
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder, /*dtype=*/"", device);
-  const std::string tokenizer_path = options.tokenizer.empty() ? folder.string() : options.tokenizer;
-  const Tokenizer tokenizer(tokenizer_path);
-  if (tokenizer.vocab_size() > model->config().model.vocab_size) {
-    throw UserError(tokenizer_path + ": " + std::to_string(tokenizer.vocab_size()) +
-                    " tokens, expected at most the model's " +
-                    std::to_string(model->config().model.vocab_size));
-  }
+  const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   options.sampling.eos = {tokenizer.eos_id()};
   options.sampling.cache = !options.no_cache;
   std::vector<int64_t> prompt;
@@ -101,8 +95,7 @@ void add_generate_command(Command& hero) {
       .range(0.0, 1.0)
       .show_default();
   command->add_option("--seed", s.seed, "sampling seed").non_negative().show_default();
-  command->add_option("--tokenizer", options->tokenizer,
-                      "tokenizer file or folder; default: the model folder");
+  add_tokenizer_option(*command, options->tokenizer);
   command->add_flag("--no-cache", options->no_cache,
                     "disable the KV cache; recompute all positions for every token");
   add_device_option(*command, options->device);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/command.h"
@@ -18,6 +19,7 @@ struct PlanOptions {
   std::string cluster, draw;
   std::map<std::string, FieldValue> given;  // fields of the cluster
   int64_t top = 10;
+  int64_t draw_layout = 0;  // number in the table; 0: the fastest with a pipeline
   bool own_layout = false;
   double hours = 0, hero_hours = 0, tokens = 0;
   bool as_json = false;
@@ -67,14 +69,42 @@ Report search_report(const PlanOptions& options, const Config& config, const Clu
   return report;
 }
 
-void draw_first(const std::string& path, const Report& report) {
-  const Config& config = report.layouts.front().config;
+bool has_pipeline(const Comparison& layout) { return layout.config.parallel.pipeline > 1; }
+
+// Number in the table of the layout that --draw draws. UserError if there is none or it has no pipeline.
+int64_t drawn_layout(const PlanOptions& options, const Report& report) {
+  const auto count = std::ssize(report.layouts);
+  const int64_t number = options.draw_layout;
+  if (number > count) {
+    throw UserError("--draw-layout: found " + std::to_string(number) +
+                    ", expected a number in the table of layouts, 1 to " + std::to_string(count));
+  }
+  const auto fastest = std::ranges::find_if(report.layouts, has_pipeline);
+  if (fastest == report.layouts.end()) {
+    throw UserError(report.tried > 0
+                        ? "--draw: found one stage in each of the " + std::to_string(count) +
+                              " fastest layouts, expected one with a pipeline, perhaps with a larger --top"
+                        : "--draw: found parallel.pipeline = 1, expected at least 2");
+  }
+  const int64_t default_number = fastest - report.layouts.begin() + 1;
+  if (number == 0) return default_number;
+  if (!has_pipeline(report.layouts[number - 1])) {
+    throw UserError("--draw-layout: found " + std::to_string(number) +
+                    ", a layout without a pipeline, expected one with a pipeline, such as " +
+                    std::to_string(default_number));
+  }
+  return number;
+}
+
+void draw(const std::string& path, const Report& report, int64_t number) {
+  const Config& config = report.layouts[number - 1].config;
   const ParallelConfig& p = config.parallel;
   const auto schedule = schedule_of(config);
   const auto simulation = simulate(schedule, pipeline_costs(config, report.cluster));
-  char title[160];
-  std::snprintf(title, sizeof title, "%s, %ld stages, %ld micro-batches: %.4g s", p.schedule.c_str(),
+  char text[160];
+  std::snprintf(text, sizeof text, "%s, %ld stages, %ld micro-batches: %.4g s", p.schedule.c_str(),
                 p.pipeline, micro_batches_of(config), simulation.seconds);
+  const std::string title = report.tried > 0 ? "layout " + std::to_string(number) + ": " + text : text;
   write_durable(path, schedule_svg(schedule, simulation, p.pipeline * p.chunks, title));
 }
 
@@ -91,7 +121,7 @@ void run_plan(const PlanOptions& options, const std::vector<std::string>& flags)
     throw UserError("--hero-hours: found no --hours, expected both");
   const Report report = options.own_layout || options.hours > 0 ? configured_report(options, config, cluster)
                                                                 : search_report(options, config, cluster);
-  if (!options.draw.empty()) draw_first(options.draw, report);
+  if (!options.draw.empty()) draw(options.draw, report, drawn_layout(options, report));
   options.as_json ? print_report_json(report) : print_report(report);
 }
 
@@ -132,8 +162,13 @@ void add_plan_command(Command& hero) {
   number_option("--hero-hours", &options->hero_hours,
                 "measured hours of the HERO run, shown next to the prediction; 0: not given");
   number_option("--tokens", &options->tokens, "tokens trained in those hours; 0: from train.steps");
-  command->add_option("--draw", options->draw,
-                      "SVG file to write, with the pipeline schedule of the first layout");
+  const auto draw_option = command->add_option(
+      "--draw", options->draw, "SVG file to write, with the pipeline schedule of a layout (--draw-layout)");
+  command
+      ->add_option("--draw-layout", options->draw_layout,
+                   "layout to draw: its number in the table; default: the fastest with a pipeline")
+      .range(1, 1000)
+      .needs(draw_option);
   command->add_flag("--json", options->as_json, "print all values as JSON, in seconds, bytes and fractions");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");

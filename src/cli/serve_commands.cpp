@@ -9,12 +9,12 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/tokenizer_option.h"
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "inference/server/server.h"
 #include "io/error.h"
 #include "ops/cuda_library.h"
-#include "tokenizer/tokenizer.h"
 
 namespace hero {
 namespace {
@@ -95,13 +95,7 @@ void run_serve(const ServeCommand& options) {
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
   const auto model = load_model(folder, options.dtype, device);
-  const std::string tokenizer_path = options.tokenizer.empty() ? folder.string() : options.tokenizer;
-  const Tokenizer tokenizer(tokenizer_path);
-  if (tokenizer.vocab_size() > model->config().model.vocab_size) {
-    throw UserError(tokenizer_path + ": " + std::to_string(tokenizer.vocab_size()) +
-                    " tokens, expected at most the model's " +
-                    std::to_string(model->config().model.vocab_size));
-  }
+  const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   ServeMetrics metrics;
   Engine engine(*model, tokenizer, metrics, options.engine);
   HttpLimits limits = options.http;
@@ -142,7 +136,7 @@ void add_serve_command(Command& hero) {
                  .environment("HERO_API_KEY");
   command->add_option("--model-name", o.model_name,
                       "model name in requests and responses; default: name of DIR");
-  command->add_option("--tokenizer", o.tokenizer, "tokenizer file or folder; default: the model folder");
+  add_tokenizer_option(*command, o.tokenizer);
   add_device_option(*command, o.device);
   command->add_option("--dtype", o.dtype, "compute type; default: as in the folder")
       .one_of({"bf16", "fp32", "fp64"});

@@ -168,10 +168,10 @@ void check_parallel(const Config& config) {
 
 void check(const Config& config) {
   check_bounds(config);
-  if (config.model.model_type == "qwen3_moe") {
-    check_qwen3(config);
-  } else {
+  if (config.model.is_deepseek()) {
     check_deepseek(config.model);
+  } else {
+    check_qwen3(config);
   }
   check_experts(config.model);
   check_layers_and_positions(config.model);

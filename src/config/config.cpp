@@ -154,16 +154,22 @@ std::string field_help() {
     std::string help = field.help;
     if (const std::string range = bounds(field); !range.empty()) help += " [" + range + "]";
     for (const std::string& alias : field.aliases) help += " (also " + alias + ")";
+    if (field.has(kMayChangeOnResume)) help += " (may change on resume)";
     out += wrapped(help, kIndent, kWidth);
   }
   return out;
 }
 
 std::vector<std::string> differences(const Config& a, const Config& b) {
+  return differences(a, b, [](const Field&) { return true; });
+}
+
+std::vector<std::string> differences(const Config& a, const Config& b, const FieldFilter& compared) {
   Config left = a, right = b;
   const std::vector<Field> of_left = fields(left), of_right = fields(right);
   std::vector<std::string> out;
   for (size_t i = 0; i < of_left.size(); ++i) {
+    if (!compared(of_left[i])) continue;
     const FieldValue from = read(of_left[i]), to = read(of_right[i]);
     if (from != to) out.push_back(of_left[i].key + ": " + literal(from) + " -> " + literal(to));
   }

@@ -1,6 +1,6 @@
 #pragma once
-// All options of the program, in plain structs. fields.cpp declares the key, help and bounds of each; the
-// TOML reader, the command-line flags, --help and the dump use that list.
+// All options of the program, in plain structs. fields.cpp declares the key, attributes, help and bounds of
+// each; the TOML reader, the command-line flags, --help and the dump use that list.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +18,8 @@ struct RopeScaling {
   double mscale_all_dim = 0.0;    ///< also scales the attention logits (deepseek_v3)
   double attention_factor = 0.0;  ///< scale of cosine and sine; 0: from factor, mscale, mscale_all_dim
   bool truncate = true;           ///< round the ramp's bounds to integer dimensions
+
+  bool is_yarn() const { return type == "yarn"; }
 };
 
 /// Architecture. Names follow Hugging Face configurations (`model_type` "qwen3_moe" or "deepseek_v3").
@@ -55,6 +57,9 @@ struct ModelConfig {
   int64_t n_group = 1;
   int64_t topk_group = 1;
   double initializer_range = 0.02;
+
+  bool is_deepseek() const { return model_type == "deepseek_v3"; }
+  bool has_sigmoid_scores() const { return scoring_func == "sigmoid"; }
 };
 
 /// Router, routing history and load balancing.
@@ -79,6 +84,11 @@ struct RouterConfig {
   std::string drop_policy = "probs";  ///< or "position"
   double jitter = 0.0;
   bool force_balance = false;
+
+  /// Whether routers read the routing history of preceding layers; false for a baseline.
+  bool has_history() const { return kind == "hero"; }
+  /// Whether the history crosses router stages.
+  bool has_global_history() const { return history == "global"; }
 };
 
 struct TrainConfig {
@@ -147,7 +157,7 @@ void check(const Config& config);
 std::string dump(const Config& config);
 
 /// Help text of all options, 100 columns wide, by section: flag, type, default, help, bounds or choices,
-/// aliases.
+/// aliases, whether it may change on resume.
 std::string field_help();
 
 /// Keys with different values in two configurations, as "key: a -> b".

@@ -1,9 +1,11 @@
-// Types, bounds and text form of field values, and key lookup.
+// Types, bounds and text form of field values, and lookup by key or attributes.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <type_traits>
 
 #include "config/fields.h"
+#include "io/suggest.h"
 
 namespace hero {
 namespace {
@@ -26,21 +28,6 @@ bool within(const Field& field, double value) {
   const bool low = field.above_min ? value > field.min : value >= field.min;
   const bool high = field.below_max ? value < field.max : value <= field.max;
   return low && high;
-}
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
 }
 
 std::string leaf(const std::string& key) { return key.substr(key.rfind('.') + 1); }
@@ -75,6 +62,26 @@ std::string nearest_key(const std::vector<Field>& list, const std::string& key) 
     for (const std::string& alias : field.aliases) consider(alias);
   }
   return nearest;
+}
+
+std::vector<std::string> keys_with(uint32_t wanted, uint32_t unwanted) {
+  Config defaults;
+  std::vector<std::string> keys;
+  for (const Field& field : fields(defaults)) {
+    if (field.has(wanted) && (field.attributes & unwanted) == 0) keys.push_back(field.key);
+  }
+  return keys;
+}
+
+void copy_values(const Config& from, Config& to, const FieldFilter& selected) {
+  Config source = from;
+  const std::vector<Field> of_source = fields(source), of_target = fields(to);
+  for (size_t i = 0; i < of_source.size(); ++i) {
+    if (!selected(of_source[i])) continue;
+    const FieldValue value = read(of_source[i]);
+    std::visit([&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
+               of_target[i].value);
+  }
 }
 
 bool is_section(const std::vector<Field>& list, const std::string& name) {

@@ -1,7 +1,8 @@
 #pragma once
-// The list of all options, and operations on one option: read it, set it within its bounds, write it as TOML.
-// All generic code uses this list.
+// The list of all options with their attributes, and operations on one option: read it, set it within its
+// bounds, write it as TOML. All generic code uses this list.
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <variant>
@@ -14,10 +15,29 @@ namespace hero {
 /// Value of a field.
 using FieldValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;
 
+/// Attributes of an option, combined with |. Every option has exactly one of the first two. Code that treats
+/// some options differently queries attributes instead of listing keys.
+enum FieldAttribute : uint32_t {
+  kFixedOnResume = 1 << 0,          ///< a resumed run must use the value that the run was started with
+  kMayChangeOnResume = 1 << 1,      ///< a resumed run may use another value
+  kMayDifferBetweenRanks = 1 << 2,  ///< the ranks of a run may use different values
+  kMayDifferInStudy = 1 << 3,       ///< hero study continues an existing run that has another value
+  kFromModelFolder = 1 << 4,        ///< --init-from takes the value of the source model
+  kMustMatchWeights = 1 << 5,       ///< --init-from rejects other values: the weights would not fit
+  kInConfigJson = 1 << 6,           ///< config.json of a model folder contains the value
+  kHistoryOnly = 1 << 7,            ///< router option that a baseline's routers do not read
+  kSetsChunks = 1 << 8,             ///< sets the default chunk boundaries of a pipeline
+  kQwen3Only = 1 << 9,              ///< read only if model.model_type is "qwen3_moe"
+  kDeepseekOnly = 1 << 10,          ///< read only if model.model_type is "deepseek_v3"
+  kYarnOnly = 1 << 11,              ///< read only if model.rope_scaling.type is "yarn"
+  kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks
+};
+
 /// One option. `value` points into the Config passed to fields(). Numbers have a `min`, integers and integer
 /// lists also a `max`, strings `choices`.
 struct Field {
-  std::string key;  ///< "router.window"
+  std::string key;          ///< "router.window"
+  uint32_t attributes = 0;  ///< of FieldAttribute
   std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*> value;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
@@ -26,7 +46,13 @@ struct Field {
   bool below_max = false;  ///< max is exclusive
   std::vector<std::string> choices = {};
   std::vector<std::string> aliases = {};  ///< alternative keys in files and flags
+
+  /// Whether the option has all of `wanted`.
+  bool has(uint32_t wanted) const { return (attributes & wanted) == wanted; }
 };
+
+/// Selects options, usually by attributes.
+using FieldFilter = std::function<bool(const Field&)>;
 
 /// All options of `config`, by section.
 std::vector<Field> fields(Config& config);
@@ -36,6 +62,15 @@ const Field* find_field(const std::vector<Field>& list, const std::string& key);
 
 /// The key with the smallest edit distance to `key`. The right name in the wrong section has distance 1.
 std::string nearest_key(const std::vector<Field>& list, const std::string& key);
+
+/// Keys of the options with all attributes of `wanted` and none of `unwanted`, in the order of fields().
+std::vector<std::string> keys_with(uint32_t wanted, uint32_t unwanted = 0);
+
+/// As differences(a, b), only the options that `compared` selects.
+std::vector<std::string> differences(const Config& a, const Config& b, const FieldFilter& compared);
+
+/// Copies the values of the options that `selected` selects from `from` to `to`.
+void copy_values(const Config& from, Config& to, const FieldFilter& selected);
 
 /// True if a key begins with `name.`.
 bool is_section(const std::vector<Field>& list, const std::string& name);

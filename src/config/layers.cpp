@@ -55,7 +55,7 @@ std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage
                                     const RouterConfig& router) {
   std::vector<int64_t> out;
   for (int64_t j = 1; j < l; ++j) {
-    if (router.history == "global" || stage_of.at(j - 1) == stage_of.at(l - 1)) out.push_back(j);
+    if (router.has_global_history() || stage_of.at(j - 1) == stage_of.at(l - 1)) out.push_back(j);
   }
   const int64_t hidden = static_cast<int64_t>(out.size()) - router.window;
   if (router.window > 0 && hidden > 0) out.erase(out.begin(), out.begin() + hidden);

@@ -18,9 +18,9 @@ class Unused {
       : config_(config), fields_(fields(config_)), default_fields_(fields(defaults_)) {}
 
   /// Warns about non-default options `keys` unless `used`; `why` names the option that disables them.
-  void unless(bool used, std::initializer_list<const char*> keys, const std::string& why) {
+  void unless(bool used, const std::vector<std::string>& keys, const std::string& why) {
     if (used) return;
-    for (const char* key : keys) {
+    for (const std::string& key : keys) {
       const FieldValue value = read(*find_field(fields_, key));
       if (value == read(*find_field(default_fields_, key))) continue;
       lines_.push_back(format_option(key, value) + " has no effect: " + why);
@@ -35,28 +35,22 @@ class Unused {
   std::vector<std::string> lines_;
 };
 
+// check() rejects some of the options that another architecture or a run without a pipeline does not read;
+// those have their defaults here.
 void add_model(Unused& unused, const ModelConfig& m) {
-  const bool deepseek = m.model_type == "deepseek_v3";
+  const bool deepseek = m.is_deepseek();
   const auto family = format_option("model.model_type", m.model_type);
-  unused.unless(!deepseek, {"model.head_dim"}, family);
+  auto qwen3 = keys_with(kQwen3Only);
+  std::erase(qwen3, "model.num_key_value_heads");
+  unused.unless(!deepseek, qwen3, family);
   unused.unless(!deepseek || m.num_key_value_heads == m.num_attention_heads, {"model.num_key_value_heads"},
                 family + " has as many key heads as model.num_attention_heads");
-  unused.unless(deepseek,
-                {"model.q_lora_rank", "model.kv_lora_rank", "model.qk_nope_head_dim",
-                 "model.qk_rope_head_dim", "model.v_head_dim", "model.rope_interleave"},
-                family);
+  unused.unless(deepseek, keys_with(kDeepseekOnly), family);
   unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
                 format_option("model.norm_topk_prob", m.norm_topk_prob));
   const RopeScaling& y = m.rope_scaling;
-  if (y.type != "yarn") {
-    unused.unless(false,
-                  {"model.rope_scaling.factor", "model.rope_scaling.original_max_position_embeddings",
-                   "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow",
-                   "model.rope_scaling.mscale", "model.rope_scaling.mscale_all_dim",
-                   "model.rope_scaling.attention_factor", "model.rope_scaling.truncate"},
-                  format_option("model.rope_scaling.type", y.type));
-    return;
-  }
+  unused.unless(y.is_yarn(), keys_with(kYarnOnly), format_option("model.rope_scaling.type", y.type));
+  if (!y.is_yarn()) return;
   const bool direct = y.attention_factor > 0;
   const auto factor = format_option("model.rope_scaling.attention_factor", y.attention_factor);
   unused.unless(!direct, {"model.rope_scaling.mscale"}, factor);
@@ -68,13 +62,11 @@ void add_model(Unused& unused, const ModelConfig& m) {
 
 void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
-  const bool hero = r.kind == "hero", pipeline = config.parallel.pipeline > 1;
+  const bool history = r.has_history(), pipeline = config.parallel.pipeline > 1;
   const auto kind = format_option("router.kind", r.kind);
-  unused.unless(
-      hero, {"router.window", "router.scale", "router.eps", "router.init", "router.detach", "router.history"},
-      kind + " reads no history");
-  unused.unless(!hero || r.scale, {"router.eps"}, format_option("router.scale", r.scale));
-  unused.unless(hero || pipeline, {"router.stages", "router.stage_sizes"}, kind + " reads no history");
+  unused.unless(history, keys_with(kHistoryOnly, kSetsChunks), kind + " reads no history");
+  unused.unless(!history || r.scale, {"router.eps"}, format_option("router.scale", r.scale));
+  unused.unless(history || pipeline, keys_with(kHistoryOnly | kSetsChunks), kind + " reads no history");
   unused.unless(config.train.dtype != "fp64", {"router.dtype"},
                 format_option("train.dtype", config.train.dtype));
   unused.unless(r.balance != "none", {"router.balance_loss"}, format_option("router.balance", r.balance));
@@ -89,9 +81,8 @@ void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda
   unused.unless(cuda, {"train.cuda_graph"}, "the device is the CPU");
   unused.unless(!cuda || ranks == 1, {"train.cuda_graph"},
                 "the run has " + std::to_string(ranks) + " ranks; communication is not captured");
-  unused.unless(p.pipeline > 1, {"parallel.chunk_sizes", "parallel.history_top"},
-                format_option("parallel.pipeline", p.pipeline));
-  unused.unless(p.pipeline == 1 || config.router.kind == "hero", {"parallel.history_top"},
+  unused.unless(p.pipeline > 1, keys_with(kPipelineOnly), format_option("parallel.pipeline", p.pipeline));
+  unused.unless(p.pipeline == 1 || config.router.has_history(), {"parallel.history_top"},
                 format_option("router.kind", config.router.kind) + " reads no history");
   unused.unless(ranks > 1, {"parallel.timeout"}, "the run has one rank");
 }

@@ -4,11 +4,11 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 #include "io/line_reader.h"
 #include "io/utf8.h"
 
@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kJsonLines = {".jsonl", ".jsonl.zst", ".jsonl.gz"};
 constexpr std::array<std::string_view, 3> kWholeFile = {".txt", ".md", ".py"};
+constexpr const char* kSkipHint = " (--skip-invalid skips such documents)";
 constexpr std::string_view kSupported = ".txt, .md, .py, .jsonl, .jsonl.zst or .jsonl.gz";
 
 template <std::size_t N>
@@ -130,10 +131,9 @@ bool Corpus::check_text(const Record& record) const {
   std::string where = files_[record.file] + ": ";
   if (record.line > 0) where += "line " + std::to_string(record.line) + ", ";
   where += "byte " + std::to_string(record.offset + static_cast<int64_t>(at)) + ": ";
-  if (at == nul)
-    throw UserError(where + "NUL byte, expected UTF-8 text (--skip-invalid skips such documents)");
+  if (at == nul) throw UserError(where + "NUL byte, expected UTF-8 text" + kSkipHint);
   throw UserError(where + "invalid UTF-8 (" + hex(static_cast<unsigned char>(bytes[at])) +
-                  "), expected UTF-8 text (--skip-invalid skips such documents)");
+                  "), expected UTF-8 text" + kSkipHint);
 }
 
 bool Corpus::text(Record& record, std::string& out) const {
@@ -142,15 +142,16 @@ bool Corpus::text(Record& record, std::string& out) const {
     out = std::move(record.bytes);
     return true;
   }
-  const std::string where = files_[record.file] + ": line " + std::to_string(record.line) + ", byte ";
+  const std::string& file = files_[record.file];
   json object;
   try {
-    object = json::parse(record.bytes);
-  } catch (const json::parse_error& error) {
-    const auto at = record.offset + std::max<int64_t>(0, static_cast<int64_t>(error.byte) - 1);
-    throw UserError(where + std::to_string(at) + ": invalid JSON, expected one object per line");
+    object = parse_json(record.bytes, {file, record.line, static_cast<size_t>(record.offset)});
+  } catch (const UserError& error) {
+    if (options_.skip_invalid) return false;
+    throw UserError(error.what() + std::string(kSkipHint));
   }
-  const std::string at = where + std::to_string(record.offset) + ": ";
+  const std::string at =
+      file + ": line " + std::to_string(record.line) + ", byte " + std::to_string(record.offset) + ": ";
   if (!object.is_object()) throw UserError(at + "found " + object.type_name() + ", expected a JSON object");
   const auto field = object.find(options_.text_key);
   if (field == object.end()) {

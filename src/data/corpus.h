@@ -13,7 +13,7 @@ class LineReader;
 struct CorpusOptions {
   std::vector<std::string> inputs;  // files or folders
   std::string text_key = "text";    // JSON field that contains the text
-  bool skip_invalid = false;        // skip documents with invalid UTF-8 instead of failing
+  bool skip_invalid = false;        // skip documents with invalid UTF-8 or JSON instead of failing
 };
 
 /// Short description of the inputs, for messages.

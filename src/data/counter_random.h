@@ -1,5 +1,7 @@
 // Counter-based random numbers: every value is a function of a key and a counter (the finalizer of
 // SplitMix64, Steele et al. 2014, applied to both), so results do not depend on threads or call order.
+// model/random.h has another generator, which fills tensors: sample order must not depend on LibTorch, and
+// existing runs fix the values of both.
 #pragma once
 #include <cstdint>
 #include <numeric>

@@ -1,10 +1,10 @@
 #include "data/token_files.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 
 namespace hero {
 
@@ -42,7 +42,7 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
     return std::nullopt;  // another program's file, such as a corpus
   TokenFiles files;
   try {
-    const auto object = ordered_json::parse(bytes);
+    const auto object = parse_json(bytes, {path});
     files.tokenizer = (fs::path(path).parent_path() / object.at("tokenizer").get<std::string>()).string();
     files.tokenizer_sha256 = object.at("tokenizer_sha256").get<std::string>();
     files.vocab_size = object.at("vocab_size").get<int64_t>();

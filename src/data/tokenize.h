@@ -18,7 +18,7 @@ struct TokenizeOptions {
 
 struct TokenizeResult {
   TokenFiles files;
-  int64_t skipped = 0;  // documents with invalid UTF-8
+  int64_t skipped = 0;  // documents with invalid UTF-8 or JSON
   int64_t empty = 0;    // documents without text, skipped
 };
 

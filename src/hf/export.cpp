@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 void add_empty_shared_experts(const Config& config,
                               std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   const ModelConfig& model = config.model;
-  if (model.model_type != "deepseek_v3" || model.n_shared_experts > 0) return;
+  if (!model.is_deepseek() || model.n_shared_experts > 0) return;
   if (!modeling_code(config).empty()) return;
   for (int64_t i = model.first_k_dense_replace; i < model.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.shared_experts.";

@@ -7,7 +7,7 @@
 #include "hf/model_config.h"
 #include "io/error.h"
 #include "io/file_io.h"
-#include "io/strict_json.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -153,7 +153,7 @@ void read_rope(Section& config, ModelConfig& m) {
     rope->reject(rope->has("rope_type") ? "rope_type" : "type", "\"default\" or \"yarn\"");
   y.original_max_position_embeddings =
       rope->integer("original_max_position_embeddings", m.max_position_embeddings);
-  const bool deepseek_yarn = m.model_type == "deepseek_v3" && rope->has("mscale_all_dim");
+  const bool deepseek_yarn = m.is_deepseek() && rope->has("mscale_all_dim");
   y.factor = rope->number(
       "factor", deepseek_yarn ? std::nullopt
                               : std::optional(static_cast<double>(m.max_position_embeddings) /
@@ -284,7 +284,7 @@ std::string read_dtype(Section& config) {
 }  // namespace
 
 Config parse_model_config(std::string_view text, const std::string& file) {
-  auto object = parse_strict(text, file);
+  auto object = parse_json(text, {file});
   if (!object.is_object())
     throw UserError(file + ": found " + format_value(object) +
                     ", expected a model configuration: a JSON object");
@@ -297,10 +297,10 @@ Config parse_model_config(std::string_view text, const std::string& file) {
   }
   read_common(section, m);
   read_rope(section, m);
-  if (m.model_type == "qwen3_moe") {
-    read_qwen3(section, m, config.router);
-  } else {
+  if (m.is_deepseek()) {
     read_deepseek(section, m, config.router);
+  } else {
+    read_qwen3(section, m, config.router);
   }
   config.train.dtype = read_dtype(section);
   config.train.sequence = std::min(config.train.sequence, m.max_position_embeddings);

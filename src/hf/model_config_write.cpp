@@ -16,8 +16,8 @@ struct ModelClass {
 };
 
 ModelClass model_class(const Config& config) {
-  const bool deepseek = config.model.model_type == "deepseek_v3";
-  const bool custom = config.router.kind == "hero" || (deepseek && config.model.scoring_func == "softmax");
+  const bool deepseek = config.model.is_deepseek();
+  const bool custom = config.router.has_history() || (deepseek && !config.model.has_sigmoid_scores());
   if (!custom) return {"", deepseek ? "DeepseekV3" : "Qwen3Moe"};
   return deepseek ? ModelClass{"modeling_hero_deepseek_v3", "HeroDeepseekV3"}
                   : ModelClass{"modeling_hero_qwen3_moe", "HeroQwen3Moe"};
@@ -26,7 +26,7 @@ ModelClass model_class(const Config& config) {
 json rope_json(const ModelConfig& m) {
   const RopeScaling& y = m.rope_scaling;
   json j = {{"rope_type", y.type}, {"rope_theta", m.rope_theta}};
-  if (y.type == "default") return j;
+  if (!y.is_yarn()) return j;
   j.update({{"factor", y.factor},
             {"original_max_position_embeddings", y.original_max_position_embeddings},
             {"beta_fast", y.beta_fast},
@@ -52,7 +52,7 @@ std::map<std::string, std::string> modeling_code(const Config& config) {
 
 std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype) {
   const auto& m = config.model;
-  const bool deepseek = m.model_type == "deepseek_v3";
+  const bool deepseek = m.is_deepseek();
   const ModelClass code = model_class(config);
   const auto token = eos >= 0 ? json(eos) : json(nullptr);
   json j = {{"architectures", {code.prefix + "ForCausalLM"}},
@@ -78,7 +78,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
             {"eos_token_id", token},
             {"use_cache", true},
             {"torch_dtype", dtype}};
-  if (m.rope_scaling.type != "default") j["rope_parameters"] = rope_json(m);
+  if (m.rope_scaling.is_yarn()) j["rope_parameters"] = rope_json(m);
   if (!code.file.empty()) {
     const std::string classes = code.file + "." + code.prefix;
     j["auto_map"] = {{"AutoModel", classes + "Model"}, {"AutoModelForCausalLM", classes + "ForCausalLM"}};
@@ -107,7 +107,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
       j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});
     }
   }
-  if (config.router.kind == "hero") {
+  if (config.router.has_history()) {
     const auto& r = config.router;
     j["hero_router"] = {{"window", r.window ? json(r.window) : json(nullptr)},
                         {"scale", r.scale},

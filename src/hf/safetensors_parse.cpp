@@ -7,7 +7,7 @@
 
 #include "hf/safetensors.h"
 #include "io/error.h"
-#include "io/strict_json.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -134,7 +134,7 @@ SafetensorsContents parse_safetensors(std::string_view bytes, const std::string&
   if (length == 0 || bytes[8] != '{')
     throw UserError(file + ": byte 8: found no '{', expected the header's JSON object");
 
-  const auto header = parse_strict(bytes.substr(8, length), file, 8);
+  const auto header = parse_json(bytes.substr(8, length), {file, 0, 8});
   const uint64_t buffer_size = size - 8 - length;
   const HeaderReader reader(file, buffer_size);
   SafetensorsContents contents;
@@ -155,7 +155,7 @@ SafetensorsContents parse_safetensors(std::string_view bytes, const std::string&
 }
 
 std::map<std::string, std::string> parse_index(std::string_view text, const std::string& file) {
-  const auto json = parse_strict(text, file);
+  const auto json = parse_json(text, {file});
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw UserError(file + ": found no weight_map object, expected a map from tensors to files");
   }

@@ -10,7 +10,7 @@
 
 #include "hf/safetensors.h"
 #include "io/error.h"
-#include "io/strict_json.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {

@@ -9,7 +9,7 @@ using Visitor = std::function<void(const std::string& name, const std::vector<in
 
 void attention_weights(const ModelConfig& m, const std::string& prefix, const Visitor& visit) {
   const int64_t d = m.hidden_size, h = m.num_attention_heads;
-  if (m.model_type == "qwen3_moe") {
+  if (!m.is_deepseek()) {
     visit(prefix + "q_proj.weight", {h * m.head_dim, d});
     visit(prefix + "k_proj.weight", {m.num_key_value_heads * m.head_dim, d});
     visit(prefix + "v_proj.weight", {m.num_key_value_heads * m.head_dim, d});
@@ -41,7 +41,7 @@ void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, c
 void moe_weights(const ModelConfig& m, int64_t visible, const std::string& prefix, const Visitor& visit) {
   const int64_t d = m.hidden_size, f = m.moe_intermediate_size;
   visit(prefix + "gate.weight", {m.num_experts, d + visible * m.num_experts});
-  if (m.model_type == "deepseek_v3") visit(prefix + "gate.e_score_correction_bias", {m.num_experts});
+  if (m.is_deepseek()) visit(prefix + "gate.e_score_correction_bias", {m.num_experts});
   for (int64_t e = 0; e < m.num_experts; ++e)
     feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", visit);
   if (m.n_shared_experts > 0)

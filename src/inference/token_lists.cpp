@@ -1,9 +1,8 @@
 #include "inference/token_lists.h"
 
-#include <nlohmann/json.hpp>
-
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -23,9 +22,8 @@ std::vector<int64_t> read_list(const json& list, const std::string& where, const
   std::vector<int64_t> ids;
   for (const auto& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= model.vocab_size) {
-      throw UserError(where + ": found " +
-                      id.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60) +
-                      ", expected ids from 0 to " + std::to_string(model.vocab_size - 1));
+      throw UserError(where + ": found " + format_value(id) + ", expected ids from 0 to " +
+                      std::to_string(model.vocab_size - 1));
     }
     ids.push_back(id.get<int64_t>());
   }
@@ -35,7 +33,7 @@ std::vector<int64_t> read_list(const json& list, const std::string& where, const
 }  // namespace
 
 std::vector<std::vector<int64_t>> read_token_lists(const std::string& path, const ModelConfig& model) {
-  const json lists = json::parse(read_file(path), /*callback=*/nullptr, /*allow_exceptions=*/false);
+  const json lists = parse_json(read_file(path), {path});
   if (!lists.is_array() || lists.empty()) {
     throw UserError(path + ": found no list of lists of token ids, expected one such as [[1, 2, 3], [4, 5]]");
   }

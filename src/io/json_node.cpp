@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "io/error.h"
-#include "io/utf8.h"
 
 namespace hero {
 
@@ -53,20 +52,8 @@ int64_t JsonNode::integer(int64_t least, int64_t most) const {
 }
 
 void JsonNode::reject(const std::string& expected) const {
-  constexpr std::size_t kShown = 80;
-  std::string found = value_.dump();
-  if (found.size() > kShown) found = found.substr(0, utf8_floor(found, kShown)) + "...";
-  throw UserError(file_ + ": " + (path_.empty() ? "" : path_ + ": ") + "found " + found + ", expected " +
-                  expected);
-}
-
-nlohmann::json parse_json(const std::string& text, const std::string& file) {
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw UserError(file + ": byte " + std::to_string(error.byte) +
-                    ": found invalid JSON, expected a JSON file");
-  }
+  throw UserError(file_ + ": " + (path_.empty() ? "" : path_ + ": ") + "found " + format_value(value_) +
+                  ", expected " + expected);
 }
 
 }  // namespace hero

@@ -1,8 +1,9 @@
 #pragma once
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "io/json.h"
 
 namespace hero {
 
@@ -35,8 +36,5 @@ class JsonNode {
   const std::string& file_;
   std::string path_;
 };
-
-/// Parses JSON. UserError names `file` and the byte where parsing failed.
-nlohmann::json parse_json(const std::string& text, const std::string& file);
 
 }  // namespace hero

@@ -51,7 +51,7 @@ namespace {
 // Scores that sum to 1 for every token.
 at::Tensor normalized_scores(const Routing& routing, const ModelConfig& model) {
   const auto scores = routing_scores(routing.logits, routing.probs, model);
-  return model.scoring_func == "sigmoid" ? scores / scores.sum(1, true) : scores;
+  return model.has_sigmoid_scores() ? scores / scores.sum(1, true) : scores;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ CostItem gemm_cost(const std::string& name, double parameters, double active, bo
 CostItem attention_projection_cost(const ModelConfig& m) {
   const double d = to_double(m.hidden_size), heads = to_double(m.num_attention_heads);
   double weights = 0;
-  if (m.model_type == "deepseek_v3") {
+  if (m.is_deepseek()) {
     const double qk = to_double(m.qk_nope_head_dim + m.qk_rope_head_dim), v = to_double(m.v_head_dim),
                  q_rank = to_double(m.q_lora_rank), kv_rank = to_double(m.kv_lora_rank);
     weights = d * heads * v + d * (kv_rank + to_double(m.qk_rope_head_dim));
@@ -35,7 +35,7 @@ CostItem attention_projection_cost(const ModelConfig& m) {
 // A query attends to (S + 1) / 2 keys on average.
 CostItem attention_score_cost(const Config& config) {
   const ModelConfig& m = config.model;
-  const bool latent = m.model_type == "deepseek_v3";
+  const bool latent = m.is_deepseek();
   const double widths =
       latent ? to_double(m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) : 2 * to_double(m.head_dim);
   const double forward = to_double(m.num_attention_heads) * widths * to_double(config.train.sequence + 1);
@@ -47,7 +47,7 @@ CostItem norm_cost(double count) { return {.name = "norms", .parameters = count,
 
 double layer_norm_weights(const ModelConfig& m) {
   const double attention_norms =
-      m.model_type == "deepseek_v3" ? to_double(m.q_lora_rank + m.kv_lora_rank) : 2 * to_double(m.head_dim);
+      m.is_deepseek() ? to_double(m.q_lora_rank + m.kv_lora_rank) : 2 * to_double(m.head_dim);
   return 2 * to_double(m.hidden_size) + attention_norms;
 }
 
@@ -96,7 +96,7 @@ std::vector<int64_t> visible_counts(const Config& config) {
   const auto numbers = moe_layer_numbers(config.model);
   std::vector<int64_t> counts(numbers.size(), 0);
   const int64_t layers = moe_layers(config.model);
-  if (config.router.kind != "hero" || layers == 0) return counts;
+  if (!config.router.has_history() || layers == 0) return counts;
   const auto stage_of = stage_of_layers(layers, config.router);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] > 0)

@@ -29,15 +29,15 @@ HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig
       visible_(layers),
       group_(layers, 0),
       index_(layers, 0) {
-  const bool hero = router.kind == "hero";
-  const int64_t groups = router.history == "global" ? 1 : stage_of_.back() + 1;
+  const bool history = router.has_history();
+  const int64_t groups = router.has_global_history() ? 1 : stage_of_.back() + 1;
   std::vector<int64_t> members(groups, 0);
   for (int64_t l = 1; l <= layers; ++l) {
-    if (hero) visible_[l - 1] = visible_layers(l, stage_of_, router);
+    if (history) visible_[l - 1] = visible_layers(l, stage_of_, router);
     group_[l - 1] = groups == 1 ? 0 : stage_of_[l - 1];
     index_[l - 1] = members[group_[l - 1]]++;
   }
-  for (const int64_t m : members) slots_.push_back(hero ? std::max<int64_t>(m - 1, 0) : 0);
+  for (const int64_t m : members) slots_.push_back(history ? std::max<int64_t>(m - 1, 0) : 0);
   needed_from_.resize(layers + 1);
   std::set<int64_t> needed;
   for (int64_t l = layers; l >= 1; --l) {

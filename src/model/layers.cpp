@@ -47,17 +47,17 @@ double yarn_attention_factor(const RopeScaling& yarn) {
 }  // namespace
 
 double yarn_logit_scale(const RopeScaling& scaling) {
-  if (scaling.type != "yarn" || scaling.mscale_all_dim == 0) return 1.0;
+  if (!scaling.is_yarn() || scaling.mscale_all_dim == 0) return 1.0;
   const double m = yarn_mscale(scaling.factor, scaling.mscale_all_dim);
   return m * m;
 }
 
 at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype) {
-  const int64_t dims = model.model_type == "deepseek_v3" ? model.qk_rope_head_dim : model.head_dim;
+  const int64_t dims = model.is_deepseek() ? model.qk_rope_head_dim : model.head_dim;
   const auto options = at::TensorOptions(dtype == at::kDouble ? at::kDouble : at::kFloat);
   const auto exponent = at::arange(0, dims, 2, options) / static_cast<double>(dims);
   const auto frequencies = at::pow(at::full({}, model.rope_theta, options), exponent).reciprocal();
-  return model.rope_scaling.type == "yarn"
+  return model.rope_scaling.is_yarn()
              ? yarn_frequencies(frequencies, dims, model.rope_theta, model.rope_scaling)
              : frequencies;
 }
@@ -65,7 +65,7 @@ at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype) {
 RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
                          const ModelConfig& model) {
   const auto angle = at::outer(positions.to(frequencies.scalar_type()), frequencies);
-  if (model.rope_scaling.type != "yarn") return {angle.cos(), angle.sin()};
+  if (!model.rope_scaling.is_yarn()) return {angle.cos(), angle.sin()};
   const double a = yarn_attention_factor(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
 }

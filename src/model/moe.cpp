@@ -48,7 +48,7 @@ Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Con
   parameters.mark_expert();
   down_ = parameters.add(prefix + ".experts.down_proj", {e, d, f}, std::move(down), true);
   parameters.mark_expert();
-  if (model_.model_type == "deepseek_v3")
+  if (model_.is_deepseek())
     bias_ = parameters.add_buffer(prefix + ".gate.e_score_correction_bias", {model_.num_experts});
   if (model_.n_shared_experts > 0) {
     shared_.emplace(parameters, prefix + ".shared_experts", d, model_.n_shared_experts * f,

@@ -15,7 +15,7 @@ struct Routing {
   int64_t layer = 0;    ///< l, from 1
   at::Tensor logits;    ///< [T, E], differentiable
   at::Tensor probs;     ///< [T, E] softmax, differentiable
-  at::Tensor stats;     ///< [T, 5] as RouteOutput
+  at::Tensor stats;     ///< [T, ops::kRouteStats], columns: ops::RouteStat
   at::Tensor ids;       ///< [T, K] selected experts, before capacity
   at::Tensor weights;   ///< [T, K], detached
   at::Tensor assigned;  ///< [E] int64 tokens assigned to each expert, before capacity

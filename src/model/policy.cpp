@@ -19,7 +19,7 @@ at::Tensor round_robin_ids(int64_t tokens, int64_t k, int64_t experts, int64_t l
 }  // namespace
 
 at::Tensor routing_scores(const at::Tensor& logits_TE, const at::Tensor& probs_TE, const ModelConfig& model) {
-  return model.scoring_func == "sigmoid" ? logits_TE.sigmoid() : probs_TE;
+  return model.has_sigmoid_scores() ? logits_TE.sigmoid() : probs_TE;
 }
 
 ExpertSelection sparse_route(const at::Tensor& logits_TE, const at::Tensor& probs_TE,

@@ -15,7 +15,7 @@ Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout
   const double experts = static_cast<double>(layout.experts());
   const bool zero = config.router.init == "zero";
   // With W_R = 0 the layer computes a baseline's logits, so W_O is initialized as in a baseline.
-  const bool history = config.router.kind == "hero" && !zero;
+  const bool history = config.router.has_history() && !zero;
   const double fan_in = static_cast<double>(d) + (history ? static_cast<double>(l - 1) * experts : 0.0);
   const double bound = 1.0 / std::sqrt(fan_in);
   return [=, visible = layout.visible(l)](const at::Tensor& w, uint64_t seed, const std::string& name) {

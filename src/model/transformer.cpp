@@ -17,7 +17,7 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
   const std::string prefix = "model.layers." + std::to_string(i);
   input_norm_ = parameters.add(prefix + ".input_layernorm.weight", {model.hidden_size}, constant_init(1),
                                /*decay=*/false);
-  if (model.model_type == "deepseek_v3") {
+  if (model.is_deepseek()) {
     attention_.emplace<LatentAttention>(parameters, prefix + ".self_attn", model);
   } else {
     attention_.emplace<GroupedQueryAttention>(parameters, prefix + ".self_attn", model);

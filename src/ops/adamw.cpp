@@ -1,7 +1,6 @@
 // Optimizer operators over all parameters. The reference implementations are PyTorch's foreach and fused
 // kernels, which CUDA uses directly.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/ops.h"
 #include "ops/reference.h"
@@ -34,18 +33,6 @@ void adamw_step_reference(at::TensorList values, at::TensorList gradients, at::T
     from.push_back(values[i]);
   }
   if (!to.empty()) at::_foreach_copy_(to, from);
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("sum_of_squares(Tensor[] tensors) -> Tensor");
-  m.def(
-      "adamw_step(Tensor(a!)[] values, Tensor[] gradients, Tensor(b!)[] exp_avg, Tensor(c!)[] exp_avg_sq, "
-      "Tensor(d!)[] leaves, Tensor step, float lr, float beta1, float beta2, float weight_decay, float eps, "
-      "Tensor? scale, Tensor? skip) -> ()");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("sum_of_squares", sum_of_squares_reference);
-  m.impl("adamw_step", adamw_step_reference);
 }
 
 at::Tensor sum_of_squares(at::TensorList tensors) {

@@ -5,7 +5,6 @@
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -50,17 +49,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_reference(
   return {at::matmul(dscores, repeated(k, groups)).to(q.scalar_type()),
           shared(at::matmul(dscores.transpose(-1, -2), repeated(q, 1)), k),
           shared(at::matmul(probs.transpose(-1, -2), wide_dout), v)};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("attention_forward(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)");
-  m.def(
-      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale) -> "
-      "(Tensor, Tensor, Tensor)");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("attention_forward", attention_forward_reference);
-  m.impl("attention_backward", attention_backward_reference);
 }
 
 namespace {

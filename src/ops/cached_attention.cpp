@@ -1,7 +1,6 @@
 // Attention of new positions over KV caches, and per-head linear layers, which multi-head latent attention
 // needs. Inference only: no gradients.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/ops.h"
 #include "ops/reference.h"
@@ -38,17 +37,6 @@ at::Tensor heads_linear_reference(const at::Tensor& x, const at::Tensor& w, bool
       .transpose(0, 1)
       .to(x.scalar_type())
       .contiguous();
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def(
-      "cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] lengths, int[] counts, int "
-      "value_width, float scale) -> Tensor");
-  m.def("heads_linear(Tensor x, Tensor w, bool transposed) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("cached_attention", cached_attention_reference);
-  m.impl("heads_linear", heads_linear_reference);
 }
 
 at::Tensor cached_attention(const at::Tensor& q_THQ, const CachedSequences& cached, double scale) {

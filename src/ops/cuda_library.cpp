@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -26,14 +27,13 @@ fs::path folder_of(const void* address) {
 // the driver.
 std::string find_device() {
   void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
-  if (!driver) return std::string("no NVIDIA driver (") + kDriver + ")";
+  if (!driver) return c10::str("no NVIDIA driver (", kDriver, ")");
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
   const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
   int devices = 0;
   const int status = !init || !count ? -1 : init(0);
   if (status || count(&devices) || devices == 0)
-    return "no CUDA device (cuInit: " + std::to_string(status) + ", devices: " + std::to_string(devices) +
-           ")";
+    return c10::str("no CUDA device (cuInit: ", status, ", devices: ", devices, ")");
   return "";
 }
 

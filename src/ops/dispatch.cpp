@@ -1,7 +1,6 @@
 // Token dispatch: counts, plan, permute, combine. Rows are sorted by expert. Both backward passes also
 // gather, through the inverse map, so nothing scatters and the summation order is fixed.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/count.h"
 #include "ops/differentiable.h"
@@ -67,22 +66,6 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_reference(const at::Tensor& 
     dweights = at::where(kept, dots.index_select(0, row.clamp_min(0).flatten()).view_as(row), 0)
                    .to(weights.scalar_type());
   return {(dy_N * weight_N.unsqueeze(1)).to(y.scalar_type()), dweights};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("count_assignments(Tensor ids, int experts) -> Tensor");
-  m.def("plan_assignments(Tensor ids, int experts) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def("gather_rows(Tensor x, Tensor token) -> Tensor");
-  m.def("sum_rows(Tensor x, Tensor? weights, Tensor row, Tensor? base=None) -> Tensor");
-  m.def(
-      "combine_backward(Tensor dy, Tensor y, Tensor weights, Tensor row, Tensor token) -> (Tensor, Tensor)");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("count_assignments", count_assignments_reference);
-  m.impl("plan_assignments", plan_reference);
-  m.impl("gather_rows", gather_rows_reference);
-  m.impl("sum_rows", sum_rows_reference);
-  m.impl("combine_backward", combine_backward_reference);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 // Grouped expert MLP: per row (silu(x G_e^T) * (x U_e^T)) D_e^T, rows sorted by expert. Experts without rows
 // cost nothing and get gradients of exactly zero.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/deferred.h"
 #include "ops/differentiable.h"
@@ -73,23 +72,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_reference(
   const auto [dx, dh, act] = experts_backward_input_reference(dy, h, gate_up, down, offsets);
   return {dx, experts_backward_weight_reference(dh, x, offsets),
           experts_backward_weight_reference(dy, act, offsets)};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("experts_forward(Tensor x, Tensor gate_up, Tensor down, Tensor offsets) -> (Tensor, Tensor)");
-  m.def(
-      "experts_backward(Tensor dy, Tensor x, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> "
-      "(Tensor, Tensor, Tensor)");
-  m.def(
-      "experts_backward_input(Tensor dy, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> (Tensor, "
-      "Tensor, Tensor)");
-  m.def("experts_backward_weight(Tensor dy, Tensor x, Tensor offsets) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("experts_forward", experts_forward_reference);
-  m.impl("experts_backward", experts_backward_reference);
-  m.impl("experts_backward_input", experts_backward_input_reference);
-  m.impl("experts_backward_weight", experts_backward_weight_reference);
 }
 
 namespace {

@@ -1,10 +1,10 @@
 // y = x W^T. bf16 GEMMs accumulate in fp32; the weight gradient is returned in fp32.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
+#include "ops/reference.h"
 #include "ops/registry.h"
 
 namespace hero::ops {
@@ -16,17 +16,6 @@ at::Tensor linear_backward_input_reference(const at::Tensor& dy, const at::Tenso
 at::Tensor linear_backward_weight_reference(const at::Tensor& dy, const at::Tensor& x) {
   const auto acc = accumulation_type(x.scalar_type());
   return at::mm(dy.to(acc).t(), x.to(acc));
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("linear_forward(Tensor x, Tensor w) -> Tensor");
-  m.def("linear_backward_input(Tensor dy, Tensor w) -> Tensor");
-  m.def("linear_backward_weight(Tensor dy, Tensor x) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("linear_forward", linear_forward_reference);
-  m.impl("linear_backward_input", linear_backward_input_reference);
-  m.impl("linear_backward_weight", linear_backward_weight_reference);
 }
 
 namespace {

@@ -2,7 +2,6 @@
 // gradients of the summed loss are computed from it in the forward pass, and the backward pass scales them.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -35,15 +34,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_reference(co
     }
   }
   return {loss, dx, dw};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def(
-      "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, "
-      "Tensor)");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("linear_cross_entropy_forward", linear_cross_entropy_reference);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "ops/registry.h"
+#include "ops/route_stats.h"
 
 namespace hero::ops {
 namespace {
@@ -56,7 +57,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> route_list_forward(const Tensor& x, c
                                                               at::TensorList, at::TensorList, double, double,
                                                               bool) {
   const auto tokens = x.sym_size(0), experts = w.sym_size(0);
-  return {wide(x, {tokens, experts}), wide(x, {tokens, experts}), wide(x, {tokens}), wide(x, {tokens, 5})};
+  return {wide(x, {tokens, experts}), wide(x, {tokens, experts}), wide(x, {tokens}),
+          wide(x, {tokens, kRouteStats})};
 }
 std::tuple<Tensor, Tensor> route_list_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor& x,
                                                const Tensor& w, at::TensorList, const Tensor&) {

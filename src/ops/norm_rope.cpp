@@ -1,7 +1,6 @@
 // RMSNorm of every head fused with rotary embedding, as for Qwen3's queries and keys. Heads may be a slice of
 // a wider projection. No rounding in between.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -26,17 +25,6 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward_reference(const at::Tensor
   const auto rotated = rope_reference(dy.to(acc), cos, sin, false, /*inverse=*/true);
   const auto [dx, dw] = rms_norm_backward_reference(rotated, x.to(acc), w, rstd, std::nullopt);
   return {dx.to(x.scalar_type()), dw.sum(at::IntArrayRef({0, 1}))};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("norm_rope_forward(Tensor x, Tensor w, float eps, Tensor cos, Tensor sin) -> (Tensor, Tensor)");
-  m.def(
-      "norm_rope_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cos, Tensor sin) -> (Tensor, "
-      "Tensor)");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("norm_rope_forward", norm_rope_forward_reference);
-  m.impl("norm_rope_backward", norm_rope_backward_reference);
 }
 
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-// All operators that model code calls. Each is implemented in <op>.cpp (schema, checks, autograd, reference
+// All operators that model code calls. Each is implemented in <op>.cpp (checks, autograd, reference
 // implementation), its fused kernels in cpu/<op>.cpp and cuda/<op>.cu. The CUDA kernels never synchronize
 // with the host, so a step can be captured in a CUDA graph; fp64 uses the reference implementations on CUDA,
 // which may synchronize.
@@ -16,6 +16,8 @@
 #include <optional>
 #include <tuple>
 #include <vector>
+
+#include "ops/route_stats.h"
 
 namespace hero::ops {
 
@@ -87,7 +89,7 @@ struct HistorySlot {
 struct RouteOutput {
   at::Tensor logits;  ///< [T, E] fp32 (fp64 for fp64 input), differentiable
   at::Tensor probs;   ///< softmax of the logits, differentiable
-  at::Tensor stats;   ///< [T, 5] fp32, no gradient: RMS(x), RMS(H), rho, variance over experts of Z_O, of Z_R
+  at::Tensor stats;   ///< [T, kRouteStats] in the logits' type, no gradient; columns: RouteStat
 };
 
 /// Router logits Z = x W_O^T + (rho * H) W_R^T with W = [W_O | W_R] [E, D + M*E] and, per token without

@@ -1,7 +1,6 @@
 // RMSNorm, optionally fused with a residual addition. The mean of squares and the normalized value stay in
 // fp32 (fp64 for fp64); the output is rounded once. The fused form normalizes the rounded sum.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -37,18 +36,6 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_reference(const at::Tensor&
   auto dx = (dn - normed * (dn * normed).mean(-1, /*keepdim=*/true)) * rstd.unsqueeze(-1);
   if (dsum) dx = dx + dsum->to(acc);
   return {dx.to(x.scalar_type()), (wide * normed).sum(0)};
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("rms_norm_forward(Tensor x, Tensor w, float eps) -> (Tensor, Tensor)");
-  m.def("add_rms_norm_forward(Tensor x, Tensor update, Tensor w, float eps) -> (Tensor, Tensor, Tensor)");
-  m.def(
-      "rms_norm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dsum=None) -> (Tensor, Tensor)");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("rms_norm_forward", rms_norm_forward_reference);
-  m.impl("add_rms_norm_forward", add_rms_norm_forward_reference);
-  m.impl("rms_norm_backward", rms_norm_backward_reference);
 }
 
 namespace {

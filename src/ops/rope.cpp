@@ -1,7 +1,6 @@
 // Rotary embedding of the last dimension: rotates pairs of features by a position-dependent angle. The
 // gradient is the inverse rotation.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -22,11 +21,6 @@ at::Tensor rope_reference(const at::Tensor& x, const at::Tensor& cos, const at::
   const auto rotated = interleave ? at::stack({first, second}, -1).flatten(-2) : at::cat({first, second}, -1);
   return rotated.to(x.scalar_type());
 }
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("rope_turn(Tensor x, Tensor cos, Tensor sin, bool interleave, bool inverse) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) { m.impl("rope_turn", rope_reference); }
 
 namespace {
 

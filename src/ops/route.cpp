@@ -4,7 +4,6 @@
 // are fp32 (fp64 in fp64 runs). H and rho get no gradient: dW_R = (rho * dZ)^T H.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/library.h>
 
 #include "ops/deferred.h"
 #include "ops/differentiable.h"
@@ -23,16 +22,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_reference(
   const auto wide = x.to(acc);
   auto logits = at::mm(wide, w.slice(1, 0, d).to(acc).t());
   const auto variance = [](const at::Tensor& z) { return z.var(1, /*unbiased=*/false); };
-  auto stats = at::zeros({x.size(0), 5}, wide.options());
-  stats.select(1, 0).copy_(wide.pow(2).mean(1).sqrt());
-  stats.select(1, 3).copy_(variance(logits));
+  auto stats = at::zeros({x.size(0), kRouteStats}, wide.options());
+  stats.select(1, kRmsHidden).copy_(wide.pow(2).mean(1).sqrt());
+  stats.select(1, kHiddenVariance).copy_(variance(logits));
   if (history) {
     const auto rms_h = (sumsq->to(acc).sum(1) / history->size(1)).sqrt();
-    const auto rho = scale ? stats.select(1, 0) / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
+    const auto rho =
+        scale ? stats.select(1, kRmsHidden) / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
     const auto residual = rho.unsqueeze(1) * at::mm(history->to(acc), w.slice(1, d).to(acc).t());
-    stats.select(1, 1).copy_(rms_h);
-    stats.select(1, 2).copy_(rho);
-    stats.select(1, 4).copy_(variance(residual));
+    stats.select(1, kRmsHistory).copy_(rms_h);
+    stats.select(1, kRho).copy_(rho);
+    stats.select(1, kHistoryVariance).copy_(variance(residual));
     logits = logits + residual;
   }
   auto probs = logits.softmax(1);
@@ -48,29 +48,13 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input_reference(
     const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats) {
   const auto dz = dlogits + probs * (dprobs - (dprobs * probs).sum(1, /*keepdim=*/true));
   const auto dx = at::mm(dz, w.slice(1, 0, x.size(1)).to(dz.scalar_type())).to(x.scalar_type());
-  return {dx, history ? at::stack({dz, dz * stats.slice(1, 2, 3)}) : dz.unsqueeze(0)};
+  return {dx, history ? at::stack({dz, dz * stats.narrow(1, kRho, 1)}) : dz.unsqueeze(0)};
 }
 
 at::Tensor route_backward_weight_reference(const at::Tensor& dz, const at::Tensor& x,
                                            const std::optional<at::Tensor>& history) {
   const auto dw = at::mm(dz[0].t(), x.to(dz.scalar_type()));
   return history ? at::cat({dw, at::mm(dz[1].t(), history->to(dz.scalar_type()))}, 1) : dw;
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def(
-      "route_forward(Tensor x, Tensor w, Tensor? history, Tensor? sumsq, float depth_factor, float eps, bool "
-      "scale, "
-      "Tensor(a!)? slot, Tensor(b!)? slot_sumsq) -> (Tensor, Tensor, Tensor)");
-  m.def(
-      "route_backward_input(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor? "
-      "history, Tensor stats) -> (Tensor, Tensor)");
-  m.def("route_backward_weight(Tensor dz, Tensor x, Tensor? history) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("route_forward", route_forward_reference);
-  m.impl("route_backward_input", route_backward_input_reference);
-  m.impl("route_backward_weight", route_backward_weight_reference);
 }
 
 namespace {
@@ -155,17 +139,17 @@ RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std
   const auto wide = x_TD.to(acc), wide_w = w.scalar_type() == acc ? w : Widen::apply(w);
   const auto rms_x = (wide.pow(2).mean(1, true)).sqrt();
   auto logits = at::mm(wide, wide_w.slice(1, 0, x_TD.size(1)).t());
-  auto stats = at::zeros({x_TD.size(0), 5}, wide.options());
-  stats.select(1, 0).copy_(rms_x.detach().squeeze(1));
-  stats.select(1, 3).copy_(logits.detach().var(1, false));
+  auto stats = at::zeros({x_TD.size(0), kRouteStats}, wide.options());
+  stats.select(1, kRmsHidden).copy_(rms_x.detach().squeeze(1));
+  stats.select(1, kHiddenVariance).copy_(logits.detach().var(1, false));
   if (!history.empty()) {
     const auto h = at::cat(history, 1).to(acc);
     const auto rms_h = (h.pow(2).mean(1, true)).sqrt();
     const auto rho = scale ? rms_x / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
     const auto residual = rho * at::mm(h, wide_w.slice(1, x_TD.size(1)).t());
-    stats.select(1, 1).copy_(rms_h.detach().squeeze(1));
-    stats.select(1, 2).copy_(rho.detach().squeeze(1));
-    stats.select(1, 4).copy_(residual.detach().var(1, false));
+    stats.select(1, kRmsHistory).copy_(rms_h.detach().squeeze(1));
+    stats.select(1, kRho).copy_(rho.detach().squeeze(1));
+    stats.select(1, kHistoryVariance).copy_(residual.detach().var(1, false));
     logits = logits + residual;
   }
   return {logits, logits.softmax(1), stats};

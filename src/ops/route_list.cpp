@@ -1,7 +1,8 @@
 // The router as a pure function: the history is a list of tensors and nothing is mutated, as autograd,
 // AOTAutograd and torch.compile require. Uses the kernels of route.cpp.
+#include "ops/route_list.h"
+
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -39,6 +40,8 @@ std::optional<at::Tensor> joined(at::TensorList history) {
   return history.empty() ? std::nullopt : std::optional(join_columns(history));
 }
 
+}  // namespace
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> route_list_forward(
     const at::Tensor& x, const at::Tensor& w, at::TensorList history, at::TensorList sumsq,
     double depth_factor, double eps, bool scale) {
@@ -63,7 +66,6 @@ std::tuple<at::Tensor, at::Tensor> route_list_backward(const at::Tensor& dlogits
   return {dx, weight_op.call(dz, x, joined_history)};
 }
 
-// -> history branch of the logits, rho
 std::tuple<at::Tensor, at::Tensor> history_logits_forward(const at::Tensor& x, const at::Tensor& w,
                                                           at::TensorList history, at::TensorList sumsq,
                                                           double depth_factor, double eps, bool scale) {
@@ -77,27 +79,6 @@ std::tuple<at::Tensor, at::Tensor> history_logits_forward(const at::Tensor& x, c
 
 at::Tensor history_logits_backward(const at::Tensor& dz, const at::Tensor& rho, at::TensorList history) {
   return at::mm((dz * rho.unsqueeze(1)).t(), join_columns(history).to(dz.scalar_type()));
-}
-
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def(
-      "route_list_forward(Tensor x, Tensor w, Tensor[] history, Tensor[] sumsq, float depth_factor, float "
-      "eps, bool scale) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "route_list_backward(Tensor dlogits, Tensor dprobs, Tensor probs, Tensor x, Tensor w, Tensor[] "
-      "history, Tensor stats) -> (Tensor, Tensor)");
-  m.def(
-      "history_logits_forward(Tensor x, Tensor w, Tensor[] history, Tensor[] sumsq, float depth_factor, "
-      "float eps, bool scale) -> (Tensor, Tensor)");
-  m.def("history_logits_backward(Tensor dz, Tensor rho, Tensor[] history) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("route_list_forward", route_list_forward);
-  m.impl("route_list_backward", route_list_backward);
-  m.impl("history_logits_forward", history_logits_forward);
-  m.impl("history_logits_backward", history_logits_backward);
 }
 
 namespace {

@@ -1,6 +1,5 @@
 // silu(g) * u (arXiv 2002.05202), with silu(g) = g / (1 + e^-g).
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include "ops/differentiable.h"
 #include "ops/ops.h"
@@ -19,15 +18,6 @@ at::Tensor swiglu_backward_reference(const at::Tensor& dy, const at::Tensor& gat
   const auto parts = gate_up.to(acc).chunk(2, -1);
   const auto s = at::sigmoid(parts[0]), silu = parts[0] * s, wide = dy.to(acc);
   return at::cat({wide * parts[1] * (s + silu * (1 - s)), wide * silu}, -1).to(gate_up.scalar_type());
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("swiglu_forward(Tensor gate_up) -> Tensor");
-  m.def("swiglu_backward(Tensor dy, Tensor gate_up) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("swiglu_forward", swiglu_forward_reference);
-  m.impl("swiglu_backward", swiglu_backward_reference);
 }
 
 namespace {

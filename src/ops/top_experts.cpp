@@ -1,6 +1,5 @@
 // Top-k routing: selects the experts of each token and computes their weights. Ties go to the lower index.
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include <limits>
 
@@ -57,19 +56,6 @@ at::Tensor expert_weights_backward_reference(const at::Tensor& dweights, const a
   for (int64_t k = 0; k < ids.size(1); ++k)
     dscores = at::where(ids.slice(1, k, k + 1).eq(experts), d.slice(1, k, k + 1), dscores);
   return dscores;
-}
-
-TORCH_LIBRARY_FRAGMENT(hero, m) {
-  m.def("top_experts(Tensor scores, Tensor? bias, int k, int groups, int kept_groups) -> Tensor");
-  m.def("expert_weights(Tensor scores, Tensor ids, bool normalise, float eps, float factor) -> Tensor");
-  m.def(
-      "expert_weights_backward(Tensor dweights, Tensor scores, Tensor ids, bool normalise, float eps, float "
-      "factor) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
-  m.impl("top_experts", top_experts_reference);
-  m.impl("expert_weights", expert_weights_reference);
-  m.impl("expert_weights_backward", expert_weights_backward_reference);
 }
 
 namespace {

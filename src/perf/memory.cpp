@@ -53,7 +53,7 @@ double routing(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
   const RouterConfig& r = config.router;
   const double e = to_double(m.num_experts), k = to_double(m.num_experts_per_tok);
-  const bool sigmoid = m.scoring_func == "sigmoid";
+  const bool sigmoid = m.has_sigmoid_scores();
   double bytes = (2 * e + 5) * w.accum;  // logits, probabilities, statistics
   if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
   if (sigmoid) bytes += e * w.accum;
@@ -86,7 +86,7 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const ElementSizes w(config);
   const double d = to_double(m.hidden_size);
   double bytes = 4 * d * w.operand + 2 * w.accum;  // inputs and outputs of two norms
-  bytes += m.model_type == "deepseek_v3" ? latent_attention(config, w) : grouped_attention(config, w);
+  bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
   if (moe_layer_numbers(m)[i] > 0) {
     bytes += routing(config, w) + experts(m, w);
   } else {
@@ -121,9 +121,9 @@ std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout)
 
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
   const int64_t layers = moe_layers(config.model);
-  if (config.router.kind != "hero" || layers == 0) return 0;
-  const auto group_of = config.router.history == "global" ? std::vector<int64_t>(layers, 0)
-                                                          : stage_of_layers(layers, config.router);
+  if (!config.router.has_history() || layers == 0) return 0;
+  const auto group_of = config.router.has_global_history() ? std::vector<int64_t>(layers, 0)
+                                                           : stage_of_layers(layers, config.router);
   const auto numbers = moe_layer_numbers(config.model);
   const auto bounds = layout_bounds(config, layout);
   double slots = 0;
@@ -147,7 +147,7 @@ double history_bytes(const Config& config, double tokens, const Layout& layout, 
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk) {
   const int64_t layers = moe_layers(config.model);
-  if (config.router.kind != "hero" || layers == 0) return 0;
+  if (!config.router.has_history() || layers == 0) return 0;
   const auto numbers = moe_layer_numbers(config.model);
   const auto stage_of = stage_of_layers(layers, config.router);
   int64_t before = 0;  // MoE layers

@@ -20,7 +20,7 @@ std::array<const Prediction*, 3> variants(const Comparison& c) { return {&c.base
 
 // Index of the configured variant, by which layouts are ranked.
 size_t selected_variant(const Config& config) {
-  return config.router.kind != "hero" ? 0 : config.router.history == "global" ? 2 : 1;
+  return !config.router.has_history() ? 0 : config.router.has_global_history() ? 2 : 1;
 }
 
 double parameters_of(const Config& config) {

@@ -140,7 +140,7 @@ class CostModel {
       parameters += item.name == "experts" ? item.parameters / to_double(layout_.expert) : item.parameters;
     }
     const double saved = layer_activation_bytes(config_, i, tokens_);
-    const double slot = config_.router.kind == "hero" && moe ? tokens_ * (experts * w_.router + w_.accum) : 0;
+    const double slot = config_.router.has_history() && moe ? tokens_ * (experts * w_.router + w_.accum) : 0;
     const double rows =
         tokens_ * to_double(config_.model.num_experts_per_tok * config_.model.hidden_size) * w_.operand;
     const double all_to_all_time = moe ? 2 * all_to_all(cluster_, rows, layout_.expert) : 0;

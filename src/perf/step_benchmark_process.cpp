@@ -1,17 +1,15 @@
 #include "perf/step_benchmark_process.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "io/child_process.h"
 #include "io/error.h"
 #include "io/file_io.h"
 
@@ -21,17 +19,14 @@ namespace {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& what, int reason) {
-  throw RunError("hero bench step: " + what + ": " + std::strerror(reason));
-}
-
 // A temporary configuration file.
 class ConfigFile {
  public:
   explicit ConfigFile(const Config& config) {
     std::string name = (fs::temp_directory_path() / "hero-bench-XXXXXX.toml").string();
     const int descriptor = ::mkstemps(name.data(), 5);
-    if (descriptor < 0) fail(name + " cannot be created", errno);
+    if (descriptor < 0)
+      throw RunError("hero bench step: " + name + " cannot be created: " + std::strerror(errno));
     ::close(descriptor);
     path_ = name;
     write_file(path_, dump(config));
@@ -44,59 +39,6 @@ class ConfigFile {
 
  private:
   std::string path_;
-};
-
-// A child process whose stdout is read through a pipe.
-class Child {
- public:
-  explicit Child(std::vector<std::string> command) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail("cannot create a pipe", errno);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    std::vector<char*> arguments;
-    for (auto& word : command) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const int failed = ::posix_spawn(&process_, arguments[0], &actions, nullptr, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    out_.reset(::fdopen(ends[0], "r"));
-    if (failed) fail("cannot be started", failed);
-  }
-  // Closes the pipe, which ends the child at its next line.
-  ~Child() {
-    out_.reset();
-    if (process_ > 0) wait();
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  /// False at the end of the stream.
-  bool read(std::string& line) {
-    line.clear();
-    for (int c; (c = std::getc(out_.get())) != EOF;) {
-      if (c == '\n') return true;
-      line += static_cast<char>(c);
-    }
-    return false;
-  }
-
-  /// Returns the exit status; 128 + n after signal n.
-  int wait() {
-    int status = 0;
-    while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) {
-    }
-    process_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  pid_t process_ = 0;
-  std::unique_ptr<std::FILE, Close> out_;
 };
 
 }  // namespace
@@ -120,21 +62,16 @@ void write_steps(const Config& config, const StepOptions& options) {
 StepCosts measure_in_child(const Config& config, const StepOptions& options,
                            const std::function<void()>& on_step) {
   const ConfigFile file(config);
-  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(),
-                                      "bench",
-                                      "step",
-                                      "--config",
-                                      file.path(),
-                                      "--steps",
-                                      std::to_string(options.steps),
-                                      "--warmup",
-                                      std::to_string(options.warmup)};
-  if (options.forward) command.push_back("--forward");
-  Child child(std::move(command));
+  std::vector<std::string> words = {"bench",    "step",
+                                    "--config", file.path(),
+                                    "--steps",  std::to_string(options.steps),
+                                    "--warmup", std::to_string(options.warmup)};
+  if (options.forward) words.push_back("--forward");
+  ChildProcess child(words);
   StepCosts costs;
   bool complete = false;
-  for (std::string line; child.read(line);) {
-    const auto found = json::parse(line);
+  while (const auto line = child.read_line()) {
+    const auto found = json::parse(*line);
     if (found.contains("step")) {
       on_step();
       continue;

@@ -7,14 +7,15 @@
 #include <cstdio>
 #include <deque>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
+#include "config/fields.h"
 #include "hf/resolve.h"
 #include "io/child_process.h"
 #include "io/error.h"
 #include "io/file_io.h"
+#include "io/json.h"
 #include "io/step_progress.h"
 #include "io/stop_signal.h"
 
@@ -33,8 +34,8 @@ bool trained(const StudyRun& run) {
 
 bool evaluated(const StudyRun& run) {
   if (run.evaluate.empty()) return true;
-  std::ifstream file(run.folder / "eval.json");
-  const auto found = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const fs::path file = run.folder / "eval.json";
+  const auto found = fs::exists(file) ? parse_json_or_null(read_file(file.string())) : nlohmann::json();
   return found.is_object() && found.value("step", int64_t{-1}) == run.config.train.steps;
 }
 
@@ -139,14 +140,11 @@ void check_existing_run(const StudyRun& run) {
   const Config existing = load_config({path.string()}, {});
   Config expected = run.config;
   if (expected.model.vocab_size == 0) expected.model.vocab_size = existing.model.vocab_size;
-  for (const auto& difference : differences(existing, expected)) {
-    const bool may_differ = std::ranges::any_of(
-        std::initializer_list<const char*>{"train.threads:", "train.device:", "checkpoint."},
-        [&](const char* prefix) { return difference.starts_with(prefix); });
-    if (!may_differ) {
-      throw UserError(path.string() + ": the run was started with different settings (" + difference +
-                      "); expected this study's configuration or a different --out");
-    }
+  const auto rejected =
+      differences(existing, expected, [](const Field& field) { return !field.has(kMayDifferInStudy); });
+  if (!rejected.empty()) {
+    throw UserError(path.string() + ": the run was started with different settings (" + rejected.front() +
+                    "); expected this study's configuration or a different --out");
   }
 }
 

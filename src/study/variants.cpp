@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/fields.h"
 #include "config/find.h"
 #include "io/error.h"
 
@@ -16,20 +17,6 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   for (int64_t l = 1; l <= static_cast<int64_t>(stages.size()); ++l)
     all.push_back(visible_layers(l, stages, config.router));
   return all;
-}
-
-// Resets the keys that a baseline router does not read.
-RouterConfig without_history_keys(const RouterConfig& router) {
-  RouterConfig result = router, defaults;
-  result.window = defaults.window;
-  result.scale = defaults.scale;
-  result.eps = defaults.eps;
-  result.init = defaults.init;
-  result.detach = defaults.detach;
-  result.history = defaults.history;
-  result.stages = defaults.stages;
-  result.stage_sizes = defaults.stage_sizes;
-  return result;
 }
 
 }  // namespace
@@ -58,18 +45,16 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
 }
 
 bool same_model(const Config& a, const Config& b) {
-  Config left = a, right = b;
-  if (a.router.kind == "baseline" && b.router.kind == "baseline") {
-    left.router = without_history_keys(a.router);
-    right.router = without_history_keys(b.router);
-  } else if (a.router.kind == b.router.kind && all_visible(a) == all_visible(b)) {
-    right.router.window = a.router.window;
-  }
-  return differences(left, right).empty();
+  if (!a.router.has_history() && !b.router.has_history())
+    return differences(a, b, [](const Field& field) { return !field.has(kHistoryOnly); }).empty();
+  Config other = b;
+  if (a.router.kind == b.router.kind && all_visible(a) == all_visible(b))
+    other.router.window = a.router.window;
+  return differences(a, other).empty();
 }
 
 int64_t layers_cut(const Config& config) {
-  if (config.router.kind != "hero" || config.router.window == 0) return 0;
+  if (!config.router.has_history() || config.router.window == 0) return 0;
   Config uncut = config;
   uncut.router.window = 0;
   const auto with = all_visible(config), without = all_visible(uncut);

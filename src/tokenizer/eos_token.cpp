@@ -11,7 +11,7 @@ int32_t eos_token_id(const BpeTokenizer& tokenizer, const std::map<std::string, 
                      const fs::path& path) {
   if (const auto config = companions.find("tokenizer_config.json"); config != companions.end()) {
     const std::string file = path.string() + ", " + config->first;
-    const auto parsed = parse_json(config->second, file);
+    const auto parsed = parse_json(config->second, {file});
     const JsonNode root(parsed, file);
     if (root.has("eos_token") && !root.at("eos_token").null()) {
       const auto token = root.at("eos_token");
@@ -24,7 +24,7 @@ int32_t eos_token_id(const BpeTokenizer& tokenizer, const std::map<std::string, 
     for (const char* const name : {"generation_config.json", "config.json"}) {
       const std::string file = (path.parent_path() / name).string();
       if (!fs::is_regular_file(file)) continue;
-      const auto parsed = parse_json(read_file(file), file);
+      const auto parsed = parse_json(read_file(file), {file});
       const JsonNode root(parsed, file);
       if (!root.has("eos_token_id") || root.at("eos_token_id").null()) continue;
       const auto ids = root.at("eos_token_id");

@@ -1,10 +1,10 @@
 #include "tokenizer/tokenizer_export.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "io/json.h"
 #include "io/utf8.h"
 #include "tokenizer/sentencepiece_model.h"
 
@@ -124,7 +124,7 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, i
   files[tokenizer.file_name()] = tokenizer.model();
   ordered_json config;
   if (const auto own = files.find("tokenizer_config.json"); own != files.end()) {
-    config = ordered_json::parse(own->second);
+    config = parse_ordered_json(own->second, {own->first});
   } else {
     config = new_config(tokenizer);
   }

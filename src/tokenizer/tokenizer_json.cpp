@@ -231,7 +231,7 @@ void read_added(const JsonNode& node, TokenizerJson& json) {
 }  // namespace
 
 TokenizerJson read_tokenizer_json(const std::string& text, const std::string& file) {
-  const auto parsed = parse_json(text, file);
+  const auto parsed = parse_json(text, {file});
   const JsonNode root(parsed, file);
   TokenizerJson json;
   if (!root.has("model")) {

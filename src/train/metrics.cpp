@@ -3,12 +3,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "io/durable_file.h"
 #include "io/error.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -36,7 +36,7 @@ uint64_t complete_lines_size(const std::filesystem::path& path, uint64_t size) {
 }
 
 std::optional<int64_t> step_of(const std::string& line) {
-  const auto parsed = nlohmann::json::parse(line, nullptr, false);
+  const auto parsed = parse_json_or_null(line);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
     return std::nullopt;
   return parsed["step"].get<int64_t>();

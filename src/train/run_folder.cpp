@@ -34,37 +34,14 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Options that may change when a run resumes. parallel.history_top may not: it changes the model.
-bool may_change(const std::string& difference) {
-  if (difference.starts_with("parallel.history_top:")) return false;
-  for (const char* prefix : {"train.steps:", "train.threads:", "train.device:", "train.cuda_graph:",
-                             "train.routing_every:", "checkpoint.", "parallel."}) {
-    if (difference.starts_with(prefix)) return true;
-  }
-  return false;
-}
-
-bool any_prefix(const std::string& text, std::initializer_list<const char*> prefixes) {
-  return std::ranges::any_of(prefixes, [&](const char* prefix) { return text.starts_with(prefix); });
-}
-
 // Configuration before files and flags: defaults, or the model of --init-from.
 Config base_config(const TrainOptions& options) {
   Config base;
   if (options.init_from.empty()) return base;
   const auto folder = load_model_config(resolve_model_dir(options.init_from));
-  base.model = folder.model;
-  const auto& r = folder.router;
-  if (r.kind == "hero") {
-    base.router.kind = r.kind;
-    base.router.window = r.window;
-    base.router.scale = r.scale;
-    base.router.stages = r.stages;
-    base.router.stage_sizes = r.stage_sizes;
-    base.router.eps = r.eps;
-    base.router.detach = r.detach;
-    base.router.history = r.history;
-  }
+  copy_values(folder, base, [&](const Field& field) {
+    return field.has(kFromModelFolder) && (folder.router.has_history() || !field.has(kHistoryOnly));
+  });
   base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
   return base;
 }
@@ -79,21 +56,16 @@ Config through_config_json(const Config& config, const fs::path& folder) {
 bool check_init(const fs::path& init_from, const Config& config) {
   const auto folder = resolve_model_dir(init_from);
   const auto from = load_model_config(folder);
-  const bool hero = from.router.kind == "hero";
-  for (const auto& difference :
-       differences(through_config_json(from, folder), through_config_json(config, folder))) {
-    const bool structure =
-        any_prefix(difference, {"model."}) ||
-        (hero &&
-         any_prefix(difference, {"router.kind:", "router.window:", "router.scale:", "router.stages:",
-                                 "router.stage_sizes:", "router.eps:", "router.detach:", "router.history:"}));
-    if (structure && !any_prefix(difference, {"model.rope_scaling.", "model.max_position_embeddings:",
-                                              "model.initializer_range:", "model.norm_topk_eps:"})) {
-      throw UserError(init_from.string() + ": its weights belong to another model (" + difference +
-                      "); they must match");
-    }
+  const bool history = from.router.has_history();
+  const auto mismatches = differences(
+      through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
+        return field.has(kMustMatchWeights) && (history || !field.key.starts_with("router."));
+      });
+  if (!mismatches.empty()) {
+    throw UserError(init_from.string() + ": its weights belong to another model (" + mismatches.front() +
+                    "); they must match");
   }
-  const bool new_history = !hero && config.router.kind == "hero";
+  const bool new_history = !history && config.router.has_history();
   check_weights(folder, config, new_history);
   return new_history;
 }
@@ -106,10 +78,8 @@ Config resumed_config(const TrainOptions& options) {
   if (files.empty()) files.push_back(path.string());
   auto requested = load_config(files, options.flags, base_config(options));
   if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
-  std::vector<std::string> rejected;
-  for (const auto& difference : differences(own, requested)) {
-    if (!may_change(difference)) rejected.push_back(difference);
-  }
+  const auto rejected =
+      differences(own, requested, [](const Field& field) { return field.has(kFixedOnResume); });
   if (!rejected.empty()) {
     throw UserError(path.string() + ": the run was started with different settings (" + join(rejected) +
                     "); resume with its own configuration");
@@ -243,7 +213,7 @@ std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
   std::vector<std::pair<std::string, std::string>> all;
   all.emplace_back("hero", program_version());
   for (const auto& field : fields(run.config)) {
-    if (field.key != "train.threads") all.emplace_back(field.key, literal(read(field)));
+    if (!field.has(kMayDifferBetweenRanks)) all.emplace_back(field.key, literal(read(field)));
   }
   for (const auto& source : parse_sources(run.inputs.data)) {
     const auto prefix = resolve_prefix(source.prefix, "train");

@@ -38,10 +38,9 @@ struct Run {
 };
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its
-/// configuration; the command line may change only train.steps, train.threads, train.device,
-/// train.cuda_graph, train.routing_every, parallel.* and checkpoint.*. With several processes (`world`) rank
-/// 0 opens the folder and the others follow. UserError if the settings or data are invalid, or differ between
-/// ranks (configuration, program, data).
+/// configuration; the command line may change only options with kMayChangeOnResume (config/fields.h). With
+/// several processes (`world`) rank 0 opens the folder and the others follow. UserError if the settings or
+/// data are invalid, or differ between ranks (configuration, program, data).
 Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero

@@ -35,6 +35,25 @@ json ranks(const StepRecord& s) {
           {"history_ms", s.traffic.history_seconds * 1e3}};
 }
 
+// One list per metric, with one value per layer.
+json per_layer_values(const std::vector<LayerTotals>& layers) {
+  json out;
+  for (const auto& metric : layer_metrics()) {
+    auto& list = out[metric.key] = json::array();
+    for (const auto& layer : layers) {
+      const auto value = metric.value(layer);
+      if (!value) {
+        list.push_back(nullptr);
+      } else if (metric.integer) {
+        list.push_back(static_cast<int64_t>(*value));
+      } else {
+        list.push_back(*value);
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 RunLog::RunLog(const std::filesystem::path& run)
@@ -42,7 +61,7 @@ RunLog::RunLog(const std::filesystem::path& run)
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
   const double share = layers.max_share();
-  const json per_layer = layers.json();
+  const json per_layer = per_layer_values(layers.totals());
   json line = {{"step", s.step},
                {"tokens", s.tokens},
                {"loss", s.loss},
@@ -72,10 +91,11 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                                                     {"memory/peak_mib", s.peak_memory_mib},
                                                     {"routing/max_expert_share", share}};
   for (const auto& [tag, value] : scalars) tensorboard_.scalar(tag, value, s.step, now);
-  for (const auto& [name, values] : per_layer.items()) {
-    for (size_t l = 0; l < values.size(); ++l) {
-      if (values[l].is_number())
-        tensorboard_.scalar("layers_" + name + "/" + std::to_string(l + 1), values[l], s.step, now);
+  for (const auto& metric : layer_metrics()) {
+    int64_t l = 0;
+    for (const auto& value : per_layer[metric.key]) {
+      ++l;
+      if (value.is_number()) tensorboard_.scalar(metric.tag(l), value, s.step, now);
     }
   }
   if (snapshot) {
@@ -102,7 +122,7 @@ double peak_memory_mib(at::Device device) {
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return static_cast<double>(stats.allocated_bytes[all].peak) / kMib;
   }
-  // getrusage includes the memory of the parent process (vfork).
+  // getrusage includes the memory of the parent process (fork).
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;

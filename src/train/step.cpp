@@ -3,17 +3,28 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <array>
 #include <cmath>
 #include <csignal>
 
 namespace hero {
 namespace {
 
-// Layout of a step's sums; followed by every rank's busy time and the layer statistics.
-constexpr int64_t kLosses = 5;  // total, lm, balance, z, coupling
-constexpr int64_t kSquare = kLosses, kSignal = kSquare + 1, kTraffic = kSignal + 2, kBusy = kTraffic + 3;
-constexpr int kSignals[] = {SIGINT, SIGTERM};
+// Elements of a step's sums: the losses first, the busy time of every rank and the layer statistics last.
+enum StepSum : int64_t {
+  kTotalLoss,
+  kLmLoss,
+  kBalanceLoss,
+  kZLoss,
+  kCouplingLoss,
+  kEndOfLosses,
+  kGradientSquare = kEndOfLosses,
+  kInterrupted,  // ranks that received SIGINT
+  kTerminated,   // and SIGTERM
+  kActivations,  // traffic of the pipeline
+  kHistory,
+  kHistorySeconds,
+  kBusy  // of rank 0, followed by the others
+};
 
 int64_t world_size(const World* world) { return world ? world->mesh().size() : 1; }
 int64_t data_ranks(const World* world) { return world ? world->mesh().data : 1; }
@@ -27,9 +38,8 @@ TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance
       world_(world),
       sums_(at::zeros({kBusy + world_size(world) + LayerStats::size(model.layout())},
                       at::TensorOptions(model.device()).dtype(at::kDouble))),
-      losses_(sums_.slice(0, 0, kLosses)),
-      gradient_square_(sums_[kSquare]),
-      signals_(sums_.slice(0, kSignal, kTraffic)),
+      losses_(sums_.slice(0, 0, kEndOfLosses)),
+      gradient_square_(sums_[kGradientSquare]),
       busy_(sums_.slice(0, kBusy, kBusy + world_size(world))),
       layers_(model.layout(), sums_.slice(0, kBusy + world_size(world))),
       use_graph_(model.config().train.cuda_graph && model.device().is_cuda() && world_size(world) == 1) {
@@ -112,16 +122,20 @@ Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const 
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
   layers_.add(output.routings);
-  const auto total =
+  std::vector<at::Tensor> parts(kEndOfLosses);
+  parts[kTotalLoss] =
       losses.total.defined() ? losses.total.detach().to(at::kDouble) : at::zeros_like(losses.lm);
-  losses_ += at::stack({total, losses.lm, losses.balance, losses.z, losses.coupling}) * share;
+  parts[kLmLoss] = losses.lm;
+  parts[kBalanceLoss] = losses.balance;
+  parts[kZLoss] = losses.z;
+  parts[kCouplingLoss] = losses.coupling;
+  losses_ += at::stack(parts) * share;
   return {weighted, losses.mass_T};
 }
 
 void TrainStep::request_stop(int signal) {
-  for (int i = 0; i < 2; ++i) {
-    if (signal == kSignals[i]) signals_[i].fill_(1.0);
-  }
+  if (signal == SIGINT) sums_[kInterrupted].fill_(1.0);
+  if (signal == SIGTERM) sums_[kTerminated].fill_(1.0);
 }
 
 void TrainStep::update(int64_t step, double lr) {
@@ -130,9 +144,9 @@ void TrainStep::update(int64_t step, double lr) {
   gradient_square_.copy_(optimizer_.squared_gradient_norm());
   if (pipeline_) {
     const auto& t = pipeline_->traffic();
-    const std::array<double, 3> values = {static_cast<double>(t.activations), static_cast<double>(t.history),
-                                          t.history_seconds};
-    sums_.slice(0, kTraffic, kBusy).copy_(at::tensor(at::ArrayRef<double>(values), at::kDouble));
+    sums_[kActivations].fill_(static_cast<double>(t.activations));
+    sums_[kHistory].fill_(static_cast<double>(t.history));
+    sums_[kHistorySeconds].fill_(t.history_seconds);
   }
   if (world_) world_->all().all_reduce(sums_).wait();
   optimizer_.step(step, lr, gradient_square_.sqrt());
@@ -154,18 +168,18 @@ void TrainStep::rebalance() {
 StepSums TrainStep::read() const {
   const auto host = sums_.cpu();
   const auto* values = host.const_data_ptr<double>();
-  return {.loss = values[0],
-          .lm = values[1],
-          .balance = values[2],
-          .z = values[3],
-          .coupling = values[4],
-          .gradient_norm = std::sqrt(values[kSquare]),
-          .stop_signal = values[kSignal + 1] > 0 ? SIGTERM
-                         : values[kSignal] > 0   ? SIGINT
-                                                 : 0,
-          .traffic = {.activations = static_cast<int64_t>(values[kTraffic]),
-                      .history = static_cast<int64_t>(values[kTraffic + 1]),
-                      .history_seconds = values[kTraffic + 2]},
+  return {.loss = values[kTotalLoss],
+          .lm = values[kLmLoss],
+          .balance = values[kBalanceLoss],
+          .z = values[kZLoss],
+          .coupling = values[kCouplingLoss],
+          .gradient_norm = std::sqrt(values[kGradientSquare]),
+          .stop_signal = values[kTerminated] > 0    ? SIGTERM
+                         : values[kInterrupted] > 0 ? SIGINT
+                                                    : 0,
+          .traffic = {.activations = static_cast<int64_t>(values[kActivations]),
+                      .history = static_cast<int64_t>(values[kHistory]),
+                      .history_seconds = values[kHistorySeconds]},
           .busy = std::vector<double>(values + kBusy, values + kBusy + world_size(world_)),
           .layers = layers_.with_sums(host.slice(0, kBusy + world_size(world_)))};
 }

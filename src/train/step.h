@@ -51,8 +51,8 @@ class TrainStep {
   BalanceState& balance_;
   const World* world_;
   std::unique_ptr<Pipeline> pipeline_;
-  at::Tensor sums_;  ///< fp64: everything that read() returns, in one tensor
-  at::Tensor losses_, gradient_square_, signals_, busy_;  ///< views of sums_
+  at::Tensor sums_;                             ///< fp64: everything that read() returns, in one tensor
+  at::Tensor losses_, gradient_square_, busy_;  ///< views of sums_
   LayerStats layers_;
   bool use_graph_;
   at::Tensor graph_samples_;

@@ -222,7 +222,7 @@ namespace {
 void warn_about(const Run& run, int64_t ranks) {
   const auto& r = run.config.router;
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
-  if (!run.init_from.empty() && !run.new_history && r.kind == "hero" && r.init != RouterConfig().init)
+  if (!run.init_from.empty() && !run.new_history && r.has_history() && r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + r.init +
                     "\" has no effect: --init-from provides the weights of all routers");
   warn(lines);

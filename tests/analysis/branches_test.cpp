@@ -238,7 +238,8 @@ TEST(Branches, VarianceShareMatchesRouterInBf16) {
   sums.add(routings);
   for (int64_t l = 2; l <= 4; ++l) {
     const auto means = routings[l - 1].stats.mean(0, false, at::kDouble);
-    const double hidden = means[3].item<double>(), history = means[4].item<double>();
+    const double hidden = means[hero::ops::kHiddenVariance].item<double>(),
+                 history = means[hero::ops::kHistoryVariance].item<double>();
     EXPECT_NEAR(sums.use(l).variance_share, history / (hidden + history), 1e-5);
   }
 }

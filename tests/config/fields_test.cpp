@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace hero {
 namespace {
@@ -103,6 +104,95 @@ TEST(Fields, ExpectedText) {
   EXPECT_EQ(expected(field(list, "optim.beta1")), "a finite number of at least 0 and below 1");
   EXPECT_EQ(expected(field(list, "router.scale")), "true or false");
   EXPECT_EQ(expected(field(list, "router.kind")), "one of baseline, hero");
+}
+
+using Keys = std::vector<std::string>;
+
+TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
+  Config config;
+  for (const Field& f : fields(config)) EXPECT_NE(f.has(kFixedOnResume), f.has(kMayChangeOnResume)) << f.key;
+  EXPECT_EQ(keys_with(kMayChangeOnResume),
+            (Keys{"train.steps", "train.device", "train.cuda_graph", "train.threads", "train.routing_every",
+                  "checkpoint.every", "checkpoint.keep", "checkpoint.asynchronous", "parallel.data",
+                  "parallel.pipeline", "parallel.expert", "parallel.chunks", "parallel.chunk_sizes",
+                  "parallel.schedule", "parallel.timeout"}));
+}
+
+TEST(FieldAttributes, RequireEachOther) {
+  constexpr std::pair<uint32_t, uint32_t> kRequired[] = {{kFromModelFolder, kFixedOnResume},
+                                                         {kMustMatchWeights, kFromModelFolder},
+                                                         {kMayDifferBetweenRanks, kMayChangeOnResume},
+                                                         {kMayDifferInStudy, kMayChangeOnResume},
+                                                         {kHistoryOnly, kFixedOnResume},
+                                                         {kSetsChunks, kHistoryOnly}};
+  Config config;
+  for (const Field& f : fields(config)) {
+    for (const auto& [attribute, required] : kRequired)
+      EXPECT_TRUE(!f.has(attribute) || f.has(required)) << f.key << ": " << attribute << ", " << required;
+    EXPECT_FALSE(f.has(kQwen3Only | kDeepseekOnly)) << f.key;
+  }
+}
+
+TEST(FieldAttributes, RanksAndStudies) {
+  EXPECT_EQ(keys_with(kMayDifferBetweenRanks), Keys{"train.threads"});
+  EXPECT_EQ(keys_with(kMayDifferInStudy), (Keys{"train.device", "train.threads", "checkpoint.every",
+                                                "checkpoint.keep", "checkpoint.asynchronous"}));
+}
+
+TEST(FieldAttributes, ModelFolders) {
+  const std::set<std::string> router = {"router.kind",   "router.window",      "router.scale",
+                                        "router.stages", "router.stage_sizes", "router.eps",
+                                        "router.detach", "router.history"};
+  Config config;
+  for (const Field& f : fields(config))
+    EXPECT_EQ(f.has(kFromModelFolder), f.key.starts_with("model.") || router.contains(f.key)) << f.key;
+  EXPECT_EQ(
+      keys_with(kFromModelFolder, kMustMatchWeights),
+      (Keys{"model.rope_scaling.type", "model.rope_scaling.factor",
+            "model.rope_scaling.original_max_position_embeddings", "model.rope_scaling.beta_fast",
+            "model.rope_scaling.beta_slow", "model.rope_scaling.mscale", "model.rope_scaling.mscale_all_dim",
+            "model.rope_scaling.attention_factor", "model.rope_scaling.truncate",
+            "model.max_position_embeddings", "model.norm_topk_eps", "model.initializer_range"}));
+  EXPECT_EQ(keys_with(kFromModelFolder, kInConfigJson), Keys{"model.norm_topk_eps"});
+  EXPECT_EQ(keys_with(kInConfigJson, kFromModelFolder), (Keys{"router.balance", "router.balance_loss"}));
+}
+
+TEST(FieldAttributes, OptionsReadOnlyWithAnother) {
+  EXPECT_EQ(keys_with(kHistoryOnly),
+            (Keys{"router.window", "router.scale", "router.stages", "router.stage_sizes", "router.eps",
+                  "router.init", "router.detach", "router.history"}));
+  EXPECT_EQ(keys_with(kSetsChunks), (Keys{"router.stages", "router.stage_sizes"}));
+  EXPECT_EQ(keys_with(kPipelineOnly),
+            (Keys{"parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.history_top"}));
+  Config config;
+  for (const Field& f : fields(config)) {
+    EXPECT_EQ(f.has(kQwen3Only), f.help.ends_with("(qwen3_moe)")) << f.key;
+    EXPECT_EQ(f.has(kDeepseekOnly), f.help.ends_with("(deepseek_v3)")) << f.key;
+    EXPECT_EQ(f.has(kYarnOnly),
+              f.key.starts_with("model.rope_scaling.") && f.key != "model.rope_scaling.type")
+        << f.key;
+  }
+}
+
+TEST(FieldAttributes, SelectDifferencesAndCopies) {
+  Config a, b;
+  b.router.window = 3;
+  b.train.steps = 7;
+  b.model.hidden_size = 64;
+  const auto fixed = [](const Field& f) { return f.has(kFixedOnResume); };
+  EXPECT_EQ(differences(a, b, fixed), (Keys{"model.hidden_size: 256 -> 64", "router.window: 0 -> 3"}));
+  copy_values(b, a, [](const Field& f) { return f.has(kHistoryOnly) || f.key == "train.steps"; });
+  EXPECT_EQ(differences(a, b), Keys{"model.hidden_size: 256 -> 64"});
+}
+
+TEST(ConfigPredicates, FollowTheOptions) {
+  Config c;
+  EXPECT_FALSE(c.router.has_history() || c.router.has_global_history());
+  EXPECT_FALSE(c.model.is_deepseek() || c.model.has_sigmoid_scores() || c.model.rope_scaling.is_yarn());
+  c.router.kind = "hero", c.router.history = "global";
+  c.model.model_type = "deepseek_v3", c.model.scoring_func = "sigmoid", c.model.rope_scaling.type = "yarn";
+  EXPECT_TRUE(c.router.has_history() && c.router.has_global_history());
+  EXPECT_TRUE(c.model.is_deepseek() && c.model.has_sigmoid_scores() && c.model.rope_scaling.is_yarn());
 }
 
 }  // namespace

@@ -118,13 +118,20 @@ TEST(Corpus, ErrorsNameTheInvalidByte) {
     const auto path = folder.write(name, bytes);
     return user_error([&] { texts(inputs({path})); }).substr(path.size());
   };
-  const std::string hint = ", expected UTF-8 text (--skip-invalid skips such documents)";
+  const std::string skips = " (--skip-invalid skips such documents)";
+  const std::string hint = ", expected UTF-8 text" + skips;
   EXPECT_EQ(error("a.txt", "ab\xC3("), ": byte 2: invalid UTF-8 (0xC3)" + hint);
   EXPECT_EQ(error("b.txt", std::string("ab\0\xFF", 4)), ": byte 2: NUL byte" + hint);
   EXPECT_EQ(error("c.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xFF\"}\n"),
             ": line 2, byte 24: invalid UTF-8 (0xFF)" + hint);
   EXPECT_EQ(error("d.jsonl", "{\"text\": \"a\"}\n{\"text\": \n"),
-            ": line 2, byte 23: invalid JSON, expected one object per line");
+            ": line 2, byte 23: found invalid JSON, expected one JSON value" + skips);
+  EXPECT_EQ(error("h.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\", \"score\": 1e400}\n"),
+            ": line 2: found number '1e400', expected a value in the range of a double" + skips);
+  EXPECT_EQ(error("i.jsonl", std::string(1'000'000, '[') + "\n"),
+            ": line 1: found values nested deeper than 100 levels, expected at most 100 levels" + skips);
+  EXPECT_EQ(error("j.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n"),
+            ": line 1: entry \"text\" is a duplicate key, expected unique keys" + skips);
   EXPECT_EQ(error("e.jsonl", "[1]\n"), ": line 1, byte 0: found array, expected a JSON object");
   EXPECT_EQ(error("f.jsonl", "{\"id\": 1, \"body\": \"x\"}\n"),
             ": line 1, byte 0: no field \"text\", found \"body\", \"id\" (set --text-key)");
@@ -155,11 +162,14 @@ TEST(Corpus, SkipsInvalidDocumentsOnRequest) {
   folder.write("a.py", "ok");
   folder.write("b.py", "bad \xFF");
   folder.write("c.py", std::string("nul \0", 5));
+  folder.write("d.jsonl",
+               "{\"text\": \"first\"}\n{\"text\": \"x\", \"score\": 1e400}\n{\"text\": \n"
+               "{\"text\": \"last\"}\n");
   auto options = inputs({folder.path()});
   options.skip_invalid = true;
   int skipped = 0;
-  EXPECT_EQ(texts(options, &skipped), std::vector<std::string>{"ok"});
-  EXPECT_EQ(skipped, 2);
+  EXPECT_EQ(texts(options, &skipped), (std::vector<std::string>{"ok", "first", "last"}));
+  EXPECT_EQ(skipped, 4);
 }
 
 TEST(Utf8, AcceptsOnlyWellFormedText) {

@@ -185,18 +185,18 @@ TEST(ModelConfigErrors, UnknownKeys) {
 }
 
 TEST(ModelConfigErrors, InvalidJson) {
-  EXPECT_EQ(error_message(""), "c.json: byte 0: found invalid JSON, expected a JSON object");
-  EXPECT_EQ(error_message("{\"a\": 1,}"), "c.json: byte 8: found invalid JSON, expected a JSON object");
-  EXPECT_EQ(error_message("{} {}"), "c.json: byte 3: found invalid JSON, expected a JSON object");
+  EXPECT_EQ(error_message(""), "c.json: byte 0: found invalid JSON, expected one JSON value");
+  EXPECT_EQ(error_message("{\"a\": 1,}"), "c.json: byte 8: found invalid JSON, expected one JSON value");
+  EXPECT_EQ(error_message("{} {}"), "c.json: byte 3: found invalid JSON, expected one JSON value");
   EXPECT_EQ(error_message("{\"rms_norm_eps\": NaN}"),
-            "c.json: byte 17: found invalid JSON, expected a JSON object");
+            "c.json: byte 17: found invalid JSON, expected one JSON value");
   EXPECT_EQ(error_message("[1, 2]"), "c.json: found [1,2], expected a model configuration: a JSON object");
   EXPECT_EQ(error_message(R"({"a": {"b": 1, "b": 2}})"),
             "c.json: entry \"b\" is a duplicate key, expected unique keys");
   EXPECT_EQ(error_message(R"({"rms_norm_eps": 1e400})"),
             "c.json: found number '1e400', expected a value in the range of a double");
   EXPECT_EQ(error_message(R"({"a": )" + std::string(101, '[') + std::string(101, ']') + "}"),
-            "c.json: found values nested deeper than 100 levels, expected a flatter JSON object");
+            "c.json: found values nested deeper than 100 levels, expected at most 100 levels");
 }
 
 TEST(ModelConfigErrors, LongValuesAreTruncated) {

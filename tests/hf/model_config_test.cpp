@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+
+#include "config/fields.h"
 
 namespace hero {
 namespace {
@@ -19,17 +20,9 @@ Config round_trip(const Config& config) {
 
 // Differences in the model or the router structure; baselines have no router structure.
 std::vector<std::string> structural_differences(const Config& a, const Config& b) {
-  static const char* const kKeys[] = {
-      "model.",      "router.kind:",    "router.window:",      "router.scale:", "router.stages:",
-      "router.eps:", "router.history:", "router.stage_sizes:", "router.detach:"};
-  std::vector<std::string> out;
-  for (const std::string& difference : differences(a, b)) {
-    const bool matters = a.router.kind == "hero" || !difference.starts_with("router.") ||
-                         difference.starts_with("router.kind:");
-    if (matters && std::ranges::any_of(kKeys, [&](const char* key) { return difference.starts_with(key); }))
-      out.push_back(difference);
-  }
-  return out;
+  return differences(a, b, [&](const Field& field) {
+    return field.has(kFromModelFolder) && (a.router.has_history() || !field.has(kHistoryOnly));
+  });
 }
 
 // Every base configuration of the repository, with every overlay.

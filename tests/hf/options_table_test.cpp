@@ -1,4 +1,5 @@
-// Compares the column "export" of docs/options.md with the written config.json.
+// Compares the column "export" of docs/options.md and the attribute kInConfigJson with the written
+// config.json, and the column "resume" with the attributes.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -10,8 +11,9 @@
 namespace hero {
 namespace {
 
-// Option -> cell of column "export". Columns: option, training, inference, export, resume, ranks.
-std::map<std::string, std::string> export_column() {
+// Option -> cell of column `index`. Columns: option, training, inference, export, resume, ranks.
+constexpr size_t kExport = 3, kResume = 4;
+std::map<std::string, std::string> table_column(size_t index) {
   std::map<std::string, std::string> column;
   std::ifstream file(std::string(HERO_SOURCE_DIR) + "/docs/options.md");
   for (std::string line; std::getline(file, line);) {
@@ -19,7 +21,7 @@ std::map<std::string, std::string> export_column() {
     std::vector<std::string> cells;
     for (size_t begin = 1, end = 0; (end = line.find('|', begin)) != std::string::npos; begin = end + 1)
       cells.push_back(line.substr(begin + 1, end - begin - 2));
-    if (cells.size() == 6) column[cells[0].substr(1, cells[0].size() - 2)] = cells[3];
+    if (cells.size() == 6) column[cells[0].substr(1, cells[0].size() - 2)] = cells[index];
   }
   return column;
 }
@@ -48,7 +50,7 @@ Config base(const std::string& model_type) {
 }
 
 TEST(OptionsTable, ExportColumn) {
-  const auto column = export_column();
+  const auto column = table_column(kExport);
   Config listed;
   for (const Field& named : fields(listed)) {
     ASSERT_TRUE(column.contains(named.key)) << named.key << " has no row in docs/options.md";
@@ -63,8 +65,20 @@ TEST(OptionsTable, ExportColumn) {
     }
     EXPECT_EQ(column.at(named.key).starts_with("carried"), carried)
         << named.key << ": " << column.at(named.key);
+    EXPECT_EQ(named.has(kInConfigJson), carried) << named.key;
   }
   EXPECT_EQ(column.size(), fields(listed).size());
+}
+
+TEST(OptionsTable, ResumeColumn) {
+  const auto column = table_column(kResume);
+  Config listed;
+  for (const Field& field : fields(listed)) {
+    ASSERT_TRUE(column.contains(field.key)) << field.key << " has no row in docs/options.md";
+    const std::string& cell = column.at(field.key);
+    EXPECT_TRUE(cell.starts_with(field.has(kMayChangeOnResume) ? "free" : "fixed"))
+        << field.key << ": " << cell;
+  }
 }
 
 }  // namespace

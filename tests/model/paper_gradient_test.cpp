@@ -67,7 +67,7 @@ TEST(PaperProposition2, RhoIsConstantForTheGradient) {
   // dZ/dW_R = coefficients^T (rho * H)
   std::vector<at::Tensor> history;
   for (int64_t j = 1; j < kLayers; ++j) history.push_back(out[j - 1].probs.detach());
-  const auto rho = out[kLayers - 1].stats.slice(1, 2, 3);
+  const auto rho = out[kLayers - 1].stats.narrow(1, hero::ops::RouteStat::kRho, 1);
   const auto want_r = at::matmul(coefficients.t(), rho * at::cat(history, 1));
   EXPECT_LT(small::relative_error(gradients(logits, {stack.weight(kLayers)})[0].slice(1, 64), want_r), 1e-13);
 }

@@ -35,6 +35,7 @@ void for_each_layer(const hero::Config& c, const Check& check) {
 
 using Rows = std::vector<at::Tensor>;
 using Output = hero::ops::RouteOutput;
+using hero::ops::RouteStat;
 
 TEST(PaperMethod, OriginalRouterLogits) {
   auto c = config(1);
@@ -70,33 +71,36 @@ TEST(PaperMethod, FinalLogitsAreOriginalPlusResidual) {
                      const auto z_r = at::matmul(rho * concatenated, w.slice(1, 24).t());
                      EXPECT_LT(small::relative_error(out.logits, z_o + z_r), kExact) << "layer " << l;
                      EXPECT_GT(z_r.abs().max().item<double>(), 1e-2);
-                     EXPECT_LT(small::relative_error(out.stats.select(1, 3), z_o.var(1, false)), 1e-12);
-                     EXPECT_LT(small::relative_error(out.stats.select(1, 4), z_r.var(1, false)), 1e-12);
+                     const auto hidden = out.stats.select(1, RouteStat::kHiddenVariance),
+                                history = out.stats.select(1, RouteStat::kHistoryVariance);
+                     EXPECT_LT(small::relative_error(hidden, z_o.var(1, false)), 1e-12);
+                     EXPECT_LT(small::relative_error(history, z_r.var(1, false)), 1e-12);
                    });
   }
 }
 
 TEST(PaperMethod, RmsAndRhoPerToken) {
   for (const int64_t stages : {1, 2}) {
-    for_each_layer(config(stages, 1e-3), [](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h,
-                                            const Output& out) {
-      for (int64_t t = 0; t < kTokens; ++t) {
-        double squares_x = 0, squares_h = 0;
-        for (int64_t i = 0; i < 24; ++i) squares_x += std::pow(x[t][i].item<double>(), 2);
-        for (const auto& q : h) squares_h += q[t].pow(2).sum().item<double>();
-        const double rms_x = std::sqrt(squares_x / 24);
-        EXPECT_NEAR(out.stats[t][0].item<double>(), rms_x, 1e-14);
-        if (h.empty()) {
-          EXPECT_EQ(out.stats[t][1].item<double>(), 0.0);
-          EXPECT_EQ(out.stats[t][2].item<double>(), 0.0);
-          continue;
-        }
-        const auto m = static_cast<double>(h.size());
-        const double rms_h = std::sqrt(squares_h / (8 * m));
-        EXPECT_NEAR(out.stats[t][1].item<double>(), rms_h, 1e-14);
-        EXPECT_NEAR(out.stats[t][2].item<double>(), rms_x / (rms_h + 1e-3) * std::sqrt((l - 1) / m), 1e-12);
-      }
-    });
+    for_each_layer(config(stages, 1e-3),
+                   [](int64_t l, const at::Tensor& x, const at::Tensor&, const Rows& h, const Output& out) {
+                     for (int64_t t = 0; t < kTokens; ++t) {
+                       double squares_x = 0, squares_h = 0;
+                       for (int64_t i = 0; i < 24; ++i) squares_x += std::pow(x[t][i].item<double>(), 2);
+                       for (const auto& q : h) squares_h += q[t].pow(2).sum().item<double>();
+                       const double rms_x = std::sqrt(squares_x / 24);
+                       EXPECT_NEAR(out.stats[t][RouteStat::kRmsHidden].item<double>(), rms_x, 1e-14);
+                       if (h.empty()) {
+                         EXPECT_EQ(out.stats[t][RouteStat::kRmsHistory].item<double>(), 0.0);
+                         EXPECT_EQ(out.stats[t][RouteStat::kRho].item<double>(), 0.0);
+                         continue;
+                       }
+                       const auto m = static_cast<double>(h.size());
+                       const double rms_h = std::sqrt(squares_h / (8 * m));
+                       EXPECT_NEAR(out.stats[t][RouteStat::kRmsHistory].item<double>(), rms_h, 1e-14);
+                       EXPECT_NEAR(out.stats[t][RouteStat::kRho].item<double>(),
+                                   rms_x / (rms_h + 1e-3) * std::sqrt((l - 1) / m), 1e-12);
+                     }
+                   });
   }
 }
 
@@ -125,7 +129,7 @@ TEST(PaperMethod, NoScalingMeansRhoOne) {
   c.router.scale = false;
   for_each_layer(c, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows& h, const Output& out) {
     if (h.empty()) return;
-    EXPECT_TRUE(out.stats.select(1, 2).eq(1).all().item<bool>());
+    EXPECT_TRUE(out.stats.select(1, RouteStat::kRho).eq(1).all().item<bool>());
     const auto z = at::matmul(x, w.slice(1, 0, 24).t()) + at::matmul(at::cat(h, 1), w.slice(1, 24).t());
     EXPECT_LT(small::relative_error(out.logits, z), kExact);
   });
@@ -156,7 +160,7 @@ TEST(PaperProposition1, ConcatenatedWeightEqualsTheSumOfBranches) {
     for_each_layer(config(stages), [](int64_t l, const at::Tensor& x, const at::Tensor& w, const Rows& h,
                                       const Output& out) {
       if (h.empty()) return;
-      const auto u = at::cat({x, out.stats.slice(1, 2, 3) * at::cat(h, 1)}, 1);
+      const auto u = at::cat({x, out.stats.narrow(1, RouteStat::kRho, 1) * at::cat(h, 1)}, 1);
       ASSERT_EQ(w.size(1), 24 + static_cast<int64_t>(h.size()) * 8);
       EXPECT_LT(small::relative_error(out.logits, at::matmul(u, w.t())), kExact) << "layer " << l;
     });
@@ -179,7 +183,7 @@ TEST(PaperProposition3, RmsOfTheScaledHistory) {
         if (h.empty()) return;
         const auto concatenated = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(concatenated);
         const double depth = std::sqrt((l - 1.0) / static_cast<double>(h.size()));
-        const auto scaled = out.stats.slice(1, 2, 3) * concatenated;
+        const auto scaled = out.stats.narrow(1, RouteStat::kRho, 1) * concatenated;
         EXPECT_LT(small::relative_error(oracle::rms(scaled), r_x * depth * (r_h / (r_h + eps))), kExact);
         if (eps == 0) {
           EXPECT_LT(small::relative_error(oracle::rms(scaled), r_x * depth), kExact);
@@ -196,7 +200,7 @@ TEST(PaperCorollary2, HistoricalEnergyDoesNotDependOnTheVisibleLayers) {
                                               const Rows& h, const Output& out) {
         if (h.empty()) return;
         const auto concatenated = at::cat(h, 1), r_x = oracle::rms(x), r_h = oracle::rms(concatenated);
-        const auto energy = (out.stats.slice(1, 2, 3) * concatenated).pow(2).sum(1, true);
+        const auto energy = (out.stats.narrow(1, RouteStat::kRho, 1) * concatenated).pow(2).sum(1, true);
         const auto ideal = (l - 1.0) * 8 * r_x.pow(2);
         EXPECT_LT(small::relative_error(energy, ideal * (r_h / (r_h + eps)).pow(2)), kExact);
         EXPECT_EQ(small::relative_error(energy, ideal) < kExact, eps == 0);

@@ -42,7 +42,7 @@ std::vector<Moments> moments(int64_t stages, double eps) {
       m.original += z_o.pow(2).mean().item<double>() / kSamples;
       m.residual += z_r.pow(2).mean().item<double>() / kSamples;
       m.covariance += (z_o * z_r).mean().item<double>() / kSamples;
-      const double r_h = out[l - 1].stats[0][1].item<double>();
+      const double r_h = out[l - 1].stats[0][hero::ops::RouteStat::kRmsHistory].item<double>();
       if (r_h > 0) m.attenuation += std::pow(r_h / (r_h + eps), 2) / kSamples;
     }
   }

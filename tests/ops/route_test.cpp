@@ -47,7 +47,7 @@ ops::HistorySlot slot_of(const RouteCase& c, const at::Tensor& buffer, const at:
 
 std::vector<at::Tensor> flat(const ops::RouteOutput& out) {
   std::vector<at::Tensor> all = {out.logits, out.probs};
-  for (const auto& column : out.stats.unbind(1)) all.push_back(column);
+  for (int64_t column = 0; column < ops::kRouteStats; ++column) all.push_back(out.stats.select(1, column));
   return all;
 }
 
@@ -71,9 +71,13 @@ ops::RouteOutput paper(const at::Tensor& x, const at::Tensor& w, const std::opti
     z_r = at::mm(*h * rho.unsqueeze(1), w.slice(1, x.size(1)).t());
   }
   const auto z = z_o + z_r;
-  const auto stats =
-      at::stack({rms(x), rms_h, rho, at::var(z_o, 1, false), at::var(z_r, 1, false)}, 1).detach();
-  return {z, z.softmax(1), stats};
+  std::vector<at::Tensor> stats(ops::kRouteStats);
+  stats[ops::kRmsHidden] = rms(x);
+  stats[ops::kRmsHistory] = rms_h;
+  stats[ops::kRho] = rho;
+  stats[ops::kHiddenVariance] = at::var(z_o, 1, false);
+  stats[ops::kHistoryVariance] = at::var(z_r, 1, false);
+  return {z, z.softmax(1), at::stack(stats, 1).detach()};
 }
 
 Function expected(const RouteCase& c) {
@@ -84,7 +88,7 @@ Function expected(const RouteCase& c) {
 }
 
 const std::vector<Tolerance> kOutputs(
-    7, kFp32);  // fp32 also in bf16 runs: products of bf16 elements are exact in fp32
+    2 + ops::kRouteStats, kFp32);  // fp32 also in bf16 runs: products of bf16 elements are exact in fp32
 
 using RouteTest = DeviceTest;
 HERO_ON_DEVICES(RouteTest);

@@ -91,7 +91,7 @@ def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
     row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+)\n((?:      .*\n)+)"
     found: dict[str, tuple[str, str, str, str]] = {}
     for key, kind, default, lines in re.findall(row, text, re.MULTILINE):
-        help_and_bounds = re.fullmatch(r"(\S.*) \[(.+?)\](?: \(also .*\))?", " ".join(lines.split()))
+        help_and_bounds = re.fullmatch(r"(\S.*) \[(.+?)\](?: \(.*\))?", " ".join(lines.split()))
         assert help_and_bounds, f"{key}: {lines}"
         found[key] = (kind, default, *help_and_bounds.groups())
     assert len(found) == len(re.findall(r"^  --", text, re.MULTILINE))

@@ -210,7 +210,7 @@ TEST(BpeTokenizer, RejectsUnsupportedFeatures) {
 TEST(BpeTokenizer, RejectsInvalidFiles) {
   auto file = small_tokenizer_json();
   EXPECT_EQ(user_error([] { Tokenizer("{\"model\": ", "t.json"); }),
-            "t.json: byte 11: found invalid JSON, expected a JSON file");
+            "t.json: byte 10: found invalid JSON, expected one JSON value");
   file["model"]["merges"].push_back("a q z");
   EXPECT_EQ(open_error(file), "t.json: model.merges[3]: found \"a q z\", expected two pieces and a space");
   file["model"]["merges"][3] = json::array({"a", "zz"});

@@ -102,7 +102,7 @@ def _check(row: Row, benchmark: Benchmark, fewshot: bool) -> None:
 
 def _text(name: str, value: Any, present: bool = True) -> None:
     if not present:
-        raise ValueError(f"{name}: found nothing, expected a text")
+        raise ValueError(f"{name}: found nothing, expected a non-empty text")
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name}: found {_short(value)}, expected a non-empty text")
 

@@ -27,6 +27,7 @@ SCALARS = (
     "peak_memory_mib",
     "max_expert_share",
 )
+# The keys of kLayerMetrics in src/train/layer_stats.cpp.
 LAYER_SERIES = (
     "max_expert_share",
     "max_over_mean",

@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "io/error.h"
-#include "io/strict_json.h"
+#include "io/json.h"
+#include "io/suggest.h"
 
 namespace hero {
 namespace {
@@ -175,7 +176,7 @@ void reject_field(const std::string& field, const json& found, const std::string
 json parse_body(std::string_view body) {
   json value;
   try {
-    value = parse_strict(body, "body");
+    value = parse_json(body, {"body"});
   } catch (const UserError& e) {
     throw ApiError(400, e.what());
   }
@@ -189,8 +190,11 @@ void reject_unknown_fields(const json& body, const std::vector<std::string_view>
     if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
     std::string expected;
     for (const auto& field : known) expected += (expected.empty() ? "" : ", ") + std::string(field);
-    throw ApiError(400, "body: found the field " + format_value(name) + ", expected one of " + expected,
-                   name);
+    const std::string similar(similar_name(known, name));
+    const std::string suggestion = similar.empty() ? "" : "; did you mean " + similar + "?";
+    throw ApiError(
+        400, "body: found the field " + format_value(name) + ", expected one of " + expected + suggestion,
+        name);
   }
 }
 

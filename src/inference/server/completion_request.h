@@ -45,7 +45,7 @@ CompletionRequest parse_completion_request(const nlohmann::json& body, const Req
 /// A non-empty list of non-negative token ids; `field`: its name in error messages. ApiError 400.
 std::vector<int64_t> token_ids(const nlohmann::json& value, const std::string& field);
 
-/// ApiError 400 for a field that is not in `known`.
+/// ApiError 400 for a field that is not in `known`; names the known fields, and the most similar one if any.
 void reject_unknown_fields(const nlohmann::json& body, const std::vector<std::string_view>& known);
 
 }  // namespace hero

@@ -155,11 +155,14 @@ class Connection : public httplib::Stream, public ClientConnection {
 
 thread_local Connection* current = nullptr;  // the connection served by this thread
 
-bool is_json_type(std::string type) {
-  type = type.substr(0, type.find(';'));
-  while (!type.empty() && type.back() == ' ') type.pop_back();
-  return std::ranges::equal(type, std::string_view("application/json"),
-                            [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
+// Whether `origin` is SCHEME://HOST[:PORT] with the host and port of the Host header `host`. The scheme may
+// differ: a proxy may add TLS.
+bool is_same_origin(std::string_view origin, std::string_view host) {
+  const size_t separator = origin.find("://");
+  return separator != origin.npos &&
+         std::ranges::equal(origin.substr(separator + 3), host, [](unsigned char a, unsigned char b) {
+           return std::tolower(a) == std::tolower(b);
+         });
 }
 
 void set_response(HttpResponse source, httplib::Response& response) {
@@ -271,8 +274,18 @@ class HttpServer::Impl : public httplib::Server {
     }
   }
 
+  // Browsers send a form or text of any web page without asking the server first (CORS), but with its origin.
+  static void check_origin(const httplib::Request& request) {
+    if (!request.has_header("Origin")) return;
+    const std::string origin = request.get_header_value("Origin"), host = request.get_header_value("Host");
+    if (is_same_origin(origin, host)) return;
+    throw ApiError(403, "Origin: found " + origin + ", expected the Host header's host and port, " + host, "",
+                   "cross_origin");
+  }
+
   // Validates the headers of a request before its body is read.
   void check_head(const httplib::Request& request) const {
+    check_origin(request);
     const auto found = endpoints_.find(request.path);
     const bool open = found != endpoints_.end() && found->second.open;
     if (!key_.empty() && !open) {
@@ -315,16 +328,14 @@ class HttpServer::Impl : public httplib::Server {
     }
     if (!length.empty() && std::stoull(length) > limits_.max_body) throw body_too_long();
     const std::string encoding = request.get_header_value("Content-Encoding");
-    if (!is_json_type(request.get_header_value("Content-Type")) ||
-        (!encoding.empty() && encoding != "identity")) {
-      throw ApiError(415,
-                     "Content-Type: found another type or a Content-Encoding, expected application/json");
-    }
+    if (!encoding.empty() && encoding != "identity")
+      throw ApiError(415, "Content-Encoding: found " + encoding + ", expected none");
   }
 
   void prepare(httplib::Request& request, Connection& connection) const {
     connection.begin_body();
     request.headers.erase("Accept-Encoding");  // responses are not compressed
+    request.headers.erase("Content-Type");     // cpp-httplib would parse multipart bodies itself
     try {
       check_head(request);
     } catch (const ApiError& e) {

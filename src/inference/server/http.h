@@ -40,6 +40,8 @@ struct HttpResponse {
   std::function<bool(const std::function<bool(std::string_view)>& write)> stream;
 };
 
+/// Rejects requests of web pages from other hosts with status 403: their Origin header differs from the Host
+/// header.
 class HttpServer {
  public:
   using Handler = std::function<HttpResponse(const std::string& body, const ClientConnection& client)>;
@@ -51,7 +53,7 @@ class HttpServer {
 
   /// Adds an endpoint. `open`: no API key required. Handlers throw ApiError; others become status 500.
   void get(const std::string& path, const Handler& handler, bool open = false);
-  /// Adds a POST endpoint; the body must be JSON (Content-Type: application/json).
+  /// Adds a POST endpoint, whose handler receives the body whatever its Content-Type.
   void post(const std::string& path, const Handler& handler);
 
   /// Returns the port; 0 selects a free one. UserError if the port is in use or the host is not local.

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "inference/server/completion_response.h"
-#include "io/strict_json.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -40,7 +40,7 @@ std::string token_content(const json& config, const char* name) {
 json tokenizer_config(const Tokenizer& tokenizer) {
   const auto found = tokenizer.companions().find("tokenizer_config.json");
   if (found == tokenizer.companions().end()) return json::object();
-  const json config = json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const json config = parse_json_or_null(found->second);
   return config.is_object() ? config : json::object();
 }
 

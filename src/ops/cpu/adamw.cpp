@@ -2,19 +2,17 @@
 // of squares. Tensors are split into chunks of fixed size, so sums do not depend on the number of threads.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::bf16;
 
 constexpr int64_t kChunkSize = 1 << 15;  // elements: small enough to balance the load, large enough to stream
 
@@ -52,7 +50,7 @@ HERO_SIMD void update_bf16(float* __restrict value, const float* __restrict grad
                            const Coefficients<float> r) {
   for (int64_t i = 0; i < n; ++i) {
     value[i] = adamw_update(value[i], gradient[i], first[i], second[i], r);
-    cpu::store(leaf[i], value[i]);
+    store(leaf[i], value[i]);
   }
 }
 HERO_SIMD void update_float(float* __restrict value, const float* __restrict gradient,
@@ -98,13 +96,15 @@ bool is_supported(at::TensorList values, at::TensorList gradients, at::TensorLis
   return true;
 }
 
+}  // namespace
+
 void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,
                 double beta1, double beta2, double weight_decay, double eps,
                 const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
   if (skip || !is_supported(values, gradients, exp_avg, exp_avg_sq, leaves)) {
-    return adamw_step_reference(values, gradients, exp_avg, exp_avg_sq, leaves, step, lr, beta1, beta2,
-                                weight_decay, eps, scale, skip);
+    return ops::adamw_step_reference(values, gradients, exp_avg, exp_avg_sq, leaves, step, lr, beta1, beta2,
+                                     weight_decay, eps, scale, skip);
   }
   const double count = step.item<double>();
   const Coefficients<double> r{.decay = 1 - lr * weight_decay,
@@ -127,7 +127,7 @@ void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList 
                                    f(r.eps),
                                    f(r.scale)};
   const auto chunks = split_into_chunks(values);
-  cpu::parallel_tasks(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
+  parallel_tasks(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
     const auto [t, begin, n] = chunks[i];
     const auto of = [&]<typename T>(at::TensorList tensors, T) {
       return static_cast<T*>(tensors[t].data_ptr()) + begin;
@@ -146,10 +146,10 @@ void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList 
 at::Tensor sum_of_squares(at::TensorList tensors) {
   const auto type = tensors[0].scalar_type();
   if ((type != at::kFloat && type != at::kDouble) || !contiguous(tensors, type))
-    return sum_of_squares_reference(tensors);
+    return ops::sum_of_squares_reference(tensors);
   const auto chunks = split_into_chunks(tensors);
   std::vector<double> sums(chunks.size());
-  cpu::parallel_tasks(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
+  parallel_tasks(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
     const auto [t, begin, n] = chunks[i];
     sums[i] = type == at::kDouble ? square_double(tensors[t].const_data_ptr<double>() + begin, n)
                                   : square_float(tensors[t].const_data_ptr<float>() + begin, n);
@@ -161,11 +161,4 @@ at::Tensor sum_of_squares(at::TensorList tensors) {
   return total;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("sum_of_squares", sum_of_squares);
-  m.impl("adamw_step", adamw_step);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -5,11 +5,11 @@
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <cmath>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
@@ -22,14 +22,7 @@ bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tens
          v.stride(3) == 1;
 }
 
-}  // namespace hero::cpu
-
-namespace hero::ops {
 namespace {
-
-using cpu::bf16;
-using cpu::kBlockRows;
-using cpu::kPanelWidth;
 
 constexpr int64_t kKeyBlock =
     2 * kPanelWidth;  // keys per block in the backward pass, so that intermediates stay in cache
@@ -61,24 +54,24 @@ struct Sizes {
 
 // Packs x^T [width, rows] as the right-hand side of a GEMM over the width.
 void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
-  for (int64_t p = 0; p < cpu::panels(rows); ++p)
-    cpu::pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
+  for (int64_t p = 0; p < panels(rows); ++p)
+    pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
 }
 
 // Packs x [rows, width] as the right-hand side of a GEMM over the rows.
 void pack_rows(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
-  for (int64_t p = 0; p < cpu::panels(width); ++p)
-    cpu::pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
+  for (int64_t p = 0; p < panels(width); ++p)
+    pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
 }
 
 // c [m, width] (+)= a [m, k] * rows [first, first + k) of `packed`, which pack_rows packed from `rows` rows;
 // `first` must be even.
 void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t rows,
                    int64_t first, int64_t width, float* c, int64_t ldc, bool accumulate) {
-  for (int64_t p = 0; p < cpu::panels(width); ++p) {
-    const int64_t columns = cpu::panel_width(width, p);
-    cpu::gemm_panel(m, columns, k, a, lda, packed + p * kPanelWidth * rows + first * columns, 0,
-                    c + p * kPanelWidth, ldc, accumulate);
+  for (int64_t p = 0; p < panels(width); ++p) {
+    const int64_t columns = panel_width(width, p);
+    gemm_panel(m, columns, k, a, lda, packed + p * kPanelWidth * rows + first * columns, 0,
+               c + p * kPanelWidth, ldc, accumulate);
   }
 }
 
@@ -110,12 +103,12 @@ HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float sc
   const float shift = highest * scale;
   float sum = 0;
   for (int64_t i = 0; i < width; ++i) {
-    scores[i] = cpu::exp_fast(scores[i] * scale - shift);
+    scores[i] = exp_fast(scores[i] * scale - shift);
     sum += scores[i];
   }
   fill_from(scores + last, valid - last, 0);
   const float inverse = 1.0f / sum;
-  for (int64_t i = 0; i < width; ++i) cpu::store(probs[i], scores[i] * inverse);
+  for (int64_t i = 0; i < width; ++i) store(probs[i], scores[i] * inverse);
   zero_from(probs, width, keys);
   return shift + std::log(sum);
 }
@@ -124,11 +117,11 @@ HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float sc
 HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t valid, int64_t keys,
                                     float scale, float lse, float delta, bf16* probs, bf16* dscores) {
   const int64_t last = last_vector(valid), width = last + kVector;
-  for (int64_t i = 0; i < width; ++i) scores[i] = cpu::exp_fast(scores[i] * scale - lse);
+  for (int64_t i = 0; i < width; ++i) scores[i] = exp_fast(scores[i] * scale - lse);
   fill_from(scores + last, valid - last, 0);
   for (int64_t i = 0; i < width; ++i) {
-    cpu::store(probs[i], scores[i]);
-    cpu::store(dscores[i], scores[i] * (dprobs[i] - delta) * scale);
+    store(probs[i], scores[i]);
+    store(dscores[i], scores[i] * (dprobs[i] - delta) * scale);
   }
   zero_from(probs, width, keys);
   zero_from(dscores, width, keys);
@@ -136,42 +129,8 @@ HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t 
 
 HERO_SIMD float dot_row(const bf16* a, const bf16* b, int64_t n) {
   float sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += cpu::load(a[i]) * cpu::load(b[i]);
+  for (int64_t i = 0; i < n; ++i) sum += load(a[i]) * load(b[i]);
   return sum;
-}
-
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                           double scale) {
-  if (!cpu::supports_attention(q, k, v)) return attention_forward_reference(q, k, v, scale);
-  const Sizes n(q, k, v);
-  auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
-  auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
-  const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
-  const int64_t k_size = n.length * n.qk, v_size = n.length * n.v, kv = n.batch * n.kv_heads;
-  const auto keys_packed = cpu::scratch<bf16>(kv * k_size), values_packed = cpu::scratch<bf16>(kv * v_size);
-  cpu::parallel_tasks(kv, [&](int64_t i) {
-    const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
-    pack_transposed(from_k.at(b, g), n.length, n.qk, from_k.row, keys_packed.get() + i * k_size);
-    pack_rows(from_v.at(b, g), n.length, n.v, from_v.row, values_packed.get() + i * v_size);
-  });
-  cpu::parallel_tasks(n.batch * n.heads * n.blocks(), [&](int64_t i) {
-    // Longest rows first, for load balance.
-    const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
-    const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
-    const int64_t m = n.rows(block), first = block * kBlockRows, keys = first + m;
-    const auto scores = cpu::scratch<float>(m * keys), rows = cpu::scratch<float>(m * n.v);
-    const auto probs = cpu::scratch<bf16>(m * keys);
-    cpu::gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
-              keys);
-    for (int64_t r = 0; r < m; ++r) {
-      lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
-          scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
-    }
-    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v, rows.get(),
-                  n.v, false);
-    cpu::round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
-  });
-  return {out, lse};
 }
 
 // Gradients of one KV head and all its query heads.
@@ -180,19 +139,19 @@ class BackwardTask {
   BackwardTask(const Sizes& n, double scale)
       : n_(n),
         scale_(static_cast<float>(scale)),
-        keys_(cpu::scratch<bf16>(n.length * n.qk)),
-        key_rows_(cpu::scratch<bf16>(n.length * n.qk)),
-        values_(cpu::scratch<bf16>(n.length * n.v)),
-        queries_(cpu::scratch<bf16>(kBlockRows * n.qk)),
-        douts_(cpu::scratch<bf16>(kBlockRows * n.v)),
-        probs_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
-        dscores_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
-        transposed_(cpu::scratch<bf16>(kBlockRows * kKeyBlock)),
-        scores_(cpu::scratch<float>(kBlockRows * kKeyBlock)),
-        dprobs_(cpu::scratch<float>(kBlockRows * kKeyBlock)),
-        dq_(cpu::scratch<float>(kBlockRows * n.qk)),
-        dk_(cpu::scratch<float>(n.length * n.qk)),
-        dv_(cpu::scratch<float>(n.length * n.v)) {
+        keys_(scratch<bf16>(n.length * n.qk)),
+        key_rows_(scratch<bf16>(n.length * n.qk)),
+        values_(scratch<bf16>(n.length * n.v)),
+        queries_(scratch<bf16>(kBlockRows * n.qk)),
+        douts_(scratch<bf16>(kBlockRows * n.v)),
+        probs_(scratch<bf16>(kBlockRows * kKeyBlock)),
+        dscores_(scratch<bf16>(kBlockRows * kKeyBlock)),
+        transposed_(scratch<bf16>(kBlockRows * kKeyBlock)),
+        scores_(scratch<float>(kBlockRows * kKeyBlock)),
+        dprobs_(scratch<float>(kBlockRows * kKeyBlock)),
+        dq_(scratch<float>(kBlockRows * n.qk)),
+        dk_(scratch<float>(n.length * n.qk)),
+        dv_(scratch<float>(n.length * n.v)) {
     std::fill_n(dk_.get(), n.length * n.qk, 0.0f);
     std::fill_n(dv_.get(), n.length * n.v, 0.0f);
   }
@@ -213,8 +172,8 @@ class BackwardTask {
     for (int64_t r = 0; r < m; ++r) delta[r] = dot_row(dout + r * out_row, out + r * out_row, n_.v);
     for (int64_t s = 0; s < keys; s += kKeyBlock) {
       const int64_t width = std::min(kKeyBlock, keys - s);
-      cpu::gemm(m, width, n_.qk, q, q_row, keys_.get() + s * n_.qk, scores_.get(), width);
-      cpu::gemm(m, width, n_.v, dout, out_row, values_.get() + s * n_.v, dprobs_.get(), width);
+      gemm(m, width, n_.qk, q, q_row, keys_.get() + s * n_.qk, scores_.get(), width);
+      gemm(m, width, n_.v, dout, out_row, values_.get() + s * n_.v, dprobs_.get(), width);
       for (int64_t r = 0; r < m; ++r) {
         softmax_backward_row(scores_.get() + r * width, dprobs_.get() + r * width,
                              std::min(width, first + r + 1 - s), width, scale_, lse[r], delta[r],
@@ -225,18 +184,18 @@ class BackwardTask {
       add_transposed(probs_.get(), m, width, douts_.get(), n_.v, dv_.get() + s * n_.v);
       add_transposed(dscores_.get(), m, width, queries_.get(), n_.qk, dk_.get() + s * n_.qk);
     }
-    cpu::round_rows(dq_.get(), m, n_.qk, dq, dq_row);
+    round_rows(dq_.get(), m, n_.qk, dq, dq_row);
   }
 
   void store_kv_gradients(bf16* dk, int64_t dk_row, bf16* dv, int64_t dv_row) const {
-    cpu::round_rows(dk_.get(), n_.length, n_.qk, dk, dk_row);
-    cpu::round_rows(dv_.get(), n_.length, n_.v, dv, dv_row);
+    round_rows(dk_.get(), n_.length, n_.qk, dk, dk_row);
+    round_rows(dv_.get(), n_.length, n_.v, dv, dv_row);
   }
 
  private:
   // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
-    cpu::transpose(x, m, keys, keys, m, transposed_.get(), m);
+    transpose(x, m, keys, keys, m, transposed_.get(), m);
     for (int64_t s = 0; s < keys; s += kBlockRows) {
       multiply_rows(std::min(kBlockRows, keys - s), m, transposed_.get() + s * m, m, packed, m, 0, width,
                     sum + s * width, width, true);
@@ -245,22 +204,58 @@ class BackwardTask {
 
   Sizes n_;
   float scale_;
-  cpu::Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, transposed_;
-  cpu::Scratch<float> scores_, dprobs_, dq_, dk_, dv_;
+  Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, transposed_;
+  Scratch<float> scores_, dprobs_, dq_, dk_, dv_;
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, const at::Tensor& q,
-                                                        const at::Tensor& k, const at::Tensor& v,
-                                                        const at::Tensor& out, const at::Tensor& lse,
-                                                        double scale) {
-  if (!cpu::supports_attention(q, k, v)) return attention_backward_reference(dout, q, k, v, out, lse, scale);
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k,
+                                                     const at::Tensor& v, double scale) {
+  if (!supports_attention(q, k, v)) return ops::attention_forward_reference(q, k, v, scale);
+  const Sizes n(q, k, v);
+  auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
+  auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
+  const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
+  const int64_t k_size = n.length * n.qk, v_size = n.length * n.v, kv = n.batch * n.kv_heads;
+  const auto keys_packed = scratch<bf16>(kv * k_size), values_packed = scratch<bf16>(kv * v_size);
+  parallel_tasks(kv, [&](int64_t i) {
+    const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
+    pack_transposed(from_k.at(b, g), n.length, n.qk, from_k.row, keys_packed.get() + i * k_size);
+    pack_rows(from_v.at(b, g), n.length, n.v, from_v.row, values_packed.get() + i * v_size);
+  });
+  parallel_tasks(n.batch * n.heads * n.blocks(), [&](int64_t i) {
+    // Longest rows first, for load balance.
+    const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
+    const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
+    const int64_t m = n.rows(block), first = block * kBlockRows, keys = first + m;
+    const auto scores = scratch<float>(m * keys), rows = scratch<float>(m * n.v);
+    const auto probs = scratch<bf16>(m * keys);
+    gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
+         keys);
+    for (int64_t r = 0; r < m; ++r) {
+      lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
+          scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
+    }
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v, rows.get(),
+                  n.v, false);
+    round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
+  });
+  return {out, lse};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& dout, const at::Tensor& q,
+                                                                  const at::Tensor& k, const at::Tensor& v,
+                                                                  const at::Tensor& out,
+                                                                  const at::Tensor& lse, double scale) {
+  if (!supports_attention(q, k, v)) return ops::attention_backward_reference(dout, q, k, v, out, lse, scale);
   const Sizes n(q, k, v);
   const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
              dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
              dv = at::empty({n.batch, n.length, n.kv_heads, n.v}, q.options()).transpose(1, 2);
   const Heads from_q(q), from_k(k), from_v(v), from_out(out.transpose(1, 2)), from_dout(dout.transpose(1, 2)),
       to_q(dq), to_k(dk), to_v(dv);
-  cpu::parallel_tasks(n.batch * n.kv_heads, [&](int64_t i) {
+  parallel_tasks(n.batch * n.kv_heads, [&](int64_t i) {
     const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
     BackwardTask task(n, scale);
     task.pack_kv(from_k.at(b, g), from_k.row, from_v.at(b, g), from_v.row);
@@ -277,11 +272,4 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, 
   return {dq, dk, dv};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("attention_forward", forward);
-  m.impl("attention_backward", backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -4,20 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/skinny_gemm.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::acc_t;
-using cpu::bf16;
 
 struct Sizes {
   int64_t positions, key_row, value_row, qk, v;
@@ -29,7 +26,7 @@ HERO_INLINE void score_body(const T* q, const T* keys, const Sizes& n, int64_t f
   for (int64_t j = first; j < n.positions; ++j) {
     const T* key = keys + j * n.key_row;
     acc_t<T> dot = 0;
-    for (int64_t i = 0; i < n.qk; ++i) dot += cpu::load(q[i]) * cpu::load(key[i]);
+    for (int64_t i = 0; i < n.qk; ++i) dot += load(q[i]) * load(key[i]);
     scores[j] = dot;
   }
 }
@@ -45,16 +42,16 @@ HERO_INLINE void attend_body(const T* values, const Sizes& n, acc_t<T> scale, ac
   }
   acc_t<T> total = 0;
   for (int64_t j = 0; j < n.positions; ++j) {
-    scores[j] = cpu::exp_fast(scores[j] - highest);
+    scores[j] = exp_fast(scores[j] - highest);
     total += scores[j];
   }
   for (int64_t i = 0; i < n.v; ++i) sum[i] = 0;
   for (int64_t j = 0; j < n.positions; ++j) {
     const T* value = values + j * n.value_row;
-    for (int64_t i = 0; i < n.v; ++i) sum[i] += scores[j] * cpu::load(value[i]);
+    for (int64_t i = 0; i < n.v; ++i) sum[i] += scores[j] * load(value[i]);
   }
   const acc_t<T> inverse = 1 / total;
-  for (int64_t i = 0; i < n.v; ++i) cpu::store(out[i], sum[i] * inverse);
+  for (int64_t i = 0; i < n.v; ++i) store(out[i], sum[i] * inverse);
 }
 
 #define HERO_ATTEND(T)                                                                                    \
@@ -84,7 +81,7 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
       multiply_adds += visible.back().second * (qk + v);
     }
   }
-  cpu::parallel_ranges(rows * heads, cpu::grain(multiply_adds / rows), [&](int64_t first, int64_t end) {
+  parallel_ranges(rows * heads, grain(multiply_adds / rows), [&](int64_t first, int64_t end) {
     std::vector<acc_t<T>> scores, sum(v);
     for (int64_t i = first; i < end; ++i) {
       const int64_t r = i / heads, h = i % heads;
@@ -97,9 +94,9 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
               *head_keys = k.const_data_ptr<T>() + g * k.stride(1);
       int64_t scored = 0;
       if constexpr (std::is_same_v<T, bf16>) {
-        if (cpu::supports_gemm(qk)) {
+        if (supports_gemm(qk)) {
           scored = positions / 16 * 16;
-          cpu::skinny_gemm(1, scored, qk, query, qk, head_keys, k.stride(0), scores.data(), positions);
+          skinny_gemm(1, scored, qk, query, qk, head_keys, k.stride(0), scores.data(), positions);
         }
       }
       score(query, head_keys, n, scored, scores.data());
@@ -110,9 +107,11 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
   return out;
 }
 
+}  // namespace
+
 at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
                             at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
-  if (last_dim_contiguous(q, keys, values)) {
+  if (ops::last_dim_contiguous(q, keys, values)) {
     if (q.scalar_type() == at::kBFloat16)
       return attention_typed<bf16>(q, keys, values, lengths, counts, v, scale);
     if (q.scalar_type() == at::kFloat)
@@ -120,17 +119,17 @@ at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::Tensor
     if (q.scalar_type() == at::kDouble)
       return attention_typed<double>(q, keys, values, lengths, counts, v, scale);
   }
-  return cached_attention_reference(q, keys, values, lengths, counts, v, scale);
+  return ops::cached_attention_reference(q, keys, values, lengths, counts, v, scale);
 }
 
 at::Tensor heads_linear(const at::Tensor& x, const at::Tensor& w, bool transposed) {
   const int64_t rows = x.size(0), heads = x.size(1), k = x.size(2), n = w.size(transposed ? 2 : 1);
-  if (x.scalar_type() != at::kBFloat16 || !cpu::supports_gemm(k, n) || x.stride(2) != 1 || w.stride(2) != 1)
-    return heads_linear_reference(x, w, transposed);
+  if (x.scalar_type() != at::kBFloat16 || !supports_gemm(k, n) || x.stride(2) != 1 || w.stride(2) != 1)
+    return ops::heads_linear_reference(x, w, transposed);
   auto y = at::empty({rows, heads, n}, x.options());
-  const auto multiply = transposed ? cpu::skinny_gemm_transposed
-                                   : static_cast<decltype(&cpu::skinny_gemm_transposed)>(cpu::skinny_gemm);
-  cpu::parallel_ranges(heads, cpu::grain(rows * k * n), [&](int64_t first, int64_t end) {
+  const auto multiply =
+      transposed ? skinny_gemm_transposed : static_cast<decltype(&skinny_gemm_transposed)>(skinny_gemm);
+  parallel_ranges(heads, grain(rows * k * n), [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       multiply(rows, n, k, x.const_data_ptr<bf16>() + h * x.stride(1), x.stride(0),
                w.const_data_ptr<bf16>() + h * w.stride(0), w.stride(1), y.data_ptr<bf16>() + h * n,
@@ -140,11 +139,4 @@ at::Tensor heads_linear(const at::Tensor& x, const at::Tensor& w, bool transpose
   return y;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("cached_attention", cached_attention);
-  m.impl("heads_linear", heads_linear);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -2,22 +2,96 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <cstring>
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
 
-using cpu::acc_t;
-using cpu::bf16;
-
 constexpr int64_t kStrip = 64;
+
+// One token: y = base + sum_k w_k x[row_k]; null w means 1, null base means 0.
+template <typename T, typename W>
+HERO_INLINE void sum_body(const T* base, const T* x, const W* w, const int64_t* row, int64_t k, int64_t d,
+                          acc_t<T>* sum, T* y) {
+  for (int64_t c = 0; c < d; ++c) sum[c] = base ? load(base[c]) : acc_t<T>(0);
+  for (int64_t j = 0; j < k; ++j) {
+    if (row[j] < 0) continue;
+    const T* in = x + row[j] * d;
+    const acc_t<T> weight = w ? static_cast<acc_t<T>>(w[j]) : 1;
+    for (int64_t c = 0; c < d; ++c) sum[c] += weight * load(in[c]);
+  }
+  for (int64_t c = 0; c < d; ++c) store(y[c], sum[c]);
+}
+
+// One row: dx = w dy, returns dy . y.
+template <typename T>
+HERO_INLINE acc_t<T> combine_backward_body(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {
+  acc_t<T> dot = 0;
+  for (int64_t c = 0; c < d; ++c) {
+    dot += load(dy[c]) * load(y[c]);
+    store(dx[c], w * load(dy[c]));
+  }
+  return dot;
+}
+
+#define HERO_DISPATCH(T)                                                                                     \
+  HERO_SIMD void sum(const T* base, const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, \
+                     acc_t<T>* s, T* y) {                                                                    \
+    sum_body(base, x, w, row, k, d, s, y);                                                                   \
+  }                                                                                                          \
+  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {           \
+    return combine_backward_body(dy, y, w, d, dx);                                                           \
+  }
+HERO_DISPATCH(bf16)
+HERO_DISPATCH(float)
+HERO_DISPATCH(double)
+#undef HERO_DISPATCH
+
+template <typename T>
+at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+                     const std::optional<at::Tensor>& base) {
+  const int64_t tokens = row.size(0), k = row.size(1), d = x.size(1);
+  auto y = at::empty({tokens, d}, x.options());
+  const auto* w = weights ? weights->const_data_ptr<acc_t<T>>() : nullptr;
+  const T* first = base ? base->const_data_ptr<T>() : nullptr;
+  parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
+    std::vector<acc_t<T>> s(d);
+    for (int64_t t = i * kStrip; t < std::min(tokens, (i + 1) * kStrip); ++t) {
+      sum(first ? first + t * d : nullptr, x.const_data_ptr<T>(), w ? w + t * k : nullptr,
+          row.const_data_ptr<int64_t>() + t * k, k, d, s.data(), y.data_ptr<T>() + t * d);
+    }
+  });
+  return y;
+}
+
+template <typename T>
+std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, const at::Tensor& y,
+                                                          const at::Tensor& weights, const at::Tensor& row) {
+  const int64_t tokens = row.size(0), k = row.size(1), d = y.size(1);
+  auto dx = at::empty({y.size(0), d}, y.options());
+  auto dweights = at::zeros({tokens, k}, weights.options());
+  const auto* w = weights.const_data_ptr<acc_t<T>>();
+  const auto* index = row.const_data_ptr<int64_t>();
+  auto* dw = dweights.data_ptr<acc_t<T>>();
+  parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
+    for (int64_t a = i * kStrip * k; a < std::min(tokens, (i + 1) * kStrip) * k; ++a) {
+      if (index[a] < 0) continue;
+      dw[a] = combine_backward_row(dy.const_data_ptr<T>() + a / k * d, y.const_data_ptr<T>() + index[a] * d,
+                                   w[a], d, dx.data_ptr<T>() + index[a] * d);
+    }
+  });
+  return {dx, dweights};
+}
+
+}  // namespace
 
 at::Tensor count_assignments(const at::Tensor& ids, int64_t experts) {
   auto counts = at::zeros({ids.size(0), experts}, ids.options());
@@ -33,7 +107,8 @@ at::Tensor count_assignments(const at::Tensor& ids, int64_t experts) {
   return counts;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan(const at::Tensor& ids, int64_t experts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_assignments(const at::Tensor& ids,
+                                                                            int64_t experts) {
   const int64_t tokens = ids.size(0), k = ids.size(1);
   const auto* id = ids.const_data_ptr<int64_t>();
   auto counts = at::zeros({experts}, ids.options()), offsets = at::zeros({experts + 1}, ids.options());
@@ -61,86 +136,12 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   const auto* from = static_cast<const char*>(in.const_data_ptr());
   auto* to = static_cast<char*>(out.data_ptr());
   const auto* index = token.const_data_ptr<int64_t>();
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     for (int64_t r = i * kStrip; r < std::min(rows, (i + 1) * kStrip); ++r) {
       std::memcpy(to + r * bytes, from + index[r] * bytes, bytes);
     }
   });
   return out;
-}
-
-// One token: y = base + sum_k w_k x[row_k]; null w means 1, null base means 0.
-template <typename T, typename W>
-HERO_INLINE void sum_body(const T* base, const T* x, const W* w, const int64_t* row, int64_t k, int64_t d,
-                          acc_t<T>* sum, T* y) {
-  for (int64_t c = 0; c < d; ++c) sum[c] = base ? cpu::load(base[c]) : acc_t<T>(0);
-  for (int64_t j = 0; j < k; ++j) {
-    if (row[j] < 0) continue;
-    const T* in = x + row[j] * d;
-    const acc_t<T> weight = w ? static_cast<acc_t<T>>(w[j]) : 1;
-    for (int64_t c = 0; c < d; ++c) sum[c] += weight * cpu::load(in[c]);
-  }
-  for (int64_t c = 0; c < d; ++c) cpu::store(y[c], sum[c]);
-}
-
-// One row: dx = w dy, returns dy . y.
-template <typename T>
-HERO_INLINE acc_t<T> combine_backward_body(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {
-  acc_t<T> dot = 0;
-  for (int64_t c = 0; c < d; ++c) {
-    dot += cpu::load(dy[c]) * cpu::load(y[c]);
-    cpu::store(dx[c], w * cpu::load(dy[c]));
-  }
-  return dot;
-}
-
-#define HERO_DISPATCH(T)                                                                                     \
-  HERO_SIMD void sum(const T* base, const T* x, const acc_t<T>* w, const int64_t* row, int64_t k, int64_t d, \
-                     acc_t<T>* s, T* y) {                                                                    \
-    sum_body(base, x, w, row, k, d, s, y);                                                                   \
-  }                                                                                                          \
-  HERO_SIMD acc_t<T> combine_backward_row(const T* dy, const T* y, acc_t<T> w, int64_t d, T* dx) {           \
-    return combine_backward_body(dy, y, w, d, dx);                                                           \
-  }
-HERO_DISPATCH(bf16)
-HERO_DISPATCH(float)
-HERO_DISPATCH(double)
-#undef HERO_DISPATCH
-
-template <typename T>
-at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
-                     const std::optional<at::Tensor>& base) {
-  const int64_t tokens = row.size(0), k = row.size(1), d = x.size(1);
-  auto y = at::empty({tokens, d}, x.options());
-  const auto* w = weights ? weights->const_data_ptr<acc_t<T>>() : nullptr;
-  const T* first = base ? base->const_data_ptr<T>() : nullptr;
-  cpu::parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
-    std::vector<acc_t<T>> s(d);
-    for (int64_t t = i * kStrip; t < std::min(tokens, (i + 1) * kStrip); ++t) {
-      sum(first ? first + t * d : nullptr, x.const_data_ptr<T>(), w ? w + t * k : nullptr,
-          row.const_data_ptr<int64_t>() + t * k, k, d, s.data(), y.data_ptr<T>() + t * d);
-    }
-  });
-  return y;
-}
-
-template <typename T>
-std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, const at::Tensor& y,
-                                                          const at::Tensor& weights, const at::Tensor& row) {
-  const int64_t tokens = row.size(0), k = row.size(1), d = y.size(1);
-  auto dx = at::empty({y.size(0), d}, y.options());
-  auto dweights = at::zeros({tokens, k}, weights.options());
-  const auto* w = weights.const_data_ptr<acc_t<T>>();
-  const auto* index = row.const_data_ptr<int64_t>();
-  auto* dw = dweights.data_ptr<acc_t<T>>();
-  cpu::parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
-    for (int64_t a = i * kStrip * k; a < std::min(tokens, (i + 1) * kStrip) * k; ++a) {
-      if (index[a] < 0) continue;
-      dw[a] = combine_backward_row(dy.const_data_ptr<T>() + a / k * d, y.const_data_ptr<T>() + index[a] * d,
-                                   w[a], d, dx.data_ptr<T>() + index[a] * d);
-    }
-  });
-  return {dx, dweights};
 }
 
 at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
@@ -152,7 +153,7 @@ at::Tensor sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weight
     if (x.scalar_type() == at::kFloat) return sum_typed<float>(x, weights, row, base);
     if (x.scalar_type() == at::kDouble) return sum_typed<double>(x, weights, row, base);
   }
-  return sum_rows_reference(x, weights, row, base);
+  return ops::sum_rows_reference(x, weights, row, base);
 }
 
 std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const at::Tensor& y,
@@ -164,17 +165,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward(const at::Tensor& dy, const 
     if (y.scalar_type() == at::kFloat) return combine_backward_typed<float>(dy, y, weights, row);
     if (y.scalar_type() == at::kDouble) return combine_backward_typed<double>(dy, y, weights, row);
   }
-  return combine_backward_reference(dy, y, weights, row, token);
+  return ops::combine_backward_reference(dy, y, weights, row, token);
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("count_assignments", count_assignments);
-  m.impl("plan_assignments", plan);
-  m.impl("gather_rows", gather_rows);
-  m.impl("sum_rows", sum_rows);
-  m.impl("combine_backward", combine_backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

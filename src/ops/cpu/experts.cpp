@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,19 +15,16 @@
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/skinny_gemm.h"
 #include "ops/cpu/swiglu.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
 
-using cpu::bf16;
-using cpu::kBlockRows;
-using cpu::kPanelWidth;
-
-using Buffer = cpu::Scratch<bf16>;
+using Buffer = Scratch<bf16>;
 
 // Rows of one expert: one block if the expert is split, else all rows.
 struct Task {
@@ -62,7 +58,7 @@ class TaskList {
 
   template <class Function>
   void run(const Function& function) const {
-    cpu::parallel_tasks(std::ssize(tasks_), [&](int64_t i) { function(tasks_[i]); });
+    parallel_tasks(std::ssize(tasks_), [&](int64_t i) { function(tasks_[i]); });
   }
 
  private:
@@ -92,21 +88,21 @@ class PackedWeights {
     for (int64_t e = 0; e < tasks.experts(); ++e) {
       if (!tasks.is_split(e)) continue;
       experts.push_back(e);
-      packed_[e] = cpu::scratch<bf16>(k * n);
+      packed_[e] = scratch<bf16>(k * n);
     }
-    const int64_t panels = cpu::panels(n);
-    cpu::parallel_tasks(std::ssize(experts) * panels, [&](int64_t i) {
-      const int64_t e = experts[i / panels];
-      cpu::pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, i % panels, packed_[e].get());
+    const int64_t count = panels(n);
+    parallel_tasks(std::ssize(experts) * count, [&](int64_t i) {
+      const int64_t e = experts[i / count];
+      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, i % count, packed_[e].get());
     });
   }
 
   // Packed weight of expert e; `buffer` holds it if the expert is not split.
   const bf16* of(int64_t e, Buffer& buffer) const {
     if (packed_[e]) return packed_[e].get();
-    buffer = cpu::scratch<bf16>(k_ * n_);
-    for (int64_t p = 0; p < cpu::panels(n_); ++p)
-      cpu::pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, p, buffer.get());
+    buffer = scratch<bf16>(k_ * n_);
+    for (int64_t p = 0; p < panels(n_); ++p)
+      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, p, buffer.get());
     return buffer.get();
   }
 
@@ -119,42 +115,7 @@ class PackedWeights {
 
 bool fused(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down) {
   return x.scalar_type() == at::kBFloat16 && x.is_contiguous() && gate_up.is_contiguous() &&
-         down.is_contiguous() && cpu::supports_gemm(x.size(1), down.size(2));
-}
-
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& gate_up,
-                                           const at::Tensor& down, const at::Tensor& offsets) {
-  if (!fused(x, gate_up, down)) return experts_forward_reference(x, gate_up, down, offsets);
-  const int64_t d = x.size(1), f = down.size(2);
-  auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
-  const TaskList tasks(offsets);
-  const PackedWeights up(tasks, gate_up, d, 2 * f, d, true), out(tasks, down, f, d, f, true);
-  const auto *from = x.const_data_ptr<bf16>(), *up_rows = gate_up.const_data_ptr<bf16>(),
-             *down_rows = down.const_data_ptr<bf16>();
-  auto *to = y.data_ptr<bf16>(), *both = h.data_ptr<bf16>();
-  tasks.run([&](const Task& task) {
-    if (task.rows == 0) return;
-    const int64_t e = task.expert;
-    const bool skinny = tasks.rows(e) <= cpu::kSkinnyRows;
-    Buffer own_up, own_out;
-    const bf16 *up_e = skinny ? nullptr : up.of(e, own_up), *out_e = skinny ? nullptr : out.of(e, own_out);
-    const auto act = cpu::scratch<bf16>(std::min(kBlockRows, task.rows) * f);
-    for_blocks(task, [&](int64_t r, int64_t rows) {
-      if (skinny) {
-        cpu::skinny_gemm(rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f,
-                         2 * f);
-      } else {
-        cpu::gemm_bf16(rows, 2 * f, d, from + r * d, d, up_e, both + r * 2 * f, 2 * f);
-      }
-      cpu::swiglu_rows(both + r * 2 * f, rows, f, act.get(), f);
-      if (skinny) {
-        cpu::skinny_gemm(rows, d, f, act.get(), f, down_rows + e * d * f, f, to + r * d, d);
-      } else {
-        cpu::gemm_bf16(rows, d, f, act.get(), f, out_e, to + r * d, d);
-      }
-    });
-  });
-  return {y, h};
+         down.is_contiguous() && supports_gemm(x.size(1), down.size(2));
 }
 
 // Computes input gradients by blocks of rows.
@@ -177,12 +138,12 @@ class InputGradients {
     if (task.rows == 0) return;
     Buffer own_down, own_up;
     const bf16 *down = down_.of(task.expert, own_down), *up = up_.of(task.expert, own_up);
-    const auto dact = cpu::scratch<float>(std::min(kBlockRows, task.rows) * f_);
+    const auto dact = scratch<float>(std::min(kBlockRows, task.rows) * f_);
     for_blocks(task, [&](int64_t r, int64_t rows) {
       const auto [dh, act] = place(r);
-      cpu::gemm(rows, f_, d_, dy_ + r * d_, d_, down, dact.get(), f_);
-      cpu::swiglu_backward_rows(dact.get(), h_ + r * 2 * f_, rows, f_, dh, act);
-      cpu::gemm_bf16(rows, d_, 2 * f_, dh, 2 * f_, up, dx_ + r * d_, d_);
+      gemm(rows, f_, d_, dy_ + r * d_, d_, down, dact.get(), f_);
+      swiglu_backward_rows(dact.get(), h_ + r * 2 * f_, rows, f_, dh, act);
+      gemm_bf16(rows, d_, 2 * f_, dh, 2 * f_, up, dx_ + r * d_, d_);
       done(r, rows, dh, act);
     });
   }
@@ -199,20 +160,20 @@ class InputGradients {
 class WeightGradient {
  public:
   WeightGradient(int64_t rows, int64_t m, int64_t n)
-      : inner_(cpu::round_up(rows, 32)),
+      : inner_(round_up(rows, 32)),
         m_(m),
         n_(n),
-        a_(cpu::scratch<bf16>(inner_ * m)),
-        b_(cpu::scratch<bf16>(inner_ * n)) {}
+        a_(scratch<bf16>(inner_ * m)),
+        b_(scratch<bf16>(inner_ * n)) {}
 
   // Packs the block of the expert's rows from `first` on.
   void pack(int64_t first, int64_t rows, const bf16* a, const bf16* b) const {
-    const int64_t filled = cpu::round_up(rows, 32);
-    cpu::transpose(a, rows, m_, m_, filled, a_.get() + first, inner_);
-    for (int64_t p = 0; p < cpu::panels(n_); ++p) {
-      const int64_t width = cpu::panel_width(n_, p);
-      cpu::pack_panel(b + p * kPanelWidth, filled, rows, width, n_, false, 0,
-                      b_.get() + p * kPanelWidth * inner_ + first * width);
+    const int64_t filled = round_up(rows, 32);
+    transpose(a, rows, m_, m_, filled, a_.get() + first, inner_);
+    for (int64_t p = 0; p < panels(n_); ++p) {
+      const int64_t width = panel_width(n_, p);
+      pack_panel(b + p * kPanelWidth, filled, rows, width, n_, false, 0,
+                 b_.get() + p * kPanelWidth * inner_ + first * width);
     }
   }
 
@@ -224,7 +185,7 @@ class WeightGradient {
     if (inner_ == 0) {
       std::memset(out + r * n_, 0, rows * n_ * sizeof(float));
     } else {
-      cpu::gemm(rows, n_, inner_, a_.get() + r * inner_, inner_, b_.get(), out + r * n_, n_);
+      gemm(rows, n_, inner_, a_.get() + r * inner_, inner_, b_.get(), out + r * n_, n_);
     }
   }
   void compute(float* out) const {
@@ -262,11 +223,48 @@ class SplitExpertGradients {
   std::vector<std::pair<int64_t, int64_t>> tiles_;
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& dy, const at::Tensor& h,
-                                                              const at::Tensor& gate_up,
-                                                              const at::Tensor& down,
-                                                              const at::Tensor& offsets) {
-  if (!fused(dy, gate_up, down)) return experts_backward_input_reference(dy, h, gate_up, down, offsets);
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> experts_forward(const at::Tensor& x, const at::Tensor& gate_up,
+                                                   const at::Tensor& down, const at::Tensor& offsets) {
+  if (!fused(x, gate_up, down)) return ops::experts_forward_reference(x, gate_up, down, offsets);
+  const int64_t d = x.size(1), f = down.size(2);
+  auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
+  const TaskList tasks(offsets);
+  const PackedWeights up(tasks, gate_up, d, 2 * f, d, true), out(tasks, down, f, d, f, true);
+  const auto *from = x.const_data_ptr<bf16>(), *up_rows = gate_up.const_data_ptr<bf16>(),
+             *down_rows = down.const_data_ptr<bf16>();
+  auto *to = y.data_ptr<bf16>(), *both = h.data_ptr<bf16>();
+  tasks.run([&](const Task& task) {
+    if (task.rows == 0) return;
+    const int64_t e = task.expert;
+    const bool skinny = tasks.rows(e) <= kSkinnyRows;
+    Buffer own_up, own_out;
+    const bf16 *up_e = skinny ? nullptr : up.of(e, own_up), *out_e = skinny ? nullptr : out.of(e, own_out);
+    const auto act = scratch<bf16>(std::min(kBlockRows, task.rows) * f);
+    for_blocks(task, [&](int64_t r, int64_t rows) {
+      if (skinny) {
+        skinny_gemm(rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f, 2 * f);
+      } else {
+        gemm_bf16(rows, 2 * f, d, from + r * d, d, up_e, both + r * 2 * f, 2 * f);
+      }
+      swiglu_rows(both + r * 2 * f, rows, f, act.get(), f);
+      if (skinny) {
+        skinny_gemm(rows, d, f, act.get(), f, down_rows + e * d * f, f, to + r * d, d);
+      } else {
+        gemm_bf16(rows, d, f, act.get(), f, out_e, to + r * d, d);
+      }
+    });
+  });
+  return {y, h};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input(const at::Tensor& dy,
+                                                                      const at::Tensor& h,
+                                                                      const at::Tensor& gate_up,
+                                                                      const at::Tensor& down,
+                                                                      const at::Tensor& offsets) {
+  if (!fused(dy, gate_up, down)) return ops::experts_backward_input_reference(dy, h, gate_up, down, offsets);
   const int64_t f = down.size(2);
   auto dx = at::empty_like(dy), dh = at::empty_like(h), act = at::empty({h.size(0), f}, h.options());
   const TaskList tasks(offsets);
@@ -280,10 +278,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& 
   return {dx, dh, act};
 }
 
-at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets) {
+at::Tensor experts_backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets) {
   const int64_t experts = offsets.size(0) - 1, m = dy.size(1), n = x.size(1);
-  if (x.scalar_type() != at::kBFloat16 || !x.is_contiguous() || !cpu::supports_gemm(m, n))
-    return experts_backward_weight_reference(dy, x, offsets);
+  if (x.scalar_type() != at::kBFloat16 || !x.is_contiguous() || !supports_gemm(m, n))
+    return ops::experts_backward_weight_reference(dy, x, offsets);
   auto dw = at::empty({experts, m, n}, x.options().dtype(at::kFloat));
   auto* to = dw.data_ptr<float>();
   const auto *a = dy.const_data_ptr<bf16>(), *b = x.const_data_ptr<bf16>();
@@ -301,17 +299,19 @@ at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::
     pack(weight);
     weight.compute(to + e * m * n);
   });
-  cpu::parallel_tasks(split_gradients.tiles(), [&](int64_t i) { split_gradients.compute_tile(i, to); });
+  parallel_tasks(split_gradients.tiles(), [&](int64_t i) { split_gradients.compute_tile(i, to); });
   return dw;
 }
 
 // Fused: dh and act are packed while in cache and never stored to memory.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x,
-                                                        const at::Tensor& h, const at::Tensor& gate_up,
-                                                        const at::Tensor& down, const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                                const at::Tensor& h,
+                                                                const at::Tensor& gate_up,
+                                                                const at::Tensor& down,
+                                                                const at::Tensor& offsets) {
   if (!fused(x, gate_up, down)) {
-    const auto [dx, dh, act] = backward_input(dy, h, gate_up, down, offsets);
-    return {dx, backward_weight(dh, x, offsets), backward_weight(dy, act, offsets)};
+    const auto [dx, dh, act] = experts_backward_input(dy, h, gate_up, down, offsets);
+    return {dx, experts_backward_weight(dh, x, offsets), experts_backward_weight(dy, act, offsets)};
   }
   const int64_t d = x.size(1), f = down.size(2);
   auto dx = at::empty_like(x);
@@ -324,7 +324,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
   const InputGradients input(tasks, dy, h, gate_up, down, dx);
   tasks.run([&](const Task& task) {
     const int64_t e = task.expert, most = std::min(kBlockRows, task.rows);
-    const auto dh = cpu::scratch<bf16>(most * 2 * f), act = cpu::scratch<bf16>(most * f);
+    const auto dh = scratch<bf16>(most * 2 * f), act = scratch<bf16>(most * f);
     const auto run = [&](const WeightGradient& of_gate_up, const WeightGradient& of_down) {
       input.run(
           task, [&](int64_t) { return std::pair(dh.get(), act.get()); },
@@ -341,20 +341,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, co
     of_gate_up.compute(to_gate_up + e * 2 * f * d);
   });
   const int64_t down_tiles = split_down.tiles();
-  cpu::parallel_tasks(down_tiles + split_gate_up.tiles(), [&](int64_t i) {
+  parallel_tasks(down_tiles + split_gate_up.tiles(), [&](int64_t i) {
     if (i < down_tiles) return split_down.compute_tile(i, to_down);
     split_gate_up.compute_tile(i - down_tiles, to_gate_up);
   });
   return {dx, dgate_up, ddown};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("experts_forward", forward);
-  m.impl("experts_backward", backward);
-  m.impl("experts_backward_input", backward_input);
-  m.impl("experts_backward_weight", backward_weight);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -13,13 +13,6 @@ using bf16 = c10::BFloat16;
 constexpr int64_t kDepth = 256;           // block size of k: a strip of rows fits in the L1 cache
 constexpr int64_t kStride = kDepth + 16;  // row stride: not a power of two, to avoid cache set conflicts
 
-// typedef: in `using`, g++ ignores a vector size that depends on a template parameter.
-template <int W>
-struct Lanes {
-  typedef float Float __attribute__((vector_size(4 * W)));
-  typedef uint32_t Word __attribute__((vector_size(4 * W)));
-};
-
 // Multiplies the lower or upper halves of C vectors of words by one element of each of R rows, which is
 // reused for all C vectors. Words are reloaded for their upper halves: that is cheaper than the registers to
 // keep them.

@@ -2,17 +2,17 @@
 // reference.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/skinny_gemm.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
 
 bool fused(const at::Tensor& a, int64_t k, int64_t n) {
-  return a.scalar_type() == at::kBFloat16 && cpu::supports_gemm(k, n);
+  return a.scalar_type() == at::kBFloat16 && supports_gemm(k, n);
 }
 
 // c [T, n] = a [T, k] * b, with b packed once for all threads.
@@ -21,14 +21,14 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
   auto c = at::empty({rows, n}, a.options());
   auto packed = at::empty({k * n}, a.options());
   const auto weight = w.contiguous();
-  auto* b = packed.data_ptr<cpu::bf16>();
-  cpu::pack(weight.data_ptr<cpu::bf16>(), k, n, weight.size(1), transposed, b);
-  const auto* in = a.data_ptr<cpu::bf16>();
-  auto* out = c.data_ptr<cpu::bf16>();
-  const int64_t block = 2 * cpu::kBlockRows;
-  cpu::parallel_tasks((rows + block - 1) / block, [&](int64_t i) {
+  auto* b = packed.data_ptr<bf16>();
+  pack(weight.data_ptr<bf16>(), k, n, weight.size(1), transposed, b);
+  const auto* in = a.data_ptr<bf16>();
+  auto* out = c.data_ptr<bf16>();
+  const int64_t block = 2 * kBlockRows;
+  parallel_tasks((rows + block - 1) / block, [&](int64_t i) {
     const int64_t r = i * block;
-    cpu::gemm_bf16(std::min(block, rows - r), n, k, in + r * k, k, b, out + r * n, n);
+    gemm_bf16(std::min(block, rows - r), n, k, in + r * k, k, b, out + r * n, n);
   });
   return c;
 }
@@ -37,40 +37,32 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
 at::Tensor multiply_skinny(const at::Tensor& x, const at::Tensor& w) {
   const int64_t rows = x.size(0), n = w.size(0), k = w.size(1);
   auto y = at::empty({rows, n}, x.options());
-  cpu::parallel_ranges(n, cpu::round_up(cpu::grain(rows * k), 16), [&](int64_t first, int64_t end) {
-    cpu::skinny_gemm(rows, end - first, k, x.const_data_ptr<cpu::bf16>(), k,
-                     w.const_data_ptr<cpu::bf16>() + first * w.stride(0), w.stride(0),
-                     y.data_ptr<cpu::bf16>() + first, n);
+  parallel_ranges(n, round_up(grain(rows * k), 16), [&](int64_t first, int64_t end) {
+    skinny_gemm(rows, end - first, k, x.const_data_ptr<bf16>(), k,
+                w.const_data_ptr<bf16>() + first * w.stride(0), w.stride(0), y.data_ptr<bf16>() + first, n);
   });
   return y;
 }
 
-at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
-  if (!fused(x, x.size(1), w.size(0))) return linear_forward_reference(x, w);
-  if (x.size(0) <= cpu::kSkinnyRows && w.stride(1) == 1) return multiply_skinny(x, w);
+}  // namespace
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w) {
+  if (!fused(x, x.size(1), w.size(0))) return ops::linear_forward_reference(x, w);
+  if (x.size(0) <= kSkinnyRows && w.stride(1) == 1) return multiply_skinny(x, w);
   return multiply(x, w, w.size(0), true);
 }
 
-at::Tensor backward_input(const at::Tensor& dy, const at::Tensor& w) {
+at::Tensor linear_backward_input(const at::Tensor& dy, const at::Tensor& w) {
   return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false)
-                                          : linear_backward_input_reference(dy, w);
+                                          : ops::linear_backward_input_reference(dy, w);
 }
 
-at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
+at::Tensor linear_backward_weight(const at::Tensor& dy, const at::Tensor& x) {
   const int64_t n = dy.size(1), k = x.size(1);
-  if (!fused(dy, n, k)) return linear_backward_weight_reference(dy, x);
+  if (!fused(dy, n, k)) return ops::linear_backward_weight_reference(dy, x);
   auto dw = at::empty({n, k}, dy.options().dtype(at::kFloat));
-  cpu::weight_gradient(dy.data_ptr<cpu::bf16>(), n, x.data_ptr<cpu::bf16>(), k, dy.size(0), n, k,
-                       dw.data_ptr<float>(), k);
+  weight_gradient(dy.data_ptr<bf16>(), n, x.data_ptr<bf16>(), k, dy.size(0), n, k, dw.data_ptr<float>(), k);
   return dw;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("linear_forward", forward);
-  m.impl("linear_backward_input", backward_input);
-  m.impl("linear_backward_weight", backward_weight);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

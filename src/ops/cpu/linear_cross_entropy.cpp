@@ -3,19 +3,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::bf16;
 
 constexpr int64_t kChunk = 512;
 
@@ -25,40 +24,43 @@ HERO_SIMD float row_loss(const float* z, int64_t v, int64_t target, bf16* dz) {
   float highest = z[0];
   for (int64_t i = 1; i < v; ++i) highest = z[i] > highest ? z[i] : highest;
   float sum = 0;
-  for (int64_t i = 0; i < v; ++i) sum += cpu::exp_fast(z[i] - highest);
+  for (int64_t i = 0; i < v; ++i) sum += exp_fast(z[i] - highest);
   const float shift = highest + std::log(sum);
   if (dz) {
-    for (int64_t i = 0; i < v; ++i) cpu::store(dz[i], cpu::exp_fast(z[i] - shift));
-    cpu::store(dz[target], cpu::exp_fast(z[target] - shift) - 1.0f);
+    for (int64_t i = 0; i < v; ++i) store(dz[i], exp_fast(z[i] - shift));
+    store(dz[target], exp_fast(z[target] - shift) - 1.0f);
   }
   return shift - z[target];
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
-                                                                    const at::Tensor& targets,
-                                                                    bool gradients) {
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(const at::Tensor& x,
+                                                                            const at::Tensor& w,
+                                                                            const at::Tensor& targets,
+                                                                            bool gradients) {
   const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0);
-  if (x.scalar_type() != at::kBFloat16 || !cpu::supports_gemm(d, v))
-    return linear_cross_entropy_reference(x, w, targets, gradients);
+  if (x.scalar_type() != at::kBFloat16 || !supports_gemm(d, v))
+    return ops::linear_cross_entropy_reference(x, w, targets, gradients);
   const auto weight = w.contiguous(), target_T = targets.contiguous();
   const auto* in = x.const_data_ptr<bf16>();
   const auto* target = target_T.const_data_ptr<int64_t>();
   for (int64_t t = 0; t < tokens; ++t) {
     TORCH_CHECK(target[t] < v, "linear_cross_entropy: targets must be below V = ", v, ", got ", target[t]);
   }
-  const auto forward_w = cpu::scratch<bf16>(d * v), backward_w = cpu::scratch<bf16>(gradients ? d * v : 0);
-  cpu::pack(weight.const_data_ptr<bf16>(), d, v, d, true, forward_w.get());
-  if (gradients) cpu::pack(weight.const_data_ptr<bf16>(), v, d, d, false, backward_w.get());
+  const auto forward_w = scratch<bf16>(d * v), backward_w = scratch<bf16>(gradients ? d * v : 0);
+  pack(weight.const_data_ptr<bf16>(), d, v, d, true, forward_w.get());
+  if (gradients) pack(weight.const_data_ptr<bf16>(), v, d, d, false, backward_w.get());
   at::Tensor dx = at::empty({gradients ? tokens : 0, d}, x.options());
   at::Tensor dw = at::zeros({gradients ? v : 0, d}, x.options().dtype(at::kFloat));
-  const auto dz = cpu::scratch<bf16>(gradients ? std::min(kChunk, tokens) * v : 0);
+  const auto dz = scratch<bf16>(gradients ? std::min(kChunk, tokens) * v : 0);
   std::vector<double> losses(tokens, 0.0);
   for (int64_t t = 0; t < tokens; t += kChunk) {
     const int64_t count = std::min(kChunk, tokens - t);
-    cpu::parallel_tasks((count + cpu::kBlockRows - 1) / cpu::kBlockRows, [&](int64_t i) {
-      const int64_t first = i * cpu::kBlockRows, rows = std::min(cpu::kBlockRows, count - first);
-      const auto z = cpu::scratch<float>(rows * v);
-      cpu::gemm(rows, v, d, in + (t + first) * d, d, forward_w.get(), z.get(), v);
+    parallel_tasks((count + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
+      const int64_t first = i * kBlockRows, rows = std::min(kBlockRows, count - first);
+      const auto z = scratch<float>(rows * v);
+      gemm(rows, v, d, in + (t + first) * d, d, forward_w.get(), z.get(), v);
       bf16* grad = gradients ? dz.get() + first * v : nullptr;
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t label = target[t + first + r];
@@ -69,11 +71,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
         }
       }
       if (gradients)
-        cpu::gemm_bf16(rows, d, v, grad, v, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
+        gemm_bf16(rows, d, v, grad, v, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
     });
     if (gradients) {
-      cpu::weight_gradient(dz.get(), v, in + t * d, d, count, v, d, dw.data_ptr<float>(), d,
-                           /*accumulate=*/true);
+      weight_gradient(dz.get(), v, in + t * d, d, count, v, d, dw.data_ptr<float>(), d,
+                      /*accumulate=*/true);
     }
   }
   double loss = 0;
@@ -81,8 +83,4 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
   return {at::scalar_tensor(loss, x.options().dtype(at::kFloat)), dx, dw};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("linear_cross_entropy_forward", linear_cross_entropy); }
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -4,17 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::acc_t;
-using cpu::bf16;
 
 constexpr int64_t kMaxWidth = 512, kStrip = 64;
 
@@ -25,12 +22,12 @@ HERO_INLINE void forward_body(const T* x, int64_t stride, const T* w, acc_t<T> e
   const int64_t width = 2 * half;
   for (int64_t h = 0; h < heads; ++h, x += stride, y += width) {
     acc_t<T> sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += cpu::load(x[i]) * cpu::load(x[i]);
+    for (int64_t i = 0; i < width; ++i) sum += load(x[i]) * load(x[i]);
     const acc_t<T> s = 1 / std::sqrt(sum / static_cast<acc_t<T>>(width) + eps);
-    for (int64_t i = 0; i < width; ++i) n[i] = cpu::load(x[i]) * s * cpu::load(w[i]);
+    for (int64_t i = 0; i < width; ++i) n[i] = load(x[i]) * s * load(w[i]);
     for (int64_t i = 0; i < half; ++i) rotated[i] = n[i] * cos[i] - n[half + i] * sin[i];
     for (int64_t i = 0; i < half; ++i) rotated[half + i] = n[i] * sin[i] + n[half + i] * cos[i];
-    for (int64_t i = 0; i < width; ++i) cpu::store(y[i], rotated[i]);
+    for (int64_t i = 0; i < width; ++i) store(y[i], rotated[i]);
     rstd[h] = s;
   }
 }
@@ -42,16 +39,16 @@ HERO_INLINE void backward_body(const T* dy, int64_t dy_stride, const T* x, int64
   acc_t<T> g[kMaxWidth], rotated[kMaxWidth];
   const int64_t width = 2 * half;
   for (int64_t h = 0; h < heads; ++h, dy += dy_stride, x += stride, dx += width) {
-    for (int64_t i = 0; i < width; ++i) rotated[i] = cpu::load(dy[i]);
+    for (int64_t i = 0; i < width; ++i) rotated[i] = load(dy[i]);
     for (int64_t i = 0; i < half; ++i) g[i] = rotated[i] * cos[i] + rotated[half + i] * sin[i];
     for (int64_t i = 0; i < half; ++i) g[half + i] = rotated[half + i] * cos[i] - rotated[i] * sin[i];
     const acc_t<T> s = rstd[h];
     acc_t<T> dot = 0;
-    for (int64_t i = 0; i < width; ++i) dot += g[i] * cpu::load(w[i]) * cpu::load(x[i]);
+    for (int64_t i = 0; i < width; ++i) dot += g[i] * load(w[i]) * load(x[i]);
     const acc_t<T> mean = dot * s / static_cast<acc_t<T>>(width);
     for (int64_t i = 0; i < width; ++i) {
-      const acc_t<T> normed = cpu::load(x[i]) * s;
-      cpu::store(dx[i], (g[i] * cpu::load(w[i]) - normed * mean) * s);
+      const acc_t<T> normed = load(x[i]) * s;
+      store(dx[i], (g[i] * load(w[i]) - normed * mean) * s);
       dw[i] += g[i] * normed;
     }
   }
@@ -90,7 +87,7 @@ struct Typed {
     const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3);
     auto y = at::empty(x.sizes(), x.options());
     auto rstd = at::empty({x.size(0), positions, heads}, cos.options());
-    cpu::parallel_ranges(x.size(0) * positions, kStrip, [&](int64_t first, int64_t end) {
+    parallel_ranges(x.size(0) * positions, kStrip, [&](int64_t first, int64_t end) {
       for (int64_t i = first; i < end; ++i) {
         const int64_t b = i / positions, s = i % positions;
         forward_heads(x.const_data_ptr<T>() + b * x.stride(0) + s * x.stride(1), x.stride(2),
@@ -109,7 +106,7 @@ struct Typed {
     const auto dy = grad.stride(3) == 1 ? grad : grad.contiguous();
     auto dx = at::empty(x.sizes(), x.options());
     auto dw = at::zeros({(rows + kStrip - 1) / kStrip, width}, rstd.options());
-    cpu::parallel_ranges(rows, kStrip, [&](int64_t first, int64_t end) {
+    parallel_ranges(rows, kStrip, [&](int64_t first, int64_t end) {
       for (int64_t i = first; i < end; ++i) {
         const int64_t b = i / positions, s = i % positions;
         backward_heads(dy.const_data_ptr<T>() + b * dy.stride(0) + s * dy.stride(1), dy.stride(2),
@@ -124,28 +121,23 @@ struct Typed {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
-                                           const at::Tensor& cos, const at::Tensor& sin) {
-  if (!fused(x, w, cos, sin)) return norm_rope_forward_reference(x, w, eps, cos, sin);
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> norm_rope_forward(const at::Tensor& x, const at::Tensor& w, double eps,
+                                                     const at::Tensor& cos, const at::Tensor& sin) {
+  if (!fused(x, w, cos, sin)) return ops::norm_rope_forward_reference(x, w, eps, cos, sin);
   if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::forward(x, w, eps, cos, sin);
   if (x.scalar_type() == at::kFloat) return Typed<float>::forward(x, w, eps, cos, sin);
   return Typed<double>::forward(x, w, eps, cos, sin);
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd, const at::Tensor& cos,
-                                            const at::Tensor& sin) {
-  if (!fused(x, w, cos, sin)) return norm_rope_backward_reference(dy, x, w, rstd, cos, sin);
+std::tuple<at::Tensor, at::Tensor> norm_rope_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                      const at::Tensor& w, const at::Tensor& rstd,
+                                                      const at::Tensor& cos, const at::Tensor& sin) {
+  if (!fused(x, w, cos, sin)) return ops::norm_rope_backward_reference(dy, x, w, rstd, cos, sin);
   if (x.scalar_type() == at::kBFloat16) return Typed<bf16>::backward(dy, x, w, rstd, cos, sin);
   if (x.scalar_type() == at::kFloat) return Typed<float>::backward(dy, x, w, rstd, cos, sin);
   return Typed<double>::backward(dy, x, w, rstd, cos, sin);
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("norm_rope_forward", forward);
-  m.impl("norm_rope_backward", backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

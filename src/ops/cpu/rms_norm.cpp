@@ -4,17 +4,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::acc_t;
-using cpu::bf16;
 
 template <typename T>
 HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows, int64_t d, T* y,
@@ -22,9 +19,9 @@ HERO_INLINE void forward_body(const T* x, const T* w, acc_t<T> eps, int64_t rows
   for (int64_t r = 0; r < rows; ++r) {
     const T* in = x + r * d;
     acc_t<T> sum = 0;
-    for (int64_t i = 0; i < d; ++i) sum += cpu::load(in[i]) * cpu::load(in[i]);
+    for (int64_t i = 0; i < d; ++i) sum += load(in[i]) * load(in[i]);
     const acc_t<T> s = 1 / std::sqrt(sum / static_cast<acc_t<T>>(d) + eps);
-    for (int64_t i = 0; i < d; ++i) cpu::store(y[r * d + i], cpu::load(in[i]) * s * cpu::load(w[i]));
+    for (int64_t i = 0; i < d; ++i) store(y[r * d + i], load(in[i]) * s * load(w[i]));
     rstd[r] = s;
   }
 }
@@ -33,7 +30,7 @@ template <typename T>
 HERO_INLINE void add_forward_body(const T* x, const T* update, const T* w, acc_t<T> eps, int64_t rows,
                                   int64_t d, T* sum, T* y, acc_t<T>* rstd) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = r * d; i < (r + 1) * d; ++i) cpu::store(sum[i], cpu::load(x[i]) + cpu::load(update[i]));
+    for (int64_t i = r * d; i < (r + 1) * d; ++i) store(sum[i], load(x[i]) + load(update[i]));
     forward_body(sum + r * d, w, eps, 1, d, y + r * d, rstd + r);
   }
 }
@@ -45,17 +42,17 @@ HERO_INLINE void backward_body(const T* dy, const T* x, const T* w, const acc_t<
     const T *g = dy + r * d, *in = x + r * d;
     const acc_t<T> s = rstd[r];
     acc_t<T> dot = 0;
-    for (int64_t i = 0; i < d; ++i) dot += cpu::load(g[i]) * cpu::load(w[i]) * cpu::load(in[i]);
+    for (int64_t i = 0; i < d; ++i) dot += load(g[i]) * load(w[i]) * load(in[i]);
     const acc_t<T> mean = dot * s / static_cast<acc_t<T>>(d);
     for (int64_t i = 0; i < d; ++i) {
-      const acc_t<T> normed = cpu::load(in[i]) * s;
-      const acc_t<T> own = (cpu::load(g[i]) * cpu::load(w[i]) - normed * mean) * s;
+      const acc_t<T> normed = load(in[i]) * s;
+      const acc_t<T> own = (load(g[i]) * load(w[i]) - normed * mean) * s;
       if constexpr (kMore) {
-        cpu::store(dx[r * d + i], own + cpu::load(dsum[r * d + i]));
+        store(dx[r * d + i], own + load(dsum[r * d + i]));
       } else {
-        cpu::store(dx[r * d + i], own);
+        store(dx[r * d + i], own);
       }
-      dw[i] += cpu::load(g[i]) * normed;
+      dw[i] += load(g[i]) * normed;
     }
   }
 }
@@ -89,7 +86,7 @@ std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::
   const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T* out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip;
     forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d, out + r * d,
                  s + r);
@@ -107,7 +104,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward_typed(const at::Tenso
   const T *in = x.const_data_ptr<T>(), *more = update.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T *total = sum.data_ptr<T>(), *out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip, at = r * d;
     add_forward_rows(in + at, more + at, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d,
                      total + at, out + at, s + r);
@@ -127,7 +124,7 @@ std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at
   const auto* s = rstd.const_data_ptr<acc_t<T>>();
   T* out = dx.data_ptr<T>();
   auto* sums = dw.template data_ptr<acc_t<T>>();
-  cpu::parallel_tasks(strips, [&](int64_t i) {
+  parallel_tasks(strips, [&](int64_t i) {
     const int64_t r = i * kStrip;
     backward_rows(g + r * d, in + r * d, weight, s + r, more ? more + r * d : nullptr,
                   std::min(kStrip, rows - r), d, out + r * d, sums + i * d);
@@ -135,7 +132,9 @@ std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at
   return {dx, dw.sum(0)};
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& w, double eps) {
   const auto in = x.contiguous();
   switch (x.scalar_type()) {
     case at::kBFloat16:
@@ -145,12 +144,13 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     case at::kDouble:
       return forward_typed<double>(in, w, eps);
     default:
-      return rms_norm_forward_reference(x, w, eps);
+      return ops::rms_norm_forward_reference(x, w, eps);
   }
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, const at::Tensor& update,
-                                                           const at::Tensor& w, double eps) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Tensor& x,
+                                                                    const at::Tensor& update,
+                                                                    const at::Tensor& w, double eps) {
   const auto in = x.contiguous(), more = update.contiguous();
   switch (x.scalar_type()) {
     case at::kBFloat16:
@@ -160,12 +160,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, 
     case at::kDouble:
       return add_forward_typed<double>(in, more, w, eps);
     default:
-      return add_rms_norm_forward_reference(x, update, w, eps);
+      return ops::add_rms_norm_forward_reference(x, update, w, eps);
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd, const std::optional<at::Tensor>& dsum) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                     const at::Tensor& w, const at::Tensor& rstd,
+                                                     const std::optional<at::Tensor>& dsum) {
   const auto in = x.contiguous();
   switch (x.scalar_type()) {
     case at::kBFloat16:
@@ -175,16 +176,8 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
     case at::kDouble:
       return backward_typed<double>(dy, in, w, rstd, dsum);
     default:
-      return rms_norm_backward_reference(dy, x, w, rstd, dsum);
+      return ops::rms_norm_backward_reference(dy, x, w, rstd, dsum);
   }
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("rms_norm_forward", forward);
-  m.impl("add_rms_norm_forward", add_forward);
-  m.impl("rms_norm_backward", backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -1,17 +1,14 @@
 // Rotary embedding. Accepts any strides with a contiguous last dimension, writes contiguous [B, S, H, R].
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
-
-using cpu::acc_t;
-using cpu::bf16;
 
 // The heads of one position.
 template <typename T>
@@ -20,15 +17,15 @@ HERO_INLINE void rotate_body(const T* x, int64_t stride, const float* cos, const
   for (int64_t h = 0; h < heads; ++h, x += stride, y += 2 * half) {
     if (interleave) {
       for (int64_t i = 0; i < half; ++i) {
-        const acc_t<T> a = cpu::load(x[2 * i]), b = cpu::load(x[2 * i + 1]), c = cos[i], s = sign * sin[i];
-        cpu::store(y[2 * i], a * c - b * s);
-        cpu::store(y[2 * i + 1], a * s + b * c);
+        const acc_t<T> a = load(x[2 * i]), b = load(x[2 * i + 1]), c = cos[i], s = sign * sin[i];
+        store(y[2 * i], a * c - b * s);
+        store(y[2 * i + 1], a * s + b * c);
       }
     } else {
       for (int64_t i = 0; i < half; ++i) {
-        const acc_t<T> a = cpu::load(x[i]), b = cpu::load(x[half + i]), c = cos[i], s = sign * sin[i];
-        cpu::store(y[i], a * c - b * s);
-        cpu::store(y[half + i], a * s + b * c);
+        const acc_t<T> a = load(x[i]), b = load(x[half + i]), c = cos[i], s = sign * sin[i];
+        store(y[i], a * c - b * s);
+        store(y[half + i], a * s + b * c);
       }
     }
   }
@@ -54,7 +51,7 @@ at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Ten
   const auto *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
   constexpr int64_t kStrip = 64;
   const int64_t strips = (positions + kStrip - 1) / kStrip;
-  cpu::parallel_tasks(batch * strips, [&](int64_t i) {
+  parallel_tasks(batch * strips, [&](int64_t i) {
     const int64_t b = i / strips, end = std::min(positions, (i % strips + 1) * kStrip);
     for (int64_t p = i % strips * kStrip; p < end; ++p) {
       rotate(from + b * x.stride(0) + p * x.stride(1), x.stride(2), c + p * r / 2, s + p * r / 2,
@@ -64,16 +61,14 @@ at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Ten
   return y;
 }
 
-at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
-                bool inverse) {
+}  // namespace
+
+at::Tensor rope_turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
+                     bool inverse) {
   const bool tables = cos.scalar_type() == at::kFloat && cos.is_contiguous() && sin.is_contiguous();
   if (tables && x.scalar_type() == at::kBFloat16) return rope_typed<bf16>(x, cos, sin, interleave, inverse);
   if (tables && x.scalar_type() == at::kFloat) return rope_typed<float>(x, cos, sin, interleave, inverse);
-  return rope_reference(x, cos, sin, interleave, inverse);
+  return ops::rope_reference(x, cos, sin, interleave, inverse);
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) { m.impl("rope_turn", rope); }
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

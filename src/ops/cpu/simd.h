@@ -1,6 +1,6 @@
 #pragma once
-// Scalar functions that g++ can auto-vectorize, and the attribute that compiles a function for several
-// instruction sets and selects one at program start.
+// Scalar functions that g++ can auto-vectorize, vector types, and the attribute that compiles a function for
+// several instruction sets and selects one at program start.
 #include <c10/util/BFloat16.h>
 
 #include <bit>
@@ -60,5 +60,13 @@ HERO_INLINE double exp_fast(double x) { return std::exp(x); }
 /// Accumulation type: fp32 for bf16 and fp32, fp64 for fp64.
 template <typename T>
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// Vectors of W floats, and of W words with two bf16 values each. typedef: in `using`, g++ ignores a vector
+/// size that depends on a template parameter.
+template <int W>
+struct Lanes {
+  typedef float Float __attribute__((vector_size(4 * W)));
+  typedef uint32_t Word __attribute__((vector_size(4 * W)));
+};
 
 }  // namespace hero::cpu

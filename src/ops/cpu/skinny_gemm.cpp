@@ -10,13 +10,7 @@ namespace {
 
 using bf16 = c10::BFloat16;
 
-// Vectors of W elements, with W accumulators at a time, which leaves half of the registers free. typedef: in
-// `using`, g++ ignores a vector size that depends on a template parameter.
-template <int W>
-struct Lanes {
-  typedef float Float __attribute__((vector_size(4 * W)));
-  typedef uint32_t Word __attribute__((vector_size(4 * W)));
-};
+// W accumulators of W elements at a time leave half of the registers free.
 template <int W>
 using Float = Lanes<W>::Float;
 

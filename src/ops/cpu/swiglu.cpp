@@ -3,10 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <torch/library.h>
 
 #include <vector>
 
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
 
@@ -46,47 +46,39 @@ HERO_SIMD static void widen(const bf16* in, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = load(in[i]);
 }
 
-}  // namespace hero::cpu
-
-namespace hero::ops {
 namespace {
 
 constexpr int64_t kStrip = 64;
 
-at::Tensor forward(const at::Tensor& gate_up) {
-  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_forward_reference(gate_up);
+}  // namespace
+
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  if (gate_up.scalar_type() != at::kBFloat16) return ops::swiglu_forward_reference(gate_up);
   const auto in = gate_up.contiguous();
   auto shape = in.sizes().vec();
   const int64_t f = shape.back() /= 2, rows = f ? in.numel() / (2 * f) : 0;
   auto h = at::empty(shape, in.options());
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip;
-    cpu::swiglu_rows(in.const_data_ptr<cpu::bf16>() + r * 2 * f, std::min(kStrip, rows - r), f,
-                     h.data_ptr<cpu::bf16>() + r * f, f);
+    swiglu_rows(in.const_data_ptr<bf16>() + r * 2 * f, std::min(kStrip, rows - r), f,
+                h.data_ptr<bf16>() + r * f, f);
   });
   return h;
 }
 
-at::Tensor backward(const at::Tensor& dy, const at::Tensor& gate_up) {
-  if (gate_up.scalar_type() != at::kBFloat16) return swiglu_backward_reference(dy, gate_up);
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+  if (gate_up.scalar_type() != at::kBFloat16) return ops::swiglu_backward_reference(dy, gate_up);
   const auto in = gate_up.contiguous(), grad = dy.contiguous();
   const int64_t f = in.size(-1) / 2, rows = f ? in.numel() / (2 * f) : 0;
   auto out = at::empty_like(in);
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
+  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip, count = std::min(kStrip, rows - r);
     std::vector<float> dh(count * f);
-    cpu::widen(grad.const_data_ptr<cpu::bf16>() + r * f, count * f, dh.data());
-    cpu::swiglu_backward_rows(dh.data(), in.const_data_ptr<cpu::bf16>() + r * 2 * f, count, f,
-                              out.data_ptr<cpu::bf16>() + r * 2 * f, nullptr);
+    widen(grad.const_data_ptr<bf16>() + r * f, count * f, dh.data());
+    swiglu_backward_rows(dh.data(), in.const_data_ptr<bf16>() + r * 2 * f, count, f,
+                         out.data_ptr<bf16>() + r * 2 * f, nullptr);
   });
   return out;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("swiglu_forward", forward);
-  m.impl("swiglu_backward", backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

@@ -2,14 +2,15 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <vector>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/kernels.h"
 #include "ops/reference.h"
 
-namespace hero::ops {
+namespace hero::cpu {
 namespace {
 
 constexpr int64_t kStrip = 64;  // rows per task
@@ -47,8 +48,8 @@ class TopK {
 // Calls f(first, end) for blocks of rows.
 template <typename F>
 void for_strips(int64_t rows, const F& f) {
-  cpu::parallel_tasks((rows + kStrip - 1) / kStrip,
-                      [&](int64_t i) { f(i * kStrip, std::min(rows, (i + 1) * kStrip)); });
+  parallel_tasks((rows + kStrip - 1) / kStrip,
+                 [&](int64_t i) { f(i * kStrip, std::min(rows, (i + 1) * kStrip)); });
 }
 
 template <typename T>
@@ -80,17 +81,6 @@ at::Tensor top_typed(const at::Tensor& scores, const float* bias, int64_t k, int
     }
   });
   return ids;
-}
-
-at::Tensor top_experts(const at::Tensor& scores, const std::optional<at::Tensor>& bias, int64_t k,
-                       int64_t groups, int64_t kept_groups) {
-  const bool fits = !bias || (bias->scalar_type() == at::kFloat && bias->is_contiguous());
-  const auto* offsets = fits && bias ? bias->const_data_ptr<float>() : nullptr;
-  if (fits && scores.scalar_type() == at::kFloat)
-    return top_typed<float>(scores, offsets, k, groups, kept_groups);
-  if (fits && scores.scalar_type() == at::kDouble)
-    return top_typed<double>(scores, offsets, k, groups, kept_groups);
-  return top_experts_reference(scores, bias, k, groups, kept_groups);
 }
 
 int64_t checked_id(int64_t id, int64_t experts) {
@@ -141,11 +131,24 @@ at::Tensor weights_backward_typed(const at::Tensor& dweights, const at::Tensor& 
   return dscores;
 }
 
+}  // namespace
+
+at::Tensor top_experts(const at::Tensor& scores, const std::optional<at::Tensor>& bias, int64_t k,
+                       int64_t groups, int64_t kept_groups) {
+  const bool fits = !bias || (bias->scalar_type() == at::kFloat && bias->is_contiguous());
+  const auto* offsets = fits && bias ? bias->const_data_ptr<float>() : nullptr;
+  if (fits && scores.scalar_type() == at::kFloat)
+    return top_typed<float>(scores, offsets, k, groups, kept_groups);
+  if (fits && scores.scalar_type() == at::kDouble)
+    return top_typed<double>(scores, offsets, k, groups, kept_groups);
+  return ops::top_experts_reference(scores, bias, k, groups, kept_groups);
+}
+
 at::Tensor expert_weights(const at::Tensor& scores, const at::Tensor& ids, bool normalize, double eps,
                           double factor) {
   if (scores.scalar_type() == at::kFloat) return weights_typed<float>(scores, ids, normalize, eps, factor);
   if (scores.scalar_type() == at::kDouble) return weights_typed<double>(scores, ids, normalize, eps, factor);
-  return expert_weights_reference(scores, ids, normalize, eps, factor);
+  return ops::expert_weights_reference(scores, ids, normalize, eps, factor);
 }
 
 at::Tensor expert_weights_backward(const at::Tensor& dweights, const at::Tensor& scores,
@@ -154,15 +157,7 @@ at::Tensor expert_weights_backward(const at::Tensor& dweights, const at::Tensor&
     return weights_backward_typed<float>(dweights, scores, ids, normalize, eps, factor);
   if (scores.scalar_type() == at::kDouble && dweights.scalar_type() == at::kDouble)
     return weights_backward_typed<double>(dweights, scores, ids, normalize, eps, factor);
-  return expert_weights_backward_reference(dweights, scores, ids, normalize, eps, factor);
+  return ops::expert_weights_backward_reference(dweights, scores, ids, normalize, eps, factor);
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(hero, CPU, m) {
-  m.impl("top_experts", top_experts);
-  m.impl("expert_weights", expert_weights);
-  m.impl("expert_weights_backward", expert_weights_backward);
-}
-
-}  // namespace hero::ops
+}  // namespace hero::cpu

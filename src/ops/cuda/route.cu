@@ -39,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   const auto residual = history ? mm_fp32(*history, w.slice(1, d).t()) : at::Tensor();
   const auto squares = history ? sumsq->to(at::kFloat) : at::Tensor();
   TORCH_INTERNAL_ASSERT(!history || squares.size(1) == 1 || squares.stride(1) == 1);
-  auto probs = at::empty_like(logits), stats = at::empty({rows, 5}, logits.options());
+  auto probs = at::empty_like(logits), stats = at::empty({rows, kRouteStats}, logits.options());
   dispatch_type(x.scalar_type(), can_vectorize(x, d), [&]<typename T, int n>() {
     const RouteParams<T> params{.rows = rows,
                                 .d = d,

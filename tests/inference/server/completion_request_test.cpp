@@ -130,6 +130,18 @@ TEST(Request, UnsupportedFields) {
   EXPECT_NO_THROW(parsed(with("min_p", nullptr)));
 }
 
+TEST(Request, UnknownFieldsSuggestASimilarOne) {
+  const auto message = error_message(with("max_new_tokens", 8), "max_new_tokens");
+  EXPECT_TRUE(message.starts_with("body: found the field \"max_new_tokens\", expected one of model, "))
+      << message;
+  EXPECT_TRUE(message.ends_with("; did you mean max_tokens?")) << message;
+  EXPECT_TRUE(error_message(with("topp", 0.9), "topp").ends_with("; did you mean top_p?"));
+  for (const std::string& field : {std::string("messages"), std::string(1 << 20, 'n')}) {
+    const auto unsuggested = error_message(with(field, 1), field);
+    EXPECT_EQ(unsuggested.find("did you mean"), std::string::npos) << unsuggested;
+  }
+}
+
 TEST(Request, Limits) {
   error_message(with("max_tokens", 0), "max_tokens");
   EXPECT_NO_THROW(parsed({{"prompt", "x"}, {"max_tokens", 0}, {"echo", true}}));

@@ -232,7 +232,7 @@ def test_missing_data(tmp_path: Path) -> None:
 
 def test_vocabulary_larger_than_the_model(data: Path, tmp_path: Path) -> None:
     result = hero(*training(tmp_path / "run", data, {"model.vocab_size": 499}))
-    assert_exit_2(result, f"{data}-train.bin", "a vocabulary of 500", "499 (model.vocab_size)")
+    assert_exit_2(result, f"{data}-train.bin", "found vocabulary size 500", "at most model.vocab_size = 499")
 
 
 def test_two_tokenizers(data: Path, corpus: Path, tmp_path: Path) -> None:
@@ -252,7 +252,8 @@ def test_two_tokenizers(data: Path, corpus: Path, tmp_path: Path) -> None:
         ("surrogate.py", b"x = 1\n\xed\xa0\x80", [": byte 6: invalid UTF-8 (0xED)"]),
         ("cut.md", "文".encode()[:2], [": byte 0: invalid UTF-8 (0xE6)"]),
         ("wrong.jsonl", b'{"text": "a"}\n{"text": \xff}\n', [": line 2, byte 23: invalid UTF-8 (0xFF)"]),
-        ("broken.jsonl", b'{"text": "a"}\n{"text": ]\n', [": line 2, byte 23: invalid JSON"]),
+        ("broken.jsonl", b'{"text": "a"}\n{"text": ]\n', [": line 2, byte 23: found invalid JSON"]),
+        ("large.jsonl", b'{"text": "a"}\n{"text": "b", "n": 1e400}\n', [": line 2: found number '1e400'"]),
         ("list.jsonl", b"[1]\n", [": line 1, byte 0: found array, expected a JSON object"]),
         ("number.jsonl", b'{"text": 3}\n', [': line 1, byte 0: field "text" is number, expected a string']),
         ("other.jsonl", b'{"body": "a"}\n', [': line 1, byte 0: no field "text", found "body"']),
@@ -306,6 +307,25 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[" * 1_000_000, "found values nested deeper than 100 levels"),
+        ("[" * 90 + "]" * 90, "list 0: found [["),
+        ("[[1, 2]", "byte 7: found invalid JSON"),
+        ("[[1, 1e400]]", "found number '1e400'"),
+        ("{}", "found no list of lists of token ids"),
+    ],
+    ids=["million brackets", "nested", "truncated", "number", "object"],
+)
+def test_token_lists(trained: Path, tmp_path: Path, text: str, part: str) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(text)
+    result = hero("logits", trained, "--tokens", tokens, "--out", tmp_path / "out")
+    assert_exit_2(result, f"{tokens}: {part}")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("words", [["eval", "--data", "DATA"], ["generate", "--prompt", "a"]])
 @pytest.mark.parametrize(
     ("make", "parts"),
@@ -352,7 +372,7 @@ def test_weights_of_another_model(
     config = folder / "config.toml"
     assert f"\n{old}\n" in config.read_text()
     config.write_text(config.read_text().replace(f"\n{old}\n", f"\n{new}\n"))
-    assert_exit_2(hero("eval", folder, "--data", data), str(folder), tensor, "the weights of another model")
+    assert_exit_2(hero("eval", folder, "--data", data), str(folder), tensor, "weights of another model")
     assert_exit_2(
         hero("generate", folder, "--prompt", "a"), str(folder), tensor, "the weights of another model"
     )

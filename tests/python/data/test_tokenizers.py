@@ -225,7 +225,7 @@ def test_large_vocabularies_and_end_tokens(tmp_path: Path) -> None:
     rejected = hero(
         "data", "tokenize", "--input", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"
     )
-    assert rejected.returncode == 2 and "eos_token of a tokenizer_config.json" in rejected.stderr
+    assert rejected.returncode == 2 and "eos_token in tokenizer_config.json" in rejected.stderr
     (tmp_path / "tokenizer_config.json").write_text(
         '{"eos_token": {"content": "<end>"}, "chat_template": "x"}'
     )

@@ -180,16 +180,16 @@ def put(number: int, **values: Any) -> Change:
 
 
 BAD_ROWS: dict[str, tuple[str, Change, str]] = {
-    "no field": ("gsm8k", lambda rows: rows[2].pop("answer"), "gsm8k.jsonl:3: answer: found nothing, expected a text"),
+    "no field": ("gsm8k", lambda rows: rows[2].pop("answer"), "gsm8k.jsonl:3: answer: found nothing, expected a non-empty text"),
     "empty text": ("arc_c", put(0, query=" "), 'arc_c.jsonl:1: query: found " ", expected a non-empty text'),
-    "number": ("lambada", put(4, text=7), "lambada.jsonl:5: text: found 7, expected a text"),
+    "number": ("lambada", put(4, text=7), "lambada.jsonl:5: text: found 7, expected a non-empty text"),
     "no word": ("lambada", put(4, text="a b "), 'lambada.jsonl:5: text: found "a b ", expected a text that ends'),
     "few choices": ("hellaswag", put(1, choices=["a"]), "hellaswag.jsonl:2: choices: found .*, expected a list of 4"),
     "no list": ("piqa", put(1, choices="ab"), 'piqa.jsonl:2: choices: found "ab", expected a list of 2 texts'),
     "empty choice": ("mathqa", put(1, choices=["a", "b", "", "d", "e"]), r'mathqa.jsonl:2: choices\[2\]: found "",'),
     "gold": ("arc_e", put(3, gold=4), "arc_e.jsonl:4: gold: found 4, expected a number from 0 to 3"),
     "gold is true": ("arc_e", put(3, gold=True), "arc_e.jsonl:4: gold: found true, expected a number"),
-    "example": ("math_fewshot", put(3, solution=None), "math_fewshot.jsonl:4: solution: found null, expected a text"),
+    "example": ("math_fewshot", put(3, solution=None), "math_fewshot.jsonl:4: solution: found null, expected a non-empty text"),
     "few examples": ("gsm8k_fewshot", lambda rows: rows.pop(), "gsm8k_fewshot.jsonl: found 4 rows of gsm8k, expected"),
     "few of one": ("mmlu_fewshot", lambda rows: rows.pop(), "mmlu_fewshot.jsonl: found 4 rows of world_religions, exp"),
     "unknown subject": ("bbh", put(0, task="sums"), 'bbh.jsonl:1: task: found "sums", expected one of lm_eval.s 27'),

@@ -33,7 +33,7 @@ def test_the_package_is_typed_and_every_public_name_resolves() -> None:
 
     assert (ROOT / "python" / "hero_moe" / "py.typed").exists()
     assert {name: getattr(hero_moe, name).__module__ for name in hero_moe.__all__} == {
-        name: f"hero_moe.{home}" for name, home in hero_moe._HOMES.items()
+        name: f"hero_moe.{home}" for name, home in hero_moe._MODULES.items()
     }
     with pytest.raises(AttributeError, match="no attribute 'router_'"):
         _ = hero_moe.router_

@@ -67,6 +67,43 @@ def test_drawing(files: list[Any], tmp_path: Path) -> None:
     assert len(boxes) == 2 * 2 * 3  # two stages, two micro-batches per data rank, three passes
 
 
+def test_layout_to_draw(files: list[Any], tmp_path: Path) -> None:
+    out = tmp_path / "schedule.svg"
+    layouts = json.loads(run_hero(*files, "--json", "--top", 1000).stdout)["layouts"]
+    pipelines = [i for i, layout in enumerate(layouts, 1) if layout["parallel.pipeline"] > 1]
+    single = next(i for i, layout in enumerate(layouts, 1) if layout["parallel.pipeline"] == 1)
+
+    def check_drawn(number: int, *words: Any) -> None:
+        run_hero(*files, "--top", 1000, "--draw", out, *words)
+        svg = ElementTree.parse(out)
+        layout = layouts[number - 1]
+        stages, schedule = layout["parallel.pipeline"], layout["parallel.schedule"]
+        micro_batches = RUN["train.global_batch"] // layout["parallel.data"] // layout["train.micro_batch"]
+        title = svg.findtext("{http://www.w3.org/2000/svg}text")
+        expected = f"layout {number}: {schedule}, {stages} stages, {micro_batches} micro-batches: "
+        assert title and title.startswith(expected)
+        passes = 3 if schedule == "zero_bubble" else 2
+        boxes = list(svg.iter("{http://www.w3.org/2000/svg}g"))
+        assert len(boxes) == stages * layout["parallel.chunks"] * micro_batches * passes
+
+    check_drawn(pipelines[0])
+    check_drawn(pipelines[-1], "--draw-layout", pipelines[-1])
+    out.unlink()
+
+    def reject(words: list[Any], *parts: str) -> None:
+        assert_exit_2(hero(*files, *words), *parts)
+        assert not out.exists()
+
+    draw = ["--draw", out]
+    reject([*draw, "--top", 5, "--draw-layout", 6], "--draw-layout: found 6", "1 to 5")
+    words = [*draw, "--top", 1000, "--draw-layout", single]
+    reject(words, f"--draw-layout: found {single}, a layout without a pipeline", f"such as {pipelines[0]}")
+    reject([*draw, "--draw-layout", 0], "--draw-layout")
+    reject(["--draw-layout", 1], "--draw-layout requires --draw")
+    reject([*draw, "--own-layout"], "--draw: found parallel.pipeline = 1")
+    reject([*draw, "--gpus", 1, "--top", 3], "--draw: found one stage in each of the 3 fastest", "--top")
+
+
 def test_hours_of_the_paper() -> None:
     words = ["--parallel.data=64", "--parallel.pipeline=2", "--parallel.expert=8", "--hours", 71.88]
     paper = ["plan", "--config", CONFIGS / "paper-8b.toml", "--cluster", CLUSTERS / "paper.toml"]

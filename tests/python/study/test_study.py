@@ -123,7 +123,7 @@ def test_rejects_invalid_input(study: Path, config: Path, data: Path, tmp_path: 
         hero(*words(config, data, study, "--variants", "baseline", "--train.stepz=3")), "train.stepz"
     )
     assert_exit_2(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
-            "found no finished run, expected at least one")  # fmt: skip
+            "found no finished run, expected one")  # fmt: skip
     assert not (tmp_path / "s").exists()
     missing = hero(*words(config, tmp_path / "none", tmp_path / "t", "--variants", "baseline"))
     assert missing.returncode == 2 and "none" in missing.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hero_moe.report.run_files import LAYER_SERIES
 from program import (
     CONFIGS,
     DEEPSEEK,
@@ -110,9 +111,21 @@ def test_tensorboard_reads_the_log(runs: dict[str, Path], kind: str) -> None:
         events = board.Scalars(tag)
         assert [e.step for e in events] == list(range(1, STEPS + 1))
         assert [e.value for e in events] == pytest.approx([line[key] for line in lines], rel=1e-6)
-    tags = set(board.Tags()["scalars"])
-    assert {f"layers_entropy/{layer}" for layer in range(1, LAYERS + 1)} <= tags
-    assert ("layers_rho/2" in tags) == (kind == "hero") and "layers_rho/1" not in tags
+    # Every value of a layer that is not null, under its JSON key.
+    values = {
+        f"layers_{key}/{layer}": value
+        for key, row in lines[-1]["layers"].items()
+        for layer, value in enumerate(row, 1)
+        if value is not None
+    }
+    assert {tag for tag in board.Tags()["scalars"] if tag.startswith("layers_")} == set(values)
+    for tag, value in values.items():
+        assert board.Scalars(tag)[-1].value == pytest.approx(value, rel=1e-6), tag
+    assert ("layers_rho/2" in values) == (kind == "hero") and "layers_rho/1" not in values
+
+
+def test_reports_read_every_layer_metric(runs: dict[str, Path]) -> None:
+    assert tuple(metrics(runs["hero"])[0]["layers"]) == LAYER_SERIES
 
 
 def keys(table: dict[str, Any], above: str = "") -> set[str]:

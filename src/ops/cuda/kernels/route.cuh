@@ -3,6 +3,7 @@
 // with its sum of squares, and the statistics; in the backward pass, the gradient of the logits and rho times
 // it.
 #include "ops/cuda/kernels/device.cuh"
+#include "ops/route_stats.h"
 
 namespace hero::ops::cuda {
 
@@ -18,8 +19,9 @@ struct RouteParams {
   int64_t ld_sumsq;
   float depth_factor, eps;
   bool scale;
-  float *probs, *stats;
-  T* slot;  // null: not stored
+  float* probs;
+  float* stats;  // [rows, kRouteStats]
+  T* slot;       // null: not stored
   int64_t ld_slot;
   float* slot_sumsq;
   int64_t ld_slot_sumsq;
@@ -73,12 +75,12 @@ __global__ void route_rows(RouteParams<T> a) {
   stored = warp_sum(stored);
   if (threadIdx.x == 0) {
     if (a.slot) a.slot_sumsq[r * a.ld_slot_sumsq] = stored;
-    float* stats = a.stats + r * 5;
-    stats[0] = rms_x;
-    stats[1] = rms_h;
-    stats[2] = rho;
-    stats[3] = variance_o;
-    stats[4] = variance_r;
+    float* stats = a.stats + r * kRouteStats;
+    stats[kRmsHidden] = rms_x;
+    stats[kRmsHistory] = rms_h;
+    stats[kRho] = rho;
+    stats[kHiddenVariance] = variance_o;
+    stats[kHistoryVariance] = variance_r;
   }
 }
 
@@ -95,7 +97,7 @@ __global__ void logit_gradient(int64_t rows, int64_t e, const float* dlogits, co
   for (int64_t i = threadIdx.x; i < e; i += kWarpSize) {
     const float g = dl[i] + p[i] * (dp[i] - dot);
     dz[r * e + i] = static_cast<T>(g);
-    if (scaled) scaled[r * e + i] = static_cast<T>(stats[r * 5 + 2] * g);
+    if (scaled) scaled[r * e + i] = static_cast<T>(stats[r * kRouteStats + kRho] * g);
   }
 }
 
