@@ -1,8 +1,10 @@
 """Registers hero_moe.evals.harness as `lm_eval --model hero`.
 
-lm_eval has a model registry but no entry points for other packages. Therefore hero_moe_lm_eval.pth, which
-Python reads at startup, calls `watch`: the model is registered when a program imports lm_eval.models; nothing
-is imported before that.
+lm_eval 0.4.13 has a model registry but no documented way for another package to add to it: --include_path
+reads tasks only. Therefore hero_moe_lm_eval.pth, which Python reads at startup, calls `watch`: the model is
+registered when a program imports lm_eval.models; nothing is imported before that. Later versions discover
+entry points of the group lm_eval.models (EleutherAI/lm-evaluation-harness#4013), which will replace these two
+files.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "config/router_kinds.h"
 #include "hf/load.h"
 #include "io/error.h"
 
@@ -12,7 +13,7 @@ namespace hero {
 RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& config)
     : layout_(moe_layers(config.model), config.model.num_experts, config.router),
       scale_(config.router.scale) {
-  if (!config.router.has_history()) {
+  if (!router_kind_info(config.router).stores_probs) {
     throw UserError(folder.string() + ": router.kind = \"" + config.router.kind +
                     "\", expected a HERO model with a routing history");
   }

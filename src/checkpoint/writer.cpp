@@ -137,10 +137,4 @@ std::string CheckpointWriter::write_as_other_rank(const std::string& key, const 
   return store_client_.get(key + "end");
 }
 
-fs::path save_checkpoint(const fs::path& run, int64_t step, const CheckpointContents& contents, int keep,
-                         size_t max_shard_bytes) {
-  CheckpointWriter({}, run, keep, max_shard_bytes).save(step, contents, /*wait=*/true);
-  return checkpoint_folder(run, step);
-}
-
 }  // namespace hero

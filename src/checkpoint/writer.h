@@ -60,9 +60,4 @@ class CheckpointWriter {
   std::future<void> writing_;       ///< last member: joins before the others are destroyed
 };
 
-/// Saves a checkpoint of a single process and returns its folder. RunError as CheckpointWriter::finish.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t step,
-                                      const CheckpointContents& contents, int keep,
-                                      size_t max_shard_bytes = size_t{4} << 30);
-
 }  // namespace hero

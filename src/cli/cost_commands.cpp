@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
+#include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
 #include "perf/memory.h"
@@ -24,7 +25,7 @@ struct CostOptions {
   bool as_json = false;
 };
 
-// A quantity of both variants; the difference is HERO minus baseline.
+// A quantity of both variants; `hero` is that of compared_kind, and the difference is `hero` - `baseline`.
 struct Row {
   std::string name;
   double baseline = 0, hero = 0;
@@ -90,8 +91,8 @@ bool is_single_device(const Layout& l) { return l.data * l.pipeline * l.expert *
 // The process memory table is for a single device, the time table needs rates.
 std::vector<Table> tables(const Config& config, const Layout& layout, const std::optional<Rates>& rates) {
   Config variants[2] = {config, config};
-  variants[0].router.kind = "baseline";
-  variants[1].router.kind = "hero";
+  variants[0].router.kind = router_kinds().front().name;
+  variants[1].router.kind = compared_kind(config.router).name;
   const Column columns[2] = {&Row::baseline, &Row::hero};
   const double tokens = static_cast<double>(config.train.global_batch * config.train.sequence) /
                         static_cast<double>(layout.data);
@@ -136,11 +137,11 @@ std::pair<double, std::string> scale_of(const Table& table) {
   return {1e3, "k"};
 }
 
-void print(const std::vector<Table>& all) {
+void print(const std::vector<Table>& all, const RouterKindInfo& compared) {
   for (const Table& table : all) {
     const auto [scale, unit] = scale_of(table);
-    std::printf("\n%-40s %14s %14s %14s\n", (table.name + " [" + unit + "]").c_str(), "baseline", "HERO",
-                "difference");
+    std::printf("\n%-40s %14s %14s %14s\n", (table.name + " [" + unit + "]").c_str(), "baseline",
+                compared.title.c_str(), "difference");
     for (const Row& row : table.rows) {
       const double difference = row.hero - row.baseline;
       std::printf("%-40s %14.3f %14.3f %+14.3f", row.name.c_str(), row.baseline / scale, row.hero / scale,
@@ -151,11 +152,11 @@ void print(const std::vector<Table>& all) {
   }
 }
 
-void print_json(const std::vector<Table>& all) {
+void print_json(const std::vector<Table>& all, const RouterKindInfo& compared) {
   json out = json::object();
   for (const Table& table : all) {
     for (const Row& row : table.rows)
-      out[table.name][row.name] = {{"baseline", row.baseline}, {"hero", row.hero}};
+      out[table.name][row.name] = {{"baseline", row.baseline}, {compared.name, row.hero}};
   }
   std::printf("%s\n", out.dump(1).c_str());
 }
@@ -199,7 +200,8 @@ void run_cost(const CostOptions& options, const std::vector<std::string>& flags)
   check_vocabulary(config);
   const auto rates = rates_of(options, config);
   const auto all = tables(config, options.layout, rates);
-  if (options.as_json) return print_json(all);
+  const RouterKindInfo& compared = compared_kind(config.router);
+  if (options.as_json) return print_json(all, compared);
   const Layout& l = options.layout;
   std::printf(
       "%ld tokens per step and data rank; data %ld x pipeline %ld x expert %ld; %ld x %ld tokens in flight\n",
@@ -209,7 +211,7 @@ void run_cost(const CostOptions& options, const std::vector<std::string>& flags)
     std::printf("%.3f TFLOP/s of %s matrix products", rates->operations / 1e12, config.train.dtype.c_str());
     std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; non-matmul time not included\n", rates->bytes / 1e9);
   }
-  print(all);
+  print(all, compared);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "config/router_kinds.h"
 #include "config/warnings.h"
 #include "hf/export.h"
 #include "hf/load.h"
@@ -52,11 +53,12 @@ void run_export(Options options) {
   export_model(*model, options.folder, options.export_options);
   const Config& config = model->config();
   warn(options_missing_from_config_json(config, options.export_options.dtype));
-  const bool hero = config.router.has_history(), remote_code = !modeling_code(config).empty();
+  const RouterKindInfo& kind = router_kind_info(config.router);
+  const bool remote_code = !modeling_code(config).empty();
   std::printf("%s: %s %s, load with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
-              hero ? "HERO" : "baseline", config.model.model_type.c_str(),
+              kind.title.c_str(), config.model.model_type.c_str(),
               remote_code ? "(..., trust_remote_code=True)" : "");
-  if (remote_code && !hero)
+  if (remote_code && kind.in_transformers)
     std::printf(
         "note: without trust_remote_code=True, transformers uses sigmoid scores; this model uses softmax\n");
 }

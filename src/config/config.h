@@ -64,7 +64,7 @@ struct ModelConfig {
 
 /// Router, routing history and load balancing.
 struct RouterConfig {
-  std::string kind = "baseline";     ///< or "hero"
+  std::string kind = "baseline";     ///< a name of router_kinds()
   int64_t window = 0;                ///< most recent visible layers; 0: all
   bool scale = true;                 ///< rho of Eq. (rou); false: 1
   int64_t stages = 1;                ///< router stages; the history does not cross them
@@ -85,8 +85,6 @@ struct RouterConfig {
   double jitter = 0.0;
   bool force_balance = false;
 
-  /// Whether routers read the routing history of preceding layers; false for a baseline.
-  bool has_history() const { return kind == "hero"; }
   /// Whether the history crosses router stages.
   bool has_global_history() const { return history == "global"; }
 };
@@ -168,7 +166,7 @@ std::vector<std::string> differences(const Config& a, const Config& b);
 std::vector<int64_t> stage_of_layers(int64_t moe_layers, const RouterConfig& router);
 
 /// S(l): the MoE layers before l (one-based) whose routing l sees, oldest first, given stages, window and
-/// scope. Independent of `router.kind`: S(l) of a baseline is the same but unused.
+/// scope. Independent of `router.kind`; RouterKind::visible has the S(l) that routers of a kind use.
 std::vector<int64_t> visible_layers(int64_t l, const std::vector<int64_t>& stage_of,
                                     const RouterConfig& router);
 

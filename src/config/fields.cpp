@@ -2,16 +2,26 @@
 #include "config/fields.h"
 
 #include "config/declare_fields.h"
+#include "config/router_kinds.h"
 
 namespace hero {
 namespace {
 
 using namespace declare;
 
+Field router_kind_field(RouterConfig& r) {
+  std::vector<std::string> names;
+  std::string help = "router type";
+  for (const RouterKindInfo& kind : router_kinds()) {
+    names.push_back(kind.name);
+    if (!kind.description.empty()) help += "; " + kind.name + " " + kind.description;
+  }
+  return choice("router.kind", kModel, &r.kind, names, help);
+}
+
 std::vector<Field> router_fields(RouterConfig& r) {
   return {
-      choice("router.kind", kModel, &r.kind, {"baseline", "hero"},
-             "router type; hero uses the routing history of preceding layers"),
+      router_kind_field(r),
       integer("router.window", kModel | kHistoryOnly, &r.window, 0,
               "number of most recent visible layers in the history; 0: all"),
       flag("router.scale", kModel | kHistoryOnly, &r.scale,

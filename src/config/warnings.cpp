@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "config/fields.h"
+#include "config/router_kinds.h"
 
 namespace hero {
 namespace {
@@ -62,11 +63,11 @@ void add_model(Unused& unused, const ModelConfig& m) {
 
 void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
-  const bool history = r.has_history(), pipeline = config.parallel.pipeline > 1;
-  const auto kind = format_option("router.kind", r.kind);
-  unused.unless(history, keys_with(kHistoryOnly, kSetsChunks), kind + " reads no history");
-  unused.unless(!history || r.scale, {"router.eps"}, format_option("router.scale", r.scale));
-  unused.unless(history || pipeline, keys_with(kHistoryOnly | kSetsChunks), kind + " reads no history");
+  const auto kind = format_option("router.kind", r.kind) + " " + router_kind_info(r).limit;
+  unused.unless(false, unread_options(r, /*wanted=*/0, kSetsChunks), kind);
+  unused.unless(!reads_option(r, "router.scale") || r.scale, {"router.eps"},
+                format_option("router.scale", r.scale));
+  unused.unless(config.parallel.pipeline > 1, unread_options(r, kSetsChunks), kind);
   unused.unless(config.train.dtype != "fp64", {"router.dtype"},
                 format_option("train.dtype", config.train.dtype));
   unused.unless(r.balance != "none", {"router.balance_loss"}, format_option("router.balance", r.balance));
@@ -82,8 +83,9 @@ void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda
   unused.unless(!cuda || ranks == 1, {"train.cuda_graph"},
                 "the run has " + std::to_string(ranks) + " ranks; communication is not captured");
   unused.unless(p.pipeline > 1, keys_with(kPipelineOnly), format_option("parallel.pipeline", p.pipeline));
-  unused.unless(p.pipeline == 1 || config.router.has_history(), {"parallel.history_top"},
-                format_option("router.kind", config.router.kind) + " reads no history");
+  const RouterKindInfo& kind = router_kind_info(config.router);
+  unused.unless(p.pipeline == 1 || kind.stores_probs, {"parallel.history_top"},
+                format_option("router.kind", config.router.kind) + " " + kind.limit);
   unused.unless(ranks > 1, {"parallel.timeout"}, "the run has one rank");
 }
 

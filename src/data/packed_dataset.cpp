@@ -9,22 +9,18 @@ namespace hero {
 
 PackedDataset::PackedDataset(std::shared_ptr<const IndexedDataset> tokens, int64_t sequence, uint64_t seed,
                              int64_t eos)
-    : data_(std::move(tokens)),
-      sequence_(sequence),
-      eos_(eos),
-      tokens_(data_->tokens()),
-      seed_(seed),
-      needs_eos_(data_->documents()) {
+    : data_(std::move(tokens)), sequence_(sequence), eos_(eos), seed_(seed), needs_eos_(data_->documents()) {
+  int64_t count = data_->tokens();
   for (int64_t d = 0; eos_ >= 0 && d < data_->documents(); ++d) {
     if (data_->document_tokens(d) == 0) continue;
     int64_t last;
     data_->read(data_->document_begin(d + 1) - 1, 1, &last);
     needs_eos_[d] = last != eos_;
-    tokens_ += needs_eos_[d];
+    count += needs_eos_[d];
   }
-  samples_ = std::max<int64_t>(tokens_ - 1, 0) / sequence_;
+  samples_ = std::max<int64_t>(count - 1, 0) / sequence_;
   if (samples_ == 0) {
-    throw UserError(data_->prefix() + ".bin: " + std::to_string(tokens_) + " tokens in " +
+    throw UserError(data_->prefix() + ".bin: " + std::to_string(count) + " tokens in " +
                     std::to_string(data_->documents()) + " documents, expected at least " +
                     std::to_string(sequence_ + 1) + " (one sample of train.sequence = " +
                     std::to_string(sequence_) + " and its last target)");

@@ -19,12 +19,8 @@ class PackedDataset {
   PackedDataset(std::shared_ptr<const IndexedDataset> tokens, int64_t sequence, uint64_t seed,
                 int64_t eos = -1);
 
-  /// Samples per epoch.
-  int64_t samples() const { return samples_; }
-  /// Tokens per epoch, including appended EOS tokens.
-  int64_t tokens() const { return tokens_; }
-
-  /// Writes the sequence + 1 tokens of sample i >= 0, in epoch i / samples(). Not thread-safe.
+  /// Writes the sequence + 1 tokens of sample i >= 0. An epoch has (tokens - 1) / sequence samples, where
+  /// tokens includes appended EOS tokens. Not thread-safe.
   void sample(int64_t i, int64_t* out);
 
  private:
@@ -38,7 +34,7 @@ class PackedDataset {
   int64_t document_length(int64_t document) const;
 
   std::shared_ptr<const IndexedDataset> data_;
-  int64_t sequence_, eos_, samples_ = 0, tokens_ = 0;
+  int64_t sequence_, eos_, samples_ = 0;
   uint64_t seed_;
   std::vector<bool> needs_eos_;  // by document: does not end with EOS
   std::array<Epoch, 2> epochs_;  // by parity: a step may span two epochs

@@ -125,14 +125,6 @@ void TokenStream::read(int64_t first_sample, int64_t count, int64_t* out) {
   }
 }
 
-int64_t TokenStream::samples_per_epoch() const {
-  int64_t samples = 0;
-  for (const auto& set : sets_) samples += set.samples();
-  return samples;
-}
-
-int64_t TokenStream::tokens_per_epoch() const { return samples_per_epoch() * sequence_; }
-
 SequentialReader::SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size)
     : data_(resolve_prefix(prefix, "valid")),
       sequence_(sequence),

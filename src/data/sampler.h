@@ -53,10 +53,6 @@ class TokenStream {
   /// Not thread-safe.
   void read(int64_t first_sample, int64_t count, int64_t* out);
 
-  /// Target tokens in one pass over every source.
-  int64_t tokens_per_epoch() const;
-  int64_t samples_per_epoch() const;
-
   /// Tokenizer and counts of the sources, if available.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }
 
@@ -76,7 +72,6 @@ class SequentialReader {
   SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size);
 
   int64_t windows() const { return (data_.tokens() - 1 + sequence_ - 1) / sequence_; }
-  int64_t tokens() const { return data_.tokens(); }
   const std::string& prefix() const { return data_.prefix(); }
 
   /// Writes sequence + 1 tokens, padded with zeros at the end of the dataset. Returns the number of valid

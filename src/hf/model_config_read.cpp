@@ -1,103 +1,17 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
-#include "config/toml_file.h"
+#include "config/json_section.h"
 #include "hf/model_config.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/json.h"
+#include "model/router_kind.h"
 
 namespace hero {
 namespace {
 
-using nlohmann::json;
-
-// Integers below 2^53 are exact in every JSON reader, and sums of two do not overflow.
-constexpr int64_t kMaxInteger = int64_t{1} << 53;
-
-bool is_integer(const json& value) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>() < kMaxInteger;
-  return value.is_number_integer() && value.get<int64_t>() > -kMaxInteger;
-}
-
-// A JSON object of the file. Records every key that is read, so that reject_unknown can report the others.
-class Section {
- public:
-  Section(std::string where, json object) : where_(std::move(where)), object_(std::move(object)) {}
-
-  [[noreturn]] void reject(const std::string& key, const std::string& expected) const {
-    throw UserError(where_ + ": " + key + ": found " + (has(key) ? format_value(object_[key]) : "nothing") +
-                    ", expected " + expected);
-  }
-
-  bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
-  void ignore(const std::string& key) { read_.insert(key); }
-
-  int64_t integer(const std::string& key, std::optional<int64_t> default_value = {}) {
-    return value<int64_t>(key, default_value, "an integer below 2^53", is_integer);
-  }
-  double number(const std::string& key, std::optional<double> default_value = {}) {
-    return value<double>(key, default_value, "a number", [](const json& v) { return v.is_number(); });
-  }
-  bool flag(const std::string& key, std::optional<bool> default_value = {}) {
-    return value<bool>(key, default_value, "true or false", [](const json& v) { return v.is_boolean(); });
-  }
-  std::string text(const std::string& key, const std::optional<std::string>& default_value = {}) {
-    return value<std::string>(key, default_value, "a string", [](const json& v) { return v.is_string(); });
-  }
-  std::vector<int64_t> integers(const std::string& key) {
-    return value<std::vector<int64_t>>(key, std::vector<int64_t>{}, "a list of integers", [](const json& v) {
-      return v.is_array() && std::ranges::all_of(v, is_integer);
-    });
-  }
-  // Only validated here; generation reads the key itself.
-  void check_token_ids(const std::string& key) {
-    read_.insert(key);
-    const auto valid = [](const json& v) { return is_integer(v); };
-    if (has(key) && !valid(object_[key]) &&
-        !(object_[key].is_array() && std::ranges::all_of(object_[key], valid))) {
-      reject(key, "an integer or a list of integers");
-    }
-  }
-  std::optional<Section> section(const std::string& key) {
-    read_.insert(key);
-    if (!has(key)) return std::nullopt;
-    if (!object_[key].is_object()) reject(key, "an object");
-    return Section(where_ + ": " + key, object_[key]);
-  }
-  // For an unsupported feature: the key must be absent, null or one of these values.
-  void expect_only(const std::string& key, const std::vector<json>& values, const std::string& feature) {
-    read_.insert(key);
-    if (has(key) && std::ranges::find(values, object_[key]) == values.end()) {
-      reject(key, (values.empty() ? "nothing" : format_value(values[0])) + ": " + feature);
-    }
-  }
-
-  void reject_unknown() const {
-    for (const auto& [key, found] : object_.items()) {
-      if (!read_.count(key)) {
-        throw UserError(where_ + ": " + one_line(key) + ": found " + format_value(found) +
-                        ", expected no such key: it may select an unsupported feature");
-      }
-    }
-  }
-
- private:
-  template <class T, class Check>
-  T value(const std::string& key, const std::optional<T>& default_value, const std::string& expected,
-          Check valid) {
-    read_.insert(key);
-    if (!has(key) && default_value) return *default_value;
-    if (!has(key) || !valid(object_[key])) reject(key, expected);
-    return object_[key].get<T>();
-  }
-
-  std::string where_;
-  json object_;
-  std::set<std::string> read_;
-};
+using Section = JsonSection;
 
 // Keys that do not affect the model: transformers' metadata, and settings of generation or training.
 constexpr const char* kIgnoredKeys[] = {"architectures",
@@ -232,46 +146,6 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   r.balance = "none";
 }
 
-// Converts the stage of every MoE layer to stage sizes; empty if the stages have the default sizes.
-void read_stages(Section& router, const ModelConfig& m, RouterConfig& r) {
-  const auto stages = router.integers("stages");
-  if (stages.empty()) return;
-  int64_t previous = 0;
-  r.stage_sizes.assign(1, 0);
-  for (const int64_t stage : stages) {
-    if (stage == previous + 1) r.stage_sizes.push_back(0);
-    if (stage < previous || stage > previous + 1)
-      router.reject("stages", "stage indices that start at 0 and increase by at most 1");
-    ++r.stage_sizes.back();
-    previous = stage;
-  }
-  if (static_cast<int64_t>(stages.size()) != moe_layers(m)) {
-    router.reject("stages",
-                  "one stage index for each of the " + std::to_string(moe_layers(m)) + " MoE layers");
-  }
-  if (r.stage_sizes[0] == 0)
-    router.reject("stages", "stage indices that start at 0 and increase by at most 1");
-  r.stages = static_cast<int64_t>(r.stage_sizes.size());
-  RouterConfig defaults;
-  defaults.stages = r.stages;
-  if (stage_of_layers(moe_layers(m), defaults) == stages) r.stage_sizes.clear();
-}
-
-void read_hero_router(Section& config, const ModelConfig& m, RouterConfig& r) {
-  auto router = config.section("hero_router");
-  if (!router) return;
-  r.kind = "hero";
-  r.window = router->integer("window", 0);
-  if (router->has("window") && r.window < 1) router->reject("window", "null or an integer of at least 1");
-  r.scale = router->flag("scale", true);
-  r.eps = router->number("eps", 1e-6);
-  r.detach = router->flag("detach", true);
-  r.history = router->text("history", "stage");
-  if (r.history != "stage" && r.history != "global") router->reject("history", "\"stage\" or \"global\"");
-  read_stages(*router, m, r);
-  router->reject_unknown();
-}
-
 // float16 maps to fp32, which represents its values exactly.
 std::string read_dtype(Section& config) {
   const std::string name = config.text("dtype", config.text("torch_dtype", "float32"));
@@ -307,7 +181,7 @@ Config parse_model_config(std::string_view text, const std::string& file) {
   for (const char* key : kIgnoredKeys) section.ignore(key);
   try {
     check(config);
-    read_hero_router(section, m, config.router);
+    for (const RouterKind* kind : all_router_kinds()) kind->read(section, m, config.router);
     section.reject_unknown();
     check(config);
   } catch (const UserError& error) {

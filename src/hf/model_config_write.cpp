@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
 
+#include "config/router_kinds.h"
 #include "hf/model_config.h"
 #include "hf/python_files.h"
+#include "model/router_kind.h"
 
 namespace hero {
 
@@ -17,10 +19,11 @@ struct ModelClass {
 
 ModelClass model_class(const Config& config) {
   const bool deepseek = config.model.is_deepseek();
-  const bool custom = config.router.has_history() || (deepseek && !config.model.has_sigmoid_scores());
-  if (!custom) return {"", deepseek ? "DeepseekV3" : "Qwen3Moe"};
-  return deepseek ? ModelClass{"modeling_hero_deepseek_v3", "HeroDeepseekV3"}
-                  : ModelClass{"modeling_hero_qwen3_moe", "HeroQwen3Moe"};
+  const std::string family = deepseek ? "DeepseekV3" : "Qwen3Moe";
+  const RouterKindInfo& kind = router_kind_info(config.router);
+  const bool custom = !kind.in_transformers || (deepseek && !config.model.has_sigmoid_scores());
+  if (!custom) return {"", family};
+  return {"modeling_" + kind.modeling + "_" + config.model.model_type, kind.class_prefix + family};
 }
 
 json rope_json(const ModelConfig& m) {
@@ -43,9 +46,10 @@ json rope_json(const ModelConfig& m) {
 std::map<std::string, std::string> modeling_code(const Config& config) {
   const std::string file = model_class(config).file;
   if (file.empty()) return {};
+  const std::string router = router_kind_info(config.router).modeling + "_router.py";
   std::map<std::string, std::string> files;
   for (const auto& [name, text] : python_files()) {
-    if (name == file + ".py" || name == "hero_router.py") files[std::string(name)] = text;
+    if (name == file + ".py" || name == router) files[std::string(name)] = text;
   }
   return files;
 }
@@ -107,15 +111,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
       j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});
     }
   }
-  if (config.router.has_history()) {
-    const auto& r = config.router;
-    j["hero_router"] = {{"window", r.window ? json(r.window) : json(nullptr)},
-                        {"scale", r.scale},
-                        {"eps", r.eps},
-                        {"detach", r.detach},
-                        {"history", r.history},
-                        {"stages", stage_of_layers(moe_layers(m), r)}};
-  }
+  router_kind(config.router).write(config, j);
   return j.dump(2) + "\n";
 }
 

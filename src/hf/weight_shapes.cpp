@@ -1,6 +1,7 @@
 #include "hf/weight_shapes.h"
 
 #include "model/counts.h"
+#include "model/router_kind.h"
 
 namespace hero {
 namespace {
@@ -38,9 +39,12 @@ void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, c
   visit(prefix + "down_proj.weight", {d, width});
 }
 
-void moe_weights(const ModelConfig& m, int64_t visible, const std::string& prefix, const Visitor& visit) {
+void moe_weights(const Config& config, int64_t l, int64_t visible, const std::string& prefix,
+                 const Visitor& visit) {
+  const ModelConfig& m = config.model;
   const int64_t d = m.hidden_size, f = m.moe_intermediate_size;
-  visit(prefix + "gate.weight", {m.num_experts, d + visible * m.num_experts});
+  for (const RouterWeight& weight : router_kind(config.router).weights(config, l, visible))
+    visit(prefix + weight.name, weight.shape);
   if (m.is_deepseek()) visit(prefix + "gate.e_score_correction_bias", {m.num_experts});
   for (int64_t e = 0; e < m.num_experts; ++e)
     feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", visit);
@@ -65,7 +69,7 @@ void for_each_weight(const Config& config, const Visitor& visit) {
     if (numbers[i] == 0) {
       feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", visit);
     } else {
-      moe_weights(m, visible[i], prefix + "mlp.", visit);
+      moe_weights(config, numbers[i], visible[i], prefix + "mlp.", visit);
     }
   }
 }

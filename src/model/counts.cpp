@@ -2,20 +2,12 @@
 
 #include <algorithm>
 
+#include "model/router_kind.h"
+
 namespace hero {
 namespace {
 
 double to_double(int64_t n) { return static_cast<double>(n); }
-
-// A GEMM with `active` weights per token.
-CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient = true) {
-  return {.name = name,
-          .parameters = parameters,
-          .active = active,
-          .forward = 2 * active,
-          .backward = (input_gradient ? 4 : 2) * active,
-          .paper = 6 * active};
-}
 
 CostItem attention_projection_cost(const ModelConfig& m) {
   const double d = to_double(m.hidden_size), heads = to_double(m.num_attention_heads);
@@ -72,21 +64,29 @@ CostItem& CostItem::operator+=(const CostItem& other) {
   return *this;
 }
 
+CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient) {
+  return {.name = name,
+          .parameters = parameters,
+          .active = active,
+          .forward = 2 * active,
+          .backward = (input_gradient ? 4 : 2) * active,
+          .paper = 6 * active};
+}
+
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible) {
   const ModelConfig& m = config.model;
   const double d = to_double(m.hidden_size), e = to_double(m.num_experts);
   std::vector<CostItem> items = {attention_projection_cost(m), attention_score_cost(config),
                                  norm_cost(layer_norm_weights(m))};
-  if (moe_layer_numbers(m)[i] == 0) {
+  const int64_t l = moe_layer_numbers(m)[i];
+  if (l == 0) {
     const double weights = 3 * d * to_double(m.intermediate_size);
     items.push_back(gemm_cost("dense layers", weights, weights));
     return items;
   }
   const double expert = 3 * d * to_double(m.moe_intermediate_size),
                shared = to_double(m.n_shared_experts) * expert;
-  items.push_back(gemm_cost(kRouterCost, d * e, d * e));
-  const double history = to_double(visible) * e * e;
-  items.push_back(gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach));
+  for (const CostItem& item : router_kind(config.router).costs(config, l, visible)) items.push_back(item);
   items.push_back(gemm_cost("experts", e * expert, to_double(m.num_experts_per_tok) * expert));
   items.push_back(gemm_cost("shared experts", shared, shared));
   return items;
@@ -96,11 +96,12 @@ std::vector<int64_t> visible_counts(const Config& config) {
   const auto numbers = moe_layer_numbers(config.model);
   std::vector<int64_t> counts(numbers.size(), 0);
   const int64_t layers = moe_layers(config.model);
-  if (!config.router.has_history() || layers == 0) return counts;
+  const RouterKind& kind = router_kind(config.router);
+  if (kind.history_width(config.model.num_experts, config.router) == 0 || layers == 0) return counts;
   const auto stage_of = stage_of_layers(layers, config.router);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] > 0)
-      counts[i] = static_cast<int64_t>(visible_layers(numbers[i], stage_of, config.router).size());
+      counts[i] = static_cast<int64_t>(kind.visible(numbers[i], stage_of, config.router).size());
   }
   return counts;
 }

@@ -19,17 +19,20 @@ struct CostItem {
   CostItem& operator+=(const CostItem& other);
 };
 
+/// A matrix product that uses `active` of its `parameters` weights per token.
+CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient = true);
+
 inline constexpr const char* kRouterCost = "router, hidden state";
 inline constexpr const char* kHistoryCost = "router, history";
 
 /// Decoder layer i, from 0: projections, attention scores, norms, and a dense MLP or router and experts.
-/// `visible`: number of layers that its router sees, 0 for a baseline or a dense layer.
+/// `visible`: number of layers that its router sees (visible_counts).
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible);
 
 /// The whole model: embedding, layer costs summed by name, final norm, output projection.
 std::vector<CostItem> model_costs(const Config& config);
 
-/// Number of layers that each decoder layer's router sees; 0 for a baseline router and for dense layers.
+/// Number of layers that each decoder layer's router sees; 0 without history and for dense layers.
 std::vector<int64_t> visible_counts(const Config& config);
 
 /// FLOPs of the forward and backward pass per trained token.

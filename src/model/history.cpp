@@ -7,6 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "model/router_kind.h"
+
 namespace hero {
 namespace {
 
@@ -25,19 +27,20 @@ struct StraightThroughRound : torch::autograd::Function<StraightThroughRound> {
 
 HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
     : experts_(experts),
+      width_(router_kind(router).history_width(experts, router)),
       stage_of_(stage_of_layers(layers, router)),
       visible_(layers),
       group_(layers, 0),
       index_(layers, 0) {
-  const bool history = router.has_history();
+  const RouterKind& kind = router_kind(router);
   const int64_t groups = router.has_global_history() ? 1 : stage_of_.back() + 1;
   std::vector<int64_t> members(groups, 0);
   for (int64_t l = 1; l <= layers; ++l) {
-    if (history) visible_[l - 1] = visible_layers(l, stage_of_, router);
+    visible_[l - 1] = kind.visible(l, stage_of_, router);
     group_[l - 1] = groups == 1 ? 0 : stage_of_[l - 1];
     index_[l - 1] = members[group_[l - 1]]++;
   }
-  for (const int64_t m : members) slots_.push_back(history ? std::max<int64_t>(m - 1, 0) : 0);
+  for (const int64_t m : members) slots_.push_back(width_ > 0 ? std::max<int64_t>(m - 1, 0) : 0);
   needed_from_.resize(layers + 1);
   std::set<int64_t> needed;
   for (int64_t l = layers; l >= 1; --l) {
@@ -76,7 +79,7 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64
   const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
   for (size_t g = 0; g < groups; ++g) {
     const int64_t slots = std::max<int64_t>(end[g] - first_slot_[g], 0);
-    probs_.push_back(at::empty({tokens, slots * layout.experts()}, at::TensorOptions(device).dtype(dtype)));
+    probs_.push_back(at::empty({tokens, slots * layout.width()}, at::TensorOptions(device).dtype(dtype)));
     sumsq_.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
   }
 }
@@ -84,9 +87,9 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64
 std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const RouterConfig& router) const {
   const auto count = static_cast<int64_t>(layout_->visible(l).size());
   if (count == 0) return std::nullopt;
-  const int64_t group = layout_->group_[l - 1], e = layout_->experts();
+  const int64_t group = layout_->group_[l - 1], w = layout_->width();
   const int64_t end = layout_->index_[l - 1] - first_slot_[group];
-  return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - count) * e, end * e),
+  return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - count) * w, end * w),
                              .sumsq = sumsq_[group].slice(1, end - count, end),
                              .depth_factor = layout_->depth_factor(l),
                              .eps = router.eps,
@@ -94,10 +97,10 @@ std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const Rout
 }
 
 ops::HistorySlot RoutingHistory::slot(int64_t l) const {
-  const int64_t group = layout_->group_[l - 1], e = layout_->experts();
+  const int64_t group = layout_->group_[l - 1], w = layout_->width();
   if (layout_->index_[l - 1] >= layout_->slots_[group]) return {};
   const int64_t i = layout_->index_[l - 1] - first_slot_[group];
-  return {probs_[group].slice(1, i * e, (i + 1) * e), sumsq_[group].select(1, i)};
+  return {probs_[group].slice(1, i * w, (i + 1) * w), sumsq_[group].select(1, i)};
 }
 
 void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
@@ -115,13 +118,6 @@ std::vector<at::Tensor> RoutingHistory::visible_differentiable(int64_t l) const 
   std::vector<at::Tensor> probs;
   for (const int64_t j : layout_->visible(l)) probs.push_back(differentiable_probs_[j - 1]);
   return probs;
-}
-
-int64_t RoutingHistory::bytes() const {
-  int64_t n = 0;
-  for (size_t g = 0; g < probs_.size(); ++g)
-    n += static_cast<int64_t>(probs_[g].nbytes() + sumsq_[g].nbytes());
-  return n;
 }
 
 }  // namespace hero

@@ -19,6 +19,8 @@ class HistoryLayout {
 
   int64_t layers() const { return static_cast<int64_t>(stage_of_.size()); }
   int64_t experts() const { return experts_; }
+  /// Values per token in a layer's slot: E for HERO, 0 without history.
+  int64_t width() const { return width_; }
   const std::vector<int64_t>& stage_of() const { return stage_of_; }
   /// S(l), oldest first; l from 1. Empty for a baseline router.
   const std::vector<int64_t>& visible(int64_t l) const { return visible_[l - 1]; }
@@ -30,7 +32,7 @@ class HistoryLayout {
 
  private:
   friend class RoutingHistory;
-  int64_t experts_;
+  int64_t experts_, width_;
   std::vector<int64_t> stage_of_;
   std::vector<std::vector<int64_t>> visible_;
   std::vector<std::vector<int64_t>> needed_from_;
@@ -62,9 +64,6 @@ class RoutingHistory {
 
   /// Stores probabilities [T, E] of layer l that another rank computed.
   void store(int64_t l, const at::Tensor& probs);
-
-  /// Bytes of the buffers.
-  int64_t bytes() const;
 
  private:
   const HistoryLayout* layout_;

@@ -88,10 +88,4 @@ void Parameters::update_leaves() {
   if (!leaves.empty()) at::_foreach_copy_(leaves, values);
 }
 
-int64_t Parameters::count() const {
-  int64_t n = 0;
-  for (const auto& p : all_) n += p.leaf.numel();
-  return n;
-}
-
 }  // namespace hero

@@ -69,7 +69,6 @@ class Parameters {
   /// Copies the values into leaves of a different dtype; call after changing the values.
   void update_leaves();
 
-  int64_t count() const;
   at::Device device() const { return device_; }
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "model/recompute.h"
+#include "model/router_kind.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -71,7 +72,7 @@ Transformer::Transformer(const Config& config, at::Device device, ModelShard sha
     head_ = model.tie_word_embeddings ? embedding_ : add_vocab_weight("lm_head.weight");
   }
   if (config_.train.trainable == "routers") {
-    parameters_.freeze_unless([](const std::string& name) { return name.ends_with(".mlp.gate.weight"); });
+    parameters_.freeze_unless([&](const std::string& name) { return is_router_weight(config_, name); });
   }
 }
 

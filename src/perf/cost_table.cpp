@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "config/router_kinds.h"
 #include "io/error.h"
 #include "io/step_progress.h"
 #include "model/counts.h"
@@ -175,7 +176,7 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
     table[c.key] = {
         {"per", c.per},
         {"baseline", summary_json(c.baseline)},
-        {"hero", summary_json(c.hero)},
+        {config.router.kind, summary_json(c.hero)},
         {"difference",
          {{"absolute", c.difference()}, {"percent", c.percent()}, {"percent_rounds", c.percents()}}}};
   }
@@ -243,7 +244,8 @@ void print_table(const std::vector<Column>& all, const Config& config, at::Devic
   print_row("", titles);
   row("baseline", [](const Column& c) { return digits(median(c.baseline) * c.scale); });
   row("  rounds", [](const Column& c) { return range(c.baseline, c.scale); });
-  row("HERO", [](const Column& c) { return digits(median(c.hero) * c.scale); });
+  row(router_kind_info(config.router).title,
+      [](const Column& c) { return digits(median(c.hero) * c.scale); });
   row("  rounds", [](const Column& c) { return range(c.hero, c.scale); });
   row("difference", [](const Column& c) { return digits(c.difference() * c.scale, true); });
   row("", [](const Column& c) { return digits(c.percent(), true) + "%"; });
@@ -285,8 +287,8 @@ Config first_layers(const Config& config, int64_t layers) {
 void run_cost_table(const Config& config, const CostTableOptions& options) {
   const auto device = choose_device(config.train.device, "train.device");
   Config variants[2] = {config, config};
-  variants[0].router.kind = "baseline";
-  variants[1].router.kind = "hero";
+  variants[0].router.kind = router_kinds().front().name;
+  variants[1].router.kind = compared_kind(config.router).name;
   for (const Config& variant : variants) {
     check(variant);
     check_vocabulary(variant);

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
+#include "model/router_kind.h"
 
 namespace hero {
 namespace {
@@ -121,7 +123,8 @@ std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout)
 
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
   const int64_t layers = moe_layers(config.model);
-  if (!config.router.has_history() || layers == 0) return 0;
+  const int64_t width = router_kind(config.router).history_width(config.model.num_experts, config.router);
+  if (width == 0 || layers == 0) return 0;
   const auto group_of = config.router.has_global_history() ? std::vector<int64_t>(layers, 0)
                                                            : stage_of_layers(layers, config.router);
   const auto numbers = moe_layer_numbers(config.model);
@@ -141,27 +144,28 @@ double history_bytes(const Config& config, double tokens, const Layout& layout, 
     }
   }
   const ElementSizes w(config);
-  return tokens * slots * (to_double(config.model.num_experts) * w.router + w.accum);
+  return tokens * slots * (to_double(width) * w.router + w.accum);
 }
 
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk) {
   const int64_t layers = moe_layers(config.model);
-  if (!config.router.has_history() || layers == 0) return 0;
+  const RouterKind& kind = router_kind(config.router);
+  const int64_t width = kind.history_width(config.model.num_experts, config.router);
+  if (width == 0 || layers == 0) return 0;
   const auto numbers = moe_layer_numbers(config.model);
   const auto stage_of = stage_of_layers(layers, config.router);
   int64_t before = 0;  // MoE layers
   for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
   std::set<int64_t> seen;
   for (int64_t l = before + 1; l <= layers; ++l) {
-    for (const int64_t j : visible_layers(l, stage_of, config.router)) {
+    for (const int64_t j : kind.visible(l, stage_of, config.router)) {
       if (j <= before) seen.insert(j);
     }
   }
   const ElementSizes w(config);
-  const double top = to_double(config.parallel.history_top);
-  const double entries =
-      top > 0 ? top * (w.router + kCrossingIndex) + w.router : to_double(config.model.num_experts) * w.router;
+  const double top = to_double(history_top(config));
+  const double entries = top > 0 ? top * (w.router + kCrossingIndex) + w.router : to_double(width) * w.router;
   return tokens * to_double(static_cast<int64_t>(seen.size())) * (entries + w.accum);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "config/router_kinds.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -20,7 +21,8 @@ std::array<const Prediction*, 3> variants(const Comparison& c) { return {&c.base
 
 // Index of the configured variant, by which layouts are ranked.
 size_t selected_variant(const Config& config) {
-  return !config.router.has_history() ? 0 : config.router.has_global_history() ? 2 : 1;
+  if (!router_kind_info(config.router).stores_probs) return 0;
+  return config.router.has_global_history() ? 2 : 1;
 }
 
 double parameters_of(const Config& config) {

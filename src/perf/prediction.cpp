@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/counts.h"
+#include "model/router_kind.h"
 #include "perf/traffic.h"
 
 namespace hero {
@@ -129,8 +130,9 @@ class CostModel {
   }
 
   void add_layer(ChunkSeconds& sum, int64_t i, int64_t visible, bool moe) const {
-    const double experts = to_double(config_.model.num_experts),
-                 history = tokens_ * to_double(visible) * experts * w_.router;
+    const double width =
+        to_double(router_kind(config_.router).history_width(config_.model.num_experts, config_.router));
+    const double history = tokens_ * to_double(visible) * width * w_.router;
     double forward = 0, backward = 0, weight = 0, parameters = 0;
     for (const CostItem& item : layer_costs(config_, i, visible)) {
       forward += item.forward;
@@ -140,7 +142,7 @@ class CostModel {
       parameters += item.name == "experts" ? item.parameters / to_double(layout_.expert) : item.parameters;
     }
     const double saved = layer_activation_bytes(config_, i, tokens_);
-    const double slot = config_.router.has_history() && moe ? tokens_ * (experts * w_.router + w_.accum) : 0;
+    const double slot = width > 0 && moe ? tokens_ * (width * w_.router + w_.accum) : 0;
     const double rows =
         tokens_ * to_double(config_.model.num_experts_per_tok * config_.model.hidden_size) * w_.operand;
     const double all_to_all_time = moe ? 2 * all_to_all(cluster_, rows, layout_.expert) : 0;

@@ -4,7 +4,9 @@
 
 #include "config/fields.h"
 #include "config/find.h"
+#include "config/router_kinds.h"
 #include "io/error.h"
+#include "model/router_kind.h"
 
 namespace hero {
 namespace {
@@ -15,7 +17,7 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   const auto stages = stage_of_layers(moe_layers(config.model), config.router);
   std::vector<std::vector<int64_t>> all;
   for (int64_t l = 1; l <= static_cast<int64_t>(stages.size()); ++l)
-    all.push_back(visible_layers(l, stages, config.router));
+    all.push_back(router_kind(config.router).visible(l, stages, config.router));
   return all;
 }
 
@@ -45,16 +47,14 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
 }
 
 bool same_model(const Config& a, const Config& b) {
-  if (!a.router.has_history() && !b.router.has_history())
-    return differences(a, b, [](const Field& field) { return !field.has(kHistoryOnly); }).empty();
+  if (a.router.kind != b.router.kind) return false;
   Config other = b;
-  if (a.router.kind == b.router.kind && all_visible(a) == all_visible(b))
-    other.router.window = a.router.window;
-  return differences(a, other).empty();
+  if (all_visible(a) == all_visible(b)) other.router.window = a.router.window;
+  return differences(a, other, [&](const Field& field) { return reads_option(a.router, field); }).empty();
 }
 
 int64_t layers_cut(const Config& config) {
-  if (!config.router.has_history() || config.router.window == 0) return 0;
+  if (config.router.window == 0) return 0;
   Config uncut = config;
   uncut.router.window = 0;
   const auto with = all_visible(config), without = all_visible(uncut);

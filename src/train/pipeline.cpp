@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "config/router_kinds.h"
 #include "model/history_message.h"
 
 namespace hero {
@@ -88,7 +89,7 @@ void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
   if (is_forward(action) && !chunk.is_first) {
     auto& incoming = activations_[key];
     const int64_t width =
-        history_message_width(model_.layout().experts(), config.parallel.history_top, router_dtype(config));
+        history_message_width(model_.layout().width(), history_top(config), router_dtype(config));
     for (const int64_t l : model_.layout().needed_from(chunk.first_moe)) {
       incoming.history.emplace_back(l, at::empty({b * s, width}, options.dtype(at::kByte)));
       incoming.history_work.push_back(
@@ -107,7 +108,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const Key key{action.chunk, action.micro_batch};
   const auto& config = model_.config();
   const int64_t length = batch.samples.size(1) - 1, tokens = batch.samples.size(0) * length;
-  const int64_t top = config.parallel.history_top;
+  const int64_t top = history_top(config);
   const auto history = model_.new_history(chunk, tokens);
   const auto needed = [&layers = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
     return std::ranges::binary_search(layers, l);
@@ -126,7 +127,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       incoming.history_work[i].wait();
       const Stopwatch watch(traffic_.history_seconds);
       if (needed(l)) forward_history(message);
-      history->store(l, unpack_history(message, model_.layout().experts(), top, router_dtype(config)));
+      history->store(l, unpack_history(message, model_.layout().width(), top, router_dtype(config)));
     }
     incoming.x_work.wait();
     operation.input = incoming.x.set_requires_grad(true);

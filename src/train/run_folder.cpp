@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "config/fields.h"
+#include "config/router_kinds.h"
 #include "hf/load.h"
 #include "hf/model_config.h"
 #include "hf/resolve.h"
@@ -40,7 +41,7 @@ Config base_config(const TrainOptions& options) {
   if (options.init_from.empty()) return base;
   const auto folder = load_model_config(resolve_model_dir(options.init_from));
   copy_values(folder, base, [&](const Field& field) {
-    return field.has(kFromModelFolder) && (folder.router.has_history() || !field.has(kHistoryOnly));
+    return field.has(kFromModelFolder) && reads_option(folder.router, field);
   });
   base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
   return base;
@@ -56,16 +57,15 @@ Config through_config_json(const Config& config, const fs::path& folder) {
 bool check_init(const fs::path& init_from, const Config& config) {
   const auto folder = resolve_model_dir(init_from);
   const auto from = load_model_config(folder);
-  const bool history = from.router.has_history();
+  const bool new_history = router_kind_info(config.router).extends == from.router.kind;
   const auto mismatches = differences(
       through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
-        return field.has(kMustMatchWeights) && (history || !field.key.starts_with("router."));
+        return field.has(kMustMatchWeights) && !(new_history && field.key.starts_with("router."));
       });
   if (!mismatches.empty()) {
     throw UserError(init_from.string() + ": its weights belong to another model (" + mismatches.front() +
                     "); they must match");
   }
-  const bool new_history = !history && config.router.has_history();
   check_weights(folder, config, new_history);
   return new_history;
 }

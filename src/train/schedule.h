@@ -36,17 +36,9 @@ Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, i
 /// weight gradient.
 std::vector<int64_t> peak_activations(const Schedule& schedule);
 
-/// Validates a schedule. `chunks`: of the whole model. std::logic_error naming rank and action if an action
-/// is missing, duplicated, on the wrong rank or deadlocked, or if a receiver needs the messages of one sender
-/// and kind (activations, gradients) in a different order than they are sent.
-void check_schedule(const Schedule& schedule, int64_t chunks, int64_t micro_batches);
-
 /// "0F3": chunk 0, forward, micro-batch 3; B backward, I input gradient, W weight gradient (PyTorch's
 /// notation).
 std::string to_text(const Action& action);
-
-/// One line per rank: "rank 0: 0F0 0F1 0B0 0B1".
-std::string to_text(const Schedule& schedule);
 
 /// Position of an action: its rank and its index in that rank's order.
 struct ActionPosition {

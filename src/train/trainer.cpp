@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 
+#include "config/router_kinds.h"
 #include "config/warnings.h"
 #include "distributed/activity.h"
 #include "distributed/world.h"
@@ -28,23 +31,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// `world`, here and below: null for a single process.
+ModelShard model_shard(const Config& config, const World* world) {
+  const Mesh mesh = world ? world->mesh() : Mesh();
+  auto shard = pipeline_shard(config, mesh.pipeline_rank(), mesh.pipeline);
+  if (mesh.expert == 1) return shard;
+  shard.experts = config.model.num_experts / mesh.expert;
+  shard.first_expert = shard.experts * mesh.expert_rank();
+  shard.expert_group = &world->expert();
+  return shard;
+}
+
+// This rank's part of the model, with the weights that training starts from.
+std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* world) {
+  auto model = std::make_unique<Transformer>(run.config, run.device, model_shard(run.config, world));
+  if (!run.init_from.empty()) load_weights(run.init_from, *model, run.new_history);
+  if (!run.checkpoint.empty()) load_weights(run.checkpoint, *model);
+  return model;
+}
+
+AdamW make_optimizer(Transformer& model, const World* world) {
+  const auto& config = model.config().optim;
+  if (!world) return AdamW(model.parameters(), config);
+  return AdamW(model.parameters(), config, world->data(), world->replica());
+}
+
 class Trainer {
  public:
-  /// `world`: null for a single process.
-  Trainer(Run run, const fs::path& folder, const World* world)
+  /// `model`: with loaded weights, because the optimizer keeps fp32 values only of its own shards.
+  Trainer(Run run, const fs::path& folder, const World* world, std::unique_ptr<Transformer> model)
       : run_(std::move(run)),
         folder_(folder),
         world_(world),
         mesh_(world ? world->mesh() : Mesh()),
-        model_(run_.config, run_.device, model_shard()),
-        optimizer_(make_optimizer()),
-        step_(model_, optimizer_, state_.balance, world),
+        model_(std::move(model)),
+        optimizer_(make_optimizer(*model_, world)),
+        step_(*model_, optimizer_, state_.balance, world),
         writer_(store_client(), folder, static_cast<int>(run_.config.checkpoint.keep)),
         gemm_seconds_per_token_(training_flops_per_token(run_.config) /
                                 gemm_flops_per_second(train_dtype(run_.config), run_.device) /
                                 static_cast<double>(mesh_.size())) {
-    state_.balance = BalanceState::uniform(model_.layout().layers(), model_.layout().experts(), run_.device);
-    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, model_, optimizer_.shards());
+    const auto& layout = model_->layout();
+    state_.balance = BalanceState::uniform(layout.layers(), layout.experts(), run_.device);
+    if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, *model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
@@ -81,23 +110,6 @@ class Trainer {
   }
 
  private:
-  ModelShard model_shard() const {
-    auto shard = pipeline_shard(run_.config, mesh_.pipeline_rank(), mesh_.pipeline);
-    if (mesh_.expert == 1) return shard;
-    shard.experts = run_.config.model.num_experts / mesh_.expert;
-    shard.first_expert = shard.experts * mesh_.expert_rank();
-    shard.expert_group = &world_->expert();
-    return shard;
-  }
-
-  // Loads the weights first: the optimizer keeps fp32 values only of its own shards.
-  AdamW make_optimizer() {
-    if (!run_.init_from.empty()) load_weights(run_.init_from, model_, run_.new_history);
-    if (!run_.checkpoint.empty()) load_weights(run_.checkpoint, model_);
-    if (!world_) return AdamW(model_.parameters(), run_.config.optim);
-    return AdamW(model_.parameters(), run_.config.optim, world_->data(), world_->replica());
-  }
-
   int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
 
   void log_start() const {
@@ -175,7 +187,7 @@ class Trainer {
   void save(bool wait) {
     if (saved_ == state_.step) return writer_.finish();
     const bool buffers = mesh_.data_rank() == 0;
-    writer_.save(state_.step, checkpoint_contents(model_, optimizer_.shards(), state_, run_.inputs, buffers),
+    writer_.save(state_.step, checkpoint_contents(*model_, optimizer_.shards(), state_, run_.inputs, buffers),
                  wait);
     saved_ = state_.step;
   }
@@ -203,7 +215,7 @@ class Trainer {
   fs::path folder_;
   const World* world_;
   Mesh mesh_;
-  Transformer model_;
+  std::unique_ptr<Transformer> model_;
   AdamW optimizer_;
   TrainingState state_;
   TrainStep step_;
@@ -222,7 +234,8 @@ namespace {
 void warn_about(const Run& run, int64_t ranks) {
   const auto& r = run.config.router;
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
-  if (!run.init_from.empty() && !run.new_history && r.has_history() && r.init != RouterConfig().init)
+  if (!run.init_from.empty() && !run.new_history && reads_option(r, "router.init") &&
+      r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + r.init +
                     "\" has no effect: --init-from provides the weights of all routers");
   warn(lines);
@@ -235,7 +248,8 @@ int train_single_process(const TrainOptions& options) {
   if (run.device.is_cuda()) use_deterministic_algorithms();
   prepare_process(run.config, /*processes=*/1);
   warn_about(run, /*ranks=*/1);
-  return Trainer(std::move(run), options.run, nullptr).run();
+  auto model = load_initial_model(run, /*world=*/nullptr);
+  return Trainer(std::move(run), options.run, /*world=*/nullptr, std::move(model)).run();
 }
 
 // Timeout of the rendezvous, needed before the run's own configuration is loaded.
@@ -260,7 +274,8 @@ int train_distributed(const TrainOptions& given, const Launch& launch) {
   world.init_process_groups(run.config, run.device);
   std::optional<Trainer> trainer;
   try {
-    trainer.emplace(std::move(run), options.run, &world);
+    auto model = load_initial_model(run, &world);
+    trainer.emplace(std::move(run), options.run, &world, std::move(model));
     return trainer->run();
   } catch (const std::exception& error) {
     // Exit without saving or waiting: other ranks may never respond.

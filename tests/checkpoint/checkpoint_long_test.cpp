@@ -60,7 +60,9 @@ bool killed_at(int stops, const std::function<void()>& save) {
   const bool killed = alive();
   if (killed) kill(child, SIGKILL);
   while (alive()) thread = waitpid(-1, &status, __WALL);
-  if (!killed) EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  if (!killed) {
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
   return killed;
 }
 

@@ -13,6 +13,7 @@ using test::error_of;
 using test::ExampleContents;
 using test::names_in;
 using test::read_bytes;
+using test::save_checkpoint;
 using test::save_example;
 using test::TemporaryFolder;
 using test::write_bytes;
@@ -33,7 +34,7 @@ TEST(Checkpoint, ContainsAllFiles) {
   write_bytes(run / "tokenizer.model", std::string("\0\1\2", 3));
   ExampleContents contents(7);
   (*contents).copies = {run / "tokenizer.model"};
-  const fs::path saved = save_checkpoint(run.path(), 7, *contents, 0, test::kShardBytes);
+  const fs::path saved = save_checkpoint(run.path(), 7, *contents, 0);
   EXPECT_EQ(saved, run / "checkpoints" / "step-00000007");
   std::vector<std::string> expected = example_files();
   expected.push_back("tokenizer.model");
@@ -66,7 +67,7 @@ TEST(Checkpoint, SameStepIsReplaced) {
   write_bytes(saved / "extra", "of the old one");
   ExampleContents contents(3);
   (*contents).texts["state.json"] = "new";
-  save_checkpoint(run.path(), 3, *contents, test::kKeep, test::kShardBytes);
+  save_checkpoint(run.path(), 3, *contents, test::kKeep);
   EXPECT_EQ(read_bytes(saved / "state.json"), "new");
   EXPECT_EQ(names_in(saved), example_files());
   EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000003"});

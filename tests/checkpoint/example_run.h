@@ -39,9 +39,16 @@ class ExampleContents {
 
 constexpr size_t kShardBytes = 2000;
 
+/// Saves a checkpoint of a single process and returns its folder. RunError as CheckpointWriter::finish.
+inline std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t step,
+                                             const CheckpointContents& contents, int keep) {
+  CheckpointWriter({}, run, keep, kShardBytes).save(step, contents, /*wait=*/true);
+  return checkpoint_folder(run, step);
+}
+
 inline std::filesystem::path save_example(const std::filesystem::path& run, int64_t step, int keep = kKeep) {
   ExampleContents contents(step);
-  return save_checkpoint(run, step, *contents, keep, kShardBytes);
+  return save_checkpoint(run, step, *contents, keep);
 }
 
 /// One rank's part of the same checkpoint when model.b and its moment are sharded over `size` ranks.

@@ -42,7 +42,8 @@ at::Tensor moment(size_t parameter, int64_t begin, int64_t end, double offset) {
 
 // The concatenated parameters, split into `count` shards; the boundaries depend on `variant`.
 std::vector<std::vector<ParameterShard>> split(const Parameters& parameters, int64_t count, int64_t variant) {
-  const int64_t total = parameters.count();
+  int64_t total = 0;
+  for (const auto& parameter : parameters.all()) total += parameter.leaf.numel();
   std::vector<std::vector<ParameterShard>> ranks(static_cast<size_t>(count));
   for (int64_t r = 0; r < count; ++r) {
     const auto bound = [&](int64_t i) {

@@ -187,11 +187,11 @@ TEST(FieldAttributes, SelectDifferencesAndCopies) {
 
 TEST(ConfigPredicates, FollowTheOptions) {
   Config c;
-  EXPECT_FALSE(c.router.has_history() || c.router.has_global_history());
+  EXPECT_FALSE(c.router.has_global_history());
   EXPECT_FALSE(c.model.is_deepseek() || c.model.has_sigmoid_scores() || c.model.rope_scaling.is_yarn());
-  c.router.kind = "hero", c.router.history = "global";
+  c.router.history = "global";
   c.model.model_type = "deepseek_v3", c.model.scoring_func = "sigmoid", c.model.rope_scaling.type = "yarn";
-  EXPECT_TRUE(c.router.has_history() && c.router.has_global_history());
+  EXPECT_TRUE(c.router.has_global_history());
   EXPECT_TRUE(c.model.is_deepseek() && c.model.has_sigmoid_scores() && c.model.rope_scaling.is_yarn());
 }
 

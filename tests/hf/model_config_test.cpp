@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/fields.h"
+#include "config/router_kinds.h"
 
 namespace hero {
 namespace {
@@ -20,9 +21,8 @@ Config round_trip(const Config& config) {
 
 // Differences in the model or the router structure; baselines have no router structure.
 std::vector<std::string> structural_differences(const Config& a, const Config& b) {
-  return differences(a, b, [&](const Field& field) {
-    return field.has(kFromModelFolder) && (a.router.has_history() || !field.has(kHistoryOnly));
-  });
+  return differences(
+      a, b, [&](const Field& field) { return field.has(kFromModelFolder) && reads_option(a.router, field); });
 }
 
 // Every base configuration of the repository, with every overlay.

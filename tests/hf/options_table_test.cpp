@@ -2,6 +2,7 @@
 // config.json, and the column "resume" with the attributes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr size_t kExport = 3, kResume = 4;
 std::map<std::string, std::string> table_column(size_t index) {
   std::map<std::string, std::string> column;
-  std::ifstream file(std::string(HERO_SOURCE_DIR) + "/docs/options.md");
+  std::ifstream file(std::filesystem::path(HERO_SOURCE_DIR) / "docs/options.md");
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with("| `")) continue;
     std::vector<std::string> cells;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "model/history_bytes.h"
 #include "model/router.h"
 #include "oracle/oracle.h"
 #include "oracle/small_models.h"
@@ -67,7 +68,8 @@ TEST(History, LayersReadWhatVisibleLayersWrote) {
 
 TEST(History, OneBufferPerStageWithoutTheLastLayer) {
   const auto bytes = [](const hero::RouterConfig& r) {
-    return hero::RoutingHistory(hero::HistoryLayout(6, 8, r), 10, at::kBFloat16, false).bytes();
+    const hero::HistoryLayout layout(6, 8, r);
+    return hero::test::history_bytes(hero::RoutingHistory(layout, 10, at::kBFloat16, false), 6);
   };
   const int64_t slot = 10 * (8 * 2 + 4);  // bf16 probabilities and one fp32 sum of squares
   EXPECT_EQ(bytes(router(1, 0, "stage")), 5 * slot);

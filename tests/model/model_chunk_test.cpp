@@ -8,6 +8,7 @@
 #include <map>
 
 #include "loss/loss.h"
+#include "model/history_bytes.h"
 #include "model/history_message.h"
 #include "oracle/small_models.h"
 
@@ -176,7 +177,7 @@ TEST(ModelShard, HistoryHasTheSlotsThatAChunkReadsAndWrites) {
   const hero::Transformer model(config, at::kCPU, hero::pipeline_shard(config, 1, 2));
   const auto history = model.new_history(model.shard().chunks[0], 10);
   // Layers 1 and 2 are received, 3 is written here, no layer reads 4. A slot and its sums of squares in fp64.
-  EXPECT_EQ(history->bytes(), 3 * 10 * (8 + 1) * 8);
+  EXPECT_EQ(hero::test::history_bytes(*history, 4), 3 * 10 * (8 + 1) * 8);
   const auto first = hero::pipeline_shard(config, 0, 2);
   EXPECT_EQ(model.layout().needed_from(first.chunks[0].last_moe), (std::vector<int64_t>{1, 2}));
   config.router.window = 1;

@@ -5,9 +5,13 @@
 #include <stdexcept>
 
 #include "io/error.h"
+#include "train/check_schedule.h"
 
 namespace hero {
 namespace {
+
+using test::check_schedule;
+using test::to_text;
 
 TEST(Schedule, TwoRanksFourMicroBatches) {
   EXPECT_EQ(to_text(make_schedule("1f1b", 2, 1, 4)),

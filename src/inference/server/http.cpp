@@ -7,9 +7,19 @@
 #include <cstdio>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "inference/server/constant_time.h"
 #include "io/error.h"
+
+// HttpServer::Impl overrides a private virtual function of httplib::Server and uses protected members. The
+// interface has no limit on all headers together, no deadline for a whole request, and no way to close a
+// connection that has an unread body or to abort all connections.
+static_assert(std::string_view(CPPHTTPLIB_VERSION) == "0.11.4",
+              "cpp-httplib: found version " CPPHTTPLIB_VERSION
+              ", expected 0.11.4, for which src/inference/server/http.cpp was tested: compare "
+              "process_and_close_socket, process_request and svr_sock_ of httplib::Server, make "
+              "tests/python/inference/test_serve.py pass, then change the version here");
 
 namespace hero {
 namespace {

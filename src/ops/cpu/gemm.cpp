@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "io/error.h"
 #include "ops/cpu/gemm_kernels.h"
@@ -18,27 +19,22 @@ namespace hero::cpu {
 namespace {
 
 const NamedGemmKernel& selected_kernel() {
-  static const NamedGemmKernel gemm = [] {
-    const char* requested = std::getenv("HERO_GEMM");
-    std::string names;
-    for (const auto& candidate : gemm_kernels()) {
-      if (!requested || !*requested || std::string_view(candidate.name) == requested) return candidate;
-      names += std::string(names.empty() ? "" : ", ") + candidate.name;
-    }
-    throw UserError("HERO_GEMM: found " + std::string(requested) + ", expected one of " + names);
-  }();
-  return gemm;
+  static const NamedGemmKernel& kernel = find_gemm_kernel(std::getenv("HERO_GEMM"));
+  return kernel;
+}
+
+bool is_plain() {
+  const char* value = std::getenv("HERO_PLAIN");
+  const std::string_view setting = value ? value : "";
+  if (!setting.empty() && setting != "0" && setting != "1")
+    throw UserError("HERO_PLAIN: found " + std::string(setting) + ", expected 0 or 1");
+  return setting == "1";
 }
 
 }  // namespace
 
-const char* gemm_kernel_name() { return selected_kernel().name; }
-
 bool supports_gemm(int64_t a, int64_t b, int64_t c) {
-  static const bool plain = [] {
-    const char* value = std::getenv("HERO_PLAIN");
-    return value && *value == '1';
-  }();
+  static const bool plain = is_plain();
   return !plain && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
 }
 

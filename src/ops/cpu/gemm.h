@@ -1,8 +1,9 @@
 #pragma once
-// bf16 GEMM with fp32 accumulation and fp32 results, on the kernels of gemm_kernels.h. The right-hand side is
-// packed in panels of at most 64 columns with pairs of rows interleaved. Functions are single-threaded unless
-// noted; callers distribute rows, panels or experts over threads. Each output tile is computed by one call,
-// so results do not depend on scheduling.
+// bf16 GEMM with fp32 accumulation and fp32 results, on a kernel of gemm_kernels.h: the fastest, or the one
+// that the environment variable HERO_GEMM names (UserError if there is none). The right-hand side is packed
+// in panels of at most 64 columns with pairs of rows interleaved. Functions are single-threaded unless noted;
+// callers distribute rows, panels or experts over threads. Each output tile is computed by one call, so
+// results do not depend on scheduling.
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
@@ -18,12 +19,9 @@ inline constexpr int64_t kPanelWidth = 64;
 /// Maximum rows of a block.
 inline constexpr int64_t kBlockRows = 64;
 
-/// Name of the GEMM kernel in use: the fastest of gemm_kernels(), or the one that the environment variable
-/// HERO_GEMM selects, for tests. Throws UserError if HERO_GEMM is not one of them.
-const char* gemm_kernel_name();
-
-/// Whether the fused kernels support these sizes: all are positive multiples of 16. False if HERO_PLAIN=1 in
-/// the environment, for testing the reference implementations.
+/// Whether the fused kernels support these sizes: all are positive multiples of 16. False if the environment
+/// variable HERO_PLAIN is 1: then operators use their reference implementations. UserError if it is neither 0
+/// nor 1.
 bool supports_gemm(int64_t a, int64_t b = 16, int64_t c = 16);
 
 /// Packs panel `p` of b [k, n] (row stride ld; `transposed`: stored as [n, k]) at packed + p*kPanelWidth*k; k

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+#include <string_view>
 
+#include "io/error.h"
 #include "ops/cpu/simd.h"
 
 namespace hero::cpu {
@@ -134,6 +137,16 @@ const std::vector<NamedGemmKernel>& gemm_kernels() {
     return list;
   }();
   return available;
+}
+
+const NamedGemmKernel& find_gemm_kernel(const char* name) {
+  const std::string_view wanted = name ? name : "";
+  std::string names;
+  for (const auto& kernel : gemm_kernels()) {
+    if (wanted.empty() || kernel.name == wanted) return kernel;
+    names += std::string(names.empty() ? "" : ", ") + kernel.name;
+  }
+  throw UserError("HERO_GEMM: found " + std::string(wanted) + ", expected one of " + names);
 }
 
 }  // namespace hero::cpu

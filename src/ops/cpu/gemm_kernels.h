@@ -39,4 +39,8 @@ class TileConfigScope {
 /// Kernels that this CPU supports, fastest first.
 const std::vector<NamedGemmKernel>& gemm_kernels();
 
+/// The kernel of gemm_kernels() with this name, a value of the environment variable HERO_GEMM; the fastest if
+/// `name` is null or empty. UserError if there is none.
+const NamedGemmKernel& find_gemm_kernel(const char* name);
+
 }  // namespace hero::cpu

@@ -8,7 +8,10 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 
+#include "hf/temporary_folder.h"
+#include "io/error.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/portable_dot.h"
 #include "ops/cpu/portable_tiles.h"
@@ -171,12 +174,25 @@ TEST(TileConfigScope, NestsAndReleasesTiles) {
 
 TEST(GemmKernels, FastestFirst) {
   EXPECT_STREQ(cpu::gemm_kernels().back().name, "sse2");
-  const std::string used = cpu::gemm_kernel_name(), fastest = cpu::gemm_kernels().front().name;
+  const std::string fastest = cpu::gemm_kernels().front().name;
   const char* expected = cpu::amx_gemm_kernel()           ? "amx_bf16"
                          : cpu::avx512_bf16_gemm_kernel() ? "avx512_bf16"
                                                           : fastest.c_str();
   EXPECT_EQ(fastest, expected);
-  EXPECT_TRUE(used == fastest || std::getenv("HERO_GEMM")) << used;
+}
+
+TEST(GemmKernels, AreFoundByName) {
+  EXPECT_EQ(cpu::find_gemm_kernel(nullptr).multiply, cpu::gemm_kernels().front().multiply);
+  EXPECT_EQ(cpu::find_gemm_kernel("").multiply, cpu::gemm_kernels().front().multiply);
+  std::string names;
+  for (const auto& kernel : cpu::gemm_kernels()) {
+    EXPECT_EQ(cpu::find_gemm_kernel(kernel.name).multiply, kernel.multiply) << kernel.name;
+    names += std::string(names.empty() ? "" : ", ") + kernel.name;
+  }
+  for (const std::string unknown : {"avx1024", "sse", "sse22"}) {
+    EXPECT_EQ(error_of<UserError>([&] { cpu::find_gemm_kernel(unknown.c_str()); }),
+              "HERO_GEMM: found " + unknown + ", expected one of " + names);
+  }
 }
 
 }  // namespace

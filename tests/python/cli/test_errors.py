@@ -19,6 +19,7 @@ from program import (
     assert_exit_2,
     checkpoint,
     checkpoint_names,
+    deterministic_metrics,
     folder_bytes,
     hero,
     metrics,
@@ -373,9 +374,7 @@ def test_weights_of_another_model(
     assert f"\n{old}\n" in config.read_text()
     config.write_text(config.read_text().replace(f"\n{old}\n", f"\n{new}\n"))
     assert_exit_2(hero("eval", folder, "--data", data), str(folder), tensor, "weights of another model")
-    assert_exit_2(
-        hero("generate", folder, "--prompt", "a"), str(folder), tensor, "the weights of another model"
-    )
+    assert_exit_2(hero("generate", folder, "--prompt", "a"), str(folder), tensor, "weights of another model")
 
 
 def test_resume_from_another_model(trained: Path, data: Path, tmp_path: Path) -> None:
@@ -481,10 +480,38 @@ def test_command_line_errors_are_one_line(words: list[str]) -> None:
     assert_exit_2(hero(*words))
 
 
-def test_unknown_instruction_set(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("HERO_GEMM", "avx1024", "one of "),
+        ("HERO_PLAIN", "2", "0 or 1\n"),
+        ("HERO_PLAIN", "10", "0 or 1\n"),
+        ("HERO_PLAIN", "true", "0 or 1\n"),
+    ],
+)
+def test_environment_variables_of_the_kernels(
+    data: Path, tmp_path: Path, variable: str, value: str, expected: str
+) -> None:
     words = training(tmp_path / "run", data, {"train.dtype": "bf16"})
-    result = hero(*words, variables={"HERO_GEMM": "avx1024"})
-    assert_exit_2(result, "HERO_GEMM: found avx1024, expected one of", "sse2")
+    result = hero(*words, variables={variable: value})
+    assert_exit_2(result, f"{variable}: found {value}, expected {expected}")
+    assert variable != "HERO_GEMM" or result.stderr.endswith("sse2\n")
+
+
+def test_plain_kernels_are_the_reference_implementations(data: Path, tmp_path: Path) -> None:
+    """HERO_PLAIN=1 changes the rounding of bf16 runs; 0 and an empty value are the default."""
+    logs = {}
+    for value in (None, "", "0", "1"):
+        run = tmp_path / f"run-{value}"
+        words = training(run, data, {"train.dtype": "bf16"})
+        variables = {"HERO_PLAIN": value or ""} if value is not None else {}
+        result = hero(*words, variables=variables)
+        assert result.returncode == 0, result.stderr
+        logs[value] = deterministic_metrics(run)
+    assert logs[""] == logs["0"] == logs[None]
+    assert logs["1"] != logs[None]
+    losses, references = ([line["loss"] for line in logs[value]] for value in (None, "1"))
+    assert losses == pytest.approx(references, rel=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

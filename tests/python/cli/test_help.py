@@ -25,7 +25,7 @@ OPTIONS: dict[str, list[str]] = {
     "plan": "config cluster gpus gpus-per-node teraflops efficiency memory-gib reserved-gib bandwidth-memory-gbs "
     "bandwidth-node-gbs bandwidth-network-gbs latency-node-us latency-network-us top own-layout hours "
     "hero-hours "
-    "tokens draw json".split(),
+    "tokens draw draw-layout json".split(),
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
     "bench step": "config steps warmup forward".split(),
@@ -55,6 +55,7 @@ WITHOUT_DEFAULT = {
     "plan --bandwidth-node-gbs",
     "plan --bandwidth-network-gbs",
     "plan --draw",
+    "plan --draw-layout",
     "bench cost-table --config",
     "bench step --config",
     "diff --text",

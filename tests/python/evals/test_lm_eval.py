@@ -33,6 +33,7 @@ from hf_models import class_of, configuration, random_model
 from program import ROOT, run_hero
 
 PYTHON = ROOT / "python"
+LM_EVAL_VERSION = "0.4.13"  # for which python/_hero_moe_lm_eval.py was tested
 LOGPROB = 1e-3  # tolerance of a request's log-likelihood
 # For each family: the tokenizer's BOS token and the options of both adapters.
 FAMILIES: dict[str, tuple[str | None, dict[str, Any]]] = {
@@ -378,6 +379,16 @@ def test_tasks_match_hflm(folders: dict[str, Path], tasks: Path) -> None:
             else:
                 got, wanted = ([p for ((p, _),) in s["resps"]] for s in (sample, expected))
                 assert len(got) == 3 and got == pytest.approx(wanted, abs=LOGPROB, rel=0)
+
+
+def test_version() -> None:
+    """The registration uses lm_eval's modules in a way that no version documents."""
+    assert lm_eval.__version__ == LM_EVAL_VERSION, (
+        f"lm_eval: found version {lm_eval.__version__}, expected {LM_EVAL_VERSION}, for which "
+        "python/_hero_moe_lm_eval.py was tested. If this version discovers entry points of the group "
+        "lm_eval.models, declare hero_moe.evals.harness:HeroLM in pyproject.toml and delete the .pth hook; "
+        "otherwise make the other tests of this file pass and change LM_EVAL_VERSION."
+    )
 
 
 def test_command_line(folders: dict[str, Path], tasks: Path, tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ def test_sequences_join_and_leave_a_batch(model: hero_moe.LanguageModel) -> None
     assert batch.step() == []
     assert generated[0] == [*alone[0], None] and generated[2] == [*alone[2], None]
     assert generated[1] == alone[1][:4]
-    for options, message in (({"max_tokens": 0}, "max_tokens: found 0"), ({"ids": []}, "found a sequence of 0")):
+    for options, message in (
+        ({"max_tokens": 0}, "max_tokens: found 0"),
+        ({"ids": []}, "found a sequence of 0"),
+    ):
         with pytest.raises(ValueError, match=message):
             batch.add(**{"ids": [1]} | options)
 

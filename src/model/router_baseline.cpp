@@ -1,0 +1,35 @@
+// The baseline router: Z = x W^T with W [E, D] ~ U(-b, b), b = 1/sqrt(D).
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "model/random.h"
+#include "model/router.h"
+#include "model/router_kind.h"
+
+namespace hero {
+namespace {
+
+// The stream "#O" is the one of HERO's W_O, so that both have the same values.
+std::vector<at::Tensor> add_weights(Parameters& parameters, const std::string& prefix, int64_t l,
+                                    const Config& config, const HistoryLayout&) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(config.model.hidden_size));
+  const Init init = [bound](const at::Tensor& w, uint64_t seed, const std::string& name) {
+    fill_uniform(w, seed, name + "#O", -bound, bound);
+  };
+  const RouterWeight gate = router_kind(config.router).weights(config, l, /*seen=*/0).front();
+  return {parameters.add(prefix + "." + gate.name, gate.shape, init, /*decay=*/true, router_dtype(config))};
+}
+
+ops::RouteOutput forward(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
+  const auto& w = router.weight();
+  const auto x = x_TD.to(w.scalar_type());
+  if (!history.differentiable()) return ops::route(x, w, std::nullopt, {});
+  return ops::route_through(x, w, {}, /*depth_factor=*/1.0, router.config().eps, router.config().scale);
+}
+
+}  // namespace
+
+RouterFunctions baseline_router() { return {"baseline", add_weights, forward}; }
+
+}  // namespace hero

@@ -1,0 +1,92 @@
+// router.kind = "hero": W = [W_O | W_R] [E, D + M*E]; layer l reads the probabilities of the layers in S(l).
+#include <nlohmann/json.hpp>
+
+#include "config/json_section.h"
+#include "model/counts.h"
+#include "model/router_kind.h"
+
+namespace hero {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+// Converts the stage of every MoE layer to stage sizes; empty if the stages have the default sizes.
+void read_stages(JsonSection& router, const ModelConfig& m, RouterConfig& r) {
+  const auto stages = router.integers("stages");
+  if (stages.empty()) return;
+  int64_t previous = 0;
+  r.stage_sizes.assign(1, 0);
+  for (const int64_t stage : stages) {
+    if (stage == previous + 1) r.stage_sizes.push_back(0);
+    if (stage < previous || stage > previous + 1)
+      router.reject("stages", "stage indices that start at 0 and increase by at most 1");
+    ++r.stage_sizes.back();
+    previous = stage;
+  }
+  if (static_cast<int64_t>(stages.size()) != moe_layers(m)) {
+    router.reject("stages",
+                  "one stage index for each of the " + std::to_string(moe_layers(m)) + " MoE layers");
+  }
+  if (r.stage_sizes[0] == 0)
+    router.reject("stages", "stage indices that start at 0 and increase by at most 1");
+  r.stages = static_cast<int64_t>(r.stage_sizes.size());
+  RouterConfig defaults;
+  defaults.stages = r.stages;
+  if (stage_of_layers(moe_layers(m), defaults) == stages) r.stage_sizes.clear();
+}
+
+class HeroRouterKind final : public RouterKind {
+ public:
+  std::string name() const override { return "hero"; }
+
+  std::vector<int64_t> visible(int64_t l, const std::vector<int64_t>& stage_of,
+                               const RouterConfig& router) const override {
+    return visible_layers(l, stage_of, router);
+  }
+  int64_t history_width(int64_t experts, const RouterConfig&) const override { return experts; }
+
+  std::vector<RouterWeight> weights(const Config& config, int64_t, int64_t seen) const override {
+    const int64_t e = config.model.num_experts;
+    return {{"gate.weight", {e, config.model.hidden_size + seen * e}}};
+  }
+  std::vector<CostItem> costs(const Config& config, int64_t, int64_t seen) const override {
+    const auto d = static_cast<double>(config.model.hidden_size),
+               e = static_cast<double>(config.model.num_experts);
+    const double history = static_cast<double>(seen) * e * e;
+    return {gemm_cost(kRouterCost, d * e, d * e),
+            gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach)};
+  }
+
+  void write(const Config& config, json& config_json) const override {
+    const auto& r = config.router;
+    config_json["hero_router"] = {{"window", r.window ? json(r.window) : json(nullptr)},
+                                  {"scale", r.scale},
+                                  {"eps", r.eps},
+                                  {"detach", r.detach},
+                                  {"history", r.history},
+                                  {"stages", stage_of_layers(moe_layers(config.model), r)}};
+  }
+  void read(JsonSection& config_json, const ModelConfig& m, RouterConfig& r) const override {
+    auto router = config_json.section("hero_router");
+    if (!router) return;
+    r.kind = "hero";
+    r.window = router->integer("window", 0);
+    if (router->has("window") && r.window < 1) router->reject("window", "null or an integer of at least 1");
+    r.scale = router->flag("scale", true);
+    r.eps = router->number("eps", 1e-6);
+    r.detach = router->flag("detach", true);
+    r.history = router->text("history", "stage");
+    if (r.history != "stage" && r.history != "global") router->reject("history", "\"stage\" or \"global\"");
+    read_stages(*router, m, r);
+    router->reject_unknown();
+  }
+};
+
+}  // namespace
+
+const RouterKind& hero_router_kind() {
+  static const HeroRouterKind kind{};
+  return kind;
+}
+
+}  // namespace hero
