@@ -38,9 +38,6 @@ struct Column {
   Samples baseline = {}, hero = {};
 
   bool known() const { return !baseline.empty() && !hero.empty(); }
-  bool measured() const {
-    return std::ranges::adjacent_find(baseline, std::not_equal_to<>()) != baseline.end();
-  }
   double difference() const { return median(hero) - median(baseline); }
   double percent() const { return 100 * difference() / median(baseline); }
   Samples percents() const {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -66,6 +67,14 @@ def show_map(
     return image
 
 
+def share_bar(figure: Figure, grid: np.ndarray, image: AxesImage, top: float, label: str) -> Colorbar:
+    """The color bar of all panels, in percent up to `top`."""
+    bar = figure.colorbar(image, ax=grid, format=percent_ticks(top), pad=0.015, aspect=30, fraction=0.03)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    return bar
+
+
 def expert_figure(runs: Sequence[Run]) -> str:
     """Expert share [layers x experts], mean of the last snapshots of each run with snapshots; a circle marks
     the maximum."""
@@ -93,16 +102,7 @@ def expert_figure(runs: Sequence[Run]) -> str:
         )
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     label_outside(grid, len(mapped), "expert")
-    bar = figure.colorbar(
-        image,
-        ax=grid,
-        format=percent_ticks(top),
-        pad=0.015,
-        aspect=30,
-        fraction=0.03,
-    )
-    bar.set_label("share of all tokens")
-    bar.outline.set_visible(False)
+    bar = share_bar(figure, grid, image, top, "share of all tokens")
     for level in {run.uniform_share for run in runs}:
         if level is not None and level <= top:
             bar.ax.axhline(level, color="#000000", linewidth=1.2)
@@ -159,14 +159,5 @@ def history_share_figure(runs: Sequence[Run]) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, steps=ROUND_STEPS))
         axes.set_title(short_name(run.name, 90 // grid.shape[1]), loc="left")
     label_outside(grid, len(runs), "step")
-    bar = figure.colorbar(
-        image,
-        ax=grid,
-        format=percent_ticks(top),
-        pad=0.015,
-        aspect=30,
-        fraction=0.03,
-    )
-    bar.set_label("share of logit variance")
-    bar.outline.set_visible(False)
+    share_bar(figure, grid, image, top, "share of logit variance")
     return to_svg(figure, "history", "History's share of logit variance per layer over steps")
