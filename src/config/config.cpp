@@ -25,7 +25,7 @@ const Field& require_field(const std::vector<Field>& list, const std::string& pl
 }
 
 // Parses "[0, 3]" or "0,3" as a list; returns any other text unchanged.
-FieldValue integers(const std::string& text) {
+FieldValue parse_integers(const std::string& text) {
   std::string inner = text.starts_with('[') && text.ends_with(']') ? text.substr(1, text.size() - 2) : text;
   std::erase(inner, ' ');
   std::vector<int64_t> list;
@@ -51,7 +51,7 @@ FieldValue parse(const Field& field, const std::string& text) {
   };
   if (std::holds_alternative<int64_t*>(field.value)) return number(int64_t{0});
   if (std::holds_alternative<double*>(field.value)) return number(0.0);
-  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return integers(text);
+  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return parse_integers(text);
   if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
     return text == "true";
   return text;

@@ -7,8 +7,6 @@
 namespace hero {
 namespace {
 
-double to_double(int64_t n) { return static_cast<double>(n); }
-
 CostItem attention_projection_cost(const ModelConfig& m) {
   const double d = to_double(m.hidden_size), heads = to_double(m.num_attention_heads);
   double weights = 0;

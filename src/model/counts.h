@@ -7,6 +7,9 @@
 
 namespace hero {
 
+/// For counts and sizes in formulas.
+inline double to_double(int64_t n) { return static_cast<double>(n); }
+
 /// One row of a cost table. FLOPs are per token; a multiply-add counts as two.
 struct CostItem {
   std::string name;

@@ -11,7 +11,7 @@ namespace hero {
 namespace {
 
 // The stream "#O" is the one of HERO's W_O, so that both have the same values.
-std::vector<at::Tensor> add_weights(Parameters& parameters, const std::string& prefix, int64_t l,
+std::vector<at::Tensor> add_baseline_weights(Parameters& parameters, const std::string& prefix, int64_t l,
                                     const Config& config, const HistoryLayout&) {
   const double bound = 1.0 / std::sqrt(static_cast<double>(config.model.hidden_size));
   const Init init = [bound](const at::Tensor& w, uint64_t seed, const std::string& name) {
@@ -21,7 +21,7 @@ std::vector<at::Tensor> add_weights(Parameters& parameters, const std::string& p
   return {parameters.add(prefix + "." + gate.name, gate.shape, init, /*decay=*/true, router_dtype(config))};
 }
 
-ops::RouteOutput forward(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
+ops::RouteOutput route_baseline(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
   const auto& w = router.weight();
   const auto x = x_TD.to(w.scalar_type());
   if (!history.differentiable()) return ops::route(x, w, std::nullopt, {});
@@ -30,6 +30,6 @@ ops::RouteOutput forward(const Router& router, const at::Tensor& x_TD, RoutingHi
 
 }  // namespace
 
-RouterFunctions baseline_router() { return {"baseline", add_weights, forward}; }
+RouterFunctions baseline_router() { return {"baseline", add_baseline_weights, route_baseline}; }
 
 }  // namespace hero

@@ -34,7 +34,7 @@ Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout
   };
 }
 
-std::vector<at::Tensor> add_weights(Parameters& parameters, const std::string& prefix, int64_t l,
+std::vector<at::Tensor> add_hero_weights(Parameters& parameters, const std::string& prefix, int64_t l,
                                     const Config& config, const HistoryLayout& layout) {
   const auto seen = static_cast<int64_t>(layout.visible(l).size());
   const RouterWeight gate = router_kind(config.router).weights(config, l, seen).front();
@@ -43,7 +43,7 @@ std::vector<at::Tensor> add_weights(Parameters& parameters, const std::string& p
                          /*decay=*/true, router_dtype(config))};
 }
 
-ops::RouteOutput forward(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
+ops::RouteOutput route_hero(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
   const auto& w = router.weight();
   const RouterConfig& config = router.config();
   const int64_t l = router.layer();
@@ -57,6 +57,6 @@ ops::RouteOutput forward(const Router& router, const at::Tensor& x_TD, RoutingHi
 
 }  // namespace
 
-RouterFunctions hero_router() { return {"hero", add_weights, forward}; }
+RouterFunctions hero_router() { return {"hero", add_hero_weights, route_hero}; }
 
 }  // namespace hero

@@ -7,7 +7,7 @@
 #include "ops/registry.h"
 #include "ops/route_stats.h"
 
-namespace hero::ops {
+namespace hero::ops::meta {
 namespace {
 
 using at::Tensor;
@@ -141,4 +141,4 @@ TORCH_LIBRARY_IMPL(hero, Meta, m) {
   m.impl("linear_cross_entropy_forward", linear_cross_entropy_forward);
 }
 
-}  // namespace hero::ops
+}  // namespace hero::ops::meta

@@ -14,8 +14,6 @@ namespace {
 constexpr double kIndex = 8;          // bytes of an expert id or row index
 constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
 
-double to_double(int64_t n) { return static_cast<double>(n); }
-
 // Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
   return config.train.dtype == "bf16" && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;

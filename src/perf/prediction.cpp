@@ -10,8 +10,6 @@
 namespace hero {
 namespace {
 
-double to_double(int64_t n) { return static_cast<double>(n); }
-
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 
 // Seconds of one pass of a chunk over a micro-batch.

@@ -12,8 +12,6 @@ namespace {
 // torch 2.11 on x86-64, one or two threads, bf16 or fp32.
 constexpr double kProcess = 150.0 * (1 << 20);
 
-double to_double(int64_t n) { return static_cast<double>(n); }
-
 // Memory at one point of the step, besides weights and optimizer.
 struct Usage {
   double gradients = 0, activations = 0, workspace = 0;

@@ -15,8 +15,6 @@
 namespace hero {
 namespace {
 
-double to_double(int64_t n) { return static_cast<double>(n); }
-
 // Seconds of the fastest of several calls.
 template <typename Work>
 double fastest(at::Device device, const Work& work) {
