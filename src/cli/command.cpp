@@ -1,6 +1,7 @@
 #include "cli/command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -47,6 +48,43 @@ CLI::Validator in_range(T min, T max) {
       },
       limits.str());
 }
+
+constexpr size_t kHelpWidth = 100;
+
+// Wraps the lines of a text that is shown from `column` on. What continues a line has the line's indentation.
+std::string wrapped(std::string text, size_t column = 0) {
+  const size_t limit = kHelpWidth - column;
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    if (end - begin <= limit) continue;
+    const size_t indent = text.find_first_not_of(' ', begin) - begin;
+    const size_t space = text.rfind(' ', begin + limit);
+    if (space == std::string::npos || space < begin + indent) continue;  // one long word
+    text.replace(space, 1, "\n" + std::string(indent, ' '));
+    end = space;
+  }
+  return text;
+}
+
+// CLI11 does not wrap.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* command) const override {
+    return wrapped(CLI::Formatter::make_description(command));
+  }
+  std::string make_footer(const CLI::App* command) const override {
+    return wrapped(CLI::Formatter::make_footer(command));
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(CLI::Formatter::make_option_desc(option), column_width_);
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, command->get_display_name(true),
+                             wrapped(command->get_description(), column_width_), column_width_);
+    return out.str();
+  }
+};
 
 }  // namespace
 
@@ -145,6 +183,7 @@ bool Option::given() const { return option_->count() > 0; }
 
 Command::Command(const std::string& description, std::function<std::string()> name_and_versions)
     : program_(std::make_unique<CLI::App>(description)), app_(program_.get()) {
+  app_->formatter(std::make_shared<HelpFormatter>());  // of all subcommands too
   app_->set_version_flag("--version", std::move(name_and_versions),
                          "print the versions of hero, torch and libhero.so");
 }

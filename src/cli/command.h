@@ -76,6 +76,7 @@ class Command {
   Option add_option(const std::string& name, std::function<void(const T&)> store, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
 
+  /// Text at the end of --help, which wraps it and all descriptions.
   void footer(const std::string& text);
   /// Keeps arguments that are not declared, such as --section.key=value, for remaining().
   void allow_extras();

@@ -25,10 +25,10 @@ struct CostOptions {
   bool as_json = false;
 };
 
-// A quantity of both variants; `hero` is that of compared_kind, and the difference is `hero` - `baseline`.
+// A quantity of both variants; `compared` is that of compared_kind().
 struct Row {
   std::string name;
-  double baseline = 0, hero = 0;
+  double baseline = 0, compared = 0;
 };
 
 struct Table {
@@ -60,17 +60,18 @@ void add_times(Table& table, const std::vector<TimeItem>& costs, Column column) 
 }
 
 void finish(Table& table) {
-  std::erase_if(table.rows, [](const Row& row) { return row.baseline == 0 && row.hero == 0; });
+  std::erase_if(table.rows, [](const Row& row) { return row.baseline == 0 && row.compared == 0; });
   if (table.total.empty()) return;
   Row sum{.name = table.total};
   for (const Row& row : table.rows) {
     sum.baseline += row.baseline;
-    sum.hero += row.hero;
+    sum.compared += row.compared;
   }
   table.rows.push_back(sum);
 }
 
-Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostItem>& hero, double tokens) {
+Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostItem>& compared,
+                  double tokens) {
   Table table{.name = "router operations of a step", .unit = "", .rows = {}, .total = ""};
   const auto sum = [&](const std::vector<CostItem>& costs, auto operations) {
     double n = 0;
@@ -81,8 +82,8 @@ Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostI
   };
   const auto exact = [](const CostItem& item) { return item.forward + item.backward; };
   const auto paper_count = [](const CostItem& item) { return item.paper; };
-  table.rows = {{"paper's count", sum(baseline, paper_count), sum(hero, paper_count)},
-                {"exact", sum(baseline, exact), sum(hero, exact)}};
+  table.rows = {{"paper's count", sum(baseline, paper_count), sum(compared, paper_count)},
+                {"exact", sum(baseline, exact), sum(compared, exact)}};
   return table;
 }
 
@@ -93,7 +94,7 @@ std::vector<Table> tables(const Config& config, const Layout& layout, const std:
   Config variants[2] = {config, config};
   variants[0].router.kind = router_kinds().front().name;
   variants[1].router.kind = compared_kind(config.router).name;
-  const Column columns[2] = {&Row::baseline, &Row::hero};
+  const Column columns[2] = {&Row::baseline, &Row::compared};
   const double tokens = static_cast<double>(config.train.global_batch * config.train.sequence) /
                         static_cast<double>(layout.data);
 
@@ -130,7 +131,7 @@ std::vector<Table> tables(const Config& config, const Layout& layout, const std:
 std::pair<double, std::string> scale_of(const Table& table) {
   if (table.unit == "MiB") return {1 << 20, "MiB"};
   if (table.unit == "ms") return {1e-3, "ms"};
-  const double largest = table.rows.back().hero;
+  const double largest = table.rows.back().compared;
   for (const auto& [scale, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}}) {
     if (largest >= scale) return {scale, letter};
   }
@@ -143,8 +144,8 @@ void print(const std::vector<Table>& all, const RouterKindInfo& compared) {
     std::printf("\n%-40s %14s %14s %14s\n", (table.name + " [" + unit + "]").c_str(), "baseline",
                 compared.title.c_str(), "difference");
     for (const Row& row : table.rows) {
-      const double difference = row.hero - row.baseline;
-      std::printf("%-40s %14.3f %14.3f %+14.3f", row.name.c_str(), row.baseline / scale, row.hero / scale,
+      const double difference = row.compared - row.baseline;
+      std::printf("%-40s %14.3f %14.3f %+14.3f", row.name.c_str(), row.baseline / scale, row.compared / scale,
                   difference / scale);
       if (row.baseline > 0 && difference != 0) std::printf("  %+.2f%%", 100 * difference / row.baseline);
       std::printf("\n");
@@ -156,7 +157,7 @@ void print_json(const std::vector<Table>& all, const RouterKindInfo& compared) {
   json out = json::object();
   for (const Table& table : all) {
     for (const Row& row : table.rows)
-      out[table.name][row.name] = {{"baseline", row.baseline}, {compared.name, row.hero}};
+      out[table.name][row.name] = {{"baseline", row.baseline}, {compared.name, row.compared}};
   }
   std::printf("%s\n", out.dump(1).c_str());
 }

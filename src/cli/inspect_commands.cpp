@@ -118,8 +118,7 @@ void add_inspect_commands(Command& hero, int& status) {
       hero.add_subcommand("diff", "Show where two models differ: configurations, then layer by layer");
   diff_command->footer(
       "Exit status: 0 if all activations are equal within the tolerance or, without --text and --tokens, if "
-      "the "
-      "configurations are equal; else 1.");
+      "the configurations are equal; else 1.");
   diff_command->add_option("a", diff->a, "run folder, checkpoint or model folder").required();
   diff_command->add_option("b", diff->b, "model to compare with a").required();
   auto text = diff_command->add_option("--text", diff->text,

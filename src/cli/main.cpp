@@ -15,7 +15,7 @@ int run(int argc, char** argv) {
                      [] { return "hero " HERO_VERSION ", " + hero::program_version(); });
   hero.require_subcommand();
   hero.footer(
-      "Exit status: 0; 2 for an invalid command line, configuration or input file; 1 for a runtime error;\n"
+      "Exit status: 0; 2 for an invalid command line, configuration or input file; 1 for a runtime error; "
       "128 + n after a checkpoint saved on signal n.");
   int status = 0;
   hero::add_data_commands(hero);

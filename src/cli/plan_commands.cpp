@@ -8,6 +8,7 @@
 #include "io/durable_file.h"
 #include "io/error.h"
 #include "io/step_progress.h"
+#include "perf/layouts.h"
 #include "perf/plan_report.h"
 #include "perf/schedule_drawing.h"
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <sstream>
 
 #include "config/fields.h"
 #include "config/toml_file.h"
@@ -102,20 +101,6 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-// Wraps text at `width` columns, with `indent` spaces before each line.
-std::string wrapped(const std::string& text, size_t indent, size_t width) {
-  std::string out, line(indent, ' ');
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    if (line.size() > indent && line.size() + 1 + word.size() > width) {
-      out += line + "\n";
-      line.assign(indent, ' ');
-    }
-    line += (line.size() > indent ? " " : "") + word;
-  }
-  return out + line + "\n";
-}
-
 }  // namespace
 
 Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& flags,
@@ -142,7 +127,6 @@ std::string dump(const Config& config) {
 }
 
 std::string field_help() {
-  constexpr size_t kIndent = 6, kWidth = 100;
   Config defaults;
   std::string out, section;
   for (const Field& field : fields(defaults)) {
@@ -155,7 +139,7 @@ std::string field_help() {
     if (const std::string range = bounds(field); !range.empty()) help += " [" + range + "]";
     for (const std::string& alias : field.aliases) help += " (also " + alias + ")";
     if (field.has(kMayChangeOnResume)) help += " (may change on resume)";
-    out += wrapped(help, kIndent, kWidth);
+    out += "      " + help + "\n";
   }
   return out;
 }

@@ -154,8 +154,8 @@ void check(const Config& config);
 /// Complete configuration as TOML, in declaration order. load_config restores an equal configuration.
 std::string dump(const Config& config);
 
-/// Help text of all options, 100 columns wide, by section: flag, type, default, help, bounds or choices,
-/// aliases, whether it may change on resume.
+/// Help text of all options by section. Two lines per option: flag, type and default; help, bounds or
+/// choices, aliases, whether it may change on resume.
 std::string field_help();
 
 /// Keys with different values in two configurations, as "key: a -> b".

@@ -35,15 +35,15 @@ struct Column {
   std::string unit;
   std::string per;   ///< what the value refers to
   double scale = 1;  ///< the table shows value * scale
-  Samples baseline = {}, hero = {};
+  Samples baseline = {}, compared = {};
 
-  bool known() const { return !baseline.empty() && !hero.empty(); }
-  double difference() const { return median(hero) - median(baseline); }
+  bool known() const { return !baseline.empty() && !compared.empty(); }
+  double difference() const { return median(compared) - median(baseline); }
   double percent() const { return 100 * difference() / median(baseline); }
   Samples percents() const {
     Samples values;
-    for (size_t i = 0; i < std::min(baseline.size(), hero.size()); ++i)
-      values.push_back(100 * (hero[i] / baseline[i] - 1));
+    for (size_t i = 0; i < std::min(baseline.size(), compared.size()); ++i)
+      values.push_back(100 * (compared[i] / baseline[i] - 1));
     return values;
   }
 };
@@ -123,8 +123,8 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
       {.rate_unit = "tok", .rate_per_item = static_cast<double>(tokens_of(variants[0], forward))});
   int64_t done = 0;
   for (int64_t round = 1; round <= options.rounds; ++round) {
-    for (const bool hero : {false, true}) {
-      const Config& config = variants[hero ? 1 : 0];
+    for (const bool compared : {false, true}) {
+      const Config& config = variants[compared ? 1 : 0];
       const std::string note =
           "round " + std::to_string(round) + "/" + std::to_string(options.rounds) + " " + config.router.kind;
       const auto costs = measure_in_child(config, options.steps, [&] { progress.update(++done, note); });
@@ -147,7 +147,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
                                               counted.total_exact,
                                               counted.total_exact / seconds / costs.gemm_flops};
       for (size_t i = 0; i < columns.size(); ++i) {
-        if (values[i]) (hero ? columns[i].hero : columns[i].baseline).push_back(*values[i]);
+        if (values[i]) (compared ? columns[i].compared : columns[i].baseline).push_back(*values[i]);
       }
     }
   }
@@ -173,7 +173,7 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
     table[c.key] = {
         {"per", c.per},
         {"baseline", summary_json(c.baseline)},
-        {config.router.kind, summary_json(c.hero)},
+        {config.router.kind, summary_json(c.compared)},
         {"difference",
          {{"absolute", c.difference()}, {"percent", c.percent()}, {"percent_rounds", c.percents()}}}};
   }
@@ -242,8 +242,8 @@ void print_table(const std::vector<Column>& all, const Config& config, at::Devic
   row("baseline", [](const Column& c) { return digits(median(c.baseline) * c.scale); });
   row("  rounds", [](const Column& c) { return range(c.baseline, c.scale); });
   row(router_kind_info(config.router).title,
-      [](const Column& c) { return digits(median(c.hero) * c.scale); });
-  row("  rounds", [](const Column& c) { return range(c.hero, c.scale); });
+      [](const Column& c) { return digits(median(c.compared) * c.scale); });
+  row("  rounds", [](const Column& c) { return range(c.compared, c.scale); });
   row("difference", [](const Column& c) { return digits(c.difference() * c.scale, true); });
   row("", [](const Column& c) { return digits(c.percent(), true) + "%"; });
   row("  rounds", [](const Column& c) { return range(c.percents(), 1, "%"); });

@@ -1,5 +1,5 @@
 #pragma once
-// The paper's cost table: baseline and HERO, measured alternately.
+// The paper's cost table: the baseline and compared_kind(), measured alternately.
 #include <string>
 
 #include "perf/step_benchmark.h"
@@ -8,7 +8,7 @@ namespace hero {
 
 struct CostTableOptions {
   StepOptions steps;
-  int64_t rounds = 3;  ///< each measures the baseline, then HERO
+  int64_t rounds = 3;  ///< each measures the baseline, then the other router
   bool as_json = false;
 };
 

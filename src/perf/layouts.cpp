@@ -165,10 +165,4 @@ Config as_baseline(Config config) {
   return config;
 }
 
-Config as_hero(Config config, const std::string& history) {
-  config.router.kind = "hero";
-  config.router.history = history;
-  return config;
-}
-
 }  // namespace hero

@@ -38,8 +38,7 @@ Config configured_layout(const Config& config, const Cluster& cluster);
 /// of 1 is too slow.
 double fit_efficiency(const Config& config, Cluster cluster, double seconds);
 
-/// The same run with a baseline router, and with a HERO router of this history scope.
+/// The same run with a baseline router.
 Config as_baseline(Config config);
-Config as_hero(Config config, const std::string& history);
 
 }  // namespace hero

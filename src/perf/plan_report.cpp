@@ -1,7 +1,6 @@
 #include "perf/plan_report.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -14,16 +13,6 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr double kGiB = 1 << 30;
-constexpr std::array kNames = {"baseline", "HERO, stage", "HERO, global"};
-constexpr std::array kKeys = {"baseline", "hero_stage", "hero_global"};
-
-std::array<const Prediction*, 3> variants(const Comparison& c) { return {&c.baseline, &c.stage, &c.global}; }
-
-// Index of the configured variant, by which layouts are ranked.
-size_t selected_variant(const Config& config) {
-  if (!router_kind_info(config.router).stores_probs) return 0;
-  return config.router.has_global_history() ? 2 : 1;
-}
 
 double parameters_of(const Config& config) {
   double sum = 0;
@@ -34,6 +23,7 @@ double parameters_of(const Config& config) {
 void print_header(const Report& report) {
   const Cluster& c = report.cluster;
   const Config& config = report.layouts.front().config;
+  const auto all = compared_routers(config.router);
   std::printf("%.3f B parameters; %ld sequences of %ld tokens per step\n", parameters_of(config) / 1e9,
               config.train.global_batch, config.train.sequence);
   std::printf("%ld GPUs, %ld per node: %g TFLOP/s at %.3g%%, %g GiB with %g reserved; GB/s: ", c.gpus,
@@ -42,37 +32,39 @@ void print_header(const Report& report) {
   std::printf("node %g, network %g\n", c.bandwidth_node_gbs, c.bandwidth_network_gbs);
   if (report.tried > 0) {
     std::printf("%ld layouts, %ld fit into memory; the fastest with the router \"%s\":\n", report.tried,
-                report.fitting, kNames[selected_variant(config)]);
+                report.fitting, all[configured_router(config.router)].title.c_str());
   } else {
     std::printf("the configured layout:\n");
   }
-  std::printf("baseline: seconds per step; stage, global: overhead of HERO with this history\n");
+  const std::string compared = compared_kind(config.router).title;
+  std::printf("baseline: seconds per step; %s\n",
+              (all.size() > 2 ? "stage, global: overhead of " + compared + " with this history"
+                              : compared + ": overhead")
+                  .c_str());
 }
 
 void print_layouts(const Report& report) {
-  std::printf("\n%4s %5s %6s %6s %-15s %-8s %6s %9s %9s %11s %6s %7s %7s %9s %9s %9s\n", "", "data", "stages",
-              "expert", "schedule", "layers", "micro", "recompute", "step [s]", "tokens/s", "MFU", "bubble",
-              "GiB", "baseline", "stage", "global");
+  std::printf("\n%4s %5s %6s %6s %-15s %-8s %6s %9s %9s %11s %6s %7s %7s", "", "data", "stages", "expert",
+              "schedule", "layers", "micro", "recompute", "step [s]", "tokens/s", "MFU", "bubble", "GiB");
+  for (const ComparedRouter& router : compared_routers(report.layouts.front().config.router))
+    std::printf(" %9s", router.column.c_str());
+  std::printf("\n");
   for (size_t i = 0; i < report.layouts.size(); ++i) {
     const Comparison& c = report.layouts[i];
     const ParallelConfig& p = c.config.parallel;
-    const Prediction& selected = *variants(c)[selected_variant(c.config)];
+    const Prediction& own = c.configured();
     const std::string schedule = p.chunks > 1 ? p.schedule + " " + std::to_string(p.chunks) : p.schedule;
     std::printf("%4zu %5ld %6ld %6ld %-15s %-8s %6ld %9s %9.4f %11.0f %5.1f%% %6.1f%% %7.1f", i + 1, p.data,
                 p.pipeline, p.expert, schedule.c_str(),
                 p.chunk_sizes.empty() ? "default"
                 : report.tried > 0    ? "balanced"
                                       : "custom",
-                c.config.train.micro_batch, c.config.train.recompute ? "yes" : "no", selected.seconds,
-                selected.tokens_per_second, 100 * selected.mfu, 100 * selected.bubble,
-                total(selected.memory) / kGiB);
-    for (const Prediction* p3 : variants(c)) {
-      if (p3 == &c.baseline) {
-        std::printf(" %9.4f", p3->seconds);
-      } else {
-        std::printf(" %+8.2f%%", 100 * (p3->seconds / c.baseline.seconds - 1));
-      }
-    }
+                c.config.train.micro_batch, c.config.train.recompute ? "yes" : "no", own.seconds,
+                own.tokens_per_second, 100 * own.mfu, 100 * own.bubble, total(own.memory) / kGiB);
+    const double baseline = c.predictions.front().seconds;
+    std::printf(" %9.4f", baseline);
+    for (size_t v = 1; v < c.predictions.size(); ++v)
+      std::printf(" %+8.2f%%", 100 * (c.predictions[v].seconds / baseline - 1));
     std::printf("\n");
   }
 }
@@ -83,32 +75,40 @@ void print_shares(const Report& report) {
   std::printf("\n%-40s", "share of the step, layout");
   for (size_t i = 0; i < columns; ++i) std::printf(" %8zu", i + 1);
   std::printf("\n");
-  const auto selected = [&](size_t i) -> const Prediction& {
-    return *variants(report.layouts[i])[selected_variant(report.layouts[i].config)];
-  };
-  for (size_t item = 0; item < selected(0).time.size(); ++item) {
-    std::printf("%-40s", selected(0).time[item].name.c_str());
-    for (size_t i = 0; i < columns; ++i)
-      std::printf(" %7.1f%%", 100 * selected(i).time[item].seconds / selected(i).seconds);
+  const std::vector<TimeItem>& items = report.layouts.front().configured().time;
+  for (size_t item = 0; item < items.size(); ++item) {
+    std::printf("%-40s", items[item].name.c_str());
+    for (size_t i = 0; i < columns; ++i) {
+      const Prediction& own = report.layouts[i].configured();
+      std::printf(" %7.1f%%", 100 * own.time[item].seconds / own.seconds);
+    }
     std::printf("\n");
   }
 }
 
 struct Row {
   std::string name;
-  std::array<double, 3> values;
+  std::vector<double> values;  // of each router
 };
 
-void print_rows(const std::string& head, const std::vector<Row>& rows, const char* total) {
-  std::printf("\n%-40s %14s %14s %14s\n", head.c_str(), kNames[0], kNames[1], kNames[2]);
-  Row sum{total, {}};
+void print_row(const std::string& name, const std::vector<double>& values) {
+  std::printf("%-40s", name.c_str());
+  for (const double value : values) std::printf(" %14.4f", value);
+  std::printf("\n");
+}
+
+void print_rows(const std::string& head, const std::vector<ComparedRouter>& columns,
+                const std::vector<Row>& rows, const char* total) {
+  std::printf("\n%-40s", head.c_str());
+  for (const ComparedRouter& router : columns) std::printf(" %14s", router.title.c_str());
+  std::printf("\n");
+  std::vector<double> sums(columns.size());
   for (const Row& row : rows) {
-    for (size_t v = 0; v < 3; ++v) sum.values[v] += row.values[v];
-    if (std::ranges::all_of(row.values, [](double value) { return value == 0; })) continue;
-    std::printf("%-40s %14.4f %14.4f %14.4f\n", row.name.c_str(), row.values[0], row.values[1],
-                row.values[2]);
+    for (size_t v = 0; v < sums.size(); ++v) sums[v] += row.values[v];
+    if (std::ranges::any_of(row.values, [](double value) { return value != 0; }))
+      print_row(row.name, row.values);
   }
-  std::printf("%-40s %14.4f %14.4f %14.4f\n", total, sum.values[0], sum.values[1], sum.values[2]);
+  print_row(total, sums);
 }
 
 void print_flags(const Config& config) {
@@ -131,25 +131,22 @@ void print_flags(const Config& config) {
 
 void print_fastest(const Comparison& first) {
   print_flags(first.config);
-  const auto all = variants(first);
-  std::vector<Row> time, memory, traffic;
-  for (size_t i = 0; i < first.baseline.time.size(); ++i) {
-    time.push_back({first.baseline.time[i].name, {}});
-    for (size_t v = 0; v < 3; ++v) time.back().values[v] = all[v]->time[i].seconds;
-  }
-  for (size_t i = 0; i < first.baseline.memory.size(); ++i) {
-    memory.push_back({first.baseline.memory[i].name, {}});
-    for (size_t v = 0; v < 3; ++v) memory.back().values[v] = all[v]->memory[i].bytes / kGiB;
-  }
-  for (size_t i = 0; i < first.baseline.traffic.size(); ++i) {
-    traffic.push_back({first.baseline.traffic[i].name, {}});
-    for (size_t v = 0; v < 3; ++v) traffic.back().values[v] = all[v]->traffic[i].bytes / kGiB;
-  }
-  print_rows("layout 1: time of a step [s]", time, "step");
-  print_rows("layout 1: peak memory per GPU [GiB]", memory, "peak");
-  print_rows("layout 1: sent per GPU and step [GiB]", traffic, "total");
+  const auto columns = compared_routers(first.config.router);
+  const auto rows = [&](auto items, auto value) {
+    std::vector<Row> out;
+    for (size_t i = 0; i < (first.predictions.front().*items).size(); ++i) {
+      out.push_back({(first.predictions.front().*items)[i].name, {}});
+      for (const Prediction& p : first.predictions) out.back().values.push_back(value((p.*items)[i]));
+    }
+    return out;
+  };
+  const auto gib = [](const MemoryItem& item) { return item.bytes / kGiB; };
+  const auto time = rows(&Prediction::time, [](const TimeItem& item) { return item.seconds; });
+  print_rows("layout 1: time of a step [s]", columns, time, "step");
+  print_rows("layout 1: peak memory per GPU [GiB]", columns, rows(&Prediction::memory, gib), "peak");
+  print_rows("layout 1: sent per GPU and step [GiB]", columns, rows(&Prediction::traffic, gib), "total");
   std::printf("\nbubble %.2f%%; %.2f%% for equal chunks and passes without communication\n",
-              100 * all[selected_variant(first.config)]->bubble, 100 * first.baseline.ideal_bubble);
+              100 * first.configured().bubble, 100 * first.predictions.front().ideal_bubble);
 }
 
 double hours_of(const Prediction& p, const Hours& hours) { return p.seconds * hours.steps / 3600; }
@@ -158,9 +155,11 @@ void print_hours(const Report& report) {
   const Hours& h = *report.hours;
   const Comparison& c = report.layouts.front();
   std::printf("\n%-40s %14s %14s\n", "hours", "predicted", "measured");
-  const auto row = [&](size_t v, double measured) {
-    const double predicted = hours_of(*variants(c)[v], h), base = hours_of(c.baseline, h);
-    std::printf("%-40s %14.2f", kNames[v], predicted);
+  const auto all = compared_routers(c.config.router);
+  for (size_t v = 0; v < all.size(); ++v) {
+    const double measured = v == 0 ? h.baseline : v == 1 ? h.compared : 0;
+    const double predicted = hours_of(c.predictions[v], h), base = hours_of(c.predictions.front(), h);
+    std::printf("%-40s %14.2f", all[v].title.c_str(), predicted);
     if (measured > 0) {
       std::printf(" %14.2f", measured);
     } else {
@@ -170,12 +169,9 @@ void print_hours(const Report& report) {
     if (v > 0 && measured > 0) std::printf(", measured %+.2f%%", 100 * (measured / h.baseline - 1));
     if (v == 0)
       std::printf("   fitted: %.3g%% of the TFLOP/s, %.4f s per step", 100 * report.cluster.efficiency,
-                  c.baseline.seconds);
+                  c.predictions.front().seconds);
     std::printf("\n");
-  };
-  row(0, h.baseline);
-  row(1, h.hero);
-  row(2, 0);
+  }
 }
 
 json as_json(const Prediction& p) {
@@ -193,11 +189,6 @@ json as_json(const Prediction& p) {
 
 }  // namespace
 
-Comparison compare(const Config& config, const Cluster& cluster) {
-  return {config, predict(as_baseline(config), cluster), predict(as_hero(config, "stage"), cluster),
-          predict(as_hero(config, "global"), cluster)};
-}
-
 void print_report(const Report& report) {
   print_header(report);
   print_layouts(report);
@@ -214,6 +205,7 @@ void print_report_json(const Report& report) {
   out["layouts_tried"] = report.tried;
   out["layouts_fitting"] = report.fitting;
   out["layouts"] = json::array();
+  const auto all = compared_routers(report.layouts.front().config.router);
   for (const Comparison& c : report.layouts) {
     const ParallelConfig& p = c.config.parallel;
     json layout = {{"parallel.data", p.data},
@@ -224,13 +216,14 @@ void print_report_json(const Report& report) {
                    {"parallel.chunk_sizes", p.chunk_sizes},
                    {"train.micro_batch", c.config.train.micro_batch},
                    {"train.recompute", c.config.train.recompute}};
-    for (size_t v = 0; v < 3; ++v) layout[kKeys[v]] = as_json(*variants(c)[v]);
+    for (size_t v = 0; v < all.size(); ++v) layout[all[v].key] = as_json(c.predictions[v]);
     out["layouts"].push_back(std::move(layout));
   }
   if (report.hours) {
-    const Comparison& c = report.layouts.front();
-    for (size_t v = 0; v < 3; ++v) out["hours"][kKeys[v]] = hours_of(*variants(c)[v], *report.hours);
-    out["hours"]["measured"] = {{"baseline", report.hours->baseline}, {"hero_stage", report.hours->hero}};
+    const Hours& h = *report.hours;
+    for (size_t v = 0; v < all.size(); ++v)
+      out["hours"][all[v].key] = hours_of(report.layouts.front().predictions[v], h);
+    out["hours"]["measured"] = {{all[0].key, h.baseline}, {all[1].key, h.compared}};
   }
   std::printf("%s\n", out.dump(1).c_str());
 }

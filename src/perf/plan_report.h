@@ -1,22 +1,16 @@
 #pragma once
 // Output of `hero plan`.
 #include <optional>
+#include <vector>
 
-#include "perf/layouts.h"
+#include "perf/comparison.h"
 
 namespace hero {
 
-/// A layout with three routers: baseline, HERO with stage history, HERO with global history.
-struct Comparison {
-  Config config;
-  Prediction baseline, stage, global;
-};
-
-Comparison compare(const Config& config, const Cluster& cluster);
-
-/// Measured hours of a whole run: of the baseline, to which the efficiency is fitted, and of HERO.
+/// Measured hours of a whole run: of the baseline, to which the efficiency is fitted, and of the compared
+/// router.
 struct Hours {
-  double baseline = 0, hero = 0;  ///< 0: not given
+  double baseline = 0, compared = 0;  ///< 0: not given
   double steps = 0;
 };
 

@@ -55,7 +55,7 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
   for (const CostItem& item : model_costs(config)) {
     weights += item.parameters;
     const double operations = (passes * item.forward + item.backward) * tokens;
-    // A baseline has a row for the history too, next to HERO's.
+    // A baseline has a row for the history too, so that rows of compared routers correspond.
     if (operations > 0 || item.name == kHistoryCost)
       items.push_back({item.name, operations / rates.operations});
   }

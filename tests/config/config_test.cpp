@@ -229,7 +229,7 @@ TEST(FieldHelp, SectionsAndKeys) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("      number of routed experts E per MoE layer [>= 1] (also "
-                      "model.n_routed_experts) (also\n      model.num_local_experts)\n"),
+                      "model.n_routed_experts) (also model.num_local_experts)\n"),
             std::string::npos);
   EXPECT_NE(text.find("      number of optimizer steps [>= 1] (may change on resume)\n"), std::string::npos);
 }

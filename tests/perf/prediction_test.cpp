@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/counts.h"
+#include "perf/comparison.h"
 #include "perf/layouts.h"
 #include "perf/small_run.h"
 
@@ -26,6 +27,12 @@ Config on(int64_t data, int64_t pipeline, int64_t expert) {
   c.parallel.pipeline = pipeline;
   c.parallel.expert = expert;
   return c;
+}
+
+Config as_hero(Config config, const std::string& history) {
+  config.router.kind = "hero";
+  config.router.history = history;
+  return config;
 }
 
 TEST(Prediction, OneGpuTakesMatmulTime) {
@@ -168,6 +175,20 @@ TEST(Prediction, PaperRun) {
   const double hero = predict(as_hero(c, "stage"), cluster).seconds / step - 1;
   EXPECT_GT(hero, 0.001);
   EXPECT_LT(hero, 0.01);
+}
+
+TEST(Comparison, PredictsTheBaselineAndBothScopesOfTheHistory) {
+  const Config c = on(1, 2, 1);
+  const Cluster cluster = round_cluster(2);
+  const auto seconds = [&](const Config& config) { return predict(config, cluster).seconds; };
+  for (const Config& configured : {as_baseline(c), as_hero(c, "stage"), as_hero(c, "global")}) {
+    const Comparison compared = compare(configured, cluster);
+    std::vector<double> found;
+    for (const Prediction& prediction : compared.predictions) found.push_back(prediction.seconds);
+    EXPECT_EQ(found, (std::vector<double>{seconds(as_baseline(c)), seconds(as_hero(c, "stage")),
+                                          seconds(as_hero(c, "global"))}));
+    EXPECT_EQ(compared.configured().seconds, seconds(configured));
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ from hero_moe.analysis.contents import Analysis, Data, Paths, Utilization
 from hero_moe.analysis.drawing import NEUTRAL, Drawing, add_bar, expert_ticks, layer_ticks, level_line
 from hero_moe.report.figures import COLORS, GRAY, new_figure, percent_ticks
 from hero_moe.report.routing_figures import short_name, show_map
+from hero_moe.report.sections import named_baseline
 
 SHOWN_TOKENS = 6
 TOKEN_FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Emoji"]
@@ -31,7 +32,7 @@ def utilization(analysis: Analysis, data: Data) -> Drawing:
             markeredgecolor=ORANGE, markeredgewidth=1.6, clip_on=False,
         )  # fmt: skip
         name = short_name(used.folder, 34)
-        named = name if used is data.own or name == "baseline" else f"baseline ({name})"
+        named = name if used is data.own else named_baseline(name)
         axes.set_title(f"{named}\n{peak_words(used)}", loc="left")
         axes.xaxis.set_major_locator(expert_ticks(experts, 8))
         axes.set_xlabel("expert")

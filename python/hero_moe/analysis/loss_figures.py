@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from hero_moe.analysis.drawing import Drawing
 from hero_moe.report.figures import LineStyle, draw_advantages, draw_losses, new_figure
-from hero_moe.report.sections import Comparison, named_baseline
+from hero_moe.report.sections import Comparison
 
 
 def _legend(figure: Figure, names: Sequence[str], styles: Sequence[LineStyle]) -> None:
@@ -18,16 +18,12 @@ def _legend(figure: Figure, names: Sequence[str], styles: Sequence[LineStyle]) -
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _names(shown: Comparison) -> list[str]:
-    return [named_baseline(run) if run is shown.baseline else run.name for run in shown.runs]
-
-
 def losses(shown: Comparison) -> Drawing:
     """Language-model losses of all runs over steps, with an inset of the last fifth."""
     figure, grid = new_figure(4.6, width=8.0)
     draw_losses(grid[0, 0], shown.runs, shown.styles)
     grid[0, 0].set_title("Training loss", loc="left")
-    _legend(figure, _names(shown), shown.styles)
+    _legend(figure, shown.names, shown.styles)
     return Drawing("loss", figure, "Training loss over steps", "")
 
 
@@ -35,7 +31,7 @@ def advantages(shown: Comparison) -> Drawing | None:
     """Baseline's loss minus each run's over their common steps; None if there are none."""
     compared = [
         (name, style, diff)
-        for name, style, diff in zip(_names(shown), shown.styles, shown.differences)
+        for name, style, diff in zip(shown.names, shown.styles, shown.differences)
         if diff is not None
     ]
     if not compared:

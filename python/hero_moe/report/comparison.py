@@ -45,8 +45,8 @@ def final_loss(run: Run) -> float:
 
 
 def pick_baseline(runs: list[Run]) -> Run:
-    """The first run with `router.kind = "baseline"`, or else the first one."""
-    return next((run for run in runs if run.config.get("router.kind") == "baseline"), runs[0])
+    """The first run with a baseline router, or else the first one."""
+    return next((run for run in runs if run.is_baseline), runs[0])
 
 
 def difference(run: Run, baseline: Run) -> Difference | None:

@@ -90,6 +90,11 @@ class Run:
     evaluations: list[Evaluation]
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether its router reads no history: the first kind in src/config/router_kinds.cpp."""
+        return self.config.get("router.kind") == "baseline"
+
+    @property
     def has_history(self) -> bool:
         """Whether any layer of this run reported a history diagnostic."""
         return any(

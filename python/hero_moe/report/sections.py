@@ -35,21 +35,22 @@ class Comparison:
         differences = [None if run is baseline else numbers.difference(run, baseline) for run in runs]
         return cls(runs, baseline, figures.line_styles(runs, baseline), differences)
 
+    @property
+    def names(self) -> list[str]:
+        """The runs' names in legends."""
+        return [named_baseline(run.name) if run is self.baseline else run.name for run in self.runs]
+
     def key(self, keep: Sequence[bool] | None = None) -> str:
         """The legend of all runs, or of those in `keep`; empty for a single run."""
         if len(self.runs) == 1:
             return ""
         kept = [index for index in range(len(self.runs)) if keep is None or keep[index]]
-        names = [
-            named_baseline(run) if run is self.baseline else run.name
-            for run in (self.runs[index] for index in kept)
-        ]
-        return page.legend(names, [self.styles[index] for index in kept])
+        return page.legend([self.names[index] for index in kept], [self.styles[index] for index in kept])
 
 
-def named_baseline(run: Run) -> str:
-    """`baseline`, or `baseline (NAME)` for a run with a different name."""
-    return "baseline" if run.name == "baseline" else f"baseline ({run.name})"
+def named_baseline(name: str) -> str:
+    """`baseline`, or `baseline (NAME)` for a run or folder with a different name."""
+    return "baseline" if name == "baseline" else f"baseline ({name})"
 
 
 def plain(value: float, digits: int = 3) -> str:
@@ -123,7 +124,7 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     return title, (
         f"{len(runs)} runs of {size}. Final loss ({ends}), with the difference to the baseline in "
         "parentheses: "
-        f"{named_baseline(base)} {base_loss}, {', '.join(words)}."
+        f"{named_baseline(base.name)} {base_loss}, {', '.join(words)}."
     )
 
 

@@ -100,7 +100,7 @@ def _variant(record: Any, where: str, folder: Path, steps: int) -> Variant:
 def _pick_baseline(path: Path, variants: list[Variant]) -> Variant:
     for variant in variants:
         for run in variant.runs.values():
-            if run.config.get("router.kind") == "baseline" and not run.config.get("router.coupling_loss"):
+            if run.is_baseline and not run.config.get("router.coupling_loss"):
                 return variant
     for variant in variants:
         if variant.runs:

@@ -24,8 +24,7 @@ OPTIONS: dict[str, list[str]] = {
     "cost": "config data-ranks pipeline-stages expert-ranks in-flight rate bandwidth measure json".split(),
     "plan": "config cluster gpus gpus-per-node teraflops efficiency memory-gib reserved-gib bandwidth-memory-gbs "
     "bandwidth-node-gbs bandwidth-network-gbs latency-node-us latency-network-us top own-layout hours "
-    "hero-hours "
-    "tokens draw draw-layout json".split(),
+    "hero-hours tokens draw draw-layout json".split(),
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
     "bench step": "config steps warmup forward".split(),
@@ -73,6 +72,7 @@ def test_help(command: str) -> None:
     result = run_hero(*command.split(), "--help")
     assert result.stderr == ""
     assert "-h,--help" in result.stdout and "Usage:" in result.stdout
+    assert [line for line in result.stdout.splitlines() if len(line) > 100] == []
     own = result.stdout.split("\nConfiguration keys")[0]
     shown = {name: rest for name, rest in re.findall(r"^  (?:-h,)?--([\w-]+)(.*)$", own, re.MULTILINE)}
     assert set(shown) == {"help", *OPTIONS[command]}
@@ -86,7 +86,7 @@ def test_help(command: str) -> None:
 def test_subcommands_are_listed(command: str) -> None:
     inner = {name.split()[-1] for name in OPTIONS if name and " ".join(name.split()[:-1]) == command}
     listed = run_hero(*command.split(), "--help").stdout.split("Subcommands:\n")[1].split("\n\n")[0]
-    assert {line.split()[0] for line in listed.splitlines()} == inner
+    assert set(re.findall(r"^  (\S+)", listed, re.MULTILINE)) == inner
 
 
 def test_configuration_keys_have_type_default_and_help() -> None:

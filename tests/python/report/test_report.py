@@ -188,10 +188,16 @@ def test_configuration_shows_differing_keys_first(tmp_path: Path, three: list[Pa
     assert '<td>baseline</td><td class="other">hero</td>' in text
 
 
-def test_baseline_is_found_by_kind_or_is_the_first_run(tmp_path: Path, three: list[Path]) -> None:
+def test_baseline_is_found_by_kind_or_is_the_first_run(
+    tmp_path: Path, three: list[Path], make_run: MakeRun
+) -> None:
     baseline, hero, window = three
     assert Page(render(tmp_path, hero, baseline)).row("baseline")[2] == "baseline"
     assert Page(render(tmp_path, window, hero)).row("hero-3")[2] == "baseline"
+    other = make_run("other", kind="another kind", lower=0.1)
+    page = Page(render(tmp_path, other, baseline))
+    assert page.row("baseline")[2] == "baseline" and page.row("other")[2] == "−0.100"
+    assert page.row("router.kind") == ["router.kind", "another kind", "baseline"]
 
 
 def test_differences_use_common_steps_of_runs_of_different_lengths(tmp_path: Path, make_run: MakeRun) -> None:
