@@ -54,4 +54,9 @@ const RouterKind& router_kind(const RouterConfig& router);
 /// Whether `parameter` is the name in checkpoints of a weight of a router.
 bool is_router_weight(const Config& config, const std::string& parameter);
 
+/// Reads the key `stages` of a kind's object in config.json, the stage of each MoE layer as stage_of_layers
+/// returns it, into router.stages and router.stage_sizes. The sizes are empty if the stages have the default
+/// sizes. Changes nothing if the key is missing; UserError for invalid stages.
+void read_stages(JsonSection& section, const ModelConfig& model, RouterConfig& router);
+
 }  // namespace hero
