@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-
 #include <numeric>
 
 #include "model/random.h"
@@ -63,8 +62,8 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
 }
 
 at::Tensor Parameters::share(const std::string& suffix) {
-  const auto found = std::find_if(all_.rbegin(), all_.rend(),
-                                  [&](const Parameter& p) { return p.name.ends_with(suffix); });
+  const auto found =
+      std::find_if(all_.rbegin(), all_.rend(), [&](const Parameter& p) { return p.name.ends_with(suffix); });
   TORCH_INTERNAL_ASSERT(found != all_.rend(), "no parameter ", suffix, " in the model chunks of this rank");
   ++found->uses;
   return found->leaf;

@@ -10,9 +10,11 @@ namespace hero {
 // The entries, each defined in router_kind_<kind>.cpp.
 const RouterKind& baseline_router_kind();
 const RouterKind& hero_router_kind();
+const RouterKind& rmoe_router_kind();
 
 const std::vector<const RouterKind*>& all_router_kinds() {
-  static const std::vector<const RouterKind*> kinds = {&baseline_router_kind(), &hero_router_kind()};
+  static const std::vector<const RouterKind*> kinds = {&baseline_router_kind(), &hero_router_kind(),
+                                                       &rmoe_router_kind()};
   return kinds;
 }
 
