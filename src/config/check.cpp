@@ -4,6 +4,7 @@
 
 #include "config/config.h"
 #include "config/fields.h"
+#include "config/router_kinds.h"
 #include "config/toml_file.h"
 #include "io/error.h"
 
@@ -128,6 +129,25 @@ void check_training(const Config& config) {
           "at most " + format_option("train.steps", t.steps));
 }
 
+// `bounds`: first decoder layer of each model chunk, then the number of layers.
+void check_shared_weights(const Config& config, const std::vector<int64_t>& bounds) {
+  if (!router_kind_info(config.router).shares_weights) return;
+  const auto numbers = moe_layer_numbers(config.model);
+  const auto stage_of = stage_of_layers(moe_layers(config.model), config.router);
+  int64_t last = -1;  // router stage of the last MoE layer of the preceding chunks
+  for (size_t chunk = 0; chunk + 1 < bounds.size(); ++chunk) {
+    const int64_t before = last;
+    for (int64_t i = bounds[chunk]; i < bounds[chunk + 1]; ++i) {
+      if (numbers[i] == 0) continue;
+      last = stage_of[numbers[i] - 1];
+      require(last != before, "parallel.pipeline", config.parallel.pipeline,
+              "model chunks that contain whole router stages with " +
+                  format_option("router.kind", config.router.kind) +
+                  ": the routers of a stage share weights (router.stages, parallel.chunk_sizes)");
+    }
+  }
+}
+
 void check_parallel(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const TrainConfig& t = config.train;
@@ -159,6 +179,7 @@ void check_parallel(const Config& config) {
   require(r.detach, "router.detach", r.detach,
           "true with " + format_option("parallel.pipeline", p.pipeline) +
               ": pipeline stages send the history without gradients");
+  check_shared_weights(config, bounds);
   require(r.balance != "pooled", "router.balance", r.balance,
           "a value other than pooled with " + format_option("parallel.pipeline", p.pipeline) +
               ": pooled needs all layers on one rank");

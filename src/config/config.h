@@ -69,9 +69,10 @@ struct RouterConfig {
   bool scale = true;                 ///< rho of Eq. (rou); false: 1
   int64_t stages = 1;                ///< router stages; the history does not cross them
   std::vector<int64_t> stage_sizes;  ///< MoE layers per stage; empty: as equal as possible
+  int64_t state_size = 64;           ///< p, width of the GRU's state (rmoe)
   double eps = 1e-6;
   std::string init = "uniform";         ///< or "zero": W_R = 0 and the baseline's W_O
-  bool detach = true;                   ///< stop gradients through the history and rho
+  bool detach = true;                   ///< stop gradients through the history and rho, or the GRU's state
   std::string history = "stage";        ///< or "global"
   std::string dtype = "train";          ///< or "fp32", for the router's operands and history
   std::string balance = "micro_batch";  ///< "none", "micro_batch", "sequence", "global", "pooled"

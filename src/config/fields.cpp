@@ -31,11 +31,14 @@ std::vector<Field> router_fields(RouterConfig& r) {
       integers("router.stage_sizes", kModel | kHistoryOnly | kSetsChunks, &r.stage_sizes, 1,
                "number of MoE layers per router stage; []: as equal as possible"),
       non_negative("router.eps", kModel | kHistoryOnly, &r.eps, "epsilon added to RMS(H) in rho"),
+      integer("router.state_size", kModel, &r.state_size, 1, "width of the GRU's state"),
       choice("router.init", kFixedOnResume | kHistoryOnly, &r.init, {"uniform", "zero"},
              "initial W = [W_O | W_R]; uniform: U(-b, b) with b = 1/sqrt(D + (l-1)E); zero: W_R = 0 and the "
              "baseline's W_O, so that training starts like a baseline with the same seed"),
       flag("router.detach", kModel | kHistoryOnly, &r.detach,
-           "stop gradients through the history and rho, as in the paper"),
+           "stop gradients through the history and rho, as in the paper, or through the state of the "
+           "preceding "
+           "layer (rmoe)"),
       choice("router.history", kModel | kHistoryOnly, &r.history, {"stage", "global"},
              "visible layers: preceding layers of the same stage, or of all stages"),
       choice("router.dtype", kFixedOnResume, &r.dtype, {"train", "fp32"},

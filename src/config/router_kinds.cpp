@@ -1,6 +1,7 @@
 #include "config/router_kinds.h"
 
 #include <algorithm>
+#include <set>
 
 #include "config/fields.h"
 #include "io/error.h"
@@ -28,6 +29,20 @@ const std::vector<RouterKindInfo>& router_kinds() {
        .extends = "baseline",
        .modeling = "hero",
        .class_prefix = "Hero"},
+      {.name = "rmoe",
+       .title = "RMoE",
+       .description = "carries the state of a GRU from layer to layer (arXiv 2408.06793)",
+       .reads =
+           [](const Field& field) {
+             static const std::set<std::string> keys = {"router.state_size", "router.detach", "router.stages",
+                                                        "router.stage_sizes"};
+             return keys.contains(field.key);
+           },
+       .limit = "reads the state of the preceding layer only",
+       .extends = "",
+       .shares_weights = true,
+       .modeling = "rmoe",
+       .class_prefix = "Rmoe"},
   };
   return kinds;
 }

@@ -21,6 +21,8 @@ struct RouterKindInfo {
   bool stores_probs = false;  ///< later layers read its routing probabilities
   std::string extends;        ///< kind whose models --init-from accepts too, adding history weights; or empty
   bool in_transformers = false;  ///< transformers implements the router itself
+  /// The routers of a router stage share weights, so one pipeline rank must have all layers of the stage.
+  bool shares_weights = false;
   std::string modeling;          ///< "hero": modeling_hero_*.py and hero_router.py in an exported folder
   std::string class_prefix;      ///< of the classes in modeling_*.py: "Hero"
 };

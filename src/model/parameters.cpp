@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "model/random.h"
@@ -58,6 +59,14 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
 at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& shape, const Init& init,
                            bool decay, std::optional<at::ScalarType> dtype) {
   return add(name, shape, {ParameterPart{.name = name, .shape = shape, .init = init}}, decay, dtype);
+}
+
+at::Tensor Parameters::share(const std::string& suffix) {
+  const auto found =
+      std::find_if(all_.rbegin(), all_.rend(), [&](const Parameter& p) { return p.name.ends_with(suffix); });
+  TORCH_INTERNAL_ASSERT(found != all_.rend(), "no parameter ", suffix, " in the model chunks of this rank");
+  ++found->uses;
+  return found->leaf;
 }
 
 at::Tensor Parameters::add_buffer(const std::string& name, const std::vector<int64_t>& shape) {

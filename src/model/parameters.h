@@ -35,6 +35,7 @@ struct Parameter {
   at::Tensor values;    ///< fp32 or fp64, no gradient; undefined if only the optimizer's shards hold them
   at::Tensor leaf;      ///< read by operators; requires a gradient unless frozen
   bool decay = false;   ///< weight decay applies: to matrices, not to norm weights
+  int64_t uses = 1;     ///< layers that read the leaf
   bool expert = false;  ///< weights of routed experts, which expert parallelism shards
   std::vector<ParameterPart> parts;
 };
@@ -53,6 +54,8 @@ class Parameters {
                  std::optional<at::ScalarType> dtype = {});
   /// Marks the last parameter as weights of routed experts.
   void mark_expert() { all_.back().expert = true; }
+  /// The leaf of the last parameter whose name ends with `suffix`, for one more layer that reads it.
+  at::Tensor share(const std::string& suffix);
   /// Adds an fp32 tensor that is saved with the weights and has no gradient (expert biases).
   at::Tensor add_buffer(const std::string& name, const std::vector<int64_t>& shape);
 

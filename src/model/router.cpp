@@ -10,11 +10,12 @@ namespace hero {
 // The entries, each defined in router_<kind>.cpp.
 RouterFunctions baseline_router();
 RouterFunctions hero_router();
+RouterFunctions rmoe_router();
 
 namespace {
 
 const RouterFunctions& functions_of(const RouterConfig& router) {
-  static const std::array table = {baseline_router(), hero_router()};
+  static const std::array table = {baseline_router(), hero_router(), rmoe_router()};
   const std::string& kind = router_kind_info(router).name;
   return *std::ranges::find_if(table, [&](const RouterFunctions& entry) { return entry.kind == kind; });
 }

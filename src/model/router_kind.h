@@ -39,6 +39,10 @@ class RouterKind {
   /// Parameters and FLOPs of these weights, in rows named kRouterCost and kHistoryCost.
   virtual std::vector<CostItem> costs(const Config& config, int64_t l, int64_t seen) const = 0;
 
+  /// Values per token, in fp32 (fp64 in fp64 runs), that the forward pass saves for the backward pass besides
+  /// its input, logits, probabilities and statistics.
+  virtual int64_t saved_values(const Config& config) const = 0;
+
   /// Adds the kind's keys to a config.json.
   virtual void write(const Config& config, nlohmann::ordered_json& config_json) const = 0;
   /// Sets router.kind and the options if config.json has the kind's keys. UserError for invalid values.
@@ -53,5 +57,10 @@ const RouterKind& router_kind(const RouterConfig& router);
 
 /// Whether `parameter` is the name in checkpoints of a weight of a router.
 bool is_router_weight(const Config& config, const std::string& parameter);
+
+/// Reads the key `stages` of a kind's object in config.json, the stage of each MoE layer as stage_of_layers
+/// returns it, into router.stages and router.stage_sizes. The sizes are empty if the stages have the default
+/// sizes. Changes nothing if the key is missing; UserError for invalid stages.
+void read_stages(JsonSection& section, const ModelConfig& model, RouterConfig& router);
 
 }  // namespace hero

@@ -10,31 +10,6 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// Converts the stage of every MoE layer to stage sizes; empty if the stages have the default sizes.
-void read_stages(JsonSection& router, const ModelConfig& m, RouterConfig& r) {
-  const auto stages = router.integers("stages");
-  if (stages.empty()) return;
-  int64_t previous = 0;
-  r.stage_sizes.assign(1, 0);
-  for (const int64_t stage : stages) {
-    if (stage == previous + 1) r.stage_sizes.push_back(0);
-    if (stage < previous || stage > previous + 1)
-      router.reject("stages", "stage indices that start at 0 and increase by at most 1");
-    ++r.stage_sizes.back();
-    previous = stage;
-  }
-  if (static_cast<int64_t>(stages.size()) != moe_layers(m)) {
-    router.reject("stages",
-                  "one stage index for each of the " + std::to_string(moe_layers(m)) + " MoE layers");
-  }
-  if (r.stage_sizes[0] == 0)
-    router.reject("stages", "stage indices that start at 0 and increase by at most 1");
-  r.stages = static_cast<int64_t>(r.stage_sizes.size());
-  RouterConfig defaults;
-  defaults.stages = r.stages;
-  if (stage_of_layers(moe_layers(m), defaults) == stages) r.stage_sizes.clear();
-}
-
 class HeroRouterKind final : public RouterKind {
  public:
   std::string name() const override { return "hero"; }
@@ -56,6 +31,7 @@ class HeroRouterKind final : public RouterKind {
     return {gemm_cost(kRouterCost, d * e, d * e),
             gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach)};
   }
+  int64_t saved_values(const Config&) const override { return 0; }
 
   void write(const Config& config, json& config_json) const override {
     const auto& r = config.router;

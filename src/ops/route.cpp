@@ -119,8 +119,7 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
 
 namespace {
 
-// Casts w to the accumulation type. The gradient stays in that type; the backward pass of `to` would round
-// it.
+// The backward pass of `to` would round the gradient to w's type.
 struct Widen : torch::autograd::Function<Widen> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& w) {
     return w.to(accumulation_type(w.scalar_type()));
@@ -133,10 +132,14 @@ struct Widen : torch::autograd::Function<Widen> {
 
 }  // namespace
 
+at::Tensor widened(const at::Tensor& w) {
+  return w.scalar_type() == accumulation_type(w.scalar_type()) ? w : Widen::apply(w);
+}
+
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale) {
   const auto acc = accumulation_type(x_TD.scalar_type());
-  const auto wide = x_TD.to(acc), wide_w = w.scalar_type() == acc ? w : Widen::apply(w);
+  const auto wide = x_TD.to(acc), wide_w = widened(w);
   const auto rms_x = (wide.pow(2).mean(1, true)).sqrt();
   auto logits = at::mm(wide, wide_w.slice(1, 0, x_TD.size(1)).t());
   auto stats = at::zeros({x_TD.size(0), kRouteStats}, wide.options());

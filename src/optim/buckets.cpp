@@ -117,8 +117,9 @@ std::vector<ParameterShard> Buckets::shards() const {
   return shards;
 }
 
-void Buckets::prepare_for_backward(int64_t passes) {
-  for (size_t i = 0; i < pending_.size(); ++i) pending_[i] = contains(i) ? passes : 0;
+void Buckets::prepare_for_backward(int64_t passes, bool recompute) {
+  for (size_t i = 0; i < pending_.size(); ++i)
+    pending_[i] = contains(i) ? passes * (recompute ? parameters_.all()[i].uses : 1) : 0;
   for (auto& bucket : buckets_) bucket->incomplete = static_cast<int64_t>(bucket->parameters.size());
   next_ = 0;
 }

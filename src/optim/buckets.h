@@ -29,8 +29,9 @@ class Buckets {
   std::vector<ParameterShard> shards() const;
 
   /// Call before a step's backward passes. A gradient is complete after `passes` contributions, one per
-  /// backward pass, each counted when the autograd engine visits the leaf.
-  void prepare_for_backward(int64_t passes);
+  /// backward pass, each counted when the autograd engine visits the leaf. With `recompute` every layer that
+  /// reads the leaf has a backward pass of its own.
+  void prepare_for_backward(int64_t passes, bool recompute);
   /// A backward pass defers its contribution to this leaf, so that one more is expected: the engine still
   /// visits the leaf.
   void expect_deferred_gradient(const at::Tensor& leaf);

@@ -55,6 +55,7 @@ double routing(const Config& config, const ElementSizes& w) {
   const double e = to_double(m.num_experts), k = to_double(m.num_experts_per_tok);
   const bool sigmoid = m.has_sigmoid_scores();
   double bytes = (2 * e + 5) * w.accum;  // logits, probabilities, statistics
+  bytes += to_double(router_kind(r).saved_values(config)) * w.accum;
   if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
   if (sigmoid) bytes += e * w.accum;
   if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.accum;

@@ -55,7 +55,9 @@ void TrainStep::begin(double busy) {
 }
 
 void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read) {
-  if (auto* buckets = optimizer_.buckets()) buckets->prepare_for_backward(micro_batches);
+  if (auto* buckets = optimizer_.buckets()) {
+    buckets->prepare_for_backward(micro_batches, model_.config().train.recompute);
+  }
   if (!pipeline_) {
     for (int64_t i = 0; i < micro_batches; ++i) {
       const auto batch = read(i);

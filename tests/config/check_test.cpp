@@ -147,6 +147,26 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
             "train.cuda_graph: found true, expected false with router.capacity_factor = 1.5");
 }
 
+TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {
+  const auto rmoe = [](auto change) {
+    return qwen3([&](Config& c) {
+      c.router.kind = "rmoe";
+      c.parallel.pipeline = 2;
+      change(c);
+    });
+  };
+  const std::string error =
+      "parallel.pipeline: found 2, expected model chunks that contain whole router stages with router.kind = "
+      "\"rmoe\": the routers of a stage share weights (router.stages, parallel.chunk_sizes)";
+  EXPECT_EQ(rmoe([](Config&) {}), error);
+  EXPECT_EQ(rmoe([](Config& c) { c.router.stages = 2; }), "");
+  EXPECT_EQ(rmoe([](Config& c) { c.router.stages = 3, c.parallel.chunk_sizes = {4, 4}; }), error);
+  EXPECT_EQ(rmoe([](Config& c) { c.router.stages = 3, c.parallel.chunk_sizes = {3, 5}; }), "");
+  EXPECT_EQ(rmoe([](Config& c) { c.parallel.pipeline = 1; }), "");
+  EXPECT_EQ(rmoe([](Config& c) { c.model.mlp_only_layers = {0, 1}, c.parallel.chunk_sizes = {2, 6}; }), "");
+  EXPECT_EQ(rmoe([](Config& c) { c.router.kind = "hero"; }), "");
+}
+
 TEST(Check, AllowedCombinations) {
   EXPECT_EQ(qwen3([](Config& c) { c.router.window = 3; }), "");  // a baseline ignores it
   EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = "fp64"; }), "");

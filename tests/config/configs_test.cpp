@@ -12,8 +12,8 @@ namespace {
 
 const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek", "paper-8b",
                                       "qwen3", "study-deepseek", "study-qwen3"};
-const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",    "mask3",
-                                         "mask5",    "mask10", "no-scaling", "zero-init"};
+const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
+                                         "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -91,6 +91,7 @@ TEST(Configs, OverlayDifferences) {
   EXPECT_EQ(differences(base, load({"small-qwen3", "hero"})), Changes{});
   EXPECT_EQ(differences(base, load({"small-qwen3", "baseline"})),
             Changes{"router.kind: \"hero\" -> \"baseline\""});
+  EXPECT_EQ(differences(base, load({"small-qwen3", "rmoe"})), Changes{"router.kind: \"hero\" -> \"rmoe\""});
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});

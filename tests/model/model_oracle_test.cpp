@@ -42,6 +42,11 @@ std::vector<Case> cases() {
       c.router.detach = false, c.router.stages = 2, c.router.window = 1, c.model.num_hidden_layers = 7;
     });
     add("not_detached_no_scale", [](auto& c) { c.router.detach = false, c.router.scale = false; });
+    add("rmoe", [](auto& c) { c.router.kind = "rmoe", c.router.state_size = 5; });
+    add("rmoe_stages", [](auto& c) { c.router.kind = "rmoe", c.router.stages = 2; });
+    add("rmoe_not_detached", [](auto& c) {
+      c.router.kind = "rmoe", c.router.detach = false, c.router.stages = 2, c.model.num_hidden_layers = 7;
+    });
     add("router_fp32_key", [](auto& c) { c.router.dtype = "fp32"; });
     add("tied", [](auto& c) { c.model.tie_word_embeddings = true; });
     add("unnormalized", [](auto& c) { c.model.norm_topk_prob = false; });

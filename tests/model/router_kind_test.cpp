@@ -27,6 +27,7 @@ std::vector<hero::Config> configs() {
       config.router.stages = 2;
       config.router.stage_sizes = {1, 3};
       config.router.scale = false;
+      config.router.state_size = 5;
       config.router.eps = 0.25;
       config.router.detach = false;
       list.push_back(config);

@@ -57,6 +57,7 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) sparse_layers += !is_dense(m, i);
   const auto stage_of = stages(sparse_layers, config.router);
   Result result;
+  std::string gru;  // prefix of the stage's GRU, which its first MoE layer has
   auto x = w.at("model.embed_tokens.weight").index({tokens_BS.flatten()});
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
@@ -73,11 +74,22 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
       continue;
     }
     const auto l = static_cast<int64_t>(result.layers.size()) + 1;
-    std::vector<Tensor> history;
-    for (const int64_t j : visible(l, config.router, stage_of)) history.push_back(result.layers[j - 1].probs);
+    const auto seen = visible(l, config.router, stage_of);
+    const std::string gate = prefix + "mlp.gate.";
     const bool noisy = pass.training && config.router.jitter > 0;
     LayerRouting routing{.x = noisy ? input * jitter(config, l, batch * length, pass) : input, .layer = l};
-    routing.logits = router_logits(routing.x, w.at(prefix + "mlp.gate.weight"), history, l, config.router);
+    if (config.router.kind == "rmoe") {
+      if (seen.empty()) gru = gate + "gru.";
+      auto before = seen.empty() ? at::zeros({batch * length, config.router.state_size}, at::kDouble)
+                                 : result.layers[l - 2].state;
+      if (config.router.detach) before = before.detach();
+      routing.state = gru_state(project(routing.x, w.at(gate + "projection.weight")), before, w, gru);
+      routing.logits = project(routing.state, w.at(gate + "weight"));
+    } else {
+      std::vector<Tensor> history;
+      for (const int64_t j : seen) history.push_back(result.layers[j - 1].probs);
+      routing.logits = router_logits(routing.x, w.at(gate + "weight"), history, l, config.router);
+    }
     const auto bias = w.find(prefix + "mlp.gate.e_score_correction_bias");
     select_experts(config, bias == w.end() ? Tensor() : bias->second, routing, pass);
     for (int64_t e = 0; e < m.num_experts; ++e) {

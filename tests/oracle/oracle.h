@@ -23,6 +23,7 @@ Weights copy_weights(const hero::Parameters& parameters);
 /// One MoE layer, l = index + 1.
 struct LayerRouting {
   at::Tensor x = {};       ///< [T, D] the router's input
+  at::Tensor state = {};   ///< [T, p] of an RMoE router
   at::Tensor logits = {};  ///< [T, E]
   at::Tensor probs = {};   ///< [T, E] softmax, differentiable
   at::Tensor scores = {};  ///< [T, E] softmax or sigmoid, from which the weights are computed
@@ -71,6 +72,11 @@ at::Tensor rms(const at::Tensor& rows);
 /// Z of layer l from its input and the visible distributions, oldest first.
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight,
                          const std::vector<at::Tensor>& history, int64_t l, const hero::RouterConfig& router);
+
+/// h = (1 - z) n + z h' [T, p] of a GRU with input x' [T, p] and preceding state h' (arXiv 2408.06793, Eq. 5);
+/// `gru` is the prefix of its four weights, whose rows are those of r, z and n.
+at::Tensor gru_state(const at::Tensor& input, const at::Tensor& before, const Weights& weights,
+                     const std::string& gru);
 
 /// Indices of the k largest elements of every row, largest first; ties in index order.
 at::Tensor topk_indices(const at::Tensor& rows, int64_t k);

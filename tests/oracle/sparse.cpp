@@ -30,6 +30,7 @@ std::vector<int64_t> stages(int64_t layers, const hero::RouterConfig& router) {
 std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,
                              const std::vector<int64_t>& stage_of) {
   std::vector<int64_t> newest_first;
+  if (router.kind == "rmoe" && l > 1 && stage_of[l - 2] == stage_of[l - 1]) return {l - 1};
   for (int64_t j = l - 1; j >= 1 && router.kind == "hero"; --j) {
     if (router.window > 0 && static_cast<int64_t>(newest_first.size()) == router.window) break;
     if (router.history == "global" || stage_of[j - 1] == stage_of[l - 1]) newest_first.push_back(j);
@@ -52,6 +53,20 @@ Tensor router_logits(const Tensor& x, const Tensor& weight, const std::vector<Te
           std::sqrt(static_cast<double>(l - 1) / static_cast<double>(history.size()));
   if (router.detach) rho = rho.detach();
   return at::matmul(at::cat({x, rho * h}, 1), weight.t());
+}
+
+Tensor gru_state(const Tensor& input, const Tensor& before, const Weights& w, const std::string& gru) {
+  const int64_t p = before.size(1);
+  const auto gate = [&](const char* of, const Tensor& rows, int64_t i) {
+    const auto weight = w.at(gru + "weight_" + of).slice(0, i * p, (i + 1) * p),
+               bias = w.at(gru + "bias_" + of).slice(0, i * p, (i + 1) * p);
+    return at::matmul(rows, weight.t()) + bias;
+  };
+  const auto logistic = [](const Tensor& rows) { return 1.0 / (1.0 + (-rows).exp()); };
+  const auto reset = logistic(gate("ih", input, 0) + gate("hh", before, 0)),
+             update = logistic(gate("ih", input, 1) + gate("hh", before, 1)),
+             candidate = (gate("ih", input, 2) + reset * gate("hh", before, 2)).tanh();
+  return (1.0 - update) * candidate + update * before;
 }
 
 Tensor topk_indices(const Tensor& rows, int64_t k) {

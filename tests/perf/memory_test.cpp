@@ -90,6 +90,15 @@ TEST_P(Activations, LatentAttention) {
   EXPECT_HELD(c);
 }
 
+TEST_P(Activations, RecurrentRouter) {
+  Config c = sized(small::qwen(), GetParam());
+  c.router.kind = "rmoe";
+  EXPECT_HELD(c);
+  c.router.state_size = 256;
+  c.router.stages = 2;
+  EXPECT_HELD(c);
+}
+
 TEST_P(Activations, LossesAndScores) {
   Config c = sized(small::deepseek(), GetParam());
   c.model.scoring_func = "sigmoid";
