@@ -3,8 +3,6 @@
 // Prints a line of JSON per shape: throughput in FLOP/s, and its share of the GEMM throughput measured in the
 // same run.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <CLI/CLI.hpp>
 
@@ -24,7 +22,7 @@ struct Shape {
 // Weight gradients are fp32, as in training.
 at::Tensor leaf(at::IntArrayRef shape, double scale, at::Device device) {
   auto w = (at::randn(shape, at::TensorOptions(device)) * scale).to(at::kBFloat16).set_requires_grad(true);
-  torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
+  w.set_grad_dtype(at::kFloat);
   return w;
 }
 
@@ -55,7 +53,7 @@ class Layer {
     const auto rows = ops::permute(x_, plan);
     const auto y =
         ops::combine(ops::experts(rows, gate_up_, down_, plan), chosen / chosen.sum(1, true), plan);
-    torch::autograd::backward({y}, {dy_});
+    y.backward(dy_);
     for (const at::Tensor& t : {x_, router_, gate_up_, down_}) t.mutable_grad() = at::Tensor();
   }
 

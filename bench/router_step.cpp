@@ -3,12 +3,11 @@
 // 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, and with
 // history concatenated by PyTorch operators, as the paper's equations state. Prints one line of JSON.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <CLI/CLI.hpp>
 
 #include "model/history.h"
+#include "ops/autograd.h"
 #include "ops/ops.h"
 #include "paired.h"
 #include "train/process.h"
@@ -51,7 +50,7 @@ class Routers {
       auto w = (at::randn({kExperts, columns}, batch.x[0].options().dtype(at::kFloat)) * 0.02)
                    .to(dtype)
                    .set_requires_grad(true);
-      if (wide_gradients) torch::autograd::impl::materialize_autograd_meta(w)->set_grad_dtype(at::kFloat, w);
+      if (wide_gradients) w.set_grad_dtype(at::kFloat);
       weights_.push_back(w);
       inputs_.push_back(batch.x[l - 1].to(dtype).detach().set_requires_grad(true));
     }
@@ -92,7 +91,7 @@ class Routers {
 
  private:
   void backward(const std::vector<at::Tensor>& probs) const {
-    torch::autograd::backward(probs, batch_->dprobs);
+    ops::backward(probs, batch_->dprobs);
     for (const auto& w : weights_) w.mutable_grad() = at::Tensor();
     for (const auto& x : inputs_) x.mutable_grad() = at::Tensor();
   }

@@ -1,7 +1,6 @@
 #include "model/history.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,20 +9,6 @@
 #include "model/router_kind.h"
 
 namespace hero {
-namespace {
-
-// Rounds x to the precision of `type`, keeping x's dtype. A plain cast would also round the gradient.
-struct StraightThroughRound : torch::autograd::Function<StraightThroughRound> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, at::ScalarType type) {
-    return x.to(type).to(x.scalar_type());
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 const torch::autograd::variable_list& grads) {
-    return {grads[0], at::Tensor()};
-  }
-};
-
-}  // namespace
 
 HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
     : experts_(experts),
@@ -110,8 +95,7 @@ void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
 }
 
 void RoutingHistory::store_differentiable(int64_t l, const at::Tensor& probs) {
-  differentiable_probs_[l - 1] =
-      probs.scalar_type() == dtype_ ? probs : StraightThroughRound::apply(probs, dtype_);
+  differentiable_probs_[l - 1] = ops::round_straight_through(probs, dtype_);
 }
 
 std::vector<at::Tensor> RoutingHistory::visible_differentiable(int64_t l) const {

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <numeric>
@@ -51,7 +50,7 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
   p.values = p.values.to(device_);
   p.leaf = type == wide ? p.values.detach() : p.values.to(type);
   p.leaf.set_requires_grad(true);
-  if (type != wide) torch::autograd::impl::materialize_autograd_meta(p.leaf)->set_grad_dtype(wide, p.leaf);
+  if (type != wide) p.leaf.set_grad_dtype(wide);
   all_.push_back(std::move(p));
   return all_.back().leaf;
 }

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "ops/differentiable.h"
+#include "ops/autograd.h"
 
 namespace hero {
 namespace {
@@ -26,32 +26,17 @@ at::Tensor pad_rows(const at::Tensor& rows, int64_t count) {
   return missing > 0 ? at::constant_pad_nd(rows, {0, 0, 0, missing}) : rows;
 }
 
-// Saved for the backward pass, which sends gradients to the source ranks.
-struct AllToAllContext : torch::CustomClassHolder {
-  AllToAllContext(const Group& over, Counts out, Counts in, int64_t n)
-      : group(over), sent(std::move(out)), received(std::move(in)), rows(n) {}
-  const Group& group;
-  Counts sent, received;
-  int64_t rows;  ///< of the input, including rows that were not sent
-};
-
-// An all-to-all from `rows` to `received_rows` that has already run; the backward pass reverses it.
-struct AllToAll : torch::autograd::Function<AllToAll> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& rows,
-                            const at::Tensor& received_rows, const Group* group, const Counts& sent,
-                            const Counts& received) {
-    auto context = c10::make_intrusive<AllToAllContext>(*group, sent, received, rows.size(0));
-    ctx->saved_data["all_to_all"] = c10::IValue::make_capsule(std::move(context));
-    return received_rows.detach();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const auto capsule = ctx->saved_data["all_to_all"].toCapsule();
-    const auto& context = static_cast<const AllToAllContext&>(*capsule);
-    const auto gradient = all_to_all(context.group, grads[0], context.received, context.sent);
-    return {pad_rows(gradient, context.rows), {}, {}, {}, {}};
-  }
-};
+// `received`, the result of an all-to-all of `rows` that has already run; the backward pass reverses it.
+at::Tensor with_reverse(const Group& group, const at::Tensor& rows, const at::Tensor& received,
+                        const Counts& sent_counts, const Counts& received_counts) {
+  // The number of rows includes those that were not sent.
+  const auto backward = [&group, sent_counts, received_counts, count = rows.size(0)](
+                            const std::vector<at::Tensor>&,
+                            const std::vector<at::Tensor>& gradients) -> std::vector<at::Tensor> {
+    return {pad_rows(all_to_all(group, gradients[0], received_counts, sent_counts), count)};
+  };
+  return ops::with_backward({received.detach()}, {rows}, {}, backward)[0];
+}
 
 }  // namespace
 
@@ -81,13 +66,12 @@ TokenDispatcher::TokenDispatcher(const Group& group, const at::Tensor& rows_ND, 
 
 at::Tensor TokenDispatcher::finish_dispatch() {
   pending_.wait();
-  return ops::differentiable<AllToAll>(rows_, received_rows_, group_, sent_counts_, received_counts_);
+  return with_reverse(*group_, rows_, received_rows_, sent_counts_, received_counts_);
 }
 
 at::Tensor TokenDispatcher::combine(const at::Tensor& rows) const {
   const auto returned = all_to_all(*group_, rows.detach(), received_counts_, sent_counts_);
-  return pad_rows(ops::differentiable<AllToAll>(rows, returned, group_, received_counts_, sent_counts_),
-                  rows_.size(0));
+  return pad_rows(with_reverse(*group_, rows, returned, received_counts_, sent_counts_), rows_.size(0));
 }
 
 }  // namespace hero

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ops/differentiable.h"
+
 namespace hero::ops {
 namespace {
 

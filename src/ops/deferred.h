@@ -2,11 +2,9 @@
 // Deferred weight gradients, for pipeline schedules that send input gradients before they compute weight
 // gradients (zero bubble: arXiv 2401.10241).
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
-#include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace hero::ops {
@@ -58,31 +56,5 @@ class DeferWeightGradients {
  private:
   WeightGradientQueue* previous_;
 };
-
-/// For forward passes: saves the active queue, if any.
-void save_queue(torch::autograd::AutogradContext* ctx);
-/// The queue that the forward pass saved, or null.
-WeightGradientQueue* saved_queue(const torch::autograd::AutogradContext* ctx);
-
-inline at::Tensor detached(const at::Tensor& x) { return x.detach(); }
-inline std::optional<at::Tensor> detached(const std::optional<at::Tensor>& x) {
-  return x ? std::optional(x->detach()) : x;
-}
-
-/// For backward passes: the gradient of `weight`, the input of index `input`, which `op` (an Operator of
-/// static lifetime) computes from `operands`. Undefined if it is not needed or was deferred to the saved
-/// queue.
-template <typename Op, typename... Operands>
-at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, size_t input, const at::Tensor& weight,
-                           const Op& op, const Operands&... operands) {
-  if (!ctx->needs_input_grad(input)) return {};
-  auto* queue = saved_queue(ctx);
-  if (!queue || !weight.is_leaf()) return op.call(operands...);
-  // Detached operands do not keep the graph alive.
-  queue->add(weight, [&op, kept = std::tuple(detached(operands)...)] {
-    return std::apply([&](const auto&... each) { return op.call(each...); }, kept);
-  });
-  return {};
-}
 
 }  // namespace hero::ops

@@ -2,7 +2,6 @@
 // cost nothing and get gradients of exactly zero.
 #include <ATen/ATen.h>
 
-#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/reference.h"

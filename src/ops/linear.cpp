@@ -1,7 +1,6 @@
 // y = x W^T. bf16 GEMMs accumulate in fp32; the weight gradient is returned in fp32.
 #include <ATen/ATen.h>
 
-#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/reference.h"

@@ -103,9 +103,11 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,
                           double depth_factor, double eps, bool scale);
 
-/// The weight w in fp32 (fp64 for fp64), for routers of PyTorch operators: its gradient is not rounded to w's
-/// type.
+/// The weight w in fp32 (fp64 for fp64), for PyTorch's operators: its gradient is not rounded to w's type.
 at::Tensor widened(const at::Tensor& w);
+
+/// x rounded to the precision of `type`, in x's own type; the gradient is passed on without rounding.
+at::Tensor round_straight_through(const at::Tensor& x, at::ScalarType type);
 
 /// `route` as a pure function, for callers without a history buffer: the history is a list, oldest first, of
 /// tensors [T, E] with their sums of squares [T]. Entries that are adjacent column ranges of one buffer are

@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "ops/deferred.h"
 #include "ops/differentiable.h"
 #include "ops/ops.h"
 #include "ops/reference.h"
@@ -115,25 +114,6 @@ RouteOutput route(const at::Tensor& x_TD, const at::Tensor& w, const std::option
               slot.probs.defined() ? slot.probs.sizes() : at::IntArrayRef());
   auto out = differentiable<Route>(x_TD.contiguous(), w, history.value_or(VisibleHistory{}), slot);
   return {out[0], out[1], out[2]};
-}
-
-namespace {
-
-// The backward pass of `to` would round the gradient to w's type.
-struct Widen : torch::autograd::Function<Widen> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& w) {
-    return w.to(accumulation_type(w.scalar_type()));
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list grads) {
-    return grads;
-  }
-};
-
-}  // namespace
-
-at::Tensor widened(const at::Tensor& w) {
-  return w.scalar_type() == accumulation_type(w.scalar_type()) ? w : Widen::apply(w);
 }
 
 RouteOutput route_through(const at::Tensor& x_TD, const at::Tensor& w, const std::vector<at::Tensor>& history,

@@ -2,20 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
+
+#include "ops/autograd.h"
 
 namespace hero {
 namespace {
 
 // Elements per bucket: large enough for bandwidth, small enough to start reducing early.
 constexpr int64_t kBucketSize = int64_t{1} << 22;
-
-struct Hook : torch::autograd::PostAccumulateGradHook {
-  explicit Hook(std::function<void()> f) : call(std::move(f)) {}
-  void operator()(const torch::autograd::Variable&) override { call(); }
-  std::function<void()> call;
-};
 
 }  // namespace
 
@@ -79,9 +73,8 @@ Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica
       const bool narrow = p.leaf.scalar_type() != p.values.scalar_type();
       p.leaf.set_data(view);
       p.values = narrow ? at::Tensor() : view;
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          p.leaf,
-          std::make_unique<Hook>([this, parameter = bucket.parameters[k]] { mark_ready(parameter); }));
+      ops::set_post_accumulate_grad_hook(p.leaf,
+                                         [this, parameter = bucket.parameters[k]] { mark_ready(parameter); });
       parameter_of_[p.leaf.unsafeGetTensorImpl()] = bucket.parameters[k];
     }
     const bool narrow = first.leaf.scalar_type() != values.scalar_type();
@@ -93,7 +86,7 @@ Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica
 
 Buckets::~Buckets() {
   for (size_t i = 0; i < bucket_of_.size(); ++i) {
-    if (contains(i)) torch::autograd::impl::set_post_acc_grad_hooks(parameters_.all()[i].leaf, nullptr);
+    if (contains(i)) ops::set_post_accumulate_grad_hook(parameters_.all()[i].leaf, nullptr);
   }
 }
 

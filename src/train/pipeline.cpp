@@ -1,13 +1,13 @@
 #include "train/pipeline.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "config/router_kinds.h"
 #include "model/history_message.h"
+#include "ops/autograd.h"
 
 namespace hero {
 namespace {
@@ -180,7 +180,7 @@ void Pipeline::backward(const Action& action) {
       add(operation.mass_out, incoming.mass_T);
     }
   }
-  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  if (!roots.empty()) ops::backward(roots, gradients);
   if (splits_backward_) deferred_.emplace(key, std::move(operation.deferred));
   if (chunk.is_first) return;
   send(operation.input.grad(), chunk.index, chunk.index - 1);

@@ -4,6 +4,9 @@
 // posted in advance.
 #include <functional>
 #include <map>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "distributed/world.h"
 #include "model/transformer.h"

@@ -2,9 +2,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
+#include "ops/autograd.h"
 #include "ops/cuda_library.h"
 #include "ops/deferred.h"
 
@@ -38,9 +37,8 @@ std::vector<at::Tensor> leaves_of(const std::vector<Operand>& operands, at::Scal
                                                         : type;
     auto leaf = operand.value.to(device, to, false, /*copy=*/true);
     leaf.set_requires_grad(requires_gradient(operand));
-    if (requires_gradient(operand) && operand.role == Role::kWeight && type != wide(type)) {
-      torch::autograd::impl::materialize_autograd_meta(leaf)->set_grad_dtype(wide(type), leaf);
-    }
+    if (requires_gradient(operand) && operand.role == Role::kWeight && type != wide(type))
+      leaf.set_grad_dtype(wide(type));
     leaves.push_back(leaf);
   }
   return leaves;
@@ -48,13 +46,13 @@ std::vector<at::Tensor> leaves_of(const std::vector<Operand>& operands, at::Scal
 
 // Runs backward from seeded gradients of all differentiable outputs.
 void backward(const std::vector<at::Tensor>& outputs, uint64_t seed) {
-  torch::autograd::variable_list roots, seeds;
+  std::vector<at::Tensor> roots, seeds;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].requires_grad()) continue;
     roots.push_back(outputs[i]);
     seeds.push_back(normal(outputs[i].sizes(), seed + i).to(outputs[i].options()));
   }
-  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+  if (!roots.empty()) ops::backward(roots, seeds);
 }
 
 constexpr uint64_t kSeed = 900;
