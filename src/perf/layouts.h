@@ -40,6 +40,6 @@ double fit_efficiency(const Config& config, Cluster cluster, double seconds);
 
 /// The same run with a baseline router, and with a HERO router of this history scope.
 Config as_baseline(Config config);
-Config as_hero(Config config, const std::string& history);
+Config as_hero(Config config, HistoryScope history);
 
 }  // namespace hero
