@@ -112,7 +112,8 @@ int main(int argc, char** argv) try {
   std::string wanted = "cpu";
   app.add_option("--device", wanted, "cpu or cuda");
   CLI11_PARSE(app, argc, argv);
-  const auto device = hero::choose_device(wanted, "--device");
+  const auto device =
+      hero::choose_device(hero::parse_choice<hero::DeviceChoice>("--device", wanted), "--device");
   hero::prepare_process(hero::Config());  // all cores
   at::manual_seed(1);
   for (const int64_t tokens : {2048, 4096}) {

@@ -39,8 +39,10 @@ int main(int argc, char** argv) try {
   constexpr std::string_view option = "--device=";
   std::vector<char*> words(argv, argv + argc);
   for (const std::string_view word : std::vector<char*>(words))
-    if (word.starts_with(option))
-      bench::device() = choose_device(std::string(word.substr(option.size())), "--device");
+    if (word.starts_with(option)) {
+      const std::string wanted(word.substr(option.size()));
+      bench::device() = choose_device(parse_choice<DeviceChoice>("--device", wanted), "--device");
+    }
   std::erase_if(words, [&](std::string_view word) { return word.starts_with(option); });
   argc = static_cast<int>(words.size());
   benchmark::AddCustomContext("device", bench::device().str());

@@ -149,7 +149,7 @@ HistoryUse HistorySums::use(int64_t l) const {
 }
 
 std::optional<double> initial_variance_share(const Config& config, const HistoryLayout& layout, int64_t l) {
-  if (layout.visible(l).empty() || config.router.init == "zero") return 0.0;
+  if (layout.visible(l).empty() || config.router.init == RouterInit::kZero) return 0.0;
   if (!config.router.scale) return std::nullopt;
   const auto history = static_cast<double>((l - 1) * layout.experts());
   return history / (static_cast<double>(config.model.hidden_size) + history);

@@ -81,7 +81,7 @@ class HistorySums {
 };
 
 /// The paper's eta_R (Proposition 5): the history's share of layer l's logit variance at initialization,
-/// (l-1)E / (D + (l-1)E). 0 if M_l = 0 or `router.init` is "zero"; nullopt if `router.scale` is false,
+/// (l-1)E / (D + (l-1)E). 0 if M_l = 0 or `router.init` is zero; nullopt if `router.scale` is false,
 /// because it then depends on the norm of the history.
 std::optional<double> initial_variance_share(const Config& config, const HistoryLayout& layout, int64_t l);
 

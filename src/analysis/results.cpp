@@ -54,7 +54,7 @@ json model_json(const fs::path& folder, const Config& config) {
           {"stages", stage_of_layers(layers, config.router)},
           {"window", config.router.window > 0 ? json(config.router.window) : json(nullptr)},
           {"scale", config.router.scale},
-          {"history", config.router.history},
+          {"history", name_of(config.router.history)},
           {"detach", config.router.detach},
           {"decoder_layer", decoder_layer}};
 }

@@ -124,8 +124,8 @@ Option& Option::non_negative() {
   return *this;
 }
 
-Option& Option::one_of(std::initializer_list<std::string> values) {
-  option_->check(CLI::IsMember(values));
+Option& Option::one_of(const std::vector<std::string>& values) {
+  option_->check(CLI::IsMember(std::vector(values)));
   return *this;
 }
 

@@ -4,7 +4,6 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +29,7 @@ class Option {
   Option& range(std::integral auto min, std::integral auto max) { return integer_range(min, max); }
   Option& range(double min, double max);
   Option& non_negative();
-  Option& one_of(std::initializer_list<std::string> values);
+  Option& one_of(const std::vector<std::string>& values);
   Option& existing_file();
   /// Converts each value before it is stored; what `convert` throws ends parsing.
   Option& convert(std::function<std::string(const std::string&)> convert);

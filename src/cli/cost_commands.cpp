@@ -209,7 +209,8 @@ void run_cost(const CostOptions& options, const std::vector<std::string>& flags)
       config.train.global_batch * config.train.sequence / l.data, l.data, l.pipeline, l.expert, l.in_flight,
       config.train.micro_batch * config.train.sequence);
   if (rates) {
-    std::printf("%.3f TFLOP/s of %s matrix products", rates->operations / 1e12, config.train.dtype.c_str());
+    std::printf("%.3f TFLOP/s of %s matrix products", rates->operations / 1e12,
+                name_of(config.train.dtype).c_str());
     std::printf(rates->bytes > 0 ? ", %.1f GB/s\n" : "; non-matmul time not included\n", rates->bytes / 1e9);
   }
   print(all, compared);

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
 struct EvalOptions {
-  std::string dir, device = "auto";
+  std::string dir;
+  DeviceChoice device = DeviceChoice::kAuto;
   std::vector<std::string> data;
   int64_t batch = 8;
   int64_t sequence = 0;  // tokens; 0: train.sequence of the model
@@ -37,7 +38,7 @@ int64_t sequence_length(const EvalOptions& options, const Config& config) {
 void run_eval(const EvalOptions& options) {
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder, /*dtype=*/"", device);
+  const auto model = load_model(folder, /*dtype=*/{}, device);
   const auto& config = model->config();
   const int64_t sequence = sequence_length(options, config);
   json results = json::array();

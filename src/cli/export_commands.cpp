@@ -1,3 +1,4 @@
+#include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "config/router_kinds.h"
@@ -47,7 +48,7 @@ int64_t end_token(const fs::path& source) {
 
 void run_export(Options options) {
   const auto source = resolve_model_dir(options.dir);
-  const auto model = load_model(source, "fp32");
+  const auto model = load_model(source, Dtype::kFp32);
   options.export_options.files = tokenizer_files_of(source, model->config().model.max_position_embeddings);
   options.export_options.eos = end_token(source);
   export_model(*model, options.folder, options.export_options);
@@ -56,7 +57,7 @@ void run_export(Options options) {
   const RouterKindInfo& kind = router_kind_info(config.router);
   const bool remote_code = !modeling_code(config).empty();
   std::printf("%s: %s %s, load with AutoModelForCausalLM.from_pretrained%s\n", options.folder.c_str(),
-              kind.title.c_str(), config.model.model_type.c_str(),
+              kind.title.c_str(), name_of(config.model.model_type).c_str(),
               remote_code ? "(..., trust_remote_code=True)" : "");
   if (remote_code && kind.in_transformers)
     std::printf(
@@ -71,9 +72,10 @@ void add_export_command(Command& hero) {
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("folder", options->folder, "output folder, new or empty").required();
-  command->add_option("--dtype", options->export_options.dtype, "type of the weights")
-      .one_of({"fp32", "bf16"})
-      .show_default();
+  auto& dtype = options->export_options.dtype;
+  add_choice_option<Dtype>(*command, "--dtype", dtype, "type of the weights")
+      .one_of({name_of(Dtype::kFp32), name_of(Dtype::kBf16)})
+      .show_default(name_of(dtype));
   command
       ->add_option("--max-shard-size", options->export_options.max_shard_bytes,
                    "maximum size of a weights file, in bytes or as 500MB, 4GB")

@@ -14,7 +14,8 @@ namespace hero {
 namespace {
 
 struct GenerateOptions {
-  std::string dir, prompt, tokenizer, device = "auto";
+  std::string dir, prompt, tokenizer;
+  DeviceChoice device = DeviceChoice::kAuto;
   SamplingParams sampling;
   bool no_cache = false;
 };
@@ -46,7 +47,7 @@ void run_generate(GenerateOptions options) {
   }
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder, /*dtype=*/"", device);
+  const auto model = load_model(folder, /*dtype=*/{}, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   options.sampling.eos = {tokenizer.eos_id()};
   options.sampling.cache = !options.no_cache;

@@ -1,5 +1,6 @@
 
 #include "analysis/activations.h"
+#include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
@@ -15,7 +16,9 @@ namespace hero {
 namespace {
 
 struct LogitsOptions {
-  std::string dir, tokens, out, dtype = "fp32", device = "auto";
+  std::string dir, tokens, out;
+  Dtype dtype = Dtype::kFp32;
+  DeviceChoice device = DeviceChoice::kAuto;
   bool routing = false, gradients = false;
 };
 
@@ -30,7 +33,9 @@ void run_logits(const LogitsOptions& options) {
 }
 
 struct DiffOptions {
-  std::string a, b, text, tokens, dtype = "fp32", device = "auto";
+  std::string a, b, text, tokens;
+  Dtype dtype = Dtype::kFp32;
+  DeviceChoice device = DeviceChoice::kAuto;
   double tolerance = 1e-5;
 };
 
@@ -87,10 +92,10 @@ bool same_models(const DiffOptions& options) {
   return same_activations(options, *a, *b);
 }
 
-Option add_dtype(Command* command, std::string& dtype) {
-  return command->add_option("--dtype", dtype, "compute type")
-      .one_of({"fp32", "fp64", "bf16"})
-      .show_default();
+Option add_dtype(Command* command, Dtype& dtype) {
+  return add_choice_option<Dtype>(*command, "--dtype", dtype, "compute type")
+      .one_of({name_of(Dtype::kFp32), name_of(Dtype::kFp64), name_of(Dtype::kBf16)})
+      .show_default(name_of(dtype));
 }
 
 }  // namespace

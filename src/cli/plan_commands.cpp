@@ -103,7 +103,7 @@ void draw(const std::string& path, const Report& report, int64_t number) {
   const auto schedule = schedule_of(config);
   const auto simulation = simulate(schedule, pipeline_costs(config, report.cluster));
   char text[160];
-  std::snprintf(text, sizeof text, "%s, %ld stages, %ld micro-batches: %.4g s", p.schedule.c_str(),
+  std::snprintf(text, sizeof text, "%s, %ld stages, %ld micro-batches: %.4g s", name_of(p.schedule).c_str(),
                 p.pipeline, micro_batches_of(config), simulation.seconds);
   const std::string title = report.tried > 0 ? "layout " + std::to_string(number) + ": " + text : text;
   write_durable(path, schedule_svg(schedule, simulation, p.pipeline * p.chunks, title));
@@ -131,13 +131,13 @@ void add_cluster_flags(Command& command, PlanOptions& options) {
   static Cluster defaults;
   for (const Field& field : cluster_fields(defaults)) {
     std::visit(
-        [&]<typename T>(T* value) {
+        [&]<typename T>(const T& value) {
           auto option = command.add_option<T>(
               cluster_flag(field.key), [&options, key = field.key](T found) { options.given[key] = found; },
               field.help);
-          if (assign(field, *value)) option.show_default(literal(*value));
+          if (assign(field, value)) option.show_default(literal(value));
         },
-        field.value);
+        read(field));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
@@ -25,7 +26,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr size_t kSpareThreads = 32;  // besides those of active and queued requests: to reject others
 
 struct ServeCommand {
-  std::string dir, host = "127.0.0.1", api_key, model_name, tokenizer, device = "auto", dtype;
+  std::string dir, host = "127.0.0.1", api_key, model_name, tokenizer;
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Dtype> dtype;
   int port = 8000;
   double timeout = 600, drain = 30;
   Engine::Limits engine;
@@ -138,8 +141,8 @@ void add_serve_command(Command& hero) {
                       "model name in requests and responses; default: name of DIR");
   add_tokenizer_option(*command, o.tokenizer);
   add_device_option(*command, o.device);
-  command->add_option("--dtype", o.dtype, "compute type; default: as in the folder")
-      .one_of({"bf16", "fp32", "fp64"});
+  add_choice_option<Dtype>(*command, "--dtype", o.dtype, "compute type; default: as in the folder")
+      .one_of(names_of<Dtype>());
   const auto integer_option = [&](const char* name, auto& value, const char* help, int64_t max) {
     command->add_option(name, value, help).range(int64_t{1}, max).show_default();
   };

@@ -40,7 +40,7 @@ void check_qwen3(const Config& config) {
           "0" + why + "shared experts");
   require(m.first_k_dense_replace == 0, "model.first_k_dense_replace", m.first_k_dense_replace,
           "0" + why + "leading dense layers");
-  require(m.scoring_func == "softmax", "model.scoring_func", m.scoring_func,
+  require(!m.has_sigmoid_scores(), "model.scoring_func", name_of(m.scoring_func),
           "softmax" + why + "sigmoid scores");
   require(m.n_group == 1, "model.n_group", m.n_group, "1" + why + "expert groups");
   require(m.routed_scaling_factor == 1, "model.routed_scaling_factor", m.routed_scaling_factor,
@@ -118,8 +118,8 @@ void check_training(const Config& config) {
   const RouterConfig& r = config.router;
   require(!t.cuda_graph || !t.recompute, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.recompute", t.recompute));
-  require(!t.cuda_graph || t.dtype != "fp64", "train.cuda_graph", t.cuda_graph,
-          "false with " + format_option("train.dtype", t.dtype));
+  require(!t.cuda_graph || t.dtype != Dtype::kFp64, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.dtype", name_of(t.dtype)));
   require(!t.cuda_graph || r.jitter == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("router.jitter", r.jitter));
   require(!t.cuda_graph || r.capacity_factor == 0, "train.cuda_graph", t.cuda_graph,
@@ -159,17 +159,17 @@ void check_parallel(const Config& config) {
   require(t.global_batch % (t.micro_batch * data) == 0, "train.global_batch", t.global_batch,
           "a multiple of " + format_option("train.micro_batch", t.micro_batch) + " times " +
               format_option("parallel.data", p.data));
-  require(p.chunks == 1 || p.schedule == "interleaved", "parallel.schedule", p.schedule,
-          "interleaved with " + format_option("parallel.chunks", p.chunks));
-  require(p.schedule == "1f1b" || p.pipeline > 1, "parallel.schedule", p.schedule,
+  require(p.chunks == 1 || p.schedule == PipelineSchedule::kInterleaved, "parallel.schedule",
+          name_of(p.schedule), "interleaved with " + format_option("parallel.chunks", p.chunks));
+  require(p.schedule == PipelineSchedule::k1F1B || p.pipeline > 1, "parallel.schedule", name_of(p.schedule),
           "1f1b with " + format_option("parallel.pipeline", p.pipeline));
   require(p.history_top < config.model.num_experts, "parallel.history_top", p.history_top,
           "less than " + format_option("model.num_experts", config.model.num_experts));
   if (chunks == 1) return;
   const auto bounds = chunk_bounds(config, chunks);
   const int64_t micro_batches = t.global_batch / (t.micro_batch * data);
-  require(p.schedule != "interleaved" || micro_batches % p.pipeline == 0, "train.global_batch",
-          t.global_batch,
+  require(p.schedule != PipelineSchedule::kInterleaved || micro_batches % p.pipeline == 0,
+          "train.global_batch", t.global_batch,
           "a number of micro-batches per data rank (" + std::to_string(micro_batches) +
               ") that is a multiple of " + format_option("parallel.pipeline", p.pipeline) + " (interleaved)");
   require(!config.model.tie_word_embeddings, "model.tie_word_embeddings", config.model.tie_word_embeddings,
@@ -180,7 +180,7 @@ void check_parallel(const Config& config) {
           "true with " + format_option("parallel.pipeline", p.pipeline) +
               ": pipeline stages send the history without gradients");
   check_shared_weights(config, bounds);
-  require(r.balance != "pooled", "router.balance", r.balance,
+  require(r.balance != BalanceScope::kPooled, "router.balance", name_of(r.balance),
           "a value other than pooled with " + format_option("parallel.pipeline", p.pipeline) +
               ": pooled needs all layers on one rank");
 }

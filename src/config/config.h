@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "config/choices.h"
+
 namespace hero {
 
 /// YaRN (arXiv 2309.00071), configured as in transformers and DeepSeek-V3.
 struct RopeScaling {
-  std::string type = "default";  ///< or "yarn"
-  double factor = 1.0;           ///< ratio of extended to original context length
+  RopeType type = RopeType::kDefault;
+  double factor = 1.0;  ///< ratio of extended to original context length
   int64_t original_max_position_embeddings = 4096;
   double beta_fast = 32.0;  ///< rotations above which a frequency is not scaled
   double beta_slow = 1.0;   ///< rotations below which it is divided by `factor`
@@ -19,12 +21,12 @@ struct RopeScaling {
   double attention_factor = 0.0;  ///< scale of cosine and sine; 0: from factor, mscale, mscale_all_dim
   bool truncate = true;           ///< round the ramp's bounds to integer dimensions
 
-  bool is_yarn() const { return type == "yarn"; }
+  bool is_yarn() const { return type == RopeType::kYarn; }
 };
 
 /// Architecture. Names follow Hugging Face configurations (`model_type` "qwen3_moe" or "deepseek_v3").
 struct ModelConfig {
-  std::string model_type = "qwen3_moe";
+  ModelType model_type = ModelType::kQwen3Moe;
   int64_t vocab_size = 0;  ///< 0: size of the tokenizer stored with the data
   int64_t hidden_size = 256;
   int64_t num_hidden_layers = 8;
@@ -50,7 +52,7 @@ struct ModelConfig {
   int64_t num_experts_per_tok = 4;
   int64_t moe_intermediate_size = 160;
   int64_t n_shared_experts = 0;
-  std::string scoring_func = "softmax";  ///< or "sigmoid"
+  ScoringFunc scoring_func = ScoringFunc::kSoftmax;
   bool norm_topk_prob = true;
   double norm_topk_eps = 1e-20;
   double routed_scaling_factor = 1.0;
@@ -58,8 +60,8 @@ struct ModelConfig {
   int64_t topk_group = 1;
   double initializer_range = 0.02;
 
-  bool is_deepseek() const { return model_type == "deepseek_v3"; }
-  bool has_sigmoid_scores() const { return scoring_func == "sigmoid"; }
+  bool is_deepseek() const { return model_type == ModelType::kDeepseekV3; }
+  bool has_sigmoid_scores() const { return scoring_func == ScoringFunc::kSigmoid; }
 };
 
 /// Router, routing history and load balancing.
@@ -71,23 +73,23 @@ struct RouterConfig {
   std::vector<int64_t> stage_sizes;  ///< MoE layers per stage; empty: as equal as possible
   int64_t state_size = 64;           ///< p, width of the GRU's state (rmoe)
   double eps = 1e-6;
-  std::string init = "uniform";         ///< or "zero": W_R = 0 and the baseline's W_O
-  bool detach = true;                   ///< stop gradients through the history and rho, or the GRU's state
-  std::string history = "stage";        ///< or "global"
-  std::string dtype = "train";          ///< or "fp32", for the router's operands and history
-  std::string balance = "micro_batch";  ///< "none", "micro_batch", "sequence", "global", "pooled"
+  RouterInit init = RouterInit::kUniform;
+  bool detach = true;  ///< stop gradients through the history and rho, or the GRU's state
+  HistoryScope history = HistoryScope::kStage;
+  RouterDtype dtype = RouterDtype::kTrain;
+  BalanceScope balance = BalanceScope::kMicroBatch;
   double balance_loss = 1e-3;
   double z_loss = 0.0;
   double coupling_loss = 0.0;         ///< R_cp of arXiv 2602.14159
   double bias_update_rate = 0.0;      ///< aux-loss-free balancing
   double capacity_factor = 0.0;       ///< in training; 0: dropless
   double eval_capacity_factor = 0.0;  ///< outside training; 0: dropless
-  std::string drop_policy = "probs";  ///< or "position"
+  DropPolicy drop_policy = DropPolicy::kProbs;
   double jitter = 0.0;
   bool force_balance = false;
 
   /// Whether the history crosses router stages.
-  bool has_global_history() const { return history == "global"; }
+  bool has_global_history() const { return history == HistoryScope::kGlobal; }
 };
 
 struct TrainConfig {
@@ -96,13 +98,13 @@ struct TrainConfig {
   int64_t sequence = 512;
   int64_t micro_batch = 4;
   int64_t global_batch = 4;
-  std::string dtype = "bf16";   ///< "fp32", "fp64"
-  std::string device = "auto";  ///< "cpu", "cuda"; auto: cuda where there is one
-  bool cuda_graph = false;      ///< capture a step in a CUDA graph and replay it
+  Dtype dtype = Dtype::kBf16;
+  DeviceChoice device = DeviceChoice::kAuto;
+  bool cuda_graph = false;  ///< capture a step in a CUDA graph and replay it
   bool recompute = false;
-  std::string trainable = "all";  ///< or "routers": all other weights are frozen
-  int64_t threads = 0;            ///< 0: all cores
-  int64_t routing_every = 50;     ///< steps between snapshots of expert shares in routing.jsonl
+  Trainable trainable = Trainable::kAll;
+  int64_t threads = 0;         ///< 0: all cores
+  int64_t routing_every = 50;  ///< steps between snapshots of expert shares in routing.jsonl
 };
 
 struct OptimConfig {
@@ -129,9 +131,9 @@ struct ParallelConfig {
   int64_t expert = 1;                ///< expert parallel size, within the data ranks
   int64_t chunks = 1;                ///< model chunks per pipeline rank
   std::vector<int64_t> chunk_sizes;  ///< decoder layers per chunk; empty: see chunk_bounds
-  std::string schedule = "1f1b";     ///< "interleaved", "zero_bubble"
-  int64_t history_top = 0;           ///< history entries per layer that cross a boundary; 0: all
-  double timeout = 600;              ///< seconds without a heartbeat until a rank counts as lost
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t history_top = 0;  ///< history entries per layer that cross a boundary; 0: all
+  double timeout = 600;     ///< seconds without a heartbeat until a rank counts as lost
 };
 
 struct Config {

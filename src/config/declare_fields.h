@@ -67,13 +67,24 @@ inline Field flag(std::string key, uint32_t attributes, bool* value, std::string
   return {.key = std::move(key), .attributes = attributes, .value = value, .help = std::move(help)};
 }
 
-inline Field choice(std::string key, uint32_t attributes, std::string* value,
-                    std::vector<std::string> choices, std::string help) {
+/// One of the names of an enum.
+template <Choice E>
+Field choice(std::string key, uint32_t attributes, E* value, std::string help) {
+  const ChoiceRef member = {
+      .member = value,
+      .get = [](const void* from) { return name_of(*static_cast<const E*>(from)); },
+      .set =
+          [](void* to, const std::string& name) {
+            const auto found = find_choice<E>(name);
+            if (found) *static_cast<E*>(to) = *found;
+            return found.has_value();
+          },
+  };
   return {.key = std::move(key),
           .attributes = attributes,
-          .value = value,
+          .value = member,
           .help = std::move(help),
-          .choices = std::move(choices)};
+          .choices = names_of<E>()};
 }
 
 inline Field with_aliases(Field field, std::vector<std::string> aliases) {

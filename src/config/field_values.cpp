@@ -64,13 +64,17 @@ std::string nearest_key(const std::vector<Field>& list, const std::string& key) 
   return nearest;
 }
 
-std::vector<std::string> keys_with(uint32_t wanted, uint32_t unwanted) {
+std::vector<std::string> keys_with(const FieldFilter& selected) {
   Config defaults;
   std::vector<std::string> keys;
   for (const Field& field : fields(defaults)) {
-    if (field.has(wanted) && (field.attributes & unwanted) == 0) keys.push_back(field.key);
+    if (selected(field)) keys.push_back(field.key);
   }
   return keys;
+}
+
+std::vector<std::string> keys_with(uint32_t wanted, uint32_t unwanted) {
+  return keys_with([=](const Field& field) { return field.has(wanted, unwanted); });
 }
 
 void copy_values(const Config& from, Config& to, const FieldFilter& selected) {
@@ -79,7 +83,10 @@ void copy_values(const Config& from, Config& to, const FieldFilter& selected) {
   for (size_t i = 0; i < of_source.size(); ++i) {
     if (!selected(of_source[i])) continue;
     const FieldValue value = read(of_source[i]);
-    std::visit([&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
+    std::visit(Overloaded{
+                   [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
+                   [&](const ChoiceRef& target) { target.set(target.member, std::get<std::string>(value)); },
+               },
                of_target[i].value);
   }
 }
@@ -89,7 +96,11 @@ bool is_section(const std::vector<Field>& list, const std::string& name) {
 }
 
 FieldValue read(const Field& field) {
-  return std::visit([](const auto* value) { return FieldValue(*value); }, field.value);
+  return std::visit(Overloaded{
+                        [](const auto* value) { return FieldValue(*value); },
+                        [](const ChoiceRef& value) { return FieldValue(value.get(value.member)); },
+                    },
+                    field.value);
 }
 
 bool assign(const Field& field, const FieldValue& value) {
@@ -128,6 +139,10 @@ bool assign(const Field& field, const FieldValue& value) {
                           *to = *from;
                           return true;
                         },
+                        [&](const ChoiceRef& to) {
+                          const auto* from = std::get_if<std::string>(&value);
+                          return from && to.set(to.member, *from);
+                        },
                     },
                     field.value);
 }
@@ -151,7 +166,7 @@ std::string literal(const FieldValue& value) {
 }
 
 std::string type_name(const Field& field) {
-  static const char* const names[] = {"integer", "float", "bool", "string", "integers"};
+  static const char* const names[] = {"integer", "float", "bool", "string", "integers", "string"};
   return names[field.value.index()];
 }
 

@@ -16,7 +16,7 @@ Field router_kind_field(RouterConfig& r) {
     names.push_back(kind.name);
     if (!kind.description.empty()) help += "; " + kind.name + " " + kind.description;
   }
-  return choice("router.kind", kModel, &r.kind, names, help);
+  return {.key = "router.kind", .attributes = kModel, .value = &r.kind, .help = help, .choices = names};
 }
 
 std::vector<Field> router_fields(RouterConfig& r) {
@@ -32,19 +32,16 @@ std::vector<Field> router_fields(RouterConfig& r) {
                "number of MoE layers per router stage; []: as equal as possible"),
       non_negative("router.eps", kModel | kHistoryOnly, &r.eps, "epsilon added to RMS(H) in rho"),
       integer("router.state_size", kModel, &r.state_size, 1, "width of the GRU's state"),
-      choice("router.init", kFixedOnResume | kHistoryOnly, &r.init, {"uniform", "zero"},
+      choice("router.init", kFixedOnResume | kHistoryOnly, &r.init,
              "initial W = [W_O | W_R]; uniform: U(-b, b) with b = 1/sqrt(D + (l-1)E); zero: W_R = 0 and the "
              "baseline's W_O, so that training starts like a baseline with the same seed"),
       flag("router.detach", kModel | kHistoryOnly, &r.detach,
-           "stop gradients through the history and rho, as in the paper, or through the state of the "
-           "preceding "
-           "layer (rmoe)"),
-      choice("router.history", kModel | kHistoryOnly, &r.history, {"stage", "global"},
+           "stop gradients through the history and rho, as in the paper, or through the GRU's state"),
+      choice("router.history", kModel | kHistoryOnly, &r.history,
              "visible layers: preceding layers of the same stage, or of all stages"),
-      choice("router.dtype", kFixedOnResume, &r.dtype, {"train", "fp32"},
+      choice("router.dtype", kFixedOnResume, &r.dtype,
              "dtype of the router and the history; train: same as train.dtype"),
       choice("router.balance", kFixedOnResume | kInConfigJson, &r.balance,
-             {"none", "micro_batch", "sequence", "global", "pooled"},
              "scope of the expert shares f_e in the balance loss E * sum_e f_e P_e; global: the previous "
              "step's global batch (1/E in the first step), because the current shares are complete only "
              "after the backward passes; pooled: all layers together, as in transformers"),
@@ -63,7 +60,7 @@ std::vector<Field> router_fields(RouterConfig& r) {
           "router.eval_capacity_factor", kFixedOnResume, &r.eval_capacity_factor,
           "evaluation and inference: expert capacity over the tokens of a forward pass; results then "
           "depend on the batch, and exported models ignore this option; 0: dropless"),
-      choice("router.drop_policy", kFixedOnResume, &r.drop_policy, {"probs", "position"},
+      choice("router.drop_policy", kFixedOnResume, &r.drop_policy,
              "assignments dropped first: those with the smallest weight, or of the last tokens"),
       fraction("router.jitter", kFixedOnResume, &r.jitter,
                "training: multiply router inputs by uniform noise within 1 +- this value"),
@@ -87,16 +84,16 @@ std::vector<Field> training_fields(Config& config) {
               "sequences per forward and backward pass"),
       integer("train.global_batch", kFixedOnResume, &t.global_batch, 1,
               "sequences per optimizer step, over all data ranks"),
-      choice("train.dtype", kFixedOnResume, &t.dtype, {"bf16", "fp32", "fp64"},
+      choice("train.dtype", kFixedOnResume, &t.dtype,
              "dtype of activations and compute weights; fp64 is for tests"),
-      choice("train.device", kMayChangeOnResume | kMayDifferInStudy, &t.device, {"auto", "cpu", "cuda"},
+      choice("train.device", kMayChangeOnResume | kMayDifferInStudy, &t.device,
              "compute device; auto: cuda if a GPU and libhero_cuda.so are available"),
       flag("train.cuda_graph", kMayChangeOnResume, &t.cuda_graph,
            "capture a training step in a CUDA graph and replay it (one rank; not with fp64, recompute, "
            "jitter or a capacity)"),
       flag("train.recompute", kFixedOnResume, &t.recompute,
            "recompute activations in the backward pass to save memory"),
-      choice("train.trainable", kFixedOnResume, &t.trainable, {"all", "routers"},
+      choice("train.trainable", kFixedOnResume, &t.trainable,
              "weights to train; routers: all other weights are frozen"),
       integer("train.threads", kMayChangeOnResume | kMayDifferBetweenRanks | kMayDifferInStudy, &t.threads, 0,
               "number of CPU threads; 0: all cores"),
@@ -130,8 +127,7 @@ std::vector<Field> training_fields(Config& config) {
               "model chunks per pipeline rank (interleaved schedule)"),
       integers("parallel.chunk_sizes", kMayChangeOnResume | kPipelineOnly, &p.chunk_sizes, 1,
                "decoder layers per model chunk; []: router stages if their number matches, else equal sizes"),
-      choice("parallel.schedule", kMayChangeOnResume | kPipelineOnly, &p.schedule,
-             {"1f1b", "interleaved", "zero_bubble"}, "pipeline schedule"),
+      choice("parallel.schedule", kMayChangeOnResume | kPipelineOnly, &p.schedule, "pipeline schedule"),
       integer("parallel.history_top", kFixedOnResume | kPipelineOnly, &p.history_top, 0,
               "send only this many largest probabilities per layer across pipeline boundaries, and the rest "
               "as one mass; changes the model; 0: send all"),

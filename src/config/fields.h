@@ -12,7 +12,7 @@
 
 namespace hero {
 
-/// Value of a field.
+/// Value of a field; of an enum, its name.
 using FieldValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;
 
 /// Attributes of an option, combined with |. Every option has exactly one of the first two. Code that treats
@@ -33,12 +33,19 @@ enum FieldAttribute : uint32_t {
   kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks
 };
 
+/// A member of any enum of config/choices.h.
+struct ChoiceRef {
+  void* member;
+  std::string (*get)(const void* member);              ///< name of the value
+  bool (*set)(void* member, const std::string& name);  ///< false and no change if there is no such name
+};
+
 /// One option. `value` points into the Config passed to fields(). Numbers have a `min`, integers and integer
-/// lists also a `max`, strings `choices`.
+/// lists also a `max`, strings and enums `choices`.
 struct Field {
   std::string key;          ///< "router.window"
   uint32_t attributes = 0;  ///< of FieldAttribute
-  std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*> value;
+  std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*, ChoiceRef> value;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -47,8 +54,10 @@ struct Field {
   std::vector<std::string> choices = {};
   std::vector<std::string> aliases = {};  ///< alternative keys in files and flags
 
-  /// Whether the option has all of `wanted`.
-  bool has(uint32_t wanted) const { return (attributes & wanted) == wanted; }
+  /// Whether the option has all of `wanted` and none of `unwanted`.
+  bool has(uint32_t wanted, uint32_t unwanted = 0) const {
+    return (attributes & wanted) == wanted && (attributes & unwanted) == 0;
+  }
 };
 
 /// Selects options, usually by attributes.
@@ -63,7 +72,10 @@ const Field* find_field(const std::vector<Field>& list, const std::string& key);
 /// The key with the smallest edit distance to `key`. The right name in the wrong section has distance 1.
 std::string nearest_key(const std::vector<Field>& list, const std::string& key);
 
-/// Keys of the options with all attributes of `wanted` and none of `unwanted`, in the order of fields().
+/// Keys of the options that `selected` selects, in the order of fields().
+std::vector<std::string> keys_with(const FieldFilter& selected);
+
+/// Keys of the options with all attributes of `wanted` and none of `unwanted`.
 std::vector<std::string> keys_with(uint32_t wanted, uint32_t unwanted = 0);
 
 /// As differences(a, b), only the options that `compared` selects.

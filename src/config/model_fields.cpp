@@ -8,7 +8,7 @@ using namespace declare;
 std::vector<Field> model_fields(ModelConfig& m) {
   RopeScaling& y = m.rope_scaling;
   return {
-      choice("model.model_type", kModel, &m.model_type, {"qwen3_moe", "deepseek_v3"},
+      choice("model.model_type", kModel, &m.model_type,
              "architecture; qwen3_moe: grouped-query attention; deepseek_v3: multi-head latent attention"),
       integer("model.vocab_size", kModel, &m.vocab_size, 0,
               "vocabulary size; 0: size of the tokenizer stored with the data"),
@@ -30,7 +30,7 @@ std::vector<Field> model_fields(ModelConfig& m) {
       integer("model.v_head_dim", kModel | kDeepseekOnly, &m.v_head_dim, 1,
               "value head dimension (deepseek_v3)"),
       positive("model.rope_theta", kModel, &m.rope_theta, "RoPE base frequency"),
-      choice("model.rope_scaling.type", kAdjustableModel, &y.type, {"default", "yarn"},
+      choice("model.rope_scaling.type", kAdjustableModel, &y.type,
              "RoPE scaling method; yarn: YaRN context extension (arXiv 2309.00071)"),
       positive("model.rope_scaling.factor", kAdjustableModel | kYarnOnly, &y.factor,
                "ratio of extended to original context length"),
@@ -72,7 +72,7 @@ std::vector<Field> model_fields(ModelConfig& m) {
               "intermediate size F of an expert"),
       integer("model.n_shared_experts", kModel | kDeepseekOnly, &m.n_shared_experts, 0,
               "number of shared experts (deepseek_v3)"),
-      choice("model.scoring_func", kModel, &m.scoring_func, {"softmax", "sigmoid"},
+      choice("model.scoring_func", kModel, &m.scoring_func,
              "score function of top-k selection; the history always uses softmax"),
       flag("model.norm_topk_prob", kModel, &m.norm_topk_prob,
            "normalize the weights of a token's experts to sum to 1"),

@@ -74,13 +74,8 @@ bool reads_option(const RouterConfig& router, const std::string& key) {
 }
 
 std::vector<std::string> unread_options(const RouterConfig& router, uint32_t wanted, uint32_t unwanted) {
-  Config config;
-  std::vector<std::string> keys;
-  for (const Field& field : fields(config)) {
-    if (field.has(wanted) && (field.attributes & unwanted) == 0 && !reads_option(router, field))
-      keys.push_back(field.key);
-  }
-  return keys;
+  return keys_with(
+      [&](const Field& field) { return field.has(wanted, unwanted) && !reads_option(router, field); });
 }
 
 int64_t history_top(const Config& config) {

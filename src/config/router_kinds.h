@@ -23,8 +23,8 @@ struct RouterKindInfo {
   bool in_transformers = false;  ///< transformers implements the router itself
   /// The routers of a router stage share weights, so one pipeline rank must have all layers of the stage.
   bool shares_weights = false;
-  std::string modeling;          ///< "hero": modeling_hero_*.py and hero_router.py in an exported folder
-  std::string class_prefix;      ///< of the classes in modeling_*.py: "Hero"
+  std::string modeling;      ///< "hero": modeling_hero_*.py and hero_router.py in an exported folder
+  std::string class_prefix;  ///< of the classes in modeling_*.py: "Hero"
 };
 
 /// All kinds; the first is the baseline.

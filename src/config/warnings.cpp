@@ -40,7 +40,7 @@ class Unused {
 // those have their defaults here.
 void add_model(Unused& unused, const ModelConfig& m) {
   const bool deepseek = m.is_deepseek();
-  const auto family = format_option("model.model_type", m.model_type);
+  const auto family = format_option("model.model_type", name_of(m.model_type));
   auto qwen3 = keys_with(kQwen3Only);
   std::erase(qwen3, "model.num_key_value_heads");
   unused.unless(!deepseek, qwen3, family);
@@ -50,7 +50,7 @@ void add_model(Unused& unused, const ModelConfig& m) {
   unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
                 format_option("model.norm_topk_prob", m.norm_topk_prob));
   const RopeScaling& y = m.rope_scaling;
-  unused.unless(y.is_yarn(), keys_with(kYarnOnly), format_option("model.rope_scaling.type", y.type));
+  unused.unless(y.is_yarn(), keys_with(kYarnOnly), format_option("model.rope_scaling.type", name_of(y.type)));
   if (!y.is_yarn()) return;
   const bool direct = y.attention_factor > 0;
   const auto factor = format_option("model.rope_scaling.attention_factor", y.attention_factor);
@@ -68,10 +68,11 @@ void add_router(Unused& unused, const Config& config) {
   unused.unless(!reads_option(r, "router.scale") || r.scale, {"router.eps"},
                 format_option("router.scale", r.scale));
   unused.unless(config.parallel.pipeline > 1, unread_options(r, kSetsChunks), kind);
-  unused.unless(config.train.dtype != "fp64", {"router.dtype"},
-                format_option("train.dtype", config.train.dtype));
-  unused.unless(r.balance != "none", {"router.balance_loss"}, format_option("router.balance", r.balance));
-  unused.unless(r.balance == "none" || r.balance_loss > 0, {"router.balance"},
+  unused.unless(config.train.dtype != Dtype::kFp64, {"router.dtype"},
+                format_option("train.dtype", name_of(config.train.dtype)));
+  unused.unless(r.balance != BalanceScope::kNone, {"router.balance_loss"},
+                format_option("router.balance", name_of(r.balance)));
+  unused.unless(r.balance == BalanceScope::kNone || r.balance_loss > 0, {"router.balance"},
                 format_option("router.balance_loss", r.balance_loss));
   unused.unless(r.capacity_factor > 0 || r.eval_capacity_factor > 0, {"router.drop_policy"},
                 "router.capacity_factor and router.eval_capacity_factor are 0");
@@ -99,7 +100,7 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   return std::move(unused).lines();
 }
 
-std::vector<std::string> options_missing_from_config_json(const Config& config, const std::string& dtype) {
+std::vector<std::string> options_missing_from_config_json(const Config& config, Dtype dtype) {
   const ModelConfig& m = config.model;
   const RouterConfig& r = config.router;
   const std::string missing = " has no key in config.json: ";
@@ -112,8 +113,8 @@ std::vector<std::string> options_missing_from_config_json(const Config& config, 
     lines.push_back(format_option("router.eval_capacity_factor", r.eval_capacity_factor) + missing +
                     "an exported folder and transformers drop no tokens");
   }
-  if (r.dtype == "fp32" && dtype == "bf16") {
-    lines.push_back(format_option("router.dtype", r.dtype) + missing +
+  if (r.dtype == RouterDtype::kFp32 && dtype == Dtype::kBf16) {
+    lines.push_back(format_option("router.dtype", name_of(r.dtype)) + missing +
                     "a model folder with bf16 weights computes its routers in bf16");
   }
   return lines;

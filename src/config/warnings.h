@@ -15,8 +15,8 @@ namespace hero {
 std::vector<std::string> options_without_effect(const Config& config, int64_t ranks, bool cuda);
 
 /// Model options without a key in config.json, one line each: programs that read the folder without its
-/// config.toml compute different results. `dtype`: weights in the folder, "fp32" or "bf16".
-std::vector<std::string> options_missing_from_config_json(const Config& config, const std::string& dtype);
+/// config.toml compute different results. `dtype`: of the weights in the folder.
+std::vector<std::string> options_missing_from_config_json(const Config& config, Dtype dtype);
 
 /// Writes each line to stderr, prefixed with "warning: ".
 void warn(const std::vector<std::string>& lines);

@@ -47,7 +47,8 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   }
   auto tensors = model.parameters().state_dict();
   const auto& buffers = model.parameters().buffers();
-  const auto type = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  const bool bf16 = options.dtype == Dtype::kBf16;
+  const auto type = bf16 ? at::kBFloat16 : at::kFloat;
   for (auto& [name, tensor] : tensors)
     tensor = tensor.to(buffers.count(name) ? at::kFloat : type).contiguous();
   add_empty_shared_experts(model.config(), tensors);
@@ -55,8 +56,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
 
   auto files = options.files;
-  files["config.json"] =
-      model_config_json(model.config(), options.eos, options.dtype == "bf16" ? "bfloat16" : "float32");
+  files["config.json"] = model_config_json(model.config(), options.eos, bf16 ? "bfloat16" : "float32");
   const std::string eos = options.eos >= 0 ? std::to_string(options.eos) : "null";
   files["generation_config.json"] = "{\n  \"eos_token_id\": " + eos + "\n}\n";
   files.merge(modeling_code(model.config()));

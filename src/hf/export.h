@@ -9,7 +9,7 @@
 namespace hero {
 
 struct ExportOptions {
-  std::string dtype = "fp32";  ///< dtype of the weights, or "bf16"; expert biases stay fp32
+  Dtype dtype = Dtype::kFp32;  ///< of the weights, fp32 or bf16; expert biases stay fp32
   size_t max_shard_bytes = size_t{4} << 30;
   int64_t eos = -1;                          ///< end-of-document id for config.json
   std::map<std::string, std::string> files;  ///< additional files: name -> contents

@@ -17,15 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Dtype {
+struct StoredDtype {
   const char* name;
   at::ScalarType type;
 };
-constexpr Dtype kDtypes[] = {{"F32", at::kFloat},
-                             {"BF16", at::kBFloat16},
-                             {"F16", at::kHalf},
-                             {"F64", at::kDouble},
-                             {"I64", at::kLong}};
+constexpr StoredDtype kDtypes[] = {{"F32", at::kFloat},
+                                   {"BF16", at::kBFloat16},
+                                   {"F16", at::kHalf},
+                                   {"F64", at::kDouble},
+                                   {"I64", at::kLong}};
 
 std::string format_shape(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -161,10 +161,10 @@ void load_weights(const fs::path& dir, Transformer& model, bool new_history) {
   read_all(reader, dir.string(), model, new_history);
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& dir, const std::string& dtype, at::Device device) {
+std::unique_ptr<Transformer> load_model(const fs::path& dir, std::optional<Dtype> dtype, at::Device device) {
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
-  if (!dtype.empty()) config.train.dtype = dtype;
+  if (dtype) config.train.dtype = *dtype;
   config.router.force_balance = false;  // applies only to training; not stored in config.json
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, /*new_history=*/false);

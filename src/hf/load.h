@@ -2,6 +2,7 @@
 // Loads models from folders: checkpoints, and folders written by transformers or `hero export`.
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hf/ranges.h"
@@ -23,9 +24,9 @@ void check_weights(const std::filesystem::path& dir, const Config& config, bool 
 /// `new_history`: for a router without W_R in the file, loads W_O and keeps the initial W_R.
 void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
 
-/// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: "bf16", "fp32" or
-/// "fp64" to override the folder's train.dtype.
-std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, const std::string& dtype = "",
+/// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: overrides the
+/// folder's train.dtype.
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, std::optional<Dtype> dtype = {},
                                         at::Device device = at::kCPU);
 
 /// The tensor of this name. UserError, prefixed with `where`, if it is missing or has another shape or no

@@ -57,14 +57,14 @@ void read_rope(Section& config, ModelConfig& m) {
   }
   m.rope_theta = rope->number("rope_theta", theta.value_or(10000.0));
   RopeScaling& y = m.rope_scaling;
-  const std::string old_name = rope->text("type", "default");
-  y.type = rope->text("rope_type", old_name);
-  if (y.type == "default") {
+  const std::string old_name = rope->text("type", name_of(RopeType::kDefault));
+  const auto type = find_choice<RopeType>(rope->text("rope_type", old_name));
+  if (!type) rope->reject(rope->has("rope_type") ? "rope_type" : "type", "\"default\" or \"yarn\"");
+  y.type = *type;
+  if (!y.is_yarn()) {
     rope->reject_unknown();
     return;
   }
-  if (y.type != "yarn")
-    rope->reject(rope->has("rope_type") ? "rope_type" : "type", "\"default\" or \"yarn\"");
   y.original_max_position_embeddings =
       rope->integer("original_max_position_embeddings", m.max_position_embeddings);
   const bool deepseek_yarn = m.is_deepseek() && rope->has("mscale_all_dim");
@@ -112,8 +112,9 @@ void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
   m.mlp_only_layers = config.integers("mlp_only_layers");
   config.expect_only("use_sliding_window", {false}, "sliding windows are not supported");
   const double coefficient = config.number("router_aux_loss_coef", 0.001);
-  r.balance = config.flag("output_router_logits", false) ? "pooled" : "none";
-  if (r.balance == "pooled") r.balance_loss = coefficient;
+  const bool pooled = config.flag("output_router_logits", false);
+  r.balance = pooled ? BalanceScope::kPooled : BalanceScope::kNone;
+  if (pooled) r.balance_loss = coefficient;
 }
 
 void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
@@ -131,9 +132,9 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.routed_scaling_factor = config.number("routed_scaling_factor");
   m.n_group = config.integer("n_group", 1);
   m.topk_group = config.integer("topk_group", 1);
-  m.scoring_func = config.text("scoring_func", "sigmoid");
-  if (m.scoring_func != "sigmoid" && m.scoring_func != "softmax")
-    config.reject("scoring_func", "sigmoid or softmax");
+  const auto scoring = find_choice<ScoringFunc>(config.text("scoring_func", name_of(ScoringFunc::kSigmoid)));
+  if (!scoring) config.reject("scoring_func", "sigmoid or softmax");
+  m.scoring_func = *scoring;
   m.num_key_value_heads = m.num_attention_heads;
   config.expect_only("num_key_value_heads", {m.num_attention_heads},
                      "multi-head latent attention has one key per query head");
@@ -143,15 +144,15 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   config.expect_only("topk_method", {"noaux_tc"}, "other top-k methods are not supported");
   config.expect_only("moe_layer_freq", {1}, "other MoE layer frequencies are not supported");
   config.expect_only("output_router_logits", {false, true}, "must be true or false");
-  r.balance = "none";
+  r.balance = BalanceScope::kNone;
 }
 
 // float16 maps to fp32, which represents its values exactly.
-std::string read_dtype(Section& config) {
+Dtype read_dtype(Section& config) {
   const std::string name = config.text("dtype", config.text("torch_dtype", "float32"));
-  if (name == "bfloat16") return "bf16";
-  if (name == "float32" || name == "float16") return "fp32";
-  if (name == "float64") return "fp64";
+  if (name == "bfloat16") return Dtype::kBf16;
+  if (name == "float32" || name == "float16") return Dtype::kFp32;
+  if (name == "float64") return Dtype::kFp64;
   config.reject(config.has("dtype") ? "dtype" : "torch_dtype", "bfloat16, float16, float32 or float64");
 }
 
@@ -165,10 +166,9 @@ Config parse_model_config(std::string_view text, const std::string& file) {
   Section section(file, std::move(object));
   Config config;
   ModelConfig& m = config.model;
-  m.model_type = section.text("model_type");
-  if (m.model_type != "qwen3_moe" && m.model_type != "deepseek_v3") {
-    section.reject("model_type", "\"qwen3_moe\" or \"deepseek_v3\"");
-  }
+  const auto model_type = find_choice<ModelType>(section.text("model_type"));
+  if (!model_type) section.reject("model_type", "\"qwen3_moe\" or \"deepseek_v3\"");
+  m.model_type = *model_type;
   read_common(section, m);
   read_rope(section, m);
   if (m.is_deepseek()) {

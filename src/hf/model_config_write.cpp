@@ -23,12 +23,12 @@ ModelClass model_class(const Config& config) {
   const RouterKindInfo& kind = router_kind_info(config.router);
   const bool custom = !kind.in_transformers || (deepseek && !config.model.has_sigmoid_scores());
   if (!custom) return {"", family};
-  return {"modeling_" + kind.modeling + "_" + config.model.model_type, kind.class_prefix + family};
+  return {"modeling_" + kind.modeling + "_" + name_of(config.model.model_type), kind.class_prefix + family};
 }
 
 json rope_json(const ModelConfig& m) {
   const RopeScaling& y = m.rope_scaling;
-  json j = {{"rope_type", y.type}, {"rope_theta", m.rope_theta}};
+  json j = {{"rope_type", name_of(y.type)}, {"rope_theta", m.rope_theta}};
   if (!y.is_yarn()) return j;
   j.update({{"factor", y.factor},
             {"original_max_position_embeddings", y.original_max_position_embeddings},
@@ -60,7 +60,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
   const ModelClass code = model_class(config);
   const auto token = eos >= 0 ? json(eos) : json(nullptr);
   json j = {{"architectures", {code.prefix + "ForCausalLM"}},
-            {"model_type", m.model_type},
+            {"model_type", name_of(m.model_type)},
             {"vocab_size", m.vocab_size},
             {"hidden_size", m.hidden_size},
             {"intermediate_size", m.intermediate_size},
@@ -97,7 +97,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
               {"qk_rope_head_dim", m.qk_rope_head_dim},
               {"v_head_dim", m.v_head_dim},
               {"rope_interleave", m.rope_interleave},
-              {"scoring_func", m.scoring_func},
+              {"scoring_func", name_of(m.scoring_func)},
               {"n_group", m.n_group},
               {"topk_group", m.topk_group},
               {"routed_scaling_factor", m.routed_scaling_factor}});
@@ -107,7 +107,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
               {"decoder_sparse_step", m.decoder_sparse_step},
               {"mlp_only_layers", m.mlp_only_layers}});
     // transformers supports only a balance loss pooled over all layers.
-    if (config.router.balance == "pooled") {
+    if (config.router.balance == BalanceScope::kPooled) {
       j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});
     }
   }

@@ -108,9 +108,11 @@ class LanguageModel : public torch::CustomClassHolder {
  public:
   LanguageModel(const std::string& path, const std::string& dtype, const std::string& device) {
     with_value_errors([&] {
-      const auto chosen_device = choose_device(device, "device");
+      const auto chosen_device = choose_device(parse_choice<DeviceChoice>("device", device), "device");
       folder_ = resolve_model_dir(path);
-      model_ = load_model(folder_, dtype, chosen_device);
+      const auto chosen_dtype =
+          dtype.empty() ? std::nullopt : std::optional(parse_choice<Dtype>("dtype", dtype));
+      model_ = load_model(folder_, chosen_dtype, chosen_device);
     });
   }
 
@@ -159,7 +161,7 @@ class LanguageModel : public torch::CustomClassHolder {
   }
 
   std::string folder() const { return folder_.string(); }
-  std::string dtype() const { return model_->config().train.dtype; }
+  std::string dtype() const { return name_of(model_->config().train.dtype); }
   std::string device() const { return c10::DeviceTypeName(model_->device().type(), /*lower_case=*/true); }
   int64_t vocab_size() const { return config().vocab_size; }
   int64_t max_positions() const { return config().max_position_embeddings; }

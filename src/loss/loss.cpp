@@ -12,11 +12,13 @@ BalanceState BalanceState::uniform(int64_t layers, int64_t experts, at::Device d
                    at::TensorOptions(device).dtype(at::kDouble))};
 }
 
-at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
+at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, BalanceScope scope,
                         int64_t sequence, const at::Tensor& global_shares_E) {
-  const int64_t experts = scores_TE.size(1), groups = scope == "sequence" ? scores_TE.size(0) / sequence : 1;
+  const int64_t experts = scores_TE.size(1),
+                groups = scope == BalanceScope::kSequence ? scores_TE.size(0) / sequence : 1;
   const auto mean = scores_TE.view({groups, -1, experts}).mean(1);
-  if (scope == "global") return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
+  if (scope == BalanceScope::kGlobal)
+    return (global_shares_E.to(scores_TE.scalar_type()) * mean[0]).sum() * experts;
   const auto ids = ids_TK.view({groups, -1});
   const auto shares =
       ops::count_assignments(ids, experts).to(scores_TE.scalar_type()).div_(static_cast<double>(ids.size(1)));
@@ -27,7 +29,8 @@ at::Tensor pooled_balance_loss(const std::vector<at::Tensor>& scores_TE,
                                const std::vector<at::Tensor>& ids_TK) {
   const auto scores = at::cat(scores_TE, 0);
   const auto ids = at::cat(ids_TK, 0);
-  return balance_loss(scores, ids, "micro_batch", /*sequence=*/1, {}) * static_cast<double>(ids.size(1));
+  return balance_loss(scores, ids, BalanceScope::kMicroBatch, /*sequence=*/1, {}) *
+         static_cast<double>(ids.size(1));
 }
 
 at::Tensor z_loss(const at::Tensor& logits_TE) { return logits_TE.logsumexp(1).pow(2).mean(); }
@@ -74,8 +77,8 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   const auto add = [&](const at::Tensor& term, double coefficient) {
     losses.total = losses.total.defined() ? losses.total + term * coefficient : term * coefficient;
   };
-  const bool balanced = router.balance != "none" && router.balance_loss > 0,
-             pooled = router.balance == "pooled";
+  const bool balanced = router.balance != BalanceScope::kNone && router.balance_loss > 0,
+             pooled = router.balance == BalanceScope::kPooled;
   std::vector<at::Tensor> all_scores, all_ids;
   for (const auto& r : output.routings) {
     if (balanced) {

@@ -31,9 +31,9 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
                       bool is_last_chunk = true, const at::Tensor& mass_T = {});
 
 /// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P is the mean of the normalized scores over
-/// tokens, f the fractions of assignments, summing to 1, of this micro-batch ("micro_batch"), of each
-/// sequence separately ("sequence"), or as given ("global").
-at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, const std::string& scope,
+/// tokens, f the fractions of assignments, summing to 1, of this micro-batch (kMicroBatch), of each sequence
+/// separately (kSequence), or as given (kGlobal).
+at::Tensor balance_loss(const at::Tensor& scores_TE, const at::Tensor& ids_TK, BalanceScope scope,
                         int64_t sequence, const at::Tensor& global_shares_E);
 
 /// The balance loss of transformers: E * sum_e f_e P_e with f and P over the L*T tokens of all layers; the

@@ -43,7 +43,7 @@ ExpertSelection sparse_route(const at::Tensor& logits_TE, const at::Tensor& prob
 }
 
 at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts,
-                                double capacity_factor, const std::string& drop_policy) {
+                                double capacity_factor, DropPolicy drop_policy) {
   const auto assignments = static_cast<double>(ids_TK.numel());
   const auto capacity =
       static_cast<int64_t>(std::ceil(capacity_factor * assignments / static_cast<double>(experts)));
@@ -52,7 +52,8 @@ at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weig
     const auto plan = ops::plan(ids, experts);
     return plan.row - plan.offsets.index_select(0, ids.flatten()).view_as(ids);
   };
-  if (drop_policy == "position") return ids_TK.masked_fill(position_in_expert(ids_TK).ge(capacity), -1);
+  if (drop_policy == DropPolicy::kPosition)
+    return ids_TK.masked_fill(position_in_expert(ids_TK).ge(capacity), -1);
   const auto order = at::argsort(weights_TK.flatten(), /*stable=*/true, 0, /*descending=*/true);
   const auto position = position_in_expert(ids_TK.flatten().index_select(0, order).unsqueeze(1)).flatten();
   return ids_TK.masked_fill(position.index_select(0, at::argsort(order)).view_as(ids_TK).ge(capacity), -1);

@@ -25,10 +25,9 @@ ExpertSelection sparse_route(const at::Tensor& logits_TE, const at::Tensor& prob
                              const at::Tensor& bias_E, const ModelConfig& model, const RouterConfig& router,
                              int64_t layer, double capacity_factor);
 
-/// Replaces assignments beyond ceil(capacity_factor * T * K / E) per expert by -1. Those with the smallest
-/// weights ("probs") or the last tokens ("position") are dropped first.
+/// Replaces assignments beyond ceil(capacity_factor * T * K / E) per expert by -1.
 at::Tensor drop_beyond_capacity(const at::Tensor& ids_TK, const at::Tensor& weights_TK, int64_t experts,
-                                double capacity_factor, const std::string& drop_policy);
+                                double capacity_factor, DropPolicy drop_policy);
 
 /// Number of assignments to each expert, [E] int64; entries of -1 do not count.
 at::Tensor count_assignments(const at::Tensor& ids_TK, int64_t experts);

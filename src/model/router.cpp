@@ -23,13 +23,13 @@ const RouterFunctions& functions_of(const RouterConfig& router) {
 }  // namespace
 
 at::ScalarType train_dtype(const Config& config) {
-  return config.train.dtype == "bf16"   ? at::kBFloat16
-         : config.train.dtype == "fp32" ? at::kFloat
-                                        : at::kDouble;
+  const Dtype dtype = config.train.dtype;
+  return dtype == Dtype::kBf16 ? at::kBFloat16 : dtype == Dtype::kFp32 ? at::kFloat : at::kDouble;
 }
 
 at::ScalarType router_dtype(const Config& config) {
-  return config.router.dtype == "fp32" && config.train.dtype == "bf16" ? at::kFloat : train_dtype(config);
+  const bool wider = config.router.dtype == RouterDtype::kFp32 && config.train.dtype == Dtype::kBf16;
+  return wider ? at::kFloat : train_dtype(config);
 }
 
 Router::Router(Parameters& parameters, const std::string& prefix, int64_t l, const Config& config,

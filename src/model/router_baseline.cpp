@@ -12,7 +12,7 @@ namespace {
 
 // The stream "#O" is the one of HERO's W_O, so that both have the same values.
 std::vector<at::Tensor> add_baseline_weights(Parameters& parameters, const std::string& prefix, int64_t l,
-                                    const Config& config, const HistoryLayout&) {
+                                             const Config& config, const HistoryLayout&) {
   const double bound = 1.0 / std::sqrt(static_cast<double>(config.model.hidden_size));
   const Init init = [bound](const at::Tensor& w, uint64_t seed, const std::string& name) {
     fill_uniform(w, seed, name + "#O", -bound, bound);

@@ -15,7 +15,7 @@ namespace {
 // model variants with the same seed share the blocks that they have in common.
 Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout& layout) {
   const double experts = static_cast<double>(layout.experts());
-  const bool zero = config.router.init == "zero";
+  const bool zero = config.router.init == RouterInit::kZero;
   // With W_R = 0 the layer computes a baseline's logits, so W_O is initialized as in a baseline.
   const double fan_in = static_cast<double>(d) + (zero ? 0.0 : static_cast<double>(l - 1) * experts);
   const double bound = 1.0 / std::sqrt(fan_in);
@@ -35,7 +35,7 @@ Init router_init(int64_t l, int64_t d, const Config& config, const HistoryLayout
 }
 
 std::vector<at::Tensor> add_hero_weights(Parameters& parameters, const std::string& prefix, int64_t l,
-                                    const Config& config, const HistoryLayout& layout) {
+                                         const Config& config, const HistoryLayout& layout) {
   const auto seen = static_cast<int64_t>(layout.visible(l).size());
   const RouterWeight gate = router_kind(config.router).weights(config, l, seen).front();
   return {parameters.add(prefix + "." + gate.name, gate.shape,

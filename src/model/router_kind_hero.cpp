@@ -39,7 +39,7 @@ class HeroRouterKind final : public RouterKind {
                                   {"scale", r.scale},
                                   {"eps", r.eps},
                                   {"detach", r.detach},
-                                  {"history", r.history},
+                                  {"history", name_of(r.history)},
                                   {"stages", stage_of_layers(moe_layers(config.model), r)}};
   }
   void read(JsonSection& config_json, const ModelConfig& m, RouterConfig& r) const override {
@@ -51,8 +51,9 @@ class HeroRouterKind final : public RouterKind {
     r.scale = router->flag("scale", true);
     r.eps = router->number("eps", 1e-6);
     r.detach = router->flag("detach", true);
-    r.history = router->text("history", "stage");
-    if (r.history != "stage" && r.history != "global") router->reject("history", "\"stage\" or \"global\"");
+    const auto history = find_choice<HistoryScope>(router->text("history", name_of(HistoryScope::kStage)));
+    if (!history) router->reject("history", "\"stage\" or \"global\"");
+    r.history = *history;
     read_stages(*router, m, r);
     router->reject_unknown();
   }

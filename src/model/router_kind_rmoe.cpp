@@ -43,7 +43,7 @@ class RmoeRouterKind final : public RouterKind {
   // Projection, preceding state, three gates, and for the gradients of products the candidate, its recurrent
   // part and its difference to the preceding state; the new state.
   int64_t saved_values(const Config& config) const override {
-    const bool narrow = config.train.dtype == "bf16" && config.router.dtype != "fp32";
+    const bool narrow = config.train.dtype == Dtype::kBf16 && config.router.dtype == RouterDtype::kTrain;
     return 9 * config.router.state_size + (narrow ? config.model.hidden_size : 0);
   }
 

@@ -71,7 +71,7 @@ Transformer::Transformer(const Config& config, at::Device device, ModelShard sha
     norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
     head_ = model.tie_word_embeddings ? embedding_ : add_vocab_weight("lm_head.weight");
   }
-  if (config_.train.trainable == "routers") {
+  if (config_.train.trainable == Trainable::kRouters) {
     parameters_.freeze_unless([&](const std::string& name) { return is_router_weight(config_, name); });
   }
 }

@@ -61,12 +61,10 @@ const std::string& cuda_unavailable_reason() {
 
 bool load_cuda_library() { return cuda_unavailable_reason().empty(); }
 
-c10::Device choose_device(const std::string& wanted, const std::string& key) {
-  if (wanted == "cpu") return c10::kCPU;
-  if (wanted != "auto" && wanted != "cuda")
-    throw UserError(key + ": found " + wanted + ", expected one of auto, cpu, cuda");
+c10::Device choose_device(DeviceChoice wanted, const std::string& key) {
+  if (wanted == DeviceChoice::kCpu) return c10::kCPU;
   if (load_cuda_library()) return {c10::kCUDA, 0};
-  if (wanted == "auto") return c10::kCPU;
+  if (wanted == DeviceChoice::kAuto) return c10::kCPU;
   throw UserError(key + ": found cuda, expected auto or cpu here: " + cuda_unavailable_reason());
 }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "config/choices.h"
+
 namespace hero {
 
 /// Loads libtorch_cuda.so and our kernels (libhero_cuda.so in the folder of libhero.so), once. Returns false
@@ -16,10 +18,9 @@ bool load_cuda_library();
 /// Why load_cuda_library() failed, "" if it succeeded.
 const std::string& cuda_unavailable_reason();
 
-/// Maps `wanted`, the value of `key`, to a device: "cpu", "cuda" (the first visible device), or "auto" (cuda
-/// if load_cuda_library() succeeds, else cpu). Throws UserError for any other value, and for cuda if it is
-/// unavailable.
-c10::Device choose_device(const std::string& wanted, const std::string& key);
+/// Maps `wanted`, the value of `key`, to a device: cuda is the first visible device, auto is cuda if
+/// load_cuda_library() succeeds, else cpu. UserError for cuda if it is unavailable.
+c10::Device choose_device(DeviceChoice wanted, const std::string& key);
 
 /// Properties of a CUDA device, from the driver.
 struct CudaDevice {

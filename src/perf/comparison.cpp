@@ -17,8 +17,8 @@ std::vector<ComparedRouter> compared_routers(const RouterConfig& configured) {
     all.push_back({compared.title, compared.name, compared.title, router});
     return all;
   }
-  for (const std::string history : {"stage", "global"}) {
-    router.history = history;
+  for (const std::string& history : names_of<HistoryScope>()) {
+    router.history = *find_choice<HistoryScope>(history);
     all.push_back({compared.title + ", " + history, compared.name + "_" + history, history, router});
   }
   return all;

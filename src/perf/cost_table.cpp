@@ -185,7 +185,7 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
                       {"bf16_instructions", machine.bf16}}},
                     {"parameters", parameters(config)},
                     {"layers", config.model.num_hidden_layers},
-                    {"dtype", t.dtype},
+                    {"dtype", name_of(t.dtype)},
                     {"forward", options.steps.forward},
                     {"tokens_a_step", tokens_of(config, options.steps.forward)},
                     {"micro_batches", options.steps.forward ? 1 : t.global_batch / t.micro_batch},
@@ -224,7 +224,7 @@ void print_table(const std::vector<Column>& all, const Config& config, at::Devic
       "%s parameters in %ld layers, %s, %s tokens per %s in micro-batches of %ld x %ld; %ld rounds of %ld "
       "%s\n\n",
       format_with_commas(std::llround(parameters(config))).c_str(), config.model.num_hidden_layers,
-      t.dtype.c_str(), format_with_commas(tokens_of(config, options.steps.forward)).c_str(),
+      name_of(t.dtype).c_str(), format_with_commas(tokens_of(config, options.steps.forward)).c_str(),
       options.steps.forward ? "pass" : "step", t.micro_batch, t.sequence, options.rounds, options.steps.steps,
       options.steps.forward ? "passes" : "steps");
   std::vector<Column> columns;

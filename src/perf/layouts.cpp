@@ -24,10 +24,12 @@ double available_bytes(const Cluster& cluster) {
 }
 
 // Schedules with their chunks per rank.
-std::vector<std::pair<std::string, int64_t>> schedules(int64_t pipeline) {
-  if (pipeline == 1) return {{"1f1b", 1}};
-  std::vector<std::pair<std::string, int64_t>> all = {{"1f1b", 1}, {"zero_bubble", 1}};
-  for (int64_t chunks = 2; chunks <= kMaxChunks; ++chunks) all.emplace_back("interleaved", chunks);
+std::vector<std::pair<PipelineSchedule, int64_t>> schedules(int64_t pipeline) {
+  if (pipeline == 1) return {{PipelineSchedule::k1F1B, 1}};
+  std::vector<std::pair<PipelineSchedule, int64_t>> all = {{PipelineSchedule::k1F1B, 1},
+                                                           {PipelineSchedule::kZeroBubble, 1}};
+  for (int64_t chunks = 2; chunks <= kMaxChunks; ++chunks)
+    all.emplace_back(PipelineSchedule::kInterleaved, chunks);
   return all;
 }
 

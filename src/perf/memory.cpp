@@ -16,7 +16,7 @@ constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
 
 // Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
-  return config.train.dtype == "bf16" && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;
+  return config.train.dtype == Dtype::kBf16 && config.train.sequence % 32 == 0 && qk % 16 == 0 && v % 16 == 0;
 }
 
 // Bytes per token, from the normalized input to the input of the output projection.
@@ -58,7 +58,7 @@ double routing(const Config& config, const ElementSizes& w) {
   bytes += to_double(router_kind(r).saved_values(config)) * w.accum;
   if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
   if (sigmoid) bytes += e * w.accum;
-  if (sigmoid && r.balance != "none" && r.balance_loss > 0) bytes += (e + 1) * w.accum;
+  if (sigmoid && r.balance != BalanceScope::kNone && r.balance_loss > 0) bytes += (e + 1) * w.accum;
   bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.accum;
   if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.accum);
   if (r.z_loss > 0) bytes += w.accum;
@@ -76,11 +76,11 @@ double experts(const ModelConfig& m, const ElementSizes& w) {
 }  // namespace
 
 ElementSizes::ElementSizes(const Config& config)
-    : operand(config.train.dtype == "bf16"   ? 2
-              : config.train.dtype == "fp64" ? 8
-                                             : 4),
-      accum(config.train.dtype == "fp64" ? 8 : 4),
-      router(config.router.dtype == "fp32" && config.train.dtype == "bf16" ? 4 : operand) {}
+    : operand(config.train.dtype == Dtype::kBf16   ? 2
+              : config.train.dtype == Dtype::kFp64 ? 8
+                                                   : 4),
+      accum(config.train.dtype == Dtype::kFp64 ? 8 : 4),
+      router(config.router.dtype == RouterDtype::kFp32 && config.train.dtype == Dtype::kBf16 ? 4 : operand) {}
 
 double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const ModelConfig& m = config.model;

@@ -53,7 +53,7 @@ void print_layouts(const Report& report) {
     const Comparison& c = report.layouts[i];
     const ParallelConfig& p = c.config.parallel;
     const Prediction& own = c.configured();
-    const std::string schedule = p.chunks > 1 ? p.schedule + " " + std::to_string(p.chunks) : p.schedule;
+    const std::string schedule = name_of(p.schedule) + (p.chunks > 1 ? " " + std::to_string(p.chunks) : "");
     std::printf("%4zu %5ld %6ld %6ld %-15s %-8s %6ld %9s %9.4f %11.0f %5.1f%% %6.1f%% %7.1f", i + 1, p.data,
                 p.pipeline, p.expert, schedule.c_str(),
                 p.chunk_sizes.empty() ? "default"
@@ -115,7 +115,7 @@ void print_flags(const Config& config) {
   const ParallelConfig& p = config.parallel;
   std::printf("\nlayout 1: --parallel.data=%ld --parallel.pipeline=%ld --parallel.expert=%ld", p.data,
               p.pipeline, p.expert);
-  if (p.pipeline > 1) std::printf(" --parallel.schedule=%s", p.schedule.c_str());
+  if (p.pipeline > 1) std::printf(" --parallel.schedule=%s", name_of(p.schedule).c_str());
   if (p.chunks > 1) std::printf(" --parallel.chunks=%ld", p.chunks);
   if (!p.chunk_sizes.empty()) {
     std::string sizes;
@@ -212,7 +212,7 @@ void print_report_json(const Report& report) {
                    {"parallel.pipeline", p.pipeline},
                    {"parallel.expert", p.expert},
                    {"parallel.chunks", p.chunks},
-                   {"parallel.schedule", p.schedule},
+                   {"parallel.schedule", name_of(p.schedule)},
                    {"parallel.chunk_sizes", p.chunk_sizes},
                    {"train.micro_batch", c.config.train.micro_batch},
                    {"train.recompute", c.config.train.recompute}};

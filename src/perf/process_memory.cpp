@@ -48,7 +48,7 @@ class StepMemory {
  private:
   double tokens() const { return to_double(config_.train.micro_batch * config_.train.sequence); }
   double table() const { return to_double(m_.vocab_size * m_.hidden_size); }
-  bool bf16() const { return config_.train.dtype == "bf16"; }
+  bool bf16() const { return config_.train.dtype == Dtype::kBf16; }
   double threads() const {
     return config_.train.threads > 0 ? to_double(config_.train.threads)
                                      : to_double(std::thread::hardware_concurrency());

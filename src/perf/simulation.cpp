@@ -61,8 +61,9 @@ Simulation simulate(const Schedule& schedule, const PipelineCosts& costs) {
   return out;
 }
 
-double ideal_bubble(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
-  const int64_t slots = (kind == "zero_bubble" && ranks > 1 ? 3 : chunks) * micro_batches;
+double ideal_bubble(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+  const bool zero_bubble = kind == PipelineSchedule::kZeroBubble && ranks > 1;
+  const int64_t slots = (zero_bubble ? 3 : chunks) * micro_batches;
   return static_cast<double>(ranks - 1) / static_cast<double>(slots + ranks - 1);
 }
 

@@ -37,6 +37,6 @@ Simulation simulate(const Schedule& schedule, const PipelineCosts& costs);
 /// gradient) take equal time and messages none: (p-1) / (v m + p-1) for p ranks, v chunks per rank and m
 /// micro-batches (arXiv 2104.04473, section 2.2), (p-1) / (3 m + p-1) for zero_bubble (arXiv 2401.10241,
 /// section 2.3: p-1 times forward + input gradient - weight gradient), for m >= p.
-double ideal_bubble(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
+double ideal_bubble(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
 
 }  // namespace hero

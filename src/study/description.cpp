@@ -61,7 +61,7 @@ json describe_study(const StudyOptions& options, const std::vector<Variant>& var
   }
   return {{"format", 1},
           {"config", options.config.filename().string()},
-          {"model_type", first.model.model_type},
+          {"model_type", name_of(first.model.model_type)},
           {"moe_layers", moe_layers(first.model)},
           {"experts", first.model.num_experts},
           {"top_k", first.model.num_experts_per_tok},

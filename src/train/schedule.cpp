@@ -116,14 +116,12 @@ class ActionIndex {
 
 }  // namespace
 
-Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
-  const bool interleaved = kind == "interleaved", zero_bubble = kind == "zero_bubble";
-  if (kind != "1f1b" && !interleaved && !zero_bubble)
-    throw UserError("schedule: found " + kind + ", expected one of 1f1b, interleaved, zero_bubble");
+Schedule make_schedule(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+  const bool interleaved = kind == PipelineSchedule::kInterleaved;
   require(ranks > 0, "ranks", ranks, "at least 1");
   require(micro_batches > 0, "micro-batches", micro_batches, "at least 1");
   require(chunks > 0 && (interleaved || chunks == 1), "chunks per rank", chunks,
-          interleaved ? "at least 1" : "1 with " + kind);
+          interleaved ? "at least 1" : "1 with " + name_of(kind));
   require(!interleaved || micro_batches % ranks == 0, "micro-batches", micro_batches,
           "a multiple of the " + std::to_string(ranks) + " ranks with interleaved");
   if (ranks == 1) return {single_rank_actions(chunks, micro_batches)};
@@ -137,7 +135,7 @@ Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, i
         one_forward_one_backward(chunk_order(rank, ranks, chunks, micro_batches, true),
                                  chunk_order(rank, ranks, chunks, micro_batches, false),
                                  static_cast<size_t>(std::min(warm_up, chunks * micro_batches)));
-    schedule.push_back(zero_bubble ? split_backward(whole, rank) : whole);
+    schedule.push_back(kind == PipelineSchedule::kZeroBubble ? split_backward(whole, rank) : whole);
   }
   return schedule;
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "config/choices.h"
+
 namespace hero {
 
 enum class Pass {
@@ -26,11 +28,9 @@ struct Action {
 /// Actions of every pipeline rank, in order.
 using Schedule = std::vector<std::vector<Action>>;
 
-/// `kind`: "1f1b" (PipeDream-flush; arXiv 2104.04473), "interleaved" 1F1B with `chunks` chunks per rank (the
-/// same paper; micro_batches a multiple of ranks), "zero_bubble" (ZB-H1 of arXiv 2401.10241: 1F1B's memory,
-/// separate input and weight gradients). With one rank, each micro-batch runs forward and backward in turn.
-/// UserError for invalid arguments.
-Schedule make_schedule(const std::string& kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
+/// `chunks`: per rank, more than 1 only if interleaved, where micro_batches is a multiple of ranks. With one
+/// rank, each micro-batch runs forward and backward in turn. UserError for invalid arguments.
+Schedule make_schedule(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
 
 /// Peak number of in-flight activations per rank: one per chunk and micro-batch from its forward pass to its
 /// weight gradient.

@@ -236,10 +236,10 @@ void warn_about(const Run& run, int64_t ranks) {
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
   if (!run.init_from.empty() && !run.new_history && reads_option(r, "router.init") &&
       r.init != RouterConfig().init)
-    lines.push_back("router.init = \"" + r.init +
+    lines.push_back("router.init = \"" + name_of(r.init) +
                     "\" has no effect: --init-from provides the weights of all routers");
   warn(lines);
-  warn(options_missing_from_config_json(run.config, /*dtype=*/"fp32"));
+  warn(options_missing_from_config_json(run.config, Dtype::kFp32));
 }
 
 int train_single_process(const TrainOptions& options) {

@@ -173,7 +173,7 @@ TEST(Branches, MatchDirectComputation) {
 
 TEST(Branches, GroupsSigmoidScoresBiasAndCapacity) {
   auto config = small::deepseek();
-  config.model.scoring_func = "sigmoid";
+  config.model.scoring_func = hero::ScoringFunc::kSigmoid;
   config.model.n_group = 4;
   config.model.topk_group = 2;
   config.model.routed_scaling_factor = 2.5;
@@ -190,7 +190,7 @@ TEST(Branches, HistoryWithGradient) {
 // Removing a zero block changes nothing, bitwise.
 TEST(Branches, ZeroBlocksChangeNothing) {
   auto config = small::qwen();
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   hero::Transformer model(config);
   small::perturb(model, 0.1, 2);
   const at::NoGradGuard no_grad;
@@ -256,7 +256,7 @@ TEST(Branches, InitialVarianceShareOfProposition5) {
   config.router.scale = false;
   EXPECT_FALSE(share(config, 5));
   EXPECT_EQ(*share(config, 4), 0);
-  config.router.init = "zero";
+  config.router.init = hero::RouterInit::kZero;
   EXPECT_EQ(*share(config, 5), 0);
 }
 

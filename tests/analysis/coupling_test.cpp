@@ -165,7 +165,7 @@ TEST(Coupling, EntriesAtThresholdAreNotCounted) {
 
 TEST(Coupling, BlocksWithDenseLayersAndWithoutConfigToml) {
   auto config = small::deepseek();
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   const Example example(config);
   fs::remove(example.folder / "config.toml");
   const auto read = hero::load_model_config(example.folder.path());

@@ -136,7 +136,7 @@ TEST(Gauge, RandomChangesPreserveRoutingAndCenteredStatistics) {
 TEST(Gauge, SigmoidScoresAreInvariantToMovedRowsOnly) {
   const auto tokens = small::tokens(3, 13, 37, 3);
   auto config = small::deepseek();
-  config.model.scoring_func = "sigmoid";
+  config.model.scoring_func = hero::ScoringFunc::kSigmoid;
   for (const auto& change : kChanges) {
     SCOPED_TRACE(change.name);
     hero::Transformer model(config);

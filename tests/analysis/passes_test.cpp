@@ -138,7 +138,7 @@ TEST(Passes, LossWithoutPredecessorMatchesChangedColumns) {
 
 TEST(Passes, PathsOfTheFirstTokens) {
   auto config = small::deepseek();
-  config.model.scoring_func = "sigmoid";  // its expert bias changes the selection order
+  config.model.scoring_func = hero::ScoringFunc::kSigmoid;  // its expert bias changes the selection order
   const Example example(config);
   const auto paths = example.effects(2).paths;
   ASSERT_EQ(paths.ids.size(), static_cast<size_t>(kLength));

@@ -16,14 +16,16 @@ namespace analyze {
 struct Variant {
   const char* name;
   int64_t stages, window;
-  const char* scope;
+  hero::HistoryScope scope;
   bool scale;
 };
 
-inline const Variant kVariants[] = {
-    {"one stage", 1, 0, "stage", true},   {"two stages", 2, 0, "stage", true},
-    {"window of 2", 1, 2, "stage", true}, {"window of 1, two stages", 2, 1, "stage", true},
-    {"global", 2, 0, "global", true},     {"no scale, two stages", 2, 0, "stage", false}};
+inline const Variant kVariants[] = {{"one stage", 1, 0, hero::HistoryScope::kStage, true},
+                                    {"two stages", 2, 0, hero::HistoryScope::kStage, true},
+                                    {"window of 2", 1, 2, hero::HistoryScope::kStage, true},
+                                    {"window of 1, two stages", 2, 1, hero::HistoryScope::kStage, true},
+                                    {"global", 2, 0, hero::HistoryScope::kGlobal, true},
+                                    {"no scale, two stages", 2, 0, hero::HistoryScope::kStage, false}};
 
 inline hero::Config config_of(const Variant& v, hero::Config config = small::qwen()) {
   config.model.num_hidden_layers = 5;

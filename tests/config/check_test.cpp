@@ -8,7 +8,7 @@ namespace {
 
 // Error message of check() for a valid configuration changed by `edit`.
 template <class Edit>
-std::string check_error(const std::string& model_type, Edit edit) {
+std::string check_error(ModelType model_type, Edit edit) {
   Config config;
   config.model.model_type = model_type;
   edit(config);
@@ -17,12 +17,12 @@ std::string check_error(const std::string& model_type, Edit edit) {
 
 template <class Edit>
 std::string qwen3(Edit edit) {
-  return check_error("qwen3_moe", edit);
+  return check_error(ModelType::kQwen3Moe, edit);
 }
 
 template <class Edit>
 std::string deepseek(Edit edit) {
-  return check_error("deepseek_v3", edit);
+  return check_error(ModelType::kDeepseekV3, edit);
 }
 
 TEST(Check, DefaultsAreValid) {
@@ -35,8 +35,8 @@ TEST(Check, BoundsOfSingleValues) {
             "train.micro_batch: found 0, expected an integer from 1 to 2147483647");
   EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = -1; }),
             "router.capacity_factor: found -1.0, expected a finite number of at least 0");
-  EXPECT_EQ(qwen3([](Config& c) { c.router.balance = "expert"; }),
-            "router.balance: found \"expert\", expected one of none, micro_batch, sequence, global, pooled");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.kind = "rmoe"; }),
+            "router.kind: found \"rmoe\", expected one of baseline, hero");
 }
 
 TEST(Check, Experts) {
@@ -58,7 +58,7 @@ TEST(Check, Experts) {
   EXPECT_EQ(deepseek([](Config& c) {
               c.model.n_group = 16;
               c.model.topk_group = 2;
-              c.model.scoring_func = "sigmoid";
+              c.model.scoring_func = ScoringFunc::kSigmoid;
             }),
             "");
 }
@@ -97,7 +97,7 @@ TEST(Check, OptionsOfDeepSeekOnly) {
             "model.n_shared_experts: found 1, expected 0" + only + "shared experts");
   EXPECT_EQ(qwen3([](Config& c) { c.model.first_k_dense_replace = 1; }),
             "model.first_k_dense_replace: found 1, expected 0" + only + "leading dense layers");
-  EXPECT_EQ(qwen3([](Config& c) { c.model.scoring_func = "sigmoid"; }),
+  EXPECT_EQ(qwen3([](Config& c) { c.model.scoring_func = ScoringFunc::kSigmoid; }),
             "model.scoring_func: found \"sigmoid\", expected softmax" + only + "sigmoid scores");
   EXPECT_EQ(qwen3([](Config& c) { c.model.n_group = 2; }),
             "model.n_group: found 2, expected 1" + only + "expert groups");
@@ -139,7 +139,7 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
   EXPECT_EQ(graph([](Config&) {}), "");
   EXPECT_EQ(graph([](Config& c) { c.train.recompute = true; }),
             "train.cuda_graph: found true, expected false with train.recompute = true");
-  EXPECT_EQ(graph([](Config& c) { c.train.dtype = "fp64"; }),
+  EXPECT_EQ(graph([](Config& c) { c.train.dtype = Dtype::kFp64; }),
             "train.cuda_graph: found true, expected false with train.dtype = \"fp64\"");
   EXPECT_EQ(graph([](Config& c) { c.router.jitter = 0.1; }),
             "train.cuda_graph: found true, expected false with router.jitter = 0.1");
@@ -169,7 +169,7 @@ TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {
 
 TEST(Check, AllowedCombinations) {
   EXPECT_EQ(qwen3([](Config& c) { c.router.window = 3; }), "");  // a baseline ignores it
-  EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = "fp64"; }), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.train.dtype = Dtype::kFp64; }), "");
   EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = 1.25; }), "");
   EXPECT_EQ(qwen3([](Config& c) { c.model.vocab_size = 0; }), "");
 }

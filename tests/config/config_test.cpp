@@ -156,8 +156,8 @@ TEST(Flags, SetFields) {
   EXPECT_EQ(config.optim.weight_decay, 0.0);
   EXPECT_FALSE(config.router.scale);
   EXPECT_EQ(config.model.num_experts, 64);
-  EXPECT_EQ(config.train.dtype, "fp64");
-  EXPECT_EQ(config.train.device, "cuda");
+  EXPECT_EQ(config.train.dtype, Dtype::kFp64);
+  EXPECT_EQ(config.train.device, DeviceChoice::kCuda);
 }
 
 TEST(Flags, Messages) {
@@ -179,6 +179,8 @@ TEST(Flags, Messages) {
   EXPECT_EQ(flag_message("--optim.lr=inf"), "--optim.lr: found inf, expected a finite number above 0");
   EXPECT_EQ(flag_message("--router.scale=yes"), "--router.scale: found yes, expected true or false");
   EXPECT_EQ(flag_message("--router.kind=rmoe"), "--router.kind: found rmoe, expected one of baseline, hero");
+  EXPECT_EQ(flag_message("--router.balance=expert"),
+            "--router.balance: found expert, expected one of none, micro_batch, sequence, global, pooled");
   EXPECT_EQ(flag_message("--=3"), "--=3: found no key, expected --section.key=value");
   EXPECT_EQ(flag_message("router.window=3"), "router.window=3: found no key, expected --section.key=value");
 }
@@ -189,7 +191,7 @@ TEST_F(ConfigFiles, DumpRoundTrip) {
   for (const Field& field : fields(config)) {  // change every value from its default
     ++n;
     std::visit(
-        [&](auto* value) {
+        [&](auto value) {
           using Type = std::remove_pointer_t<decltype(value)>;
           if constexpr (std::is_same_v<Type, int64_t>) *value += n;
           if constexpr (std::is_same_v<Type, double>) *value = 1.0 / (3.0 + static_cast<double>(n));
@@ -197,6 +199,8 @@ TEST_F(ConfigFiles, DumpRoundTrip) {
           if constexpr (std::is_same_v<Type, std::string>)
             *value = field.choices[*value == field.choices[0] ? 1 : 0];
           if constexpr (std::is_same_v<Type, std::vector<int64_t>>) *value = {n, n + 1};
+          if constexpr (std::is_same_v<Type, ChoiceRef>)
+            value.set(value.member, field.choices[value.get(value.member) == field.choices[0] ? 1 : 0]);
         },
         field.value);
   }

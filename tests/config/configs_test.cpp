@@ -38,7 +38,7 @@ int64_t parameters(const Config& config) {
   const ModelConfig& m = config.model;
   const int64_t D = m.hidden_size, H = m.num_attention_heads, E = m.num_experts;
   int64_t attention = 0;
-  if (m.model_type == "qwen3_moe") {
+  if (m.model_type == ModelType::kQwen3Moe) {
     attention = 2 * D * H * m.head_dim + 2 * D * m.num_key_value_heads * m.head_dim + 2 * m.head_dim;
   } else {
     const int64_t qk = m.qk_nope_head_dim + m.qk_rope_head_dim;

@@ -22,7 +22,15 @@ TEST(Fields, KeysAndAliasesAreUniqueAndValuesDistinct) {
   for (const Field& f : fields(config)) {
     EXPECT_TRUE(names.insert(f.key).second) << f.key;
     for (const std::string& alias : f.aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
-    std::visit([&](auto* value) { EXPECT_TRUE(members.insert(value).second) << f.key; }, f.value);
+    std::visit(
+        [&](auto value) {
+          if constexpr (std::is_same_v<decltype(value), ChoiceRef>) {
+            EXPECT_TRUE(members.insert(value.member).second) << f.key;
+          } else {
+            EXPECT_TRUE(members.insert(value).second) << f.key;
+          }
+        },
+        f.value);
     EXPECT_FALSE(f.help.empty()) << f.key;
   }
 }
@@ -37,7 +45,7 @@ TEST(Fields, KeyMapsToMember) {
   EXPECT_EQ(config.router.window, 3);
   EXPECT_EQ(config.optim.beta2, 0.99);
   EXPECT_TRUE(config.train.recompute);
-  EXPECT_EQ(config.model.scoring_func, "sigmoid");
+  EXPECT_EQ(config.model.scoring_func, ScoringFunc::kSigmoid);
 }
 
 TEST(Fields, DefaultsAreWithinBounds) {
@@ -189,8 +197,9 @@ TEST(ConfigPredicates, FollowTheOptions) {
   Config c;
   EXPECT_FALSE(c.router.has_global_history());
   EXPECT_FALSE(c.model.is_deepseek() || c.model.has_sigmoid_scores() || c.model.rope_scaling.is_yarn());
-  c.router.history = "global";
-  c.model.model_type = "deepseek_v3", c.model.scoring_func = "sigmoid", c.model.rope_scaling.type = "yarn";
+  c.router.history = HistoryScope::kGlobal;
+  c.model.model_type = ModelType::kDeepseekV3, c.model.scoring_func = ScoringFunc::kSigmoid,
+  c.model.rope_scaling.type = RopeType::kYarn;
   EXPECT_TRUE(c.router.has_global_history());
   EXPECT_TRUE(c.model.is_deepseek() && c.model.has_sigmoid_scores() && c.model.rope_scaling.is_yarn());
 }

@@ -8,7 +8,7 @@ namespace {
 
 using Layers = std::vector<int64_t>;
 
-RouterConfig router(int64_t window, const std::string& history = "stage") {
+RouterConfig router(int64_t window, HistoryScope history = HistoryScope::kStage) {
   RouterConfig out;
   out.window = window;
   out.history = history;
@@ -79,10 +79,10 @@ TEST(VisibleLayers, WindowKeepsMostRecentLayers) {
 
 TEST(VisibleLayers, GlobalHistoryCrossesStages) {
   const Layers stages = {0, 0, 1, 1};
-  EXPECT_EQ(visible_layers(1, stages, router(0, "global")), Layers{});
-  EXPECT_EQ(visible_layers(3, stages, router(0, "global")), (Layers{1, 2}));
-  EXPECT_EQ(visible_layers(4, stages, router(0, "global")), (Layers{1, 2, 3}));
-  EXPECT_EQ(visible_layers(4, stages, router(2, "global")), (Layers{2, 3}));
+  EXPECT_EQ(visible_layers(1, stages, router(0, HistoryScope::kGlobal)), Layers{});
+  EXPECT_EQ(visible_layers(3, stages, router(0, HistoryScope::kGlobal)), (Layers{1, 2}));
+  EXPECT_EQ(visible_layers(4, stages, router(0, HistoryScope::kGlobal)), (Layers{1, 2, 3}));
+  EXPECT_EQ(visible_layers(4, stages, router(2, HistoryScope::kGlobal)), (Layers{2, 3}));
 }
 
 TEST(VisibleLayers, UnequalStages) {

@@ -23,7 +23,7 @@ constexpr auto kNone = [](Config&) {};
 TEST(Warnings, NoneForDefaults) {
   expect(kNone, {});
   for (const char* kind : {"baseline", "hero"}) {
-    for (const char* type : {"qwen3_moe", "deepseek_v3"}) {
+    for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
       const auto change = [&](Config& c) {
         c.router.kind = kind;
         c.model.model_type = type;
@@ -40,9 +40,9 @@ TEST(Warnings, HistoryOptionsOfBaseline) {
     c.router.window = 3;
     c.router.scale = false;
     c.router.eps = 0.5;
-    c.router.init = "zero";
+    c.router.init = RouterInit::kZero;
     c.router.detach = false;
-    c.router.history = "global";
+    c.router.history = HistoryScope::kGlobal;
     c.router.stages = 2;
     c.router.stage_sizes = {3, 5};
   };
@@ -64,19 +64,19 @@ TEST(Warnings, HistoryOptionsOfBaseline) {
 TEST(Warnings, RouterOptionsDisabledByOthers) {
   expect([](Config& c) { c.router.kind = "hero", c.router.scale = false, c.router.eps = 0.5; },
          {"router.eps = 0.5 has no effect: router.scale = false"});
-  expect([](Config& c) { c.router.balance = "none", c.router.balance_loss = 0.5; },
+  expect([](Config& c) { c.router.balance = BalanceScope::kNone, c.router.balance_loss = 0.5; },
          {"router.balance_loss = 0.5 has no effect: router.balance = \"none\""});
-  expect([](Config& c) { c.router.balance = "global", c.router.balance_loss = 0; },
+  expect([](Config& c) { c.router.balance = BalanceScope::kGlobal, c.router.balance_loss = 0; },
          {"router.balance = \"global\" has no effect: router.balance_loss = 0.0"});
-  expect([](Config& c) { c.router.dtype = "fp32", c.train.dtype = "fp64"; },
+  expect([](Config& c) { c.router.dtype = RouterDtype::kFp32, c.train.dtype = Dtype::kFp64; },
          {"router.dtype = \"fp32\" has no effect: train.dtype = \"fp64\""});
-  expect([](Config& c) { c.router.drop_policy = "position"; },
+  expect([](Config& c) { c.router.drop_policy = DropPolicy::kPosition; },
          {"router.drop_policy = \"position\" has no effect: router.capacity_factor and "
           "router.eval_capacity_factor are 0"});
   for (const bool training : {true, false}) {
     expect(
         [=](Config& c) {
-          c.router.drop_policy = "position";
+          c.router.drop_policy = DropPolicy::kPosition;
           (training ? c.router.capacity_factor : c.router.eval_capacity_factor) = 1;
         },
         {});
@@ -97,7 +97,7 @@ TEST(Warnings, OptionsOfTheOtherArchitecture) {
        "model.rope_interleave = false has no effect: model.model_type = \"qwen3_moe\""});
   expect(
       [](Config& c) {
-        c.model.model_type = "deepseek_v3";
+        c.model.model_type = ModelType::kDeepseekV3;
         c.model.head_dim = 8, c.model.num_key_value_heads = 2;
       },
       {"model.head_dim = 8 has no effect: model.model_type = \"deepseek_v3\"",
@@ -108,7 +108,7 @@ TEST(Warnings, OptionsOfTheOtherArchitecture) {
 
 TEST(Warnings, RopeScalingAndTopkNormalization) {
   const auto yarn = [](Config& c) {
-    c.model.rope_scaling = {.type = "yarn",
+    c.model.rope_scaling = {.type = RopeType::kYarn,
                             .factor = 2,
                             .original_max_position_embeddings = 8,
                             .beta_fast = 3,
@@ -119,7 +119,7 @@ TEST(Warnings, RopeScalingAndTopkNormalization) {
   };
   expect(yarn, {});
   const auto with = [&](const Change& more) { return [=](Config& c) { yarn(c), more(c); }; };
-  EXPECT_EQ(found(with([](Config& c) { c.model.rope_scaling.type = "default"; })).size(), 7U);
+  EXPECT_EQ(found(with([](Config& c) { c.model.rope_scaling.type = RopeType::kDefault; })).size(), 7U);
   expect(with([](Config& c) { c.model.rope_scaling.attention_factor = 2; }),
          {"model.rope_scaling.mscale = 0.5 has no effect: model.rope_scaling.attention_factor = 2.0",
           "model.rope_scaling.mscale_all_dim = 0.5 has no effect: model.model_type = \"qwen3_moe\" and "
@@ -159,22 +159,22 @@ TEST(Warnings, ParallelOptionsAndCudaGraphs) {
 
 TEST(Warnings, OptionsMissingFromConfigJson) {
   Config c;
-  EXPECT_EQ(options_missing_from_config_json(c, "bf16"), std::vector<std::string>{});
+  EXPECT_EQ(options_missing_from_config_json(c, Dtype::kBf16), std::vector<std::string>{});
   c.router.eval_capacity_factor = 1.5;
   c.router.capacity_factor = 1.5;
-  c.router.dtype = "fp32";
+  c.router.dtype = RouterDtype::kFp32;
   c.model.norm_topk_eps = 0.5;
-  EXPECT_EQ(options_missing_from_config_json(c, "fp32"),
+  EXPECT_EQ(options_missing_from_config_json(c, Dtype::kFp32),
             (std::vector<std::string>{
                 "model.norm_topk_eps = 0.5 has no key in config.json: transformers uses its own "
                 "constant, and hero export rejects the model",
                 "router.eval_capacity_factor = 1.5 has no key in config.json: an exported folder and "
                 "transformers drop no tokens"}));
   c.model.norm_topk_prob = false;
-  EXPECT_EQ(options_missing_from_config_json(c, "bf16").back(),
+  EXPECT_EQ(options_missing_from_config_json(c, Dtype::kBf16).back(),
             "router.dtype = \"fp32\" has no key in config.json: a model folder with bf16 weights computes "
             "its routers in bf16");
-  EXPECT_EQ(options_missing_from_config_json(c, "bf16").size(), 2U);
+  EXPECT_EQ(options_missing_from_config_json(c, Dtype::kBf16).size(), 2U);
 }
 
 }  // namespace

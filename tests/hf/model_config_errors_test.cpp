@@ -21,10 +21,10 @@ json valid_config(Base base) {
   c.router.kind = "hero";
   c.router.stages = 2;
   if (base == Base::deepseek) {
-    c.model.model_type = "deepseek_v3";
+    c.model.model_type = ModelType::kDeepseekV3;
     c.model.num_key_value_heads = c.model.num_attention_heads;
     c.model.n_shared_experts = 1;
-    c.model.scoring_func = "sigmoid";
+    c.model.scoring_func = ScoringFunc::kSigmoid;
   }
   return json::parse(model_config_json(c, -1));
 }

@@ -57,17 +57,17 @@ void qwen3(Config& c) {
 
 void deepseek(Config& c) {
   qwen3(c);
-  c.model.model_type = "deepseek_v3";
+  c.model.model_type = ModelType::kDeepseekV3;
   c.model.num_key_value_heads = c.model.num_attention_heads;
   c.model.q_lora_rank = 24;
   c.model.n_shared_experts = 1;
   c.model.first_k_dense_replace = 2;
-  c.model.scoring_func = "sigmoid";
+  c.model.scoring_func = ScoringFunc::kSigmoid;
   c.model.routed_scaling_factor = 2.5;
 }
 
 void yarn(Config& c) {
-  c.model.rope_scaling = {.type = "yarn",
+  c.model.rope_scaling = {.type = RopeType::kYarn,
                           .factor = 4.7,
                           .original_max_position_embeddings = 1000,
                           .beta_fast = 31.5,
@@ -97,7 +97,7 @@ std::vector<Variant> variants() {
           c.router.stages = 3;
           c.router.stage_sizes = {1, 3, 2};
         }}},
-      {"global", {deepseek, [](auto& c) { c.router.history = "global"; }}},
+      {"global", {deepseek, [](auto& c) { c.router.history = HistoryScope::kGlobal; }}},
       {"no scale", {qwen3, [](auto& c) { c.router.scale = false; }}},
       {"eps", {qwen3, [](auto& c) { c.router.eps = 1.0 / 3; }}},
       {"gradient through the history", {qwen3, [](auto& c) { c.router.detach = false; }}},
@@ -106,15 +106,15 @@ std::vector<Variant> variants() {
       {"yarn with defaults",
        {deepseek,
         [](auto& c) {
-          c.model.rope_scaling.type = "yarn";
+          c.model.rope_scaling.type = RopeType::kYarn;
           c.model.rope_scaling.factor = 2;
         }}},
       {"tied", {qwen3, [](auto& c) { c.model.tie_word_embeddings = true; }}},
-      {"softmax", {deepseek, [](auto& c) { c.model.scoring_func = "softmax"; }}},
+      {"softmax", {deepseek, [](auto& c) { c.model.scoring_func = ScoringFunc::kSoftmax; }}},
       {"softmax without history",
        {deepseek,
         [](auto& c) {
-          c.model.scoring_func = "softmax";
+          c.model.scoring_func = ScoringFunc::kSoftmax;
           c.router.kind = "baseline";
         }}},
       {"groups",
@@ -182,13 +182,13 @@ TEST(ModelConfig, DtypeSequenceLengthAndBalanceLossAreRead) {
   Config config;
   qwen3(config);
   config.model.max_position_embeddings = 100;
-  EXPECT_EQ(parse_model_config(model_config_json(config, -1, "bfloat16"), "f").train.dtype, "bf16");
-  EXPECT_EQ(round_trip(config).train.dtype, "fp32");
+  EXPECT_EQ(parse_model_config(model_config_json(config, -1, "bfloat16"), "f").train.dtype, Dtype::kBf16);
+  EXPECT_EQ(round_trip(config).train.dtype, Dtype::kFp32);
   EXPECT_EQ(round_trip(config).train.sequence, 100);
-  EXPECT_EQ(round_trip(config).router.balance, "none");
-  config.router.balance = "pooled";
+  EXPECT_EQ(round_trip(config).router.balance, BalanceScope::kNone);
+  config.router.balance = BalanceScope::kPooled;
   config.router.balance_loss = 0.05;
-  EXPECT_EQ(round_trip(config).router.balance, "pooled");
+  EXPECT_EQ(round_trip(config).router.balance, BalanceScope::kPooled);
   EXPECT_EQ(round_trip(config).router.balance_loss, 0.05);
 }
 

@@ -39,14 +39,14 @@ FieldValue different_value(const Field& field) {
   return field.key == "router.stage_sizes" ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1};
 }
 
-Config base(const std::string& model_type) {
+Config base(ModelType model_type) {
   Config c;
   c.model.model_type = model_type;
   c.model.num_hidden_layers = 6;
   c.model.rope_scaling = {
-      .type = "yarn", .factor = 2, .mscale = 0.5, .mscale_all_dim = 0.5, .attention_factor = 0.5};
+      .type = RopeType::kYarn, .factor = 2, .mscale = 0.5, .mscale_all_dim = 0.5, .attention_factor = 0.5};
   c.router.kind = "hero";
-  c.router.balance = "pooled";
+  c.router.balance = BalanceScope::kPooled;
   return c;
 }
 
@@ -56,7 +56,7 @@ TEST(OptionsTable, ExportColumn) {
   for (const Field& named : fields(listed)) {
     ASSERT_TRUE(column.contains(named.key)) << named.key << " has no row in docs/options.md";
     bool carried = false;
-    for (const char* type : {"qwen3_moe", "deepseek_v3"}) {
+    for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
       const Config before = base(type);
       Config after = before;
       const auto list = fields(after);

@@ -12,6 +12,8 @@
 
 namespace {
 
+using hero::BalanceScope;
+
 constexpr double kExact = 1e-13;
 
 at::Tensor ids_of(const at::Tensor& scores, int64_t k) { return std::get<1>(scores.topk(k, -1)); }
@@ -40,15 +42,16 @@ TEST(BalanceLoss, IsOneForUniformScoresAndAssignments) {
   const auto scores = at::full({tokens, experts}, 1.0 / experts, at::kDouble);
   const auto ids = (at::arange(tokens * k, at::kLong)).remainder(experts).view({tokens, k});
   const auto shares = at::full({experts}, 1.0 / experts, at::kDouble);
-  for (const char* scope : {"micro_batch", "sequence", "global"}) {
-    EXPECT_NEAR(hero::balance_loss(scores, ids, scope, 8, shares).item<double>(), 1.0, kExact) << scope;
+  for (const auto scope : {BalanceScope::kMicroBatch, BalanceScope::kSequence, BalanceScope::kGlobal}) {
+    EXPECT_NEAR(hero::balance_loss(scores, ids, scope, 8, shares).item<double>(), 1.0, kExact)
+        << name_of(scope);
   }
 }
 
 TEST(BalanceLoss, IsEIfOneExpertReceivesAllTokens) {
   const auto scores = at::zeros({6, 8}, at::kDouble);
   scores.select(1, 3).fill_(1);
-  for (const char* scope : {"micro_batch", "sequence"}) {
+  for (const auto scope : {BalanceScope::kMicroBatch, BalanceScope::kSequence}) {
     EXPECT_NEAR(hero::balance_loss(scores, at::full({6, 1}, 3, at::kLong), scope, 3, {}).item<double>(), 8.0,
                 kExact);
   }
@@ -58,12 +61,14 @@ TEST(BalanceLoss, ByHand) {
   // f = (2, 1, 1)/4, P = (0.45, 0.25, 0.3): 3 * (0.225 + 0.0625 + 0.075)
   const auto scores = at::tensor({0.6, 0.3, 0.1, 0.3, 0.2, 0.5}, at::kDouble).view({2, 3});
   const auto ids = at::tensor({0, 1, 2, 0}, at::kLong).view({2, 2});
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "micro_batch", 1, {}).item<double>(), 3 * 0.3625, kExact);
-  // Each token its own sequence: f = (1, 1, 0)/2 and (1, 0, 1)/2; 3 * mean(0.45, 0.4)
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "sequence", 1, {}).item<double>(), 3 * 0.425, kExact);
-  const auto shares = at::tensor({0.5, 0.1, 0.4}, at::kDouble);
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "global", 1, shares).item<double>(), 3 * (0.225 + 0.025 + 0.12),
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kMicroBatch, 1, {}).item<double>(), 3 * 0.3625,
               kExact);
+  // Each token its own sequence: f = (1, 1, 0)/2 and (1, 0, 1)/2; 3 * mean(0.45, 0.4)
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kSequence, 1, {}).item<double>(), 3 * 0.425,
+              kExact);
+  const auto shares = at::tensor({0.5, 0.1, 0.4}, at::kDouble);
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kGlobal, 1, shares).item<double>(),
+              3 * (0.225 + 0.025 + 0.12), kExact);
 }
 
 TEST(BalanceLoss, SequenceScopeIsTheMeanOfTheSequences) {
@@ -72,32 +77,32 @@ TEST(BalanceLoss, SequenceScopeIsTheMeanOfTheSequences) {
   double mean = 0;
   for (int64_t s = 0; s < 3; ++s) {
     mean += hero::balance_loss(scores.slice(0, 8 * s, 8 * s + 8), ids.slice(0, 8 * s, 8 * s + 8),
-                               "micro_batch", 8, {})
+                               BalanceScope::kMicroBatch, 8, {})
                 .item<double>() /
             3;
   }
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "sequence", 8, {}).item<double>(), mean, kExact);
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "sequence", 24, {}).item<double>(),
-              hero::balance_loss(scores, ids, "micro_batch", 24, {}).item<double>(), kExact);
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kSequence, 8, {}).item<double>(), mean, kExact);
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kSequence, 24, {}).item<double>(),
+              hero::balance_loss(scores, ids, BalanceScope::kMicroBatch, 24, {}).item<double>(), kExact);
 }
 
 TEST(BalanceLoss, GlobalScopeWithThisBatchsSharesEqualsMicroBatchScope) {
   const auto scores = small::normal({24, 8}, 2).softmax(1);
   const auto ids = ids_of(scores, 3);
   const auto shares = at::bincount(ids.flatten(), {}, 8).to(at::kDouble) / 72;
-  EXPECT_NEAR(hero::balance_loss(scores, ids, "global", 8, shares).item<double>(),
-              hero::balance_loss(scores, ids, "micro_batch", 8, {}).item<double>(), kExact);
+  EXPECT_NEAR(hero::balance_loss(scores, ids, BalanceScope::kGlobal, 8, shares).item<double>(),
+              hero::balance_loss(scores, ids, BalanceScope::kMicroBatch, 8, {}).item<double>(), kExact);
 }
 
 TEST(BalanceLoss, Gradient) {
   const auto logits = small::normal({12, 5}, 3);
   const auto ids = ids_of(logits, 2);
   const auto shares = small::normal({5}, 4).softmax(0);
-  for (const char* scope : {"micro_batch", "sequence", "global"}) {
+  for (const auto scope : {BalanceScope::kMicroBatch, BalanceScope::kSequence, BalanceScope::kGlobal}) {
     const auto loss = [&](const at::Tensor& z) {
       return hero::balance_loss(z.softmax(1), ids, scope, 4, shares);
     };
-    EXPECT_LT(gradient_error(logits, loss), 1e-8) << scope;
+    EXPECT_LT(gradient_error(logits, loss), 1e-8) << name_of(scope);
   }
 }
 

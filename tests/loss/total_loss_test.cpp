@@ -30,7 +30,7 @@ struct Forward {
 };
 
 hero::Config without_terms(hero::Config c) {
-  c.router.balance = "none";
+  c.router.balance = hero::BalanceScope::kNone;
   return c;
 }
 
@@ -57,7 +57,7 @@ TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
   const auto losses = run.losses();
   double balance = 0, z = 0;
   for (const auto& r : run.out.routings) {
-    balance += hero::balance_loss(r.probs, r.ids, "micro_batch", 8, {}).item<double>();
+    balance += hero::balance_loss(r.probs, r.ids, hero::BalanceScope::kMicroBatch, 8, {}).item<double>();
     z += hero::z_loss(r.logits).item<double>();
   }
   std::vector<at::Tensor> masses;
@@ -71,13 +71,14 @@ TEST(TotalLoss, BalanceAndZSumOverLayersAndAreLoggedAsMeans) {
 
 TEST(TotalLoss, SigmoidScoresAreNormalizedForTheBalanceLoss) {
   auto c = small::deepseek();
-  c.model.scoring_func = "sigmoid";
+  c.model.scoring_func = hero::ScoringFunc::kSigmoid;
   const Forward run(c);
   double balance = 0;
   for (const auto& r : run.out.routings) {
     const auto scores = r.logits.sigmoid();
-    balance +=
-        hero::balance_loss(scores / scores.sum(1, true), r.ids, "micro_batch", 8, {}).item<double>() / 4;
+    balance += hero::balance_loss(scores / scores.sum(1, true), r.ids, hero::BalanceScope::kMicroBatch, 8, {})
+                   .item<double>() /
+               4;
   }
   EXPECT_NEAR(value(run.losses().balance), balance, kExact);
   EXPECT_GT(balance, 0.9);
@@ -86,7 +87,7 @@ TEST(TotalLoss, SigmoidScoresAreNormalizedForTheBalanceLoss) {
 
 TEST(TotalLoss, GlobalBalanceUsesTheGivenShares) {
   auto c = small::qwen();
-  c.router.balance = "global";
+  c.router.balance = hero::BalanceScope::kGlobal;
   Forward run(c);
   EXPECT_NEAR(value(run.losses().balance), 1.0, kExact);  // uniform shares: E * sum_e P_e / E
   run.balance.shares_LE = small::normal({4, 8}, 3).softmax(1);
@@ -99,7 +100,8 @@ TEST(TotalLoss, GlobalBalanceUsesTheGivenShares) {
 // Directional derivative over all parameters, by central differences. Assignments are constants of the
 // balance loss, so the step is small enough not to change any.
 TEST(TotalLoss, GradientByFiniteDifferences) {
-  for (const char* scope : {"micro_batch", "sequence", "global"}) {
+  for (const auto scope :
+       {hero::BalanceScope::kMicroBatch, hero::BalanceScope::kSequence, hero::BalanceScope::kGlobal}) {
     auto c = small::deepseek();
     c.router.balance = scope;
     c.router.balance_loss = 0.5;
@@ -125,7 +127,7 @@ TEST(TotalLoss, GradientByFiniteDifferences) {
       return loss;
     };
     constexpr double h = 1e-6;
-    EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2 * h), slope, 1e-6 * std::abs(slope)) << scope;
+    EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2 * h), slope, 1e-6 * std::abs(slope)) << name_of(scope);
   }
 }
 

@@ -21,10 +21,10 @@ std::vector<Case> cases() {
   for (auto config : {small::fused(small::qwen()), small::fused(small::deepseek())}) {
     config.router.z_loss = 1e-2;
     config.router.balance_loss = 1e-1;
-    for (const char* type : {"bf16", "fp64"}) {
+    for (const auto type : {hero::Dtype::kBf16, hero::Dtype::kFp64}) {
       config.train.dtype = type;
       const auto add = [&](const std::string& what, hero::Config c) {
-        list.push_back({c.model.model_type + "_" + type + "_" + what, c});
+        list.push_back({name_of(c.model.model_type) + "_" + name_of(type) + "_" + what, c});
         c.train.recompute = true;
         if (c.router.detach) list.push_back({list.back().name + "_recomputed", c});
       };
@@ -33,7 +33,7 @@ std::vector<Case> cases() {
       differentiable.router.detach = false;
       add("differentiable_history", differentiable);
       auto routers = config;
-      routers.train.trainable = "routers";
+      routers.train.trainable = hero::Trainable::kRouters;
       add("routers", routers);
     }
   }

@@ -12,7 +12,7 @@
 
 namespace {
 
-hero::RouterConfig router(int64_t stages, int64_t window, const std::string& scope) {
+hero::RouterConfig router(int64_t stages, int64_t window, hero::HistoryScope scope) {
   hero::RouterConfig r;
   r.kind = "hero";
   r.stages = stages;
@@ -24,7 +24,7 @@ hero::RouterConfig router(int64_t stages, int64_t window, const std::string& sco
 TEST(History, VisibleLayersMatchTheDefinition) {
   for (const int64_t stages : {1, 2, 3, 7}) {
     for (const int64_t window : {0, 1, 2, 5}) {
-      for (const char* scope : {"stage", "global"}) {
+      for (const auto scope : {hero::HistoryScope::kStage, hero::HistoryScope::kGlobal}) {
         const auto r = router(stages, window, scope);
         const hero::HistoryLayout layout(7, 4, r);
         EXPECT_EQ(layout.stage_of(), oracle::stages(7, stages));
@@ -43,7 +43,7 @@ TEST(History, VisibleLayersMatchTheDefinition) {
 TEST(History, LayersReadWhatVisibleLayersWrote) {
   for (const int64_t stages : {1, 2, 3}) {
     for (const int64_t window : {0, 1, 2}) {
-      for (const char* scope : {"stage", "global"}) {
+      for (const auto scope : {hero::HistoryScope::kStage, hero::HistoryScope::kGlobal}) {
         const auto r = router(stages, window, scope);
         const hero::HistoryLayout layout(7, 4, r);
         const hero::RoutingHistory history(layout, 3, at::kDouble, false);
@@ -72,17 +72,17 @@ TEST(History, OneBufferPerStageWithoutTheLastLayer) {
     return hero::test::history_bytes(hero::RoutingHistory(layout, 10, at::kBFloat16, false), 6);
   };
   const int64_t slot = 10 * (8 * 2 + 4);  // bf16 probabilities and one fp32 sum of squares
-  EXPECT_EQ(bytes(router(1, 0, "stage")), 5 * slot);
-  EXPECT_EQ(bytes(router(2, 0, "stage")), 4 * slot);
-  EXPECT_EQ(bytes(router(2, 0, "global")), 5 * slot);
-  EXPECT_EQ(bytes(router(6, 0, "stage")), 0);
-  auto baseline = router(1, 0, "stage");
+  EXPECT_EQ(bytes(router(1, 0, hero::HistoryScope::kStage)), 5 * slot);
+  EXPECT_EQ(bytes(router(2, 0, hero::HistoryScope::kStage)), 4 * slot);
+  EXPECT_EQ(bytes(router(2, 0, hero::HistoryScope::kGlobal)), 5 * slot);
+  EXPECT_EQ(bytes(router(6, 0, hero::HistoryScope::kStage)), 0);
+  auto baseline = router(1, 0, hero::HistoryScope::kStage);
   baseline.kind = "baseline";
   EXPECT_EQ(bytes(baseline), 0);
 }
 
 TEST(History, IsNeverCopied) {
-  const auto r = router(1, 2, "stage");
+  const auto r = router(1, 2, hero::HistoryScope::kStage);
   const hero::HistoryLayout layout(5, 4, r);
   const hero::RoutingHistory history(layout, 3, at::kDouble, false);
   const auto* begin = static_cast<const double*>(history.slot(1).probs.data_ptr());
@@ -98,7 +98,7 @@ TEST(History, IsNeverCopied) {
 TEST(History, IsTheSoftmaxForAnyRoutingPolicy) {
   auto plain = small::deepseek();
   auto sparse = plain;
-  sparse.model.scoring_func = "sigmoid";
+  sparse.model.scoring_func = hero::ScoringFunc::kSigmoid;
   sparse.model.n_group = 4;
   sparse.model.topk_group = 1;
   sparse.model.num_experts_per_tok = 2;

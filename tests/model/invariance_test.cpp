@@ -19,7 +19,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> list;
   for (auto base : {small::qwen(), small::deepseek()}) {
-    const std::string family = base.model.model_type;
+    const std::string family = name_of(base.model.model_type);
     list.push_back({family + "_hero", base});
     auto stages = base;
     stages.router.stages = 2, stages.router.window = 1;

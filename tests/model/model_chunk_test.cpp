@@ -26,12 +26,12 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (auto config : {small::qwen(), small::deepseek()}) {
     config.model.num_hidden_layers = 6;
-    config.router.balance = "sequence";
+    config.router.balance = hero::BalanceScope::kSequence;
     config.router.balance_loss = 1e-1;
     config.router.z_loss = 1e-2;
     config.router.coupling_loss = 0.1;
     const auto add = [&](const std::string& what, const hero::Config& c, int64_t ranks) {
-      list.push_back({c.model.model_type + "_" + what, c, ranks});
+      list.push_back({name_of(c.model.model_type) + "_" + what, c, ranks});
     };
     add("one_rank", config, 1);
     add("one_stage_over_two_ranks", config, 2);
@@ -40,21 +40,21 @@ std::vector<Case> cases() {
     add("stages", two, 2);
     add("stages_over_four_ranks", two, 4);
     auto global = two;
-    global.router.history = "global";
+    global.router.history = hero::HistoryScope::kGlobal;
     add("global", global, 2);
     add("global_six_ranks", global, 6);
     global.router.window = 2;
     add("window", global, 3);
     auto chunks = config;
-    chunks.router.history = "global";
-    chunks.parallel.schedule = "interleaved";
+    chunks.router.history = hero::HistoryScope::kGlobal;
+    chunks.parallel.schedule = hero::PipelineSchedule::kInterleaved;
     chunks.parallel.chunks = 2;
     add("interleaved", chunks, 2);
     auto uneven = config;
     uneven.parallel.chunk_sizes = {1, 4, 1};
     add("uneven", uneven, 3);
     auto sparse = config;  // a chunk of dense layers between two MoE layers
-    if (config.model.model_type == "qwen3_moe") {
+    if (config.model.model_type == hero::ModelType::kQwen3Moe) {
       sparse.model.mlp_only_layers = {2, 3};
       add("dense_chunk", sparse, 3);
     }
@@ -173,7 +173,7 @@ TEST(ModelShard, ExpertsMatchTheWholeModel) {
 
 TEST(ModelShard, HistoryHasTheSlotsThatAChunkReadsAndWrites) {
   auto config = small::qwen();
-  config.router.history = "global";
+  config.router.history = hero::HistoryScope::kGlobal;
   const hero::Transformer model(config, at::kCPU, hero::pipeline_shard(config, 1, 2));
   const auto history = model.new_history(model.shard().chunks[0], 10);
   // Layers 1 and 2 are received, 3 is written here, no layer reads 4. A slot and its sums of squares in fp64.

@@ -31,7 +31,8 @@ std::vector<Case> cases() {
     add("hero", none);
     add("baseline", [](auto& c) { c.router.kind = "baseline"; });
     add("two_stages", [](auto& c) { c.router.stages = 2; });
-    add("stages_global", [](auto& c) { c.router.stages = 2, c.router.history = "global"; });
+    add("stages_global",
+        [](auto& c) { c.router.stages = 2, c.router.history = hero::HistoryScope::kGlobal; });
     add("window_1", [](auto& c) { c.router.window = 1; });
     add("window_2_of_stage",
         [](auto& c) { c.router.stages = 2, c.router.window = 2, c.model.num_hidden_layers = 7; });
@@ -47,18 +48,18 @@ std::vector<Case> cases() {
     add("rmoe_not_detached", [](auto& c) {
       c.router.kind = "rmoe", c.router.detach = false, c.router.stages = 2, c.model.num_hidden_layers = 7;
     });
-    add("router_fp32_key", [](auto& c) { c.router.dtype = "fp32"; });
+    add("router_fp32_key", [](auto& c) { c.router.dtype = hero::RouterDtype::kFp32; });
     add("tied", [](auto& c) { c.model.tie_word_embeddings = true; });
     add("unnormalized", [](auto& c) { c.model.norm_topk_prob = false; });
     add("weight_eps", [](auto& c) { c.model.norm_topk_eps = 0.3; });
     add("all_experts", [](auto& c) { c.model.num_experts_per_tok = c.model.num_experts; });
     add("one_expert", [](auto& c) { c.model.num_experts_per_tok = 1; });
-    add("balance_sequence", [](auto& c) { c.router.balance = "sequence"; });
-    add("balance_global", [](auto& c) { c.router.balance = "global"; });
-    add("balance_none", [](auto& c) { c.router.balance = "none"; });
+    add("balance_sequence", [](auto& c) { c.router.balance = hero::BalanceScope::kSequence; });
+    add("balance_global", [](auto& c) { c.router.balance = hero::BalanceScope::kGlobal; });
+    add("balance_none", [](auto& c) { c.router.balance = hero::BalanceScope::kNone; });
     add("capacity_probs", [](auto& c) { c.router.capacity_factor = 0.8; });
     add("capacity_position",
-        [](auto& c) { c.router.capacity_factor = 0.8, c.router.drop_policy = "position"; });
+        [](auto& c) { c.router.capacity_factor = 0.8, c.router.drop_policy = hero::DropPolicy::kPosition; });
     add("norm_eps", [](auto& c) { c.model.rms_norm_eps = 1e-2, c.model.rope_theta = 100; });
   }
   const auto deepseek = [&](const std::string& name, std::function<void(hero::Config&)> change) {
@@ -69,15 +70,16 @@ std::vector<Case> cases() {
   deepseek("wide_values", [](auto& c) { c.model.v_head_dim = 13; });
   deepseek("shared_experts", [](auto& c) { c.model.n_shared_experts = 2; });
   deepseek("no_dense", [](auto& c) { c.model.first_k_dense_replace = 0; });
-  deepseek("sigmoid", [](auto& c) { c.model.scoring_func = "sigmoid"; });
+  deepseek("sigmoid", [](auto& c) { c.model.scoring_func = hero::ScoringFunc::kSigmoid; });
   deepseek("groups", [](auto& c) { c.model.n_group = 4, c.model.topk_group = 2; });
   deepseek("scaled", [](auto& c) { c.model.routed_scaling_factor = 2.5; });
   deepseek("everything", [](auto& c) {
-    c.model.q_lora_rank = 9, c.model.n_shared_experts = 1, c.model.scoring_func = "sigmoid",
+    c.model.q_lora_rank = 9, c.model.n_shared_experts = 1, c.model.scoring_func = hero::ScoringFunc::kSigmoid,
     c.model.n_group = 2;
     c.model.topk_group = 1, c.model.routed_scaling_factor = 1.7, c.model.first_k_dense_replace = 2,
     c.model.num_hidden_layers = 7;
-    c.router.stages = 2, c.router.window = 2, c.router.balance = "sequence", c.router.capacity_factor = 0.9;
+    c.router.stages = 2, c.router.window = 2, c.router.balance = hero::BalanceScope::kSequence,
+    c.router.capacity_factor = 0.9;
   });
   return list;
 }

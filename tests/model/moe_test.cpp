@@ -86,7 +86,7 @@ TEST(Moe, AddsTheResidual) {
 }
 
 TEST(Moe, ExpertsWithoutTokensGetNoGradient) {
-  for (const char* type : {"fp64", "bf16"}) {
+  for (const auto type : {hero::Dtype::kFp64, hero::Dtype::kBf16}) {
     auto c = small::fused(small::deepseek());
     c.train.dtype = type;
     Layer layer(c);
@@ -98,7 +98,7 @@ TEST(Moe, ExpertsWithoutTokensGetNoGradient) {
     for (const auto& p : layer.parameters.all()) {
       if (p.values.dim() != 3) continue;
       const auto touched = p.leaf.grad().flatten(1).ne(0).any(1);
-      EXPECT_TRUE(touched.equal(out.routing.counts.gt(0))) << p.name << " " << type;
+      EXPECT_TRUE(touched.equal(out.routing.counts.gt(0))) << p.name << " " << name_of(type);
     }
   }
 }

@@ -27,8 +27,8 @@ hero::Config read_config(int argc, char** argv) {
   }
   auto config = hero::load_config(files, flags);
   hero::check(config);
-  if (config.train.dtype != "fp64")
-    throw hero::UserError("train.dtype: found " + config.train.dtype + ", expected fp64");
+  if (config.train.dtype != hero::Dtype::kFp64)
+    throw hero::UserError("train.dtype: found " + name_of(config.train.dtype) + ", expected fp64");
   if (config.model.vocab_size < config.train.micro_batch)
     throw hero::UserError("model.vocab_size: found " + std::to_string(config.model.vocab_size) +
                           ", expected at least train.micro_batch");

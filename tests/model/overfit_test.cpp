@@ -44,14 +44,14 @@ TEST(Overfit, DeepseekInBf16WithStagesSharedExpertsAndSigmoid) {
   auto config = small::fused(small::deepseek());
   config.model.q_lora_rank = 32;
   config.model.n_shared_experts = 1;
-  config.model.scoring_func = "sigmoid";
+  config.model.scoring_func = hero::ScoringFunc::kSigmoid;
   config.router.stages = 2;
   EXPECT_LT(final_loss(config), 0.03);
 }
 
 TEST(Overfit, QwenInFp32) {
   auto config = small::fused(small::qwen());
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   EXPECT_LT(final_loss(config), 0.03);
 }
 

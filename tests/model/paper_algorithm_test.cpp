@@ -28,7 +28,7 @@ TEST(PaperAlgorithm1, Initialization) {
   const int64_t layers = 8, d = 64, experts = 32;
   for (const int64_t stages : {1, 2, 3}) {
     auto c = small::fused(small::qwen());
-    c.train.dtype = "fp32";
+    c.train.dtype = hero::Dtype::kFp32;
     c.router.stages = stages;
     const auto pi = oracle::stages(layers, stages);
     const small::RouterStack stack(c, layers, 5);
@@ -66,7 +66,7 @@ TEST(PaperAlgorithm1, Initialization) {
 
 TEST(PaperAlgorithm1, BlocksAreIndependent) {
   auto c = small::fused(small::qwen());
-  c.train.dtype = "fp32";
+  c.train.dtype = hero::Dtype::kFp32;
   const small::RouterStack stack(c, 4, 5);
   std::vector<at::Tensor> blocks;
   for (int64_t l = 1; l <= 4; ++l) {

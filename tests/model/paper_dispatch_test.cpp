@@ -64,10 +64,10 @@ TEST(PaperCorollary1, SelectionDependsOnlyOnLogits) {
   const std::vector<std::function<void(hero::Config&)>> policies = {
       [](auto&) {},
       [](auto& c) { c.model.norm_topk_prob = false; },
-      [](auto& c) { c.model.scoring_func = "sigmoid"; },
+      [](auto& c) { c.model.scoring_func = hero::ScoringFunc::kSigmoid; },
       [](auto& c) { c.model.n_group = 4, c.model.topk_group = 2; },
       [](auto& c) { c.router.capacity_factor = 0.7; },
-      [](auto& c) { c.router.capacity_factor = 0.7, c.router.drop_policy = "position"; },
+      [](auto& c) { c.router.capacity_factor = 0.7, c.router.drop_policy = hero::DropPolicy::kPosition; },
       [](auto& c) { c.model.routed_scaling_factor = 2.5; },
   };
   for (const auto& change : policies) {
@@ -95,7 +95,7 @@ TEST(PaperCorollary1, SelectionDependsOnlyOnLogits) {
 // With equal logits, the layer selects the same experts and has the same output as the baseline.
 TEST(PaperCorollary1, EqualLogitsGiveTheBaselinesOutput) {
   auto hero_config = small::deepseek();
-  hero_config.router.init = "zero";
+  hero_config.router.init = hero::RouterInit::kZero;
   hero_config.model.n_shared_experts = 1;
   auto baseline = hero_config;
   baseline.router.kind = "baseline";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLayers = 5, kTokens = 7;
 
-hero::Config config(bool detach, const std::string& type) {
+hero::Config config(bool detach, hero::Dtype type) {
   auto c = small::fused(small::qwen());
   c.model.num_hidden_layers = kLayers;
   c.router.detach = detach;
@@ -26,7 +26,7 @@ std::vector<at::Tensor> gradients(const at::Tensor& logits, const std::vector<at
 }
 
 TEST(PaperProposition2, NoPathFromLaterLogitsToEarlierRouters) {
-  for (const char* type : {"fp64", "fp32", "bf16"}) {
+  for (const auto type : {hero::Dtype::kFp64, hero::Dtype::kFp32, hero::Dtype::kBf16}) {
     const small::RouterStack stack(config(true, type), kLayers, 3);
     std::vector<at::Tensor> xs;
     for (const auto& x : small::inputs(kLayers, kTokens, 64, 9))
@@ -45,7 +45,7 @@ TEST(PaperProposition2, NoPathFromLaterLogitsToEarlierRouters) {
 }
 
 TEST(PaperProposition2, WithoutStopGradientThePathExists) {
-  const small::RouterStack stack(config(false, "fp64"), kLayers, 3);
+  const small::RouterStack stack(config(false, hero::Dtype::kFp64), kLayers, 3);
   const auto out = stack(small::inputs(kLayers, kTokens, 64, 9));
   for (int64_t j = 1; j < kLayers; ++j) {
     const auto g = gradients(out[kLayers - 1].logits, {stack.weight(j)});
@@ -55,7 +55,7 @@ TEST(PaperProposition2, WithoutStopGradientThePathExists) {
 }
 
 TEST(PaperProposition2, RhoIsConstantForTheGradient) {
-  const small::RouterStack stack(config(true, "fp64"), kLayers, 3);
+  const small::RouterStack stack(config(true, hero::Dtype::kFp64), kLayers, 3);
   auto xs = small::inputs(kLayers, kTokens, 64, 9);
   xs[kLayers - 1].set_requires_grad(true);
   const auto out = stack(xs);
@@ -107,7 +107,7 @@ std::vector<at::Tensor> model_gradients(hero::Transformer& model, const at::Tens
 }
 
 TEST(PaperProposition2, GradientsEqualThoseOfAModelWithConstantHistory) {
-  for (const char* type : {"fp64", "fp32", "bf16"}) {
+  for (const auto type : {hero::Dtype::kFp64, hero::Dtype::kFp32, hero::Dtype::kBf16}) {
     hero::Transformer model(config(true, type));
     small::perturb(model, 0.05, 1);
     const auto tokens = small::tokens(2, 16, 96, 4);
@@ -124,13 +124,13 @@ TEST(PaperProposition2, GradientsEqualThoseOfAModelWithConstantHistory) {
                constant = model_gradients(model, tokens, &recorded);
     ASSERT_EQ(running.size(), constant.size());
     for (size_t i = 0; i < running.size(); ++i)
-      EXPECT_TRUE(running[i].equal(constant[i])) << type << " " << i;
+      EXPECT_TRUE(running[i].equal(constant[i])) << name_of(type) << " " << i;
   }
 }
 
 // Earlier parameters still receive gradients from later layers through the hidden states.
 TEST(PaperProposition2, HiddenStatePathRemains) {
-  hero::Transformer model(config(true, "fp64"));
+  hero::Transformer model(config(true, hero::Dtype::kFp64));
   const auto out = model.forward(small::tokens(2, 8, 96, 4));
   for (const auto& p : model.parameters().all()) {
     if (!p.name.starts_with("model.layers.0.") || p.name.find("experts") != std::string::npos) continue;

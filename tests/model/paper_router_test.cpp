@@ -169,7 +169,7 @@ TEST(PaperProposition1, ConcatenatedWeightEqualsTheSumOfBranches) {
 
 TEST(PaperProposition1, ZeroHistoryWeightsGiveTheOriginalBranch) {
   auto zero = config(1);
-  zero.router.init = "zero";
+  zero.router.init = hero::RouterInit::kZero;
   for_each_layer(zero, [](int64_t, const at::Tensor& x, const at::Tensor& w, const Rows&, const Output& out) {
     EXPECT_LT(small::relative_error(out.logits, at::matmul(x, w.slice(1, 0, 24).t())), kExact);
   });

@@ -91,7 +91,7 @@ TEST(Parameters, PartsCoverTheParameterExactlyOnce) {
 
 TEST(Parameters, InitialValuesDependOnTheSeedNotOnThreads) {
   auto config = small::fused(small::deepseek());
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   hero::Transformer one(config);
@@ -110,7 +110,7 @@ TEST(Parameters, InitialValuesDependOnTheSeedNotOnThreads) {
 
 TEST(Parameters, MatricesAreNormalAndNormWeightsAreOne) {
   auto config = small::fused(small::qwen());
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   config.model.initializer_range = 0.02;
   hero::Transformer model(config);
   for (const auto& p : model.parameters().all()) {

@@ -50,7 +50,7 @@ TEST(Policy, UnnormalizedAndScaledWeights) {
 TEST(Policy, SigmoidScores) {
   const auto logits = small::normal({6, 8}, 2);
   auto c = policy(8, 3);
-  c.model.scoring_func = "sigmoid";
+  c.model.scoring_func = hero::ScoringFunc::kSigmoid;
   const auto selection = route(c, logits);
   EXPECT_TRUE(selection.ids.equal(oracle::topk_indices(logits, 3)));
   const auto scores = logits.sigmoid().gather(1, selection.ids);
@@ -74,7 +74,7 @@ TEST(Policy, OnlyTheBestGroupsAreEligible) {
   // Top-2 group sums: {0.9+0.1, 0.6+0.5, 0.05+0.04, 0.55+0.52} -> groups 1 and 3, without the best expert 0.
   const auto scores = at::tensor({0.9, 0.1, 0.6, 0.5, 0.05, 0.04, 0.55, 0.52}, at::kDouble).unsqueeze(0);
   auto c = policy(8, 3);
-  c.model.scoring_func = "sigmoid";
+  c.model.scoring_func = hero::ScoringFunc::kSigmoid;
   c.model.n_group = 4;
   c.model.topk_group = 2;
   const auto selection = route(c, scores.logit());
@@ -87,7 +87,7 @@ TEST(Policy, GroupLimitsWithBiasAgainstBruteForce) {
       auto c = policy(16, 2);
       c.model.n_group = groups;
       c.model.topk_group = kept;
-      c.model.scoring_func = "sigmoid";
+      c.model.scoring_func = hero::ScoringFunc::kSigmoid;
       const auto bias = small::normal({16}, 5).to(at::kFloat);
       oracle::LayerRouting want{.x = {}, .logits = small::normal({64, 16}, 4)};
       oracle::select_experts(c, bias, want);
@@ -123,7 +123,7 @@ TEST(Policy, ForcedBalanceGivesEqualCounts) {
 }
 
 TEST(Policy, CapacityAgainstBruteForce) {
-  for (const char* drop : {"probs", "position"}) {
+  for (const auto drop : {hero::DropPolicy::kProbs, hero::DropPolicy::kPosition}) {
     for (const double factor : {0.2, 0.5, 1.0, 1.25, 8.0}) {
       auto c = policy(8, 3);
       c.router.capacity_factor = factor;
@@ -134,7 +134,7 @@ TEST(Policy, CapacityAgainstBruteForce) {
       const auto selection = route(c, want.logits);
       EXPECT_TRUE(selection.ids.equal(want.ids));
       const auto gates = at::zeros({40, 8}, at::kDouble).scatter_(1, selection.ids, selection.weights);
-      EXPECT_LT(small::relative_error(gates, want.gates), 1e-14) << drop << " " << factor;
+      EXPECT_LT(small::relative_error(gates, want.gates), 1e-14) << name_of(drop) << " " << factor;
       EXPECT_TRUE(selection.kept.ge(0).equal(selection.weights.ne(0)));
       const auto kept = selection.kept.ge(0);
       EXPECT_TRUE(selection.kept.masked_select(kept).equal(selection.ids.masked_select(kept)));
@@ -149,15 +149,16 @@ TEST(Policy, CapacityByHand) {
   // Capacity ceil(0.5 * 4 * 1 / 1) = 2; all four tokens select expert 0.
   const auto ids = at::zeros({4, 1}, at::kLong);
   const auto weights = at::tensor({0.1, 0.4, 0.2, 0.3}, at::kDouble).unsqueeze(1);
-  const auto by_probs = hero::drop_beyond_capacity(ids, weights, 1, 0.5, "probs").flatten();
-  const auto by_position = hero::drop_beyond_capacity(ids, weights, 1, 0.5, "position").flatten();
+  const auto by_probs = hero::drop_beyond_capacity(ids, weights, 1, 0.5, hero::DropPolicy::kProbs).flatten();
+  const auto by_position =
+      hero::drop_beyond_capacity(ids, weights, 1, 0.5, hero::DropPolicy::kPosition).flatten();
   EXPECT_TRUE(by_probs.equal(at::tensor({-1, 0, -1, 0}, at::kLong))) << by_probs;
   EXPECT_TRUE(by_position.equal(at::tensor({0, 0, -1, -1}, at::kLong))) << by_position;
 }
 
 TEST(Policy, EqualWeightsAreDroppedFromTheEnd) {
   const auto kept = hero::drop_beyond_capacity(at::zeros({4, 1}, at::kLong), at::ones({4, 1}, at::kDouble), 1,
-                                               0.5, "probs");
+                                               0.5, hero::DropPolicy::kProbs);
   EXPECT_TRUE(kept.flatten().equal(at::tensor({0, 0, -1, -1}, at::kLong)));
 }
 

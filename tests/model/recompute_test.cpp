@@ -20,10 +20,10 @@ std::vector<Case> cases() {
     config.router.z_loss = 1e-2;
     config.router.coupling_loss = 1e-1;
     config.router.balance_loss = 1e-1;
-    for (const char* type : {"bf16", "fp32", "fp64"}) {
+    for (const auto type : {hero::Dtype::kBf16, hero::Dtype::kFp32, hero::Dtype::kFp64}) {
       config.train.dtype = type;
       const auto add = [&](const std::string& what, hero::Config c) {
-        list.push_back({config.model.model_type + "_" + type + "_" + what, std::move(c)});
+        list.push_back({name_of(c.model.model_type) + "_" + name_of(type) + "_" + what, std::move(c)});
       };
       add("hero", config);
       auto stages = config;
@@ -35,9 +35,9 @@ std::vector<Case> cases() {
       auto tied = config;
       tied.model.tie_word_embeddings = true, tied.router.kind = "baseline";
       add("tied_baseline", tied);
-      if (config.train.dtype == "bf16") {
+      if (config.train.dtype == hero::Dtype::kBf16) {
         auto wide = config;
-        wide.router.dtype = "fp32", wide.router.capacity_factor = 0.7;
+        wide.router.dtype = hero::RouterDtype::kFp32, wide.router.capacity_factor = 0.7;
         add("wide_router_capacity", wide);
       }
     }

@@ -31,7 +31,7 @@ std::vector<hero::Config> configs() {
       config.router.eps = 0.25;
       config.router.detach = false;
       list.push_back(config);
-      config.router.history = "global";
+      config.router.history = hero::HistoryScope::kGlobal;
       list.push_back(config);
     }
   }

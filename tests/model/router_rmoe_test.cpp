@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLayers = 5, kTokens = 12;
 
-hero::Config rmoe_config(const std::string& dtype, int64_t stages = 1) {
+hero::Config rmoe_config(hero::Dtype dtype, int64_t stages = 1) {
   auto c = small::qwen();
   c.router.kind = "rmoe";
   c.router.state_size = 7;
@@ -44,9 +44,9 @@ std::vector<at::Tensor> expected_logits(const small::RouterStack& stack, const s
 
 TEST(RmoeRouter, LogitsFollowTheEquations) {
   for (const int64_t stages : {1, 2, 5}) {
-    for (const auto& [dtype, type, tolerance] :
-         {std::tuple("fp64", at::kDouble, 1e-13), std::tuple("fp32", at::kFloat, 2e-6),
-          std::tuple("bf16", at::kBFloat16, 2e-6)}) {
+    for (const auto& [dtype, type, tolerance] : {std::tuple(hero::Dtype::kFp64, at::kDouble, 1e-13),
+                                                 std::tuple(hero::Dtype::kFp32, at::kFloat, 2e-6),
+                                                 std::tuple(hero::Dtype::kBf16, at::kBFloat16, 2e-6)}) {
       small::RouterStack stack(rmoe_config(dtype, stages), kLayers, 5);
       // In bf16 the equations use the weights that the operators read.
       const at::NoGradGuard no_grad;
@@ -57,8 +57,9 @@ TEST(RmoeRouter, LogitsFollowTheEquations) {
       const auto want = expected_logits(stack, xs, type);
       const auto got = stack(typed);
       for (int64_t l = 0; l < kLayers; ++l) {
-        EXPECT_LT(small::relative_error(got[l].logits, want[l]), tolerance) << dtype << " layer " << l + 1;
-        EXPECT_LT(small::relative_error(got[l].probs, want[l].softmax(1)), tolerance) << dtype;
+        EXPECT_LT(small::relative_error(got[l].logits, want[l]), tolerance)
+            << hero::name_of(dtype) << " layer " << l + 1;
+        EXPECT_LT(small::relative_error(got[l].probs, want[l].softmax(1)), tolerance) << hero::name_of(dtype);
       }
     }
   }
@@ -66,7 +67,7 @@ TEST(RmoeRouter, LogitsFollowTheEquations) {
 
 // Largest gradient that the logits of the last layer send to the first layer's projection.
 double gradient_across_layers(bool detach) {
-  auto config = rmoe_config("fp64");
+  auto config = rmoe_config(hero::Dtype::kFp64);
   config.router.detach = detach;
   small::RouterStack stack(config, kLayers, 5);
   const auto out = stack(small::inputs(kLayers, kTokens, config.model.hidden_size, 9));
@@ -81,7 +82,7 @@ TEST(RmoeRouter, DetachStopsGradientsBetweenLayers) {
 }
 
 TEST(RmoeRouter, LayersOfAStageShareTheGru) {
-  const small::RouterStack stack(rmoe_config("fp64", /*stages=*/2), kLayers, 5);
+  const small::RouterStack stack(rmoe_config(hero::Dtype::kFp64, /*stages=*/2), kLayers, 5);
   const auto& routers = stack.routers;
   for (size_t w = 2; w < 6; ++w) {
     EXPECT_TRUE(routers[1].weights()[w].is_same(routers[0].weights()[w]));

@@ -14,7 +14,7 @@ using Values = std::map<std::string, at::Tensor>;
 
 Values initial(const std::function<void(hero::Config&)>& change) {
   auto config = small::qwen();
-  config.train.dtype = "fp32";
+  config.train.dtype = hero::Dtype::kFp32;
   config.model.num_hidden_layers = 6;
   change(config);
   const hero::Transformer model(config);
@@ -73,7 +73,8 @@ TEST(SharedInit, WindowsShareBlocksBitwise) {
 
 TEST(SharedInit, StagesDoNotChangeSharedBlocks) {
   const auto all = initial([](auto&) {}), staged = initial([](auto& c) { c.router.stages = 2; }),
-             global = initial([](auto& c) { c.router.stages = 2, c.router.history = "global"; });
+             global = initial(
+                 [](auto& c) { c.router.stages = 2, c.router.history = hero::HistoryScope::kGlobal; });
   for (int64_t l = 1; l <= 6; ++l) {
     const int64_t first = l <= 3 ? 1 : 4;
     ASSERT_EQ(staged.at(gate(l)).size(1), kHidden + (l - first) * kExperts);
@@ -86,7 +87,7 @@ TEST(SharedInit, StagesDoNotChangeSharedBlocks) {
 
 TEST(SharedInit, ZeroInitMatchesBaselineRouters) {
   const auto baseline = initial([](auto& c) { c.router.kind = "baseline"; }),
-             zero = initial([](auto& c) { c.router.init = "zero"; });
+             zero = initial([](auto& c) { c.router.init = hero::RouterInit::kZero; });
   for (int64_t l = 1; l <= 6; ++l) {
     EXPECT_TRUE(zero.at(gate(l)).slice(1, 0, kHidden).equal(baseline.at(gate(l))));
     EXPECT_TRUE(zero.at(gate(l)).slice(1, kHidden).eq(0).all().item<bool>());
@@ -94,8 +95,9 @@ TEST(SharedInit, ZeroInitMatchesBaselineRouters) {
 }
 
 TEST(SharedInit, DtypesShareTheSameSamples) {
-  const auto single = initial([](auto&) {}), twice = initial([](auto& c) { c.train.dtype = "fp64"; }),
-             half = initial([](auto& c) { c.train.dtype = "bf16"; });
+  const auto single = initial([](auto&) {}),
+             twice = initial([](auto& c) { c.train.dtype = hero::Dtype::kFp64; }),
+             half = initial([](auto& c) { c.train.dtype = hero::Dtype::kBf16; });
   for (const auto& [name, values] : single) {
     EXPECT_TRUE(twice.at(name).to(at::kFloat).equal(values)) << name;
     EXPECT_TRUE(half.at(name).equal(values)) << name;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string device_error(const std::string& wanted) {
+std::string device_error(DeviceChoice wanted) {
   try {
     choose_device(wanted, "train.device");
   } catch (const UserError& error) {
@@ -26,15 +26,14 @@ std::string device_error(const std::string& wanted) {
 }
 
 TEST(CudaLibrary, ChoosesDevice) {
-  EXPECT_EQ(choose_device("cpu", "train.device"), c10::Device(c10::kCPU));
-  EXPECT_EQ(device_error("gpu"), "train.device: found gpu, expected one of auto, cpu, cuda");
+  EXPECT_EQ(choose_device(DeviceChoice::kCpu, "train.device"), c10::Device(c10::kCPU));
   if (load_cuda_library()) {
-    EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCUDA, 0));
-    EXPECT_EQ(choose_device("cuda", "train.device"), c10::Device(c10::kCUDA, 0));
+    EXPECT_EQ(choose_device(DeviceChoice::kAuto, "train.device"), c10::Device(c10::kCUDA, 0));
+    EXPECT_EQ(choose_device(DeviceChoice::kCuda, "train.device"), c10::Device(c10::kCUDA, 0));
     EXPECT_EQ(cuda_unavailable_reason(), "");
   } else {
-    EXPECT_EQ(choose_device("auto", "train.device"), c10::Device(c10::kCPU));
-    EXPECT_EQ(device_error("cuda"),
+    EXPECT_EQ(choose_device(DeviceChoice::kAuto, "train.device"), c10::Device(c10::kCPU));
+    EXPECT_EQ(device_error(DeviceChoice::kCuda),
               "train.device: found cuda, expected auto or cpu here: " + cuda_unavailable_reason());
     EXPECT_NE(cuda_unavailable_reason(), "");
     EXPECT_EQ(cuda_unavailable_reason().find('\n'), std::string::npos);

@@ -24,7 +24,7 @@ double frequency(int64_t i, int64_t width, const hero::ModelConfig& m) {
   const auto size = static_cast<double>(width), index = static_cast<double>(i);
   const double plain = std::pow(m.rope_theta, -2.0 * index / size);
   const auto& yarn = m.rope_scaling;
-  if (yarn.type != "yarn") return plain;
+  if (yarn.type != hero::RopeType::kYarn) return plain;
   const auto correction_dim = [&](double rotations) {
     const auto most = static_cast<double>(yarn.original_max_position_embeddings) / (2 * std::numbers::pi);
     return size / 2 * std::log(most / rotations) / std::log(m.rope_theta);
@@ -47,7 +47,7 @@ double yarn_mscale(double factor, double mscale) {
 
 // YaRN's attention factor, applied to cosine and sine.
 double attention_factor_of(const hero::RopeScaling& yarn) {
-  if (yarn.type != "yarn") return 1;
+  if (yarn.type != hero::RopeType::kYarn) return 1;
   if (yarn.attention_factor != 0) return yarn.attention_factor;
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) return yarn_mscale(yarn.factor, 1);
   return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
@@ -102,8 +102,9 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
                           w.at(prefix + "kv_b_proj.weight"));
   const auto shared_key = rotate(down.slice(1, rank), m, m.rope_interleave);
   const auto& yarn = m.rope_scaling;
-  const double mscale =
-      yarn.type == "yarn" && yarn.mscale_all_dim != 0 ? yarn_mscale(yarn.factor, yarn.mscale_all_dim) : 1;
+  const double mscale = yarn.type == hero::RopeType::kYarn && yarn.mscale_all_dim != 0
+                            ? yarn_mscale(yarn.factor, yarn.mscale_all_dim)
+                            : 1;
   std::vector<Tensor> heads;
   for (int64_t h = 0; h < m.num_attention_heads; ++h) {
     const auto query = q.slice(1, h * width, (h + 1) * width);
@@ -119,8 +120,8 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
 
 Tensor attention(const hero::ModelConfig& model, const Weights& weights, const std::string& prefix,
                  const Tensor& x) {
-  return model.model_type == "deepseek_v3" ? latent(model, weights, prefix, x)
-                                           : grouped_query(model, weights, prefix, x);
+  return model.model_type == hero::ModelType::kDeepseekV3 ? latent(model, weights, prefix, x)
+                                                          : grouped_query(model, weights, prefix, x);
 }
 
 }  // namespace oracle

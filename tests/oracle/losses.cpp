@@ -12,18 +12,18 @@ Tensor normalized(const LayerRouting& r) { return r.scores / r.scores.sum(1, tru
 
 // E * sum_e f_e P_e of one layer.
 Tensor balance(const hero::Config& config, const LayerRouting& r, int64_t sequence, const Tensor& shares_E) {
-  const auto& scope = config.router.balance;
+  const auto scope = config.router.balance;
   const auto scores = normalized(r);
   const int64_t tokens = scores.size(0), experts = config.model.num_experts;
   const auto of_tokens = [&](int64_t begin, int64_t end) {
-    const auto f = scope == "global"
+    const auto f = scope == hero::BalanceScope::kGlobal
                        ? shares_E
                        : r.chosen.slice(0, begin, end).sum(0) /
                              static_cast<double>((end - begin) * config.model.num_experts_per_tok);
     return (f * scores.slice(0, begin, end).mean(0)).sum() * experts;
   };
-  if (scope == "none") return at::zeros({}, at::kDouble);
-  if (scope != "sequence") return of_tokens(0, tokens);
+  if (scope == hero::BalanceScope::kNone) return at::zeros({}, at::kDouble);
+  if (scope != hero::BalanceScope::kSequence) return of_tokens(0, tokens);
   std::vector<Tensor> sequences;
   for (int64_t first = 0; first < tokens; first += sequence)
     sequences.push_back(of_tokens(first, first + sequence));
@@ -61,7 +61,7 @@ Losses losses(const hero::Config& config, const Result& result, const Tensor& ta
   const auto logits = result.logits.view({tokens, -1});
   out.lm = -(logits - logits.exp().sum(1, true).log()).gather(1, targets_T.unsqueeze(1)).mean();
   out.balance = out.z = out.coupling = at::zeros({}, at::kDouble);
-  const bool pooled = router.balance == "pooled";
+  const bool pooled = router.balance == hero::BalanceScope::kPooled;
   if (router.balance_loss > 0 && pooled) out.balance = pooled_balance(config, result);
   for (int64_t i = 0; i < layers; ++i) {
     const auto& r = result.layers[i];

@@ -34,7 +34,7 @@ Tensor jitter(const hero::Config& config, int64_t l, int64_t tokens, const Pass&
 }
 
 bool is_dense(const hero::ModelConfig& m, int64_t i) {
-  if (m.model_type == "deepseek_v3") return i < m.first_k_dense_replace;
+  if (m.model_type == hero::ModelType::kDeepseekV3) return i < m.first_k_dense_replace;
   return (i + 1) % m.decoder_sparse_step != 0 ||
          std::find(m.mlp_only_layers.begin(), m.mlp_only_layers.end(), i) != m.mlp_only_layers.end();
 }

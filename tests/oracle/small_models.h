@@ -23,13 +23,13 @@ inline hero::Config qwen() {
   c.model.moe_intermediate_size = 10;
   c.model.initializer_range = 0.2;
   c.router.kind = "hero";
-  c.train.dtype = "fp64";
+  c.train.dtype = hero::Dtype::kFp64;
   return c;
 }
 
 inline hero::Config deepseek() {
   hero::Config c = qwen();
-  c.model.model_type = "deepseek_v3";
+  c.model.model_type = hero::ModelType::kDeepseekV3;
   c.model.num_hidden_layers = 5;
   c.model.kv_lora_rank = 7;
   c.model.qk_nope_head_dim = 6;
@@ -54,7 +54,7 @@ inline hero::Config fused(hero::Config c) {
   c.model.num_experts = 32;
   c.model.num_experts_per_tok = 4;
   c.model.moe_intermediate_size = 32;
-  c.train.dtype = "bf16";
+  c.train.dtype = hero::Dtype::kBf16;
   return c;
 }
 

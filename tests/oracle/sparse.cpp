@@ -33,7 +33,8 @@ std::vector<int64_t> visible(int64_t l, const hero::RouterConfig& router,
   if (router.kind == "rmoe" && l > 1 && stage_of[l - 2] == stage_of[l - 1]) return {l - 1};
   for (int64_t j = l - 1; j >= 1 && router.kind == "hero"; --j) {
     if (router.window > 0 && static_cast<int64_t>(newest_first.size()) == router.window) break;
-    if (router.history == "global" || stage_of[j - 1] == stage_of[l - 1]) newest_first.push_back(j);
+    if (router.history == hero::HistoryScope::kGlobal || stage_of[j - 1] == stage_of[l - 1])
+      newest_first.push_back(j);
   }
   return {newest_first.rbegin(), newest_first.rend()};
 }
@@ -83,7 +84,7 @@ Tensor topk_indices(const Tensor& rows, int64_t k) {
 }
 
 Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Tensor& ids_TK, double factor,
-                       const std::string& drop_policy) {
+                       hero::DropPolicy drop_policy) {
   const int64_t tokens = chosen.size(0), experts = chosen.size(1);
   const auto limit = static_cast<int64_t>(
       std::ceil(factor * static_cast<double>(ids_TK.numel()) / static_cast<double>(experts)));
@@ -93,7 +94,7 @@ Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Ten
     for (int64_t t = 0; t < tokens; ++t) {
       if (chosen[t][e].item<double>() != 0) assigned.push_back(t);
     }
-    if (drop_policy == "probs") {
+    if (drop_policy == hero::DropPolicy::kProbs) {
       std::stable_sort(assigned.begin(), assigned.end(), [&](int64_t a, int64_t b) {
         return weights_TE[a][e].item<double>() > weights_TE[b][e].item<double>();
       });
@@ -121,7 +122,7 @@ void select_experts(const hero::Config& config, const Tensor& bias_E, LayerRouti
   const int64_t tokens = r.logits.size(0), experts = m.num_experts, per_group = experts / m.n_group;
   const auto exponentials = (r.logits - std::get<0>(r.logits.max(1, true)).detach()).exp();
   r.probs = exponentials / exponentials.sum(1, true);
-  r.scores = m.scoring_func == "sigmoid" ? 1.0 / (1.0 + (-r.logits).exp()) : r.probs;
+  r.scores = m.scoring_func == hero::ScoringFunc::kSigmoid ? 1.0 / (1.0 + (-r.logits).exp()) : r.probs;
   auto selection = r.scores.detach().clone();
   if (bias_E.defined()) selection = selection + bias_E;
   if (m.n_group > 1) {

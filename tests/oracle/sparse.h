@@ -9,6 +9,6 @@ void select_experts(const hero::Config& config, const at::Tensor& bias_E, LayerR
 
 /// Drops assignments beyond ceil(factor * T * K / E) per expert from chosen [T, E].
 at::Tensor within_capacity(const at::Tensor& chosen, const at::Tensor& weights_TE, const at::Tensor& ids_TK,
-                           double factor, const std::string& drop_policy);
+                           double factor, hero::DropPolicy drop_policy);
 
 }  // namespace oracle

@@ -107,13 +107,13 @@ TEST(Traffic, TwoStages) {
   EXPECT_EQ(sent(layout, "history between stages"), 0);
   EXPECT_EQ(sent(layout, "rows between expert ranks"), 0);
   EXPECT_EQ(sent({}, "gradients over data ranks"), 0);
-  c.router.history = "global";  // 15 layers' probabilities in bf16, with their sums of squares
+  c.router.history = HistoryScope::kGlobal;  // 15 layers' probabilities in bf16, with their sums of squares
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * (128 * 2 + 4));
   c.router.window = 3;
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (128 * 2 + 4));
   c.parallel.history_top = 8;  // with expert ids and the mass of the rest
   EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (8 * 4 + 2 + 4));
-  c.router.history = "stage";
+  c.router.history = HistoryScope::kStage;
   EXPECT_EQ(sent(layout, "history between stages"), 0);
   EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
   EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
@@ -155,7 +155,7 @@ TEST(Memory, HistoryPerStage) {
   EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last layer of each stage is never read
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), slot);
-  c.router.history = "global";
+  c.router.history = HistoryScope::kGlobal;
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 3 * slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);

@@ -18,7 +18,7 @@ TEST(Layouts, AllAreValidAndUnique) {
     EXPECT_NO_THROW(check(c));
     EXPECT_EQ(c.parallel.data * c.parallel.pipeline, 8);
     EXPECT_TRUE(seen.insert(dump(c)).second) << dump(c);
-    kinds.insert(c.parallel.schedule + std::to_string(c.parallel.chunks));
+    kinds.insert(name_of(c.parallel.schedule) + std::to_string(c.parallel.chunks));
     recomputed |= c.train.recompute;
     split |= c.parallel.expert == 8;
   }

@@ -50,14 +50,14 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   return bytes;
 }
 
-Config sized(Config c, const std::string& dtype) {
+Config sized(Config c, Dtype dtype) {
   c = small::fused(c);
   c.train.dtype = dtype;
   c.model.vocab_size = 512;
   return c;
 }
 
-class Activations : public testing::TestWithParam<std::string> {};
+class Activations : public testing::TestWithParam<Dtype> {};
 
 // 2%: rotary tables, counts, scalars and the allocator's rounding to 64 bytes.
 #define EXPECT_HELD(config)                                                   \
@@ -101,20 +101,20 @@ TEST_P(Activations, RecurrentRouter) {
 
 TEST_P(Activations, LossesAndScores) {
   Config c = sized(small::deepseek(), GetParam());
-  c.model.scoring_func = "sigmoid";
+  c.model.scoring_func = ScoringFunc::kSigmoid;
   c.router.z_loss = 1e-3;
   EXPECT_HELD(c);
-  c.router.balance = "sequence";
+  c.router.balance = BalanceScope::kSequence;
   c.router.coupling_loss = 1e-3;
   EXPECT_HELD(c);
-  c.router.balance = "none";
+  c.router.balance = BalanceScope::kNone;
   c.router.capacity_factor = 1.25;
   c.router.force_balance = true;  // nothing is dropped
   EXPECT_HELD(c);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Activations, testing::Values("bf16", "fp32"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Types, Activations, testing::Values(Dtype::kBf16, Dtype::kFp32),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace hero

@@ -29,7 +29,7 @@ Config on(int64_t data, int64_t pipeline, int64_t expert) {
   return c;
 }
 
-Config as_hero(Config config, const std::string& history) {
+Config as_hero(Config config, HistoryScope history) {
   config.router.kind = "hero";
   config.router.history = history;
   return config;
@@ -61,8 +61,8 @@ TEST(Prediction, MemoryBandwidthAddsTime) {
   EXPECT_NEAR(seconds_of(predict(c, cluster), "activations and weights in memory"), expected,
               1e-12 * expected);
   const double baseline = expected;
-  c = as_hero(c,
-              "global");  // slots of 8 bf16 values and a sum are written, 0 + 1 + 2 + 3 slots read twice
+  // Slots of 8 bf16 values and a sum are written, 0 + 1 + 2 + 3 slots read twice.
+  c = as_hero(c, HistoryScope::kGlobal);
   double routers = 0;
   for (int64_t i = 0; i < 4; ++i) routers += static_cast<double>(i) * 8 * 8;
   const double history = 64 * (4 * (8 * 2 + 4) + 2 * 6 * 8 * 2) + routers * (2 * 2 + 2 * 4);
@@ -121,17 +121,19 @@ TEST(Prediction, HistoryIsSentIfLaterLayersSeeIt) {
   const double rows = 64 * 64 * 2, slot = 64 * (8 * 2 + 4);
   const auto sent = [](const Config& config) { return pipeline_costs(config, round_cluster(2)).activations; };
   EXPECT_EQ(sent(as_baseline(c)), (std::vector<double>{rows, 0}));
-  EXPECT_EQ(sent(as_hero(c, "stage")), (std::vector<double>{rows, 0}));
-  EXPECT_EQ(sent(as_hero(c, "global")), (std::vector<double>{rows + 2 * slot, 0}));
+  EXPECT_EQ(sent(as_hero(c, HistoryScope::kStage)), (std::vector<double>{rows, 0}));
+  EXPECT_EQ(sent(as_hero(c, HistoryScope::kGlobal)), (std::vector<double>{rows + 2 * slot, 0}));
   Config four = on(1, 4, 1);  // the model's two stages on four ranks
-  EXPECT_EQ(sent(as_hero(four, "stage")), (std::vector<double>{rows + slot, rows, rows + slot, 0}));
-  EXPECT_EQ(sent(as_hero(four, "global")),
+  EXPECT_EQ(sent(as_hero(four, HistoryScope::kStage)),
+            (std::vector<double>{rows + slot, rows, rows + slot, 0}));
+  EXPECT_EQ(sent(as_hero(four, HistoryScope::kGlobal)),
             (std::vector<double>{rows + slot, rows + 2 * slot, rows + 3 * slot, 0}));
   EXPECT_EQ(pipeline_costs(four, round_cluster(4)).gradients, (std::vector<double>{0, rows, rows, rows}));
 }
 
 TEST(Prediction, BubblesOfEqualChunksMatchFormula) {
-  for (const auto& [schedule, chunks] : {std::pair<std::string, int64_t>{"1f1b", 1}, {"interleaved", 2}}) {
+  for (const auto& [schedule, chunks] : {std::pair<PipelineSchedule, int64_t>{PipelineSchedule::k1F1B, 1},
+                                         {PipelineSchedule::kInterleaved, 2}}) {
     Config c = as_baseline(on(1, 2, 1));
     c.model.vocab_size = 1;  // negligible output projection
     c.parallel.schedule = schedule;
@@ -139,8 +141,8 @@ TEST(Prediction, BubblesOfEqualChunksMatchFormula) {
     Cluster cluster = round_cluster(2);
     cluster.bandwidth_node_gbs = 1e6;
     const auto found = predict(c, cluster);
-    EXPECT_NEAR(found.bubble, found.ideal_bubble, 0.002) << schedule;
-    EXPECT_DOUBLE_EQ(found.ideal_bubble, schedule == "1f1b" ? 1.0 / 9 : 1.0 / 17);
+    EXPECT_NEAR(found.bubble, found.ideal_bubble, 0.002) << name_of(schedule);
+    EXPECT_DOUBLE_EQ(found.ideal_bubble, schedule == PipelineSchedule::k1F1B ? 1.0 / 9 : 1.0 / 17);
   }
 }
 
@@ -148,7 +150,7 @@ TEST(Prediction, TimeItemsAddUpToStep) {
   Cluster cluster = round_cluster(8);
   cluster.bandwidth_memory_gbs = 50;
   cluster.latency_network_us = 10;
-  for (const Config& c : layouts(as_hero(small_run(), "global"), cluster)) {
+  for (const Config& c : layouts(as_hero(small_run(), HistoryScope::kGlobal), cluster)) {
     const auto found = predict(c, cluster);
     double sum = 0;
     for (const TimeItem& p : found.time) {
@@ -157,7 +159,7 @@ TEST(Prediction, TimeItemsAddUpToStep) {
     }
     EXPECT_NEAR(sum, found.seconds, 1e-9 * sum);
     const double baseline = predict(as_baseline(c), cluster).seconds,
-                 stage = predict(as_hero(c, "stage"), cluster).seconds;
+                 stage = predict(as_hero(c, HistoryScope::kStage), cluster).seconds;
     EXPECT_LT(baseline, stage);
     EXPECT_LE(stage, found.seconds);
   }
@@ -172,7 +174,7 @@ TEST(Prediction, PaperRun) {
   const double step = 71.88 * 3600 / 25000;
   cluster.efficiency = fit_efficiency(as_baseline(c), cluster, step);
   EXPECT_NEAR(predict(as_baseline(c), cluster).seconds, step, 1e-9);
-  const double hero = predict(as_hero(c, "stage"), cluster).seconds / step - 1;
+  const double hero = predict(as_hero(c, HistoryScope::kStage), cluster).seconds / step - 1;
   EXPECT_GT(hero, 0.001);
   EXPECT_LT(hero, 0.01);
 }

@@ -28,7 +28,7 @@ PipelineCosts equal_costs(int64_t chunks, double forward = 1, double input = 1, 
 //   rank 0: F0 0-1, F1 1-2, B0 4-6, F2 6-7, B1 7-9, F3 9-10, B2 10-12, B3 13-15
 //   rank 1: F0 1-2, B0 2-4, F1 4-5, B1 5-7, F2 7-8, B2 8-10, F3 10-11, B3 11-13
 TEST(Simulation, TwoRanksFourMicroBatches) {
-  const auto found = simulate(make_schedule("1f1b", 2, 1, 4), equal_costs(2));
+  const auto found = simulate(make_schedule(PipelineSchedule::k1F1B, 2, 1, 4), equal_costs(2));
   const double starts[2][8] = {{0, 1, 4, 6, 7, 9, 10, 13}, {1, 2, 4, 5, 7, 8, 10, 11}};
   for (int64_t rank = 0; rank < 2; ++rank) {
     for (int64_t i = 0; i < 8; ++i)
@@ -38,7 +38,7 @@ TEST(Simulation, TwoRanksFourMicroBatches) {
   EXPECT_EQ(found.busy, (std::vector<double>{12, 12}));
   EXPECT_DOUBLE_EQ(found.bubble(0), 0.2);  // (p-1) / (m+p-1)
   // Input gradients are sent one second earlier: 12 + (p-1) (1 + 1 - 1).
-  EXPECT_EQ(simulate(make_schedule("zero_bubble", 2, 1, 4), equal_costs(2)).seconds, 13);
+  EXPECT_EQ(simulate(make_schedule(PipelineSchedule::kZeroBubble, 2, 1, 4), equal_costs(2)).seconds, 13);
 }
 
 TEST(Simulation, MessagesOnALinkAreSerialized) {
@@ -49,7 +49,7 @@ TEST(Simulation, MessagesOnALinkAreSerialized) {
   costs.gradients = {0, 10};
   costs.latency = 0.5;
   costs.bandwidth = 10;
-  const auto found = simulate(make_schedule("1f1b", 2, 1, 2), costs);
+  const auto found = simulate(make_schedule(PipelineSchedule::k1F1B, 2, 1, 2), costs);
   // Rank 0 finishes 0F0 at 1 and 0F1 at 2. The messages arrive at 1 + 3 + 0.5 and, because the link is busy
   // until 4, at 4 + 3 + 0.5. 1B0 ends at 4.5 + 0.5: its gradient arrives at 5 + 1 + 0.5.
   EXPECT_EQ(found.spans[1][0].start, 4.5);
@@ -61,15 +61,18 @@ TEST(Simulation, BubblesMatchFormulas) {
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (const int64_t micro_batches : {ranks, 2 * ranks, 5 * ranks}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
-      for (const std::string kind : {"1f1b", "zero_bubble"}) {
+      for (const auto kind : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
         const auto found = simulate(make_schedule(kind, ranks, 1, micro_batches), equal_costs(ranks));
         for (int64_t rank = 0; rank < ranks; ++rank)
-          EXPECT_NEAR(found.bubble(rank), ideal_bubble(kind, ranks, 1, micro_batches), 1e-12) << kind;
+          EXPECT_NEAR(found.bubble(rank), ideal_bubble(kind, ranks, 1, micro_batches), 1e-12)
+              << name_of(kind);
       }
       for (int64_t chunks = 1; chunks <= 4; ++chunks) {
         const auto found =
-            simulate(make_schedule("interleaved", ranks, chunks, micro_batches), equal_costs(ranks * chunks));
-        EXPECT_NEAR(found.bubble(0), ideal_bubble("interleaved", ranks, chunks, micro_batches), 1e-12)
+            simulate(make_schedule(PipelineSchedule::kInterleaved, ranks, chunks, micro_batches),
+                     equal_costs(ranks * chunks));
+        EXPECT_NEAR(found.bubble(0),
+                    ideal_bubble(PipelineSchedule::kInterleaved, ranks, chunks, micro_batches), 1e-12)
             << chunks;
       }
     }
@@ -82,8 +85,9 @@ TEST(Simulation, ZeroBubbleWithUnequalPasses) {
     const int64_t m = 3 * ranks;
     const auto costs = equal_costs(ranks, 4, 5, 3);
     const auto p = static_cast<double>(ranks - 1), all = static_cast<double>(m) * 12;
-    EXPECT_EQ(simulate(make_schedule("zero_bubble", ranks, 1, m), costs).seconds, all + p * (4 + 5 - 3));
-    EXPECT_EQ(simulate(make_schedule("1f1b", ranks, 1, m), costs).seconds, all + p * 12);
+    EXPECT_EQ(simulate(make_schedule(PipelineSchedule::kZeroBubble, ranks, 1, m), costs).seconds,
+              all + p * (4 + 5 - 3));
+    EXPECT_EQ(simulate(make_schedule(PipelineSchedule::k1F1B, ranks, 1, m), costs).seconds, all + p * 12);
   }
 }
 
@@ -156,8 +160,9 @@ class SleepingPipeline {
 
 // Within 15%. A busy machine only delays threads, so the best of several tries counts.
 TEST(Simulation, SleepingThreadsTakePredictedTime) {
-  for (const auto& [kind, chunks] :
-       {std::pair<std::string, int64_t>{"1f1b", 1}, {"interleaved", 2}, {"zero_bubble", 1}}) {
+  for (const auto& [kind, chunks] : {std::pair<PipelineSchedule, int64_t>{PipelineSchedule::k1F1B, 1},
+                                     {PipelineSchedule::kInterleaved, 2},
+                                     {PipelineSchedule::kZeroBubble, 1}}) {
     const auto schedule = make_schedule(kind, 4, chunks, 4);
     PipelineCosts costs = equal_costs(4 * chunks, 0.03 / static_cast<double>(chunks), 0.04, 0.03);
     for (int64_t c = 0; c < 4 * chunks; ++c) {  // unequal chunks, slow links
@@ -172,8 +177,8 @@ TEST(Simulation, SleepingThreadsTakePredictedTime) {
       found = SleepingPipeline(schedule, costs).seconds();
       if (found < 1.15 * predicted) break;
     }
-    EXPECT_GT(found, 0.99 * predicted) << kind;
-    EXPECT_LT(found, 1.15 * predicted) << kind;
+    EXPECT_GT(found, 0.99 * predicted) << name_of(kind);
+    EXPECT_LT(found, 1.15 * predicted) << name_of(kind);
   }
 }
 
@@ -184,7 +189,7 @@ int64_t count(const std::string& text, const std::string& part) {
 }
 
 TEST(Drawing, HasBoxWithTimesPerPass) {
-  const auto schedule = make_schedule("zero_bubble", 2, 1, 4);
+  const auto schedule = make_schedule(PipelineSchedule::kZeroBubble, 2, 1, 4);
   const auto svg = schedule_svg(schedule, simulate(schedule, equal_costs(2)), 2, "a < b & c");
   EXPECT_EQ(count(svg, "<g><title>"), 2 * 4 * 3);
   EXPECT_EQ(count(svg, "</g>"), 2 * 4 * 3);

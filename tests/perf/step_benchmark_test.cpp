@@ -23,10 +23,10 @@ class CudaLibrary : public testing::Environment {
 };
 const auto* const cuda_library = testing::AddGlobalTestEnvironment(new CudaLibrary);
 
-class MeasuredSteps : public testing::TestWithParam<std::string> {
+class MeasuredSteps : public testing::TestWithParam<DeviceChoice> {
  protected:
   void SetUp() override {
-    if (GetParam() == "cuda" && !load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
+    if (GetParam() == DeviceChoice::kCuda && !load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
     config_ = small::fused(small::deepseek());
     config_.router.kind = "hero";
     config_.train.device = GetParam();
@@ -94,8 +94,8 @@ TEST_P(MeasuredSteps, RouterTimerCountsAllRouterCalls) {
   EXPECT_GT(timer.seconds(), forward);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, MeasuredSteps, testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Devices, MeasuredSteps, testing::Values(DeviceChoice::kCpu, DeviceChoice::kCuda),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace hero

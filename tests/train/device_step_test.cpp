@@ -25,12 +25,12 @@ struct Outcome {
 
 Config configured() {
   auto config = small::fused(small::deepseek());
-  config.model.scoring_func = "sigmoid";
+  config.model.scoring_func = ScoringFunc::kSigmoid;
   config.model.n_shared_experts = 1;
   config.router.bias_update_rate = 0.01;
-  config.router.balance = "global";
+  config.router.balance = BalanceScope::kGlobal;
   config.router.z_loss = 1e-3;
-  config.train.dtype = "fp32";
+  config.train.dtype = Dtype::kFp32;
   config.train.micro_batch = 2;
   config.train.global_batch = 4;
   return config;
@@ -94,7 +94,7 @@ TEST_F(DeviceStep, MatchesTheCpu) {
 }
 
 TEST_F(DeviceStep, IsDeterministic) {
-  for (const char* type : {"fp32", "bf16"}) {
+  for (const auto type : {Dtype::kFp32, Dtype::kBf16}) {
     auto config = configured();
     config.train.dtype = type;
     expect_same(trained(config, gpu_, 3), trained(config, gpu_, 3));
@@ -102,7 +102,7 @@ TEST_F(DeviceStep, IsDeterministic) {
 }
 
 TEST_F(DeviceStep, CudaGraphGivesIdenticalResults) {
-  for (const char* type : {"fp32", "bf16"}) {
+  for (const auto type : {Dtype::kFp32, Dtype::kBf16}) {
     auto config = configured();
     config.train.dtype = type;
     const auto without_graph = trained(config, gpu_, 4);

@@ -14,47 +14,51 @@ using test::check_schedule;
 using test::to_text;
 
 TEST(Schedule, TwoRanksFourMicroBatches) {
-  EXPECT_EQ(to_text(make_schedule("1f1b", 2, 1, 4)),
+  EXPECT_EQ(to_text(make_schedule(PipelineSchedule::k1F1B, 2, 1, 4)),
             "rank 0: 0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n"
             "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n");
-  EXPECT_EQ(to_text(make_schedule("interleaved", 2, 2, 4)),
+  EXPECT_EQ(to_text(make_schedule(PipelineSchedule::kInterleaved, 2, 2, 4)),
             "rank 0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3\n"
             "rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3\n");
-  EXPECT_EQ(to_text(make_schedule("zero_bubble", 2, 1, 4)),
+  EXPECT_EQ(to_text(make_schedule(PipelineSchedule::kZeroBubble, 2, 1, 4)),
             "rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0F3 0I2 0W2 0I3 0W3\n"
             "rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1F3 1I3 1W2 1W3\n");
 }
 
 TEST(Schedule, OneRankRunsEachMicroBatchForwardAndBackward) {
-  EXPECT_EQ(to_text(make_schedule("1f1b", 1, 1, 2)), "rank 0: 0F0 0B0 0F1 0B1\n");
-  EXPECT_EQ(make_schedule("zero_bubble", 1, 1, 2), make_schedule("1f1b", 1, 1, 2));
-  EXPECT_EQ(to_text(make_schedule("interleaved", 1, 2, 2)), "rank 0: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1\n");
+  EXPECT_EQ(to_text(make_schedule(PipelineSchedule::k1F1B, 1, 1, 2)), "rank 0: 0F0 0B0 0F1 0B1\n");
+  EXPECT_EQ(make_schedule(PipelineSchedule::kZeroBubble, 1, 1, 2),
+            make_schedule(PipelineSchedule::k1F1B, 1, 1, 2));
+  EXPECT_EQ(to_text(make_schedule(PipelineSchedule::kInterleaved, 1, 2, 2)),
+            "rank 0: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1\n");
 }
 
 TEST(Schedule, InterleavedWithOneChunkIs1F1B) {
-  EXPECT_EQ(make_schedule("interleaved", 4, 1, 8), make_schedule("1f1b", 4, 1, 8));
+  EXPECT_EQ(make_schedule(PipelineSchedule::kInterleaved, 4, 1, 8),
+            make_schedule(PipelineSchedule::k1F1B, 4, 1, 8));
 }
 
 // All schedules are complete, free of deadlocks and keep message order; peak activations match the formulas.
 TEST(Schedule, AllSizesAreValid) {
-  const auto checked_peak_activations = [](const std::string& kind, int64_t ranks, int64_t chunks,
+  const auto checked_peak_activations = [](PipelineSchedule kind, int64_t ranks, int64_t chunks,
                                            int64_t micro_batches) {
     const auto schedule = make_schedule(kind, ranks, chunks, micro_batches);
-    EXPECT_NO_THROW(check_schedule(schedule, ranks * chunks, micro_batches)) << kind;
+    EXPECT_NO_THROW(check_schedule(schedule, ranks * chunks, micro_batches)) << name_of(kind);
     return peak_activations(schedule);
   };
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (int64_t micro_batches = 1; micro_batches <= 24; ++micro_batches) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
-      const auto plain = checked_peak_activations("1f1b", ranks, 1, micro_batches),
-                 zero = checked_peak_activations("zero_bubble", ranks, 1, micro_batches);
+      const auto plain = checked_peak_activations(PipelineSchedule::k1F1B, ranks, 1, micro_batches),
+                 zero = checked_peak_activations(PipelineSchedule::kZeroBubble, ranks, 1, micro_batches);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         EXPECT_EQ(plain[rank], std::min(ranks - rank, micro_batches));
         EXPECT_EQ(zero[rank], std::min(ranks, micro_batches));  // no more than 1F1B's first rank
       }
       if (micro_batches % ranks != 0) continue;
       for (int64_t chunks = 1; chunks <= 4; ++chunks) {
-        const auto interleaved = checked_peak_activations("interleaved", ranks, chunks, micro_batches);
+        const auto interleaved =
+            checked_peak_activations(PipelineSchedule::kInterleaved, ranks, chunks, micro_batches);
         for (int64_t rank = 0; rank < ranks && chunks > 1 && ranks > 1; ++rank) {
           const int64_t warm_up = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks;
           EXPECT_EQ(interleaved[rank], std::min(warm_up + 1, chunks * micro_batches)) << rank;
@@ -74,7 +78,7 @@ std::string validation_error(const Schedule& schedule, int64_t chunks, int64_t m
 }
 
 TEST(Schedule, InvalidSchedulesAreReported) {
-  const Schedule good = make_schedule("1f1b", 2, 1, 2);  // 0F0 0F1 0B0 0B1; 1F0 1B0 1F1 1B1
+  const Schedule good = make_schedule(PipelineSchedule::k1F1B, 2, 1, 2);  // 0F0 0F1 0B0 0B1; 1F0 1B0 1F1 1B1
   EXPECT_EQ(validation_error(good, 2, 2), "");
   Schedule bad = good;
   bad[0].pop_back();
@@ -107,8 +111,7 @@ TEST(Schedule, InvalidSchedulesAreReported) {
 }
 
 TEST(Schedule, RejectsInvalidArguments) {
-  const auto error_message = [](const std::string& kind, int64_t ranks, int64_t chunks,
-                                int64_t micro_batches) {
+  const auto error_message = [](PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches) {
     try {
       make_schedule(kind, ranks, chunks, micro_batches);
     } catch (const UserError& error) {
@@ -116,12 +119,12 @@ TEST(Schedule, RejectsInvalidArguments) {
     }
     return std::string();
   };
-  EXPECT_EQ(error_message("gpipe", 2, 1, 4),
-            "schedule: found gpipe, expected one of 1f1b, interleaved, zero_bubble");
-  EXPECT_EQ(error_message("1f1b", 2, 2, 4), "schedule: found 2 chunks per rank, expected 1 with 1f1b");
-  EXPECT_EQ(error_message("interleaved", 4, 2, 6),
+  EXPECT_EQ(error_message(PipelineSchedule::k1F1B, 2, 2, 4),
+            "schedule: found 2 chunks per rank, expected 1 with 1f1b");
+  EXPECT_EQ(error_message(PipelineSchedule::kInterleaved, 4, 2, 6),
             "schedule: found 6 micro-batches, expected a multiple of the 4 ranks with interleaved");
-  EXPECT_EQ(error_message("zero_bubble", 2, 1, 0), "schedule: found 0 micro-batches, expected at least 1");
+  EXPECT_EQ(error_message(PipelineSchedule::kZeroBubble, 2, 1, 0),
+            "schedule: found 0 micro-batches, expected at least 1");
 }
 
 }  // namespace

@@ -81,9 +81,9 @@ std::vector<Case> cases() {
       {"qwen", [](Config&) {}},
       {"bf16", [](Config& c) { c = small::fused(c); }},
       {"baseline", [](Config& c) { c.router.kind = "baseline"; }},
-      {"sequence_balance", [](Config& c) { c.router.balance = "sequence"; }},
-      {"global_balance", [](Config& c) { c.router.balance = "global"; }},
-      {"pooled_balance", [](Config& c) { c.router.balance = "pooled"; }},
+      {"sequence_balance", [](Config& c) { c.router.balance = BalanceScope::kSequence; }},
+      {"global_balance", [](Config& c) { c.router.balance = BalanceScope::kGlobal; }},
+      {"pooled_balance", [](Config& c) { c.router.balance = BalanceScope::kPooled; }},
       {"z_and_coupling",
        [](Config& c) {
          c.router.z_loss = 0.1;
@@ -93,18 +93,18 @@ std::vector<Case> cases() {
       {"capacity_by_position",
        [](Config& c) {
          c.router.capacity_factor = 1.0;
-         c.router.drop_policy = "position";
+         c.router.drop_policy = DropPolicy::kPosition;
        }},
       {"jitter", [](Config& c) { c.router.jitter = 0.1; }},
       {"forced_balance", [](Config& c) { c.router.force_balance = true; }},
       {"live_history", [](Config& c) { c.router.detach = false; }},
       {"recompute", [](Config& c) { c.train.recompute = true; }},
-      {"routers_alone", [](Config& c) { c.train.trainable = "routers"; }},
-      {"yarn", [](Config& c) { c.model.rope_scaling.type = "yarn"; }},
+      {"routers_alone", [](Config& c) { c.train.trainable = Trainable::kRouters; }},
+      {"yarn", [](Config& c) { c.model.rope_scaling.type = RopeType::kYarn; }},
       {"deepseek", [](Config&) {}, true},
       {"deepseek_groups_bias_shared",
        [](Config& c) {
-         c.model.scoring_func = "sigmoid";
+         c.model.scoring_func = ScoringFunc::kSigmoid;
          c.model.n_group = 4;
          c.model.topk_group = 2;
          c.model.n_shared_experts = 1;
@@ -263,7 +263,7 @@ TEST(Step, AccumulatesMicroBatches) {
 // micro-batches.
 TEST(Step, GlobalBalanceUsesTheSharesOfThePreviousStep) {
   auto config = small::qwen();
-  config.router.balance = "global";
+  config.router.balance = BalanceScope::kGlobal;
   config.router.balance_loss = 0.1;
   config.train.micro_batch = 2;
   config.train.global_batch = 4;
@@ -299,12 +299,12 @@ TEST(Step, ZeroInitMatchesTheBaselineExactly) {
   for (const bool deepseek : {false, true}) {
     for (const bool recompute : {false, true}) {
       auto config = small::fused(deepseek ? small::deepseek() : small::qwen());
-      config.train.dtype = "fp32";
+      config.train.dtype = Dtype::kFp32;
       config.train.recompute = recompute;
       config.router.z_loss = 1e-3;
       config.router.stages = 2;
       auto zero_config = config;
-      zero_config.router.kind = "hero", zero_config.router.init = "zero";
+      zero_config.router.kind = "hero", zero_config.router.init = RouterInit::kZero;
       config.router.kind = "baseline";
       Training baseline(config), zero(zero_config);
       for (auto* training : {&baseline, &zero}) {
