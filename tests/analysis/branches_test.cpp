@@ -11,7 +11,7 @@
 #include "analysis/perturbed_models.h"
 #include "oracle/sparse.h"
 
-namespace {
+namespace branches_test {
 
 using analyze::kVariants;
 
@@ -260,4 +260,4 @@ TEST(Branches, InitialVarianceShareOfProposition5) {
   EXPECT_EQ(*share(config, 5), 0);
 }
 
-}  // namespace
+}  // namespace branches_test

@@ -11,7 +11,7 @@
 #include "analysis/perturbed_models.h"
 #include "io/error.h"
 
-namespace {
+namespace coupling_test {
 
 namespace fs = std::filesystem;
 using analyze::kVariants;
@@ -251,4 +251,4 @@ TEST(Coupling, RejectsBaselinesAndInvalidWeights) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace coupling_test

@@ -7,7 +7,7 @@
 #include "analysis/passes.h"
 #include "analysis/perturbed_models.h"
 
-namespace {
+namespace gauge_test {
 
 using analyze::kVariants;
 using hero::test::TemporaryFolder;
@@ -180,4 +180,4 @@ TEST(Gauge, CenteredBlocksAndBiasGiveSameRouting) {
   }
 }
 
-}  // namespace
+}  // namespace gauge_test

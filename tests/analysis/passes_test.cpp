@@ -12,7 +12,7 @@
 #include "inference/logits.h"
 #include "io/error.h"
 
-namespace {
+namespace passes_test {
 
 using analyze::kVariants;
 
@@ -184,4 +184,4 @@ TEST(RankCorrelation, KnownOrders) {
   EXPECT_FALSE(hero::rank_correlation({5, 5, 5}, {1, 2, 3}));
 }
 
-}  // namespace
+}  // namespace passes_test

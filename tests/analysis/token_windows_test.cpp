@@ -12,7 +12,7 @@
 #include "io/error.h"
 #include "tokenizer/small_tokenizer.h"
 
-namespace {
+namespace token_windows_test {
 
 using hero::test::error_of;
 using hero::test::TemporaryFolder;
@@ -154,4 +154,4 @@ TEST(TokenWindows, TargetsAfterTheEndAreInvalid) {
   EXPECT_TRUE(batch.valid_T.equal(at::tensor({0, 1, 2, 3, 4}, at::kLong)));
 }
 
-}  // namespace
+}  // namespace token_windows_test

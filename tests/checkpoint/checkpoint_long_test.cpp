@@ -8,7 +8,7 @@
 #include "checkpoint/example_run.h"
 
 namespace hero {
-namespace {
+namespace checkpoint_long_test {
 
 namespace fs = std::filesystem;
 
@@ -98,5 +98,5 @@ TEST_P(CheckpointKilledLong, AroundEverySystemCall) {
 INSTANTIATE_TEST_SUITE_P(RanksAndNewOrSameStep, CheckpointKilledLong,
                          testing::Combine(testing::Values(1, 3), testing::Values(3, 2)));
 
-}  // namespace
+}  // namespace checkpoint_long_test
 }  // namespace hero

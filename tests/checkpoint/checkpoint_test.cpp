@@ -6,7 +6,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace checkpoint_test {
 
 namespace fs = std::filesystem;
 using test::error_of;
@@ -241,5 +241,5 @@ TEST(Checkpoint, ResolvesModelFolder) {
   EXPECT_NE(message("run").find("step-00000002: found no config.json"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace hero

@@ -16,7 +16,7 @@
 #include "oracle/small_models.h"
 
 namespace hero {
-namespace {
+namespace parameter_shards_test {
 
 using test::run_ranks;
 using test::TemporaryFolder;
@@ -236,5 +236,5 @@ TEST(ParameterShardsCheckpoint, MissingOrDuplicateSlicesAreNotPublished) {
   EXPECT_TRUE(std::filesystem::is_empty(run / "checkpoints"));
 }
 
-}  // namespace
+}  // namespace parameter_shards_test
 }  // namespace hero

@@ -12,7 +12,7 @@
 #include "hf/load.h"
 
 namespace hero {
-namespace {
+namespace writer_test {
 
 namespace fs = std::filesystem;
 using test::example_of_rank;
@@ -259,5 +259,5 @@ TEST(CheckpointWriter, SingleRankAsynchronousSave) {
   test::expect_resumable(run.path(), 2);
 }
 
-}  // namespace
+}  // namespace writer_test
 }  // namespace hero

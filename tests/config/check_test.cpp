@@ -4,7 +4,7 @@
 #include "config/failure.h"
 
 namespace hero {
-namespace {
+namespace check_test {
 
 // Error message of check() for a valid configuration changed by `edit`.
 template <class Edit>
@@ -174,5 +174,5 @@ TEST(Check, AllowedCombinations) {
   EXPECT_EQ(qwen3([](Config& c) { c.model.vocab_size = 0; }), "");
 }
 
-}  // namespace
+}  // namespace check_test
 }  // namespace hero

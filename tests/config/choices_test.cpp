@@ -8,7 +8,7 @@
 #include "config/fields.h"
 
 namespace hero {
-namespace {
+namespace choices_test {
 
 TEST(Choices, EveryOptionTakesAllItsNamesAndNoOther) {
   Config config;
@@ -64,5 +64,5 @@ TEST(Choices, UnknownNamesAreErrors) {
   EXPECT_EQ(find_choice<Dtype>("fp16"), std::nullopt);
 }
 
-}  // namespace
+}  // namespace choices_test
 }  // namespace hero

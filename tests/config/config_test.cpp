@@ -11,7 +11,7 @@
 #include "config/fields.h"
 
 namespace hero {
-namespace {
+namespace config_test {
 
 // Writes files to a temporary folder.
 class ConfigFiles : public testing::Test {
@@ -238,5 +238,5 @@ TEST(FieldHelp, SectionsAndKeys) {
   EXPECT_NE(text.find("      number of optimizer steps [>= 1] (may change on resume)\n"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace hero

@@ -8,7 +8,7 @@
 #include "config/config.h"
 
 namespace hero {
-namespace {
+namespace configs_test {
 
 const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek", "paper-8b",
                                       "qwen3", "study-deepseek", "study-qwen3"};
@@ -155,5 +155,5 @@ TEST(Configs, PaperModelMatchesPaper) {
   EXPECT_EQ(c.router.stages, 2);
 }
 
-}  // namespace
+}  // namespace configs_test
 }  // namespace hero

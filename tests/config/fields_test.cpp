@@ -7,7 +7,7 @@
 #include <utility>
 
 namespace hero {
-namespace {
+namespace fields_test {
 
 const Field& field(const std::vector<Field>& list, const std::string& key) {
   const Field* found = find_field(list, key);
@@ -204,5 +204,5 @@ TEST(ConfigPredicates, FollowTheOptions) {
   EXPECT_TRUE(c.model.is_deepseek() && c.model.has_sigmoid_scores() && c.model.rope_scaling.is_yarn());
 }
 
-}  // namespace
+}  // namespace fields_test
 }  // namespace hero

@@ -4,7 +4,7 @@
 #include "config/failure.h"
 
 namespace hero {
-namespace {
+namespace layers_test {
 
 using Layers = std::vector<int64_t>;
 
@@ -98,5 +98,5 @@ TEST(MoeLayers, DenseLayersDoNotCount) {
   EXPECT_EQ(moe_layers(model), 5);
 }
 
-}  // namespace
+}  // namespace layers_test
 }  // namespace hero

@@ -8,7 +8,7 @@
 #include "config/fields.h"
 #include "io/error.h"
 
-namespace {
+namespace router_kinds_test {
 
 using hero::Config;
 using Keys = std::vector<std::string>;
@@ -71,4 +71,4 @@ TEST(RouterKinds, UnknownKindIsAnError) {
   }
 }
 
-}  // namespace
+}  // namespace router_kinds_test

@@ -6,7 +6,7 @@
 #include <functional>
 
 namespace hero {
-namespace {
+namespace warnings_test {
 
 using Change = std::function<void(Config&)>;
 
@@ -177,5 +177,5 @@ TEST(Warnings, OptionsMissingFromConfigJson) {
   EXPECT_EQ(options_missing_from_config_json(c, Dtype::kBf16).size(), 2U);
 }
 
-}  // namespace
+}  // namespace warnings_test
 }  // namespace hero

@@ -5,7 +5,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace cached_attention_kernels_test {
 
 using namespace ops::cuda;
 
@@ -89,5 +89,5 @@ TEST(CudaCachedAttention, SoftmaxOverChunksStaysFinite) {
   EXPECT_TRUE(same(out[0], values[held - 1]));
 }
 
-}  // namespace
+}  // namespace cached_attention_kernels_test
 }  // namespace hero::test

@@ -3,7 +3,7 @@
 #include "ops/cuda/kernels/cross_entropy.cuh"
 
 namespace hero::test {
-namespace {
+namespace cross_entropy_kernels_test {
 
 using namespace ops::cuda;
 
@@ -88,5 +88,5 @@ TEST(CudaCrossEntropy, RejectsTargetsBeyondVocabulary) {
             "");
 }
 
-}  // namespace
+}  // namespace cross_entropy_kernels_test
 }  // namespace hero::test

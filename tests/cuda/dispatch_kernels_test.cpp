@@ -5,7 +5,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace dispatch_kernels_test {
 
 using ops::cuda::kChunk, ops::cuda::kWarpSize, ops::cuda::kPlanWarps, ops::cuda::kRowWarps;
 
@@ -157,5 +157,5 @@ TEST(CudaDispatch, GatherSumAndCombine) {
   check_rows<float, 1>(odd, at::kFloat);
 }
 
-}  // namespace
+}  // namespace dispatch_kernels_test
 }  // namespace hero::test

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace hero::emulate {
-namespace {
+namespace emulate_test {
 
 using testing::HasSubstr;
 
@@ -107,5 +107,5 @@ TEST_P(Orders, ReportsTrapsAndInvalidLaunches) {
   EXPECT_EQ(launch(trapped, {0}, {32}, 0), "invalid grid size");
 }
 
-}  // namespace
+}  // namespace emulate_test
 }  // namespace hero::emulate

@@ -7,7 +7,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace experts_kernels_test {
 
 using namespace ops::cuda;
 
@@ -115,5 +115,5 @@ TEST(CudaExperts, PaddingRowsAreZeroed) {
   }
 }
 
-}  // namespace
+}  // namespace experts_kernels_test
 }  // namespace hero::test

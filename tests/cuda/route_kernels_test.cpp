@@ -4,7 +4,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace route_kernels_test {
 
 using namespace ops::cuda;
 
@@ -93,5 +93,5 @@ TEST(CudaRoute, Epilogue) {
   check<1, c10::Half>({5, 37, 13, 0, 1}, at::kHalf);
 }
 
-}  // namespace
+}  // namespace route_kernels_test
 }  // namespace hero::test

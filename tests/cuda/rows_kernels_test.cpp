@@ -8,7 +8,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace rows_kernels_test {
 
 using namespace ops::cuda;
 
@@ -259,5 +259,5 @@ TEST(CudaRows, NormRope) {
   }
 }
 
-}  // namespace
+}  // namespace rows_kernels_test
 }  // namespace hero::test

@@ -5,7 +5,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace top_experts_kernels_test {
 
 using namespace ops::cuda;
 
@@ -87,5 +87,5 @@ TEST(CudaTopExperts, WeightsAndGradient) {
   }
 }
 
-}  // namespace
+}  // namespace top_experts_kernels_test
 }  // namespace hero::test

@@ -9,7 +9,7 @@
 #include "io/utf8.h"
 
 namespace hero {
-namespace {
+namespace corpus_test {
 
 CorpusOptions inputs(std::vector<std::string> paths) {
   CorpusOptions options;
@@ -186,5 +186,5 @@ TEST(Utf8, AcceptsOnlyWellFormedText) {
   }
 }
 
-}  // namespace
+}  // namespace corpus_test
 }  // namespace hero

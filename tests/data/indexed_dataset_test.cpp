@@ -7,7 +7,7 @@
 #include "io/sha256.h"
 
 namespace hero {
-namespace {
+namespace indexed_dataset_test {
 
 // Little-endian encoding.
 std::string number(uint64_t value, int bytes) {
@@ -188,5 +188,5 @@ TEST(Sha256, KnownDigests) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-}  // namespace
+}  // namespace indexed_dataset_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 #include "data/indexed_writer.h"
 
 namespace hero {
-namespace {
+namespace sampler_test {
 
 constexpr int64_t kEos = 0;
 
@@ -212,5 +212,5 @@ TEST(ParseSources, WeightsAndPrefixes) {
             "--data: 1 of 2 sources have a weight, expected all (WEIGHT:PREFIX) or none");
 }
 
-}  // namespace
+}  // namespace sampler_test
 }  // namespace hero

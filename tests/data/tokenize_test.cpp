@@ -11,7 +11,7 @@
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
-namespace {
+namespace tokenize_test {
 
 class Tokenize : public ::testing::Test {
  protected:
@@ -172,5 +172,5 @@ TEST_F(Tokenize, IgnoresJsonFilesOfOtherPrograms) {
   EXPECT_EQ(user_error([&] { read_token_files(folder_ / "own-train"); }).find(broken + ": invalid ("), 0u);
 }
 
-}  // namespace
+}  // namespace tokenize_test
 }  // namespace hero

@@ -9,7 +9,7 @@
 #include "distributed/heartbeat_message.h"
 
 namespace hero {
-namespace {
+namespace activity_test {
 
 TEST(Activity, reports_oldest_wait_then_computing_after_last_operation) {
   const double before = seconds_waited();
@@ -50,5 +50,5 @@ TEST(HeartbeatMessage, seconds_are_rounded) {
   EXPECT_EQ(format_seconds(600), "600 s");
 }
 
-}  // namespace
+}  // namespace activity_test
 }  // namespace hero

@@ -16,7 +16,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace failure_test {
 
 constexpr double kTimeout = 2;       // parallel.timeout
 constexpr double kTestTimeout = 20;  // generous: test machines are busy
@@ -130,5 +130,5 @@ TEST(Failure, ranks_may_exit_at_different_times) {
   }
 }
 
-}  // namespace
+}  // namespace failure_test
 }  // namespace hero

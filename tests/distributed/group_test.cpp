@@ -8,7 +8,7 @@
 #include "distributed/world.h"
 
 namespace hero {
-namespace {
+namespace group_test {
 
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kBool};
 
@@ -175,5 +175,5 @@ TEST(Group, single_process_group_copies) {
   });
 }
 
-}  // namespace
+}  // namespace group_test
 }  // namespace hero

@@ -11,7 +11,7 @@
 #include "ops/cuda_library.h"
 
 namespace hero {
-namespace {
+namespace nccl_test {
 
 class Nccl : public testing::Test {
  protected:
@@ -57,5 +57,5 @@ TEST_F(Nccl, work_after_wait_sees_the_result) {
   EXPECT_EQ((out - 11).abs().max().item<float>(), 0);
 }
 
-}  // namespace
+}  // namespace nccl_test
 }  // namespace hero

@@ -9,7 +9,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace world_test {
 
 Config example(int64_t pipeline, int64_t expert, double timeout = 60) {
   Config config;
@@ -132,5 +132,5 @@ TEST(Launch, rejects_invalid_environment) {
       "MASTER_PORT: found http, expected a number from 1 to 65535 (set by torchrun or another launcher)\n");
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace hero

@@ -8,7 +8,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace model_config_errors_test {
 
 using nlohmann::json;
 using test::error_of;
@@ -219,5 +219,5 @@ TEST(ModelConfigErrors, MissingFiles) {
             folder.path().string() + ": found a folder, expected a file");
 }
 
-}  // namespace
+}  // namespace model_config_errors_test
 }  // namespace hero

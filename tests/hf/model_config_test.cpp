@@ -11,7 +11,7 @@
 #include "config/router_kinds.h"
 
 namespace hero {
-namespace {
+namespace model_config_test {
 
 namespace fs = std::filesystem;
 
@@ -211,5 +211,5 @@ TEST(ModelConfig, KeysMatchHuggingFace) {
   EXPECT_FALSE(baseline.contains("hero_router") || baseline.contains("auto_map"));
 }
 
-}  // namespace
+}  // namespace model_config_test
 }  // namespace hero

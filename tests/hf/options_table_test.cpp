@@ -10,7 +10,7 @@
 #include "hf/model_config.h"
 
 namespace hero {
-namespace {
+namespace options_table_test {
 
 // Option -> cell of column `index`. Columns: option, training, inference, export, resume, ranks.
 constexpr size_t kExport = 3, kResume = 4;
@@ -82,5 +82,5 @@ TEST(OptionsTable, ResumeColumn) {
   }
 }
 
-}  // namespace
+}  // namespace options_table_test
 }  // namespace hero

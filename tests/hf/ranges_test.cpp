@@ -8,7 +8,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace ranges_test {
 
 using test::error_of;
 using test::TemporaryFolder;
@@ -118,5 +118,5 @@ TEST(WriteSlice, SlicesInAnyOrderMatchFullFile) {
   }
 }
 
-}  // namespace
+}  // namespace ranges_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace safetensors_test {
 
 using test::error_of;
 using test::read_bytes;
@@ -247,5 +247,5 @@ TEST(Safetensors, InvalidIndexes) {
       std::string::npos);
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace hero

@@ -11,7 +11,7 @@
 #include "model/random.h"
 
 namespace hero {
-namespace {
+namespace sampler_test {
 
 // Reference implementation: full sort, top-k, top-p, then inverse-CDF sampling.
 int64_t sample_token_reference(const at::Tensor& logits_V, const SamplingParams& sampling, uint64_t index) {
@@ -84,5 +84,5 @@ TEST(SampleToken, ZeroTemperatureIsGreedy) {
   EXPECT_EQ(sample_token(at::tensor({0.1, 0.9, 0.3}), {.temperature = 0}, 5), 1);
 }
 
-}  // namespace
+}  // namespace sampler_test
 }  // namespace hero

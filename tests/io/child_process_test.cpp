@@ -9,7 +9,7 @@
 #include "data/files.h"
 
 namespace hero {
-namespace {
+namespace child_process_test {
 
 std::vector<std::string> list_tests() { return {"--gtest_list_tests", "--gtest_filter=ChildProcess.*"}; }
 
@@ -52,5 +52,5 @@ TEST(ChildProcess, SignalsEndIt) {
   const ChildProcess killed(endless());  // by its destructor, which would wait without end otherwise
 }
 
-}  // namespace
+}  // namespace child_process_test
 }  // namespace hero

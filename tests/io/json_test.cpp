@@ -6,7 +6,7 @@
 #include "io/json_node.h"
 
 namespace hero {
-namespace {
+namespace json_test {
 
 using nlohmann::json;
 
@@ -89,5 +89,5 @@ TEST(JsonNode, ErrorsNameThePathAndAShortValue) {
             "f.json: a[0].b: found \"" + std::string(76, 'x') + "..., expected an integer from 0 to 9");
 }
 
-}  // namespace
+}  // namespace json_test
 }  // namespace hero

@@ -5,7 +5,7 @@
 #include <sstream>
 
 namespace hero {
-namespace {
+namespace step_progress_test {
 
 class ProgressLine : public testing::Test {
  protected:
@@ -115,5 +115,5 @@ TEST(ProgressFormat, NumbersAndDurations) {
   EXPECT_EQ(format_duration(100 * 3600 + 61), "100:01:01");
 }
 
-}  // namespace
+}  // namespace step_progress_test
 }  // namespace hero

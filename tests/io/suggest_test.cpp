@@ -5,7 +5,7 @@
 #include <string>
 
 namespace hero {
-namespace {
+namespace suggest_test {
 
 TEST(EditDistance, CountsInsertedDeletedAndReplacedBytes) {
   EXPECT_EQ(edit_distance("", ""), 0u);
@@ -33,5 +33,5 @@ TEST(SimilarName, IgnoresLongNames) {
   EXPECT_EQ(similar_name({longest}, too_long), "");
 }
 
-}  // namespace
+}  // namespace suggest_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 
 #include "oracle/small_models.h"
 
-namespace {
+namespace loss_test {
 
 using hero::BalanceScope;
 
@@ -152,4 +152,4 @@ TEST(CouplingLoss, GradientFlowsIntoBothLayers) {
   for (int64_t l = 0; l < 3; ++l) EXPECT_GT(gradient[l].abs().max().item<double>(), 1e-4);
 }
 
-}  // namespace
+}  // namespace loss_test

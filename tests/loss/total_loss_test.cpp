@@ -9,7 +9,7 @@
 #include "loss/loss.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace total_loss_test {
 
 constexpr double kExact = 1e-12;
 
@@ -131,4 +131,4 @@ TEST(TotalLoss, GradientByFiniteDifferences) {
   }
 }
 
-}  // namespace
+}  // namespace total_loss_test

@@ -5,7 +5,7 @@
 
 #include "oracle/small_models.h"
 
-namespace {
+namespace cache_test {
 
 constexpr double kTolerance = 1e-10;
 
@@ -98,4 +98,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Cache,
                                          Case{"deepseek_stages", stages(deepseek_with_query_rank())}),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace cache_test

@@ -9,7 +9,7 @@
 #include "loss/loss.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace deferred_test {
 
 struct Case {
   std::string name;
@@ -94,4 +94,4 @@ TEST_P(Deferred, BitEqual) {
 INSTANTIATE_TEST_SUITE_P(Types, Deferred, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace deferred_test

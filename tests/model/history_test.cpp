@@ -10,7 +10,7 @@
 #include "oracle/oracle.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace history_test {
 
 hero::RouterConfig router(int64_t stages, int64_t window, hero::HistoryScope scope) {
   hero::RouterConfig r;
@@ -171,4 +171,4 @@ TEST(History, RoundingKeepsTheGradient) {
   EXPECT_TRUE(at::equal(torch::autograd::grad({stored}, {probs}, {upstream})[0], upstream));
 }
 
-}  // namespace
+}  // namespace history_test

@@ -6,7 +6,7 @@
 
 #include "oracle/small_models.h"
 
-namespace {
+namespace invariance_test {
 
 // fp64, relative to the largest logit; the order of sums may depend on the batch.
 constexpr double kTolerance = 1e-12;
@@ -83,4 +83,4 @@ TEST_P(Invariance, RepeatedForwardPassIsBitwiseEqual) { EXPECT_TRUE(logits(token
 INSTANTIATE_TEST_SUITE_P(Families, Invariance, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace invariance_test

@@ -12,7 +12,7 @@
 #include "model/history_message.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace model_chunk_test {
 
 struct Case {
   std::string name;
@@ -207,4 +207,4 @@ TEST(HistoryMessage, AllProbabilitiesOrTopK) {
   }
 }
 
-}  // namespace
+}  // namespace model_chunk_test

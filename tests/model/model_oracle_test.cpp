@@ -9,7 +9,7 @@
 #include "oracle/oracle.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace model_oracle_test {
 
 constexpr double kTolerance = 1e-10;
 
@@ -145,4 +145,4 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
 INSTANTIATE_TEST_SUITE_P(Table, ModelAgainstOracle, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace model_oracle_test

@@ -6,7 +6,7 @@
 
 #include "oracle/small_models.h"
 
-namespace {
+namespace moe_test {
 
 struct Layer {
   explicit Layer(const hero::Config& c)
@@ -143,4 +143,4 @@ TEST(Moe, JitterStaysWithinItsBounds) {
   EXPECT_GT(factor.std().item<double>(), 0.05);
 }
 
-}  // namespace
+}  // namespace moe_test

@@ -8,7 +8,7 @@
 #include "optim/adamw.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace overfit_test {
 
 double final_loss(hero::Config config) {
   config.model.initializer_range = 0.05;
@@ -55,4 +55,4 @@ TEST(Overfit, QwenInFp32) {
   EXPECT_LT(final_loss(config), 0.03);
 }
 
-}  // namespace
+}  // namespace overfit_test

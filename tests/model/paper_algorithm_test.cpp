@@ -9,7 +9,7 @@
 #include "oracle/router_stack.h"
 #include "oracle/sparse.h"
 
-namespace {
+namespace paper_algorithm_test {
 
 // Kolmogorov-Smirnov distance between values and the uniform distribution on [-b, b].
 double distance_to_uniform(const at::Tensor& values, double b) {
@@ -143,4 +143,4 @@ TEST(PaperAlgorithm2, StageLocalHistoricalRouting) {
   }
 }
 
-}  // namespace
+}  // namespace paper_algorithm_test

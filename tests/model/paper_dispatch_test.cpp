@@ -7,7 +7,7 @@
 #include "oracle/oracle.h"
 #include "oracle/router_stack.h"
 
-namespace {
+namespace paper_dispatch_test {
 
 struct Layer {
   explicit Layer(const hero::Config& c)
@@ -110,4 +110,4 @@ TEST(PaperCorollary1, EqualLogitsGiveTheBaselinesOutput) {
   EXPECT_LT(small::relative_error(x.y_TD, y.y_TD), 1e-14);
 }
 
-}  // namespace
+}  // namespace paper_dispatch_test

@@ -6,7 +6,7 @@
 #include "oracle/oracle.h"
 #include "oracle/router_stack.h"
 
-namespace {
+namespace paper_gradient_test {
 
 constexpr int64_t kLayers = 5, kTokens = 7;
 
@@ -139,4 +139,4 @@ TEST(PaperProposition2, HiddenStatePathRemains) {
   }
 }
 
-}  // namespace
+}  // namespace paper_gradient_test

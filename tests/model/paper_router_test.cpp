@@ -8,7 +8,7 @@
 #include "oracle/oracle.h"
 #include "oracle/router_stack.h"
 
-namespace {
+namespace paper_router_test {
 
 constexpr int64_t kLayers = 6, kTokens = 10;
 constexpr double kExact = 1e-13;  // fp64, relative to the largest value
@@ -209,4 +209,4 @@ TEST(PaperCorollary2, HistoricalEnergyDoesNotDependOnTheVisibleLayers) {
   }
 }
 
-}  // namespace
+}  // namespace paper_router_test

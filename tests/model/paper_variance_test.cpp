@@ -8,7 +8,7 @@
 
 #include "oracle/router_stack.h"
 
-namespace {
+namespace paper_variance_test {
 
 constexpr int64_t kLayers = 6, kSamples = 400, kHidden = 24, kExperts = 8;
 constexpr double kSigma2 = 1.7;
@@ -96,4 +96,4 @@ TEST(PaperProposition5, BranchVariancesAddUpWithoutCovariance) {
   }
 }
 
-}  // namespace
+}  // namespace paper_variance_test

@@ -12,7 +12,7 @@
 #include "model/random.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace parameters_test {
 
 std::set<std::string> checkpoint_names(const hero::Transformer& model) {
   std::set<std::string> names;
@@ -211,4 +211,4 @@ TEST(Parameters, UpdateLeavesCopiesValues) {
   EXPECT_TRUE(p.leaf.requires_grad());
 }
 
-}  // namespace
+}  // namespace parameters_test

@@ -9,7 +9,7 @@
 #include "oracle/small_models.h"
 #include "oracle/sparse.h"
 
-namespace {
+namespace policy_test {
 
 hero::Config policy(int64_t experts, int64_t k) {
   auto c = small::deepseek();
@@ -180,4 +180,4 @@ TEST(Policy, CountsSkipDroppedAssignments) {
   EXPECT_TRUE(counts.equal(at::tensor({2, 0, 2, 0}, at::kLong)));
 }
 
-}  // namespace
+}  // namespace policy_test

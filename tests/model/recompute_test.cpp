@@ -6,7 +6,7 @@
 #include "loss/loss.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace recompute_test {
 
 struct Case {
   std::string name;
@@ -115,4 +115,4 @@ TEST_P(Recompute, RepeatedStepIsBitwiseEqual) {
 INSTANTIATE_TEST_SUITE_P(Types, Recompute, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace recompute_test

@@ -12,7 +12,7 @@
 #include "model/counts.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace router_kind_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -143,4 +143,4 @@ TEST(RouterKind, BaselineWritesNothing) {
   EXPECT_TRUE(written.empty()) << written.dump();
 }
 
-}  // namespace
+}  // namespace router_kind_test

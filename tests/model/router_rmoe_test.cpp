@@ -6,7 +6,7 @@
 #include "oracle/oracle.h"
 #include "oracle/router_stack.h"
 
-namespace {
+namespace router_rmoe_test {
 
 constexpr int64_t kLayers = 5, kTokens = 12;
 
@@ -96,4 +96,4 @@ TEST(RmoeRouter, LayersOfAStageShareTheGru) {
   }
 }
 
-}  // namespace
+}  // namespace router_rmoe_test

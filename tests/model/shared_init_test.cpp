@@ -8,7 +8,7 @@
 #include "model/random.h"
 #include "oracle/small_models.h"
 
-namespace {
+namespace shared_init_test {
 
 using Values = std::map<std::string, at::Tensor>;
 
@@ -104,4 +104,4 @@ TEST(SharedInit, DtypesShareTheSameSamples) {
   }
 }
 
-}  // namespace
+}  // namespace shared_init_test

@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace adamw_test {
 
 const ops::AdamWOptions kOptions{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .eps = 1e-6};
 
@@ -103,5 +103,5 @@ TEST(AdamW, BitwiseReproducibleForAnyThreadCount) {
   }
 }
 
-}  // namespace
+}  // namespace adamw_test
 }  // namespace hero::test

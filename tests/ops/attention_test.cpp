@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace attention_test {
 
 constexpr double kScale = 0.31;
 
@@ -99,5 +99,5 @@ TEST(Attention, RejectsInvalidArguments) {
             "[1, 2, 4, 8]");
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace hero::test

@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace cached_attention_test {
 
 constexpr double kScale = 0.31;
 constexpr Tolerance kOutput{2 * kBf16Rounding, 1e-4};
@@ -108,5 +108,5 @@ TEST_P(HeadsLinearTest, Values) {
   }
 }
 
-}  // namespace
+}  // namespace cached_attention_test
 }  // namespace hero::test

@@ -12,7 +12,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace cuda_library_test {
 
 namespace fs = std::filesystem;
 
@@ -61,5 +61,5 @@ TEST(CudaLibrary, LinksWithoutADevice) {
   EXPECT_FALSE(has_cuda_kernel("hero::no_such_operator"));
 }
 
-}  // namespace
+}  // namespace cuda_library_test
 }  // namespace hero

@@ -11,7 +11,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace deferred_test {
 
 constexpr int64_t kTokens = 24, kExperts = 16, kWidth = 32, kInner = 16;
 
@@ -166,5 +166,5 @@ TEST(Deferred, ComputesOnlyRequestedGradients) {
   EXPECT_TRUE(queue.empty());
 }
 
-}  // namespace
+}  // namespace deferred_test
 }  // namespace hero::test

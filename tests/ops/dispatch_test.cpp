@@ -6,7 +6,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace dispatch_test {
 
 // Expected result of plan(), computed expert by expert.
 ops::Plan expected_plan(const at::Tensor& ids, int64_t experts) {
@@ -202,5 +202,5 @@ TEST(Dispatch, RejectsInvalidArguments) {
             "combine: the base must be [T, D] = [3, 8] Float, got [2, 8] Float");
 }
 
-}  // namespace
+}  // namespace dispatch_test
 }  // namespace hero::test

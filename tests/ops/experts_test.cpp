@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace experts_test {
 
 std::vector<Operand> operands_of(const ExpertsCase& c) {
   const auto ids = ids_of(c);
@@ -109,5 +109,5 @@ TEST(Experts, RejectsInvalidArguments) {
             "experts: down must be [E, D, F] = [4, 8, 6], got [4, 6, 8]");
 }
 
-}  // namespace
+}  // namespace experts_test
 }  // namespace hero::test

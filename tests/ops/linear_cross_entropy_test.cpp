@@ -8,7 +8,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace linear_cross_entropy_test {
 
 std::vector<Operand> operands_of(const CrossEntropyCase& c) {
   auto targets = integers(0, c.vocabulary, {c.tokens}, 3);
@@ -120,5 +120,5 @@ TEST(LinearCrossEntropy, RejectsInvalidArguments) {
   }
 }
 
-}  // namespace
+}  // namespace linear_cross_entropy_test
 }  // namespace hero::test

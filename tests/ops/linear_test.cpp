@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace linear_test {
 
 std::vector<Operand> operands_of(const LinearCase& c) {
   return {{normal({c.tokens, c.in}, 1)}, {normal({c.out, c.in}, 2), Role::kWeight}};
@@ -78,5 +78,5 @@ TEST(Linear, RejectsInvalidArguments) {
             "linear: x is Float, w is Double");
 }
 
-}  // namespace
+}  // namespace linear_test
 }  // namespace hero::test

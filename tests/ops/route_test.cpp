@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace route_test {
 
 constexpr double kDepth = 1.7, kEps = 1e-6;
 
@@ -286,5 +286,5 @@ TEST(Route, RejectsInvalidArguments) {
             "route: x is Float, weight is Double");
 }
 
-}  // namespace
+}  // namespace route_test
 }  // namespace hero::test

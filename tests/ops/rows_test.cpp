@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 namespace hero::test {
-namespace {
+namespace rows_test {
 
 constexpr double kEps = 1e-5;
 
@@ -294,5 +294,5 @@ TEST(Embedding, RejectsInvalidArguments) {
   EXPECT_THROW(ops::embedding(at::full({1}, -1, at::kLong), at::zeros({4, 2})), c10::Error);
 }
 
-}  // namespace
+}  // namespace rows_test
 }  // namespace hero::test

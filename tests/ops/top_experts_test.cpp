@@ -8,7 +8,7 @@
 #include "ops/reference.h"
 
 namespace hero::test {
-namespace {
+namespace top_experts_test {
 
 using TopExpertsTest = DeviceTest;
 HERO_ON_DEVICES(TopExpertsTest);
@@ -138,5 +138,5 @@ TEST(TopExperts, RejectsInvalidArguments) {
             "expert_weights: ids must lie in [0, 8), got 8");
 }
 
-}  // namespace
+}  // namespace top_experts_test
 }  // namespace hero::test

@@ -8,7 +8,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace cluster_test {
 
 std::string error_of(const std::string& file, const std::map<std::string, FieldValue>& given) {
   try {
@@ -75,5 +75,5 @@ TEST(Cluster, InvalidFiles) {
   std::remove(path.c_str());
 }
 
-}  // namespace
+}  // namespace cluster_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 #include "perf/traffic.h"
 
 namespace hero {
-namespace {
+namespace counts_test {
 
 double sum(const std::vector<CostItem>& items, double CostItem::* quantity) {
   double n = 0;
@@ -164,5 +164,5 @@ TEST(Memory, HistoryPerStage) {
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 0);
 }
 
-}  // namespace
+}  // namespace counts_test
 }  // namespace hero

@@ -9,7 +9,7 @@
 #include "perf/small_run.h"
 
 namespace hero {
-namespace {
+namespace layouts_test {
 
 TEST(Layouts, AllAreValidAndUnique) {
   std::set<std::string> seen, kinds;
@@ -106,5 +106,5 @@ TEST(Layouts, FittedEfficiencyRoundTrips) {
   }
 }
 
-}  // namespace
+}  // namespace layouts_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 #include "oracle/small_models.h"
 
 namespace hero {
-namespace {
+namespace memory_test {
 
 // Counts bytes of tensors that this thread allocates and frees.
 class AllocationCounter : public c10::MemoryReportingInfoBase {
@@ -116,5 +116,5 @@ TEST_P(Activations, LossesAndScores) {
 INSTANTIATE_TEST_SUITE_P(Types, Activations, testing::Values(Dtype::kBf16, Dtype::kFp32),
                          [](const auto& info) { return name_of(info.param); });
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace hero

@@ -9,7 +9,7 @@
 #include "perf/small_run.h"
 
 namespace hero {
-namespace {
+namespace prediction_test {
 
 constexpr double kTokens = 8 * 64, kRate = 0.5e12;
 
@@ -193,5 +193,5 @@ TEST(Comparison, PredictsTheBaselineAndBothScopesOfTheHistory) {
   }
 }
 
-}  // namespace
+}  // namespace prediction_test
 }  // namespace hero

@@ -13,7 +13,7 @@
 #include "perf/schedule_drawing.h"
 
 namespace hero {
-namespace {
+namespace simulation_test {
 
 // Costs for which all sums are exact.
 PipelineCosts equal_costs(int64_t chunks, double forward = 1, double input = 1, double weight = 1) {
@@ -200,5 +200,5 @@ TEST(Drawing, HasBoxWithTimesPerPass) {
   EXPECT_EQ(count(svg, "</svg>"), 1);
 }
 
-}  // namespace
+}  // namespace simulation_test
 }  // namespace hero

@@ -15,7 +15,7 @@
 #include "train/step.h"
 
 namespace hero {
-namespace {
+namespace step_benchmark_test {
 
 // Before any test: LibTorch caches its first check for CUDA.
 class CudaLibrary : public testing::Environment {
@@ -97,5 +97,5 @@ TEST_P(MeasuredSteps, RouterTimerCountsAllRouterCalls) {
 INSTANTIATE_TEST_SUITE_P(Devices, MeasuredSteps, testing::Values(DeviceChoice::kCpu, DeviceChoice::kCuda),
                          [](const auto& info) { return name_of(info.param); });
 
-}  // namespace
+}  // namespace step_benchmark_test
 }  // namespace hero

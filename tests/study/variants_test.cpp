@@ -6,7 +6,7 @@
 #include <functional>
 
 namespace hero {
-namespace {
+namespace variants_test {
 
 // `layers` layers in `stages` stages, HERO router with this window (0: none).
 Config with_window(int64_t layers, int64_t stages, int64_t window) {
@@ -60,5 +60,5 @@ TEST(LayersCut, CountsRoutersWithTruncatedHistory) {
   EXPECT_EQ(layers_cut(Config()), 0);
 }
 
-}  // namespace
+}  // namespace variants_test
 }  // namespace hero

@@ -9,7 +9,7 @@
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
-namespace {
+namespace bpe_tokenizer_test {
 
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
@@ -228,5 +228,5 @@ TEST(BpeTokenizer, RejectsInvalidFiles) {
   EXPECT_EQ(open_error(file), "t.json: added_tokens[0].lstrip: not found, expected this key");
 }
 
-}  // namespace
+}  // namespace bpe_tokenizer_test
 }  // namespace hero

@@ -7,7 +7,7 @@
 #include "tokenizer/oniguruma.h"
 
 namespace hero {
-namespace {
+namespace pre_tokenizer_test {
 
 using Behavior = PreTokenizer::Behavior;
 using Words = std::vector<std::string>;
@@ -127,5 +127,5 @@ TEST(AddedTokens, WordsAndWhitespace) {
   EXPECT_EQ(sections(tokens, "w ww \u00E9w w\u0301 -w-"), "3| ww \u00E9w w\u0301 -|3|-");
 }
 
-}  // namespace
+}  // namespace pre_tokenizer_test
 }  // namespace hero

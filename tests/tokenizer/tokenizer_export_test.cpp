@@ -10,7 +10,7 @@
 #include "tokenizer/small_tokenizer.h"
 
 namespace hero {
-namespace {
+namespace tokenizer_export_test {
 
 using nlohmann::json;
 
@@ -77,5 +77,5 @@ TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
   }
 }
 
-}  // namespace
+}  // namespace tokenizer_export_test
 }  // namespace hero

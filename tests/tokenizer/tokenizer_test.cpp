@@ -12,7 +12,7 @@
 #include "tokenizer/generated_text.h"
 
 namespace hero {
-namespace {
+namespace tokenizer_test {
 
 TrainedTokenizer train_on(const std::vector<std::string>& inputs, int64_t vocab_size, int workers = 2,
                           int64_t sample_bytes = 1 << 26) {
@@ -199,5 +199,5 @@ TEST(TokenizerTraining, RejectsInvalidVocabularySizes) {
   EXPECT_EQ(user_error([&] { train_on({blank}, 300); }), blank + ": no words found, expected training text");
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace hero

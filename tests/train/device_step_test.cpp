@@ -7,7 +7,7 @@
 #include "train/step.h"
 
 namespace hero {
-namespace {
+namespace device_step_test {
 
 // Runs before any test: LibTorch caches whether CUDA is available.
 class CudaLibrary : public testing::Environment {
@@ -136,5 +136,5 @@ TEST_F(DeviceStep, NonFiniteGradientChangesNoWeight) {
     EXPECT_TRUE(model.parameters().all()[i].values.equal(before[i])) << i;
 }
 
-}  // namespace
+}  // namespace device_step_test
 }  // namespace hero

@@ -12,7 +12,7 @@
 #include "train/run_log.h"
 
 namespace hero {
-namespace {
+namespace layer_stats_test {
 
 using test::read_bytes;
 using test::TemporaryFolder;
@@ -127,5 +127,5 @@ TEST(RunLog, WritesEveryLayerMetric) {
   }
 }
 
-}  // namespace
+}  // namespace layer_stats_test
 }  // namespace hero

@@ -14,7 +14,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace metrics_test {
 
 using test::error_of;
 using test::read_bytes;
@@ -142,5 +142,5 @@ TEST(MetricsLog, SystemErrorsAreRunErrors) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace hero

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace hero {
-namespace {
+namespace process_test {
 
 at::Tensor bytes(int64_t count) { return at::empty({count}, at::TensorOptions(at::kByte)); }
 
@@ -31,5 +31,5 @@ TEST(Process, FreedMemoryIsReused) {
   EXPECT_EQ(bytes(size).data_ptr(), address);
 }
 
-}  // namespace
+}  // namespace process_test
 }  // namespace hero

@@ -8,7 +8,7 @@
 #include "train/check_schedule.h"
 
 namespace hero {
-namespace {
+namespace schedule_test {
 
 using test::check_schedule;
 using test::to_text;
@@ -127,5 +127,5 @@ TEST(Schedule, RejectsInvalidArguments) {
             "schedule: found 0 micro-batches, expected at least 1");
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace hero

@@ -11,7 +11,7 @@
 #include "train/step.h"
 
 namespace hero {
-namespace {
+namespace step_sums_test {
 
 constexpr int64_t kLength = 12;
 
@@ -91,5 +91,5 @@ TEST(StepSums, SignalThatStopsTheRun) {
   }
 }
 
-}  // namespace
+}  // namespace step_sums_test
 }  // namespace hero

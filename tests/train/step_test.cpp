@@ -15,7 +15,7 @@
 #include "oracle/small_models.h"
 
 namespace hero {
-namespace {
+namespace step_test {
 
 // Meta kernels for operators that have only CPU and CUDA kernels.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_shapes(const at::Tensor& ids,
@@ -344,5 +344,5 @@ TEST(Step, NonFiniteGradientChangesNoWeight) {
     EXPECT_TRUE(training.model.parameters().all()[i].values.equal(before[i])) << i;
 }
 
-}  // namespace
+}  // namespace step_test
 }  // namespace hero

@@ -10,7 +10,7 @@
 #include "io/error.h"
 
 namespace hero {
-namespace {
+namespace tensorboard_test {
 
 namespace fs = std::filesystem;
 using test::read_bytes;
@@ -131,5 +131,5 @@ TEST(TensorBoardLog, FileForPython) {
   log.scalar("train/loss", -1.0, 300, 1700001000.0);
 }
 
-}  // namespace
+}  // namespace tensorboard_test
 }  // namespace hero

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace completion_request_test {
 
 using nlohmann::json;
 
@@ -175,4 +175,4 @@ TEST(Body, RejectsNonObjects) {
   EXPECT_TRUE(rejected("{\"a\": " + std::string(1000, '[') + std::string(1000, ']') + "}"));
 }
 
-}  // namespace
+}  // namespace completion_request_test

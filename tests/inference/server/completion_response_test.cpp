@@ -5,7 +5,7 @@
 
 #include "inference/server/served_model.h"
 
-namespace {
+namespace completion_response_test {
 
 using nlohmann::json;
 
@@ -100,4 +100,4 @@ TEST(Response, ChunksAddUpToTheCompleteText) {
   EXPECT_EQ(last["usage"]["completion_tokens"], 6);
 }
 
-}  // namespace
+}  // namespace completion_response_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace constant_time_test {
 
 TEST(ConstantTime, MatchesEquality) {
   const std::string_view texts[] = {"", "a", "b", "aa", "ab", "ba", "secret", "secreT", "secretsecret"};
@@ -22,4 +22,4 @@ TEST(ConstantTime, LongStrings) {
   EXPECT_TRUE(hero::equal_in_constant_time(key, key));
 }
 
-}  // namespace
+}  // namespace constant_time_test

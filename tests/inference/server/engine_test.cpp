@@ -5,7 +5,7 @@
 
 #include "inference/server/served_model.h"
 
-namespace {
+namespace engine_test {
 
 using namespace std::chrono_literals;
 
@@ -244,4 +244,4 @@ TEST_F(EngineTest, Metrics) {
   }
 }
 
-}  // namespace
+}  // namespace engine_test

@@ -7,7 +7,7 @@
 
 #include "inference/server/served_model.h"
 
-namespace {
+namespace scoring_test {
 
 constexpr double kTolerance = 1e-10;
 
@@ -109,4 +109,4 @@ TEST(Generator, RemovingSequencesDoesNotAffectOthers) {
   EXPECT_EQ(generate(true), alone);
 }
 
-}  // namespace
+}  // namespace scoring_test

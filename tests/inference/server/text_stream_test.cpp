@@ -6,7 +6,7 @@
 
 #include "io/utf8.h"
 
-namespace {
+namespace text_stream_test {
 
 const std::string kReplacement = "\xEF\xBF\xBD";
 
@@ -121,4 +121,4 @@ TEST(StopStringMatcher, ChunkingDoesNotMatter) {
   }
 }
 
-}  // namespace
+}  // namespace text_stream_test

@@ -17,7 +17,7 @@
 #include "ops/cpu/portable_tiles.h"
 
 namespace hero::test {
-namespace {
+namespace gemm_kernels_test {
 
 using cpu::bf16;
 
@@ -195,5 +195,5 @@ TEST(GemmKernels, AreFoundByName) {
   }
 }
 
-}  // namespace
+}  // namespace gemm_kernels_test
 }  // namespace hero::test

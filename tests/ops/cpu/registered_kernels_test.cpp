@@ -14,7 +14,7 @@
 #endif
 
 namespace hero::test {
-namespace {
+namespace registered_kernels_test {
 
 // Load address of the program or library that contains `function`; null if none does.
 const void* module_of(const void* function) {
@@ -42,5 +42,5 @@ TEST(RegisteredKernels, AreAllCpuKernels) {
   EXPECT_EQ(listed, registered);
 }
 
-}  // namespace
+}  // namespace registered_kernels_test
 }  // namespace hero::test

@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace hero::test {
-namespace {
+namespace simd_test {
 
 HERO_SIMD void exponentials(const float* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = cpu::exp_fast(x[i]);
@@ -55,5 +55,5 @@ TEST(Simd, StoreRoundsLikeLibTorch) {
   }
 }
 
-}  // namespace
+}  // namespace simd_test
 }  // namespace hero::test

@@ -14,7 +14,7 @@
 #include "ops/cpu/gemm.h"
 
 namespace hero::test {
-namespace {
+namespace threads_test {
 
 // Collects thread ids; each thread waits up to five seconds for a second one.
 class ThreadRendezvous {
@@ -72,5 +72,5 @@ TEST_F(Threads, PropagatesExceptionsToCaller) {
                std::runtime_error);
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace hero::test
