@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hero_moe.evals import sandbox
-from program import run_hero
+from program import run_hero, training
 
 # Set before torch or transformers is imported: no downloads, and separate caches for model folder code and
 # torch.compile. A cache filled with a different forced instruction set has crashed a later run.
@@ -187,6 +187,14 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_hero("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", prefix,
         "--valid-fraction", 0.1, "--workers", 1)  # fmt: skip
     return prefix
+
+
+@pytest.fixture(scope="session")
+def trained_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of a HERO model; tests modify only copies."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    run_hero(*training(run, data, {"router.kind": "hero", "train.steps": 2}))
+    return run
 
 
 @pytest.fixture(scope="module")
