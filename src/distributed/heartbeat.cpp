@@ -34,8 +34,8 @@ std::string join(std::vector<std::string> parts) {
 
 }  // namespace
 
-Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, const Launch& launch, double timeout)
-    : store_(std::move(store)),
+Heartbeat::Heartbeat(c10d::Store& store, const Launch& launch, double timeout)
+    : store_(store),
       launch_(launch),
       timeout_(timeout),
       interval_(std::min(timeout / 10, 2.0)),
@@ -113,13 +113,13 @@ bool Heartbeat::exchange() {
     ending = ending_;
     failure = failure_;
   }
-  store_->set(heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, ending)));
+  set(store_, heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, ending)));
   if (ending && !hosts_store_) return true;
   read_heartbeats();
   if (ending && all_ranks_ended()) return true;
-  if (!failure.empty()) store_->compareSet("failure", "", failure);  // keeps the first failure
+  if (!failure.empty()) set_if_missing(store_, "failure", failure);  // keeps the first failure
   decide_abort();
-  abort_reason_ = try_get(*store_, "abort").value_or("");
+  abort_reason_ = try_get(store_, "abort").value_or("");
   const std::lock_guard lock(mutex_);
   store_responded_ = Clock::now();
   return !abort_reason_.empty();
@@ -128,7 +128,7 @@ bool Heartbeat::exchange() {
 void Heartbeat::read_heartbeats() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     if (peers_[rank].message.ended) continue;
-    const auto text = try_get(*store_, heartbeat_key(rank));
+    const auto text = try_get(store_, heartbeat_key(rank));
     if (!text) continue;
     const HeartbeatMessage message = parse_heartbeat_message(*text);
     if (message.sequence_number == peers_[rank].message.sequence_number) continue;
@@ -140,7 +140,7 @@ void Heartbeat::read_heartbeats() {
 // Writes the abort reason once a rank has been unresponsive for too long, or once a rank has failed and it is
 // known which others are missing. The other ranks, which know less, do so only if rank 0 does not.
 void Heartbeat::decide_abort() {
-  const auto failure = try_get(*store_, "failure");
+  const auto failure = try_get(store_, "failure");
   if (failure && !failure_seen_) failure_seen_ = Clock::now();
   double longest = 0;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
@@ -151,8 +151,8 @@ void Heartbeat::decide_abort() {
       failure && (first ? longest > unresponsive_after_ || waited > unresponsive_after_ + interval_
                         : waited > 2 * (unresponsive_after_ + interval_));
   if (!complete && longest <= timeout_) return;
-  store_->compareSet("abort", "",
-                     failure ? *failure + "; " + describe_missing_ranks() : describe_missing_ranks());
+  set_if_missing(store_, "abort",
+                 failure ? *failure + "; " + describe_missing_ranks() : describe_missing_ranks());
 }
 
 // The unresponsive ranks, including those past half the limit: processes that die together do not stop at the
@@ -185,7 +185,7 @@ std::string Heartbeat::describe_missing_ranks() const {
 // Confirms that this process has read the abort reason. If it hosts the store, waits until the others have
 // too.
 void Heartbeat::acknowledge_abort() {
-  store_->set(heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, true)));
+  set(store_, heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, true)));
   const auto since = Clock::now();
   while (hosts_store_ && !all_ranks_ended() && age(since) < unresponsive_after_ / 2) {
     std::this_thread::sleep_for(to_duration(std::min(kShortInterval, interval_)));

@@ -2,27 +2,28 @@
 // Heartbeats. Every process writes one to the store periodically; rank 0 reads all of them, the others read
 // rank 0's. A failing process reports its failure in the store, rank 0 adds the unresponsive ranks and their
 // last activity, and all processes abort with that message, even if their main thread hangs in a collective.
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "distributed/heartbeat_message.h"
 #include "distributed/launch.h"
 
+namespace c10d {
+class Store;
+}  // namespace c10d
+
 namespace hero {
 
 class Heartbeat {
  public:
-  /// `store`: must not be used for blocking waits. Terminates this process if a rank or the store is
-  /// unresponsive for `timeout` seconds.
-  Heartbeat(c10::intrusive_ptr<c10d::Store> store, const Launch& launch, double timeout);
+  /// `store`: must outlive the Heartbeat and not be used for blocking waits. Terminates this process if a
+  /// rank or the store is unresponsive for `timeout` seconds.
+  Heartbeat(c10d::Store& store, const Launch& launch, double timeout);
   /// Calls end().
   ~Heartbeat();
 
@@ -58,7 +59,7 @@ class Heartbeat {
   std::string rank_name(int64_t rank) const;
   std::string store_failure(const std::string& how) const;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
+  c10d::Store& store_;
   const Launch launch_;
   const double timeout_, interval_, unresponsive_after_;  ///< seconds
   const bool hosts_store_;

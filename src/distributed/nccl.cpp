@@ -1,7 +1,6 @@
 #include <c10/util/Exception.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "distributed/backends.h"
 

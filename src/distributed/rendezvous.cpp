@@ -108,6 +108,12 @@ std::string join(c10d::Store& store, const Launch& launch, Clock::time_point dea
 
 }  // namespace
 
+void set(c10d::Store& store, const std::string& key, const std::string& value) { store.set(key, value); }
+
+void set_if_missing(c10d::Store& store, const std::string& key, const std::string& value) {
+  store.compareSet(key, "", value);
+}
+
 std::optional<std::string> try_get(c10d::Store& store, const std::string& key) {
   if (!store.check({key})) return std::nullopt;
   return store.get_to_str(key);

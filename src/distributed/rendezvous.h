@@ -5,9 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "distributed/launch.h"
+
+namespace c10d {
+class Store;
+}  // namespace c10d
 
 namespace hero {
 
@@ -22,7 +25,12 @@ struct Stores {
 /// all ranks. RunError after `timeout` seconds, naming the missing ranks.
 Stores rendezvous(const Launch& launch, double timeout);
 
-/// The value of `key`, if set. Does not wait. Throws what the store throws.
+/// Access to a store for files that do not include its header. These do not wait and throw what the store
+/// throws.
+void set(c10d::Store& store, const std::string& key, const std::string& value);
+/// Keeps the value of a key that is set.
+void set_if_missing(c10d::Store& store, const std::string& key, const std::string& value);
+/// The value of `key`, if set.
 std::optional<std::string> try_get(c10d::Store& store, const std::string& key);
 
 }  // namespace hero

@@ -53,7 +53,7 @@ World::World(const Launch& launch, double timeout)
       timeout_(timeout),
       stores_(std::make_unique<Stores>(rendezvous(launch, timeout))),
       heartbeat_(launch.world_size == 1 ? nullptr
-                                        : std::make_unique<Heartbeat>(stores_->messages, launch, timeout)) {}
+                                        : std::make_unique<Heartbeat>(*stores_->messages, launch, timeout)) {}
 
 World::World(const Launch& launch, const Config& config, at::Device device)
     : World(launch, config.parallel.timeout) {
