@@ -21,7 +21,7 @@ struct StoredDtype {
   const char* name;
   at::ScalarType type;
 };
-constexpr StoredDtype kDtypes[] = {{"F32", at::kFloat},
+constexpr StoredDtype kStoredDtypes[] = {{"F32", at::kFloat},
                                    {"BF16", at::kBFloat16},
                                    {"F16", at::kHalf},
                                    {"F64", at::kDouble},
@@ -34,7 +34,7 @@ std::string format_shape(const std::vector<int64_t>& shape) {
 }
 
 std::optional<at::ScalarType> floating_point_type(const TensorView& view) {
-  for (const auto& [name, type] : kDtypes)
+  for (const auto& [name, type] : kStoredDtypes)
     if (view.dtype == name && at::isFloatingType(type)) return type;
   return std::nullopt;
 }
@@ -96,7 +96,7 @@ void read_all(const ShardedReader& reader, const std::string& where, Transformer
 TensorView tensor_view(const std::string& name, const at::Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(tensor.is_contiguous());
   const auto host = tensor.cpu();
-  for (const auto& [dtype, type] : kDtypes) {
+  for (const auto& [dtype, type] : kStoredDtypes) {
     if (host.scalar_type() != type) continue;
     return {.name = name,
             .dtype = dtype,
