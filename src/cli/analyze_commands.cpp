@@ -127,7 +127,7 @@ void add_forward_results(json& results, const AnalyzeOptions& options, const Mod
   const ProgressOptions rate{.rate_unit = "tok",
                              .rate_per_item = static_cast<double>(token_windows.sequence())};
   {
-    const auto model = load_model(target.folder, /*dtype=*/{}, device);
+    const auto model = load_model(target.folder, target.config, device);
     const auto& layout = model->layout();
     StepProgress progress("window", token_windows.windows() * history_passes(layout), rate);
     const auto effects = history_effects(*model, token_windows, options.batch,
@@ -146,7 +146,7 @@ void add_forward_results(json& results, const AnalyzeOptions& options, const Mod
   if (models.size() == 1) return;
   const auto& [folder, config] = models[1];
   StepProgress progress("baseline window", token_windows.windows(), rate);
-  const auto baseline = utilization(*load_model(folder, /*dtype=*/{}, device), token_windows, options.batch,
+  const auto baseline = utilization(*load_model(folder, config, device), token_windows, options.batch,
                                     [&](int64_t windows) { progress.update(windows); });
   progress.finish();
   add_baseline(results["utilisation"], folder, config, baseline);

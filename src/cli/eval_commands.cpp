@@ -38,7 +38,7 @@ int64_t sequence_length(const EvalOptions& options, const Config& config) {
 void run_eval(const EvalOptions& options) {
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder, /*dtype=*/{}, device);
+  const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const auto& config = model->config();
   const int64_t sequence = sequence_length(options, config);
   json results = json::array();

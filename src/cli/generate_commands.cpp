@@ -47,7 +47,7 @@ void run_generate(GenerateOptions options) {
   }
   const auto device = choose_device(options.device, "--device");
   const auto folder = resolve_model_dir(options.dir);
-  const auto model = load_model(folder, /*dtype=*/{}, device);
+  const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   options.sampling.eos = {tokenizer.eos_id()};
   options.sampling.cache = !options.no_cache;

@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
-#include "config/config.h"
+#include "config/overrides.h"
 #include "io/python.h"
 #include "train/trainer.h"
 
@@ -20,7 +20,8 @@ namespace {
 void add_train_commands(Command& hero, int& status) {
   auto options = std::make_shared<TrainOptions>();
   auto* train_command = hero.add_subcommand("train", "Train a model, or resume a run");
-  add_config_option(*train_command, options->config_files);
+  auto files = std::make_shared<std::vector<std::string>>();
+  add_config_option(*train_command, *files);
   train_command->add_option("--data", options->data,
                             "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX");
   train_command->add_option("--run", options->run, "run folder").required();
@@ -32,8 +33,8 @@ void add_train_commands(Command& hero, int& status) {
   train_command->allow_extras();
   train_command->footer("Configuration keys, given as --key=value or --key value, with type and default:\n" +
                         field_help());
-  train_command->callback([options, train_command, &status] {
-    options->flags = train_command->remaining();
+  train_command->callback([options, files, train_command, &status] {
+    options->overrides = ConfigOverrides(*files, train_command->remaining());
     status = train(*options);
   });
 

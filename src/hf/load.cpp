@@ -165,6 +165,10 @@ std::unique_ptr<Transformer> load_model(const fs::path& dir, std::optional<Dtype
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (dtype) config.train.dtype = *dtype;
+  return load_model(folder, std::move(config), device);
+}
+
+std::unique_ptr<Transformer> load_model(const fs::path& folder, Config config, at::Device device) {
   config.router.force_balance = false;  // applies only to training; not stored in config.json
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, /*new_history=*/false);

@@ -29,6 +29,10 @@ void load_weights(const std::filesystem::path& dir, Transformer& model, bool new
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, std::optional<Dtype> dtype = {},
                                         at::Device device = at::kCPU);
 
+/// The same for a resolved folder whose configuration load_model_config has read.
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder, Config config,
+                                        at::Device device);
+
 /// The tensor of this name. UserError, prefixed with `where`, if it is missing or has another shape or no
 /// floating-point type.
 const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "config/fields.h"
 #include "config/router_kinds.h"
@@ -35,13 +36,26 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Configuration before files and flags: defaults, or the model of --init-from.
-Config base_config(const TrainOptions& options) {
+// The model of --init-from.
+struct InitialModel {
+  fs::path folder;
+  Config config;
+};
+
+std::optional<InitialModel> find_initial_model(const fs::path& init_from) {
+  if (init_from.empty()) return std::nullopt;
+  auto folder = resolve_model_dir(init_from);
+  auto config = load_model_config(folder);
+  return InitialModel{std::move(folder), std::move(config)};
+}
+
+// Configuration before files and flags: defaults, or the initial model's.
+Config base_config(const std::optional<InitialModel>& initial) {
   Config base;
-  if (options.init_from.empty()) return base;
-  const auto folder = load_model_config(resolve_model_dir(options.init_from));
-  copy_values(folder, base, [&](const Field& field) {
-    return field.has(kFromModelFolder) && reads_option(folder.router, field);
+  if (!initial) return base;
+  const Config& from = initial->config;
+  copy_values(from, base, [&](const Field& field) {
+    return field.has(kFromModelFolder) && reads_option(from.router, field);
   });
   base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
   return base;
@@ -54,9 +68,8 @@ Config through_config_json(const Config& config, const fs::path& folder) {
 
 // Rejects options that do not match the weights. Files and flags may add a history, extend positions and
 // change training options. Returns whether they add a history.
-bool check_init(const fs::path& init_from, const Config& config) {
-  const auto folder = resolve_model_dir(init_from);
-  const auto from = load_model_config(folder);
+bool check_init(const fs::path& init_from, const InitialModel& initial, const Config& config) {
+  const auto& [folder, from] = initial;
   const bool new_history = router_kind_info(config.router).extends == from.router.kind;
   const auto mismatches = differences(
       through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
@@ -70,13 +83,12 @@ bool check_init(const fs::path& init_from, const Config& config) {
   return new_history;
 }
 
-// The configuration of a resumed run: its own, with permitted changes from the command line.
-Config resumed_config(const TrainOptions& options) {
+// The configuration of a resumed run: its own, with permitted changes from the command line. Given files
+// start from base_config, not from the run.
+Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial) {
   const auto path = options.run / "config.toml";
   const auto own = load_config({path.string()}, {});
-  auto files = options.config_files;
-  if (files.empty()) files.push_back(path.string());
-  auto requested = load_config(files, options.flags, base_config(options));
+  auto requested = options.overrides.applied_to(options.overrides.has_files() ? base_config(initial) : own);
   if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
   const auto rejected =
       differences(own, requested, [](const Field& field) { return field.has(kFixedOnResume); });
@@ -140,8 +152,9 @@ Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found,
   const fs::path init_from_file = options.run / kInitFromFile;
   if (started && run.checkpoint.empty() && options.init_from.empty() && fs::exists(init_from_file))
     options.init_from = read_file(init_from_file.string());
-  run.config = started ? resumed_config(options)
-                       : load_config(options.config_files, options.flags, base_config(options));
+  const auto initial = find_initial_model(options.init_from);
+  run.config =
+      started ? resumed_config(options, initial) : options.overrides.applied_to(base_config(initial));
   auto& config = run.config;
   if (!run.checkpoint.empty()) {
     run.inputs = load_inputs(run.checkpoint);
@@ -171,9 +184,9 @@ Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found,
   }
   check(config);
   run.device = choose_device(config.train.device, "train.device");
-  if (run.checkpoint.empty() && !options.init_from.empty()) {
-    run.init_from = fs::absolute(resolve_model_dir(options.init_from));
-    run.new_history = check_init(options.init_from, config);
+  if (run.checkpoint.empty() && initial) {
+    run.init_from = fs::absolute(initial->folder);
+    run.new_history = check_init(options.init_from, *initial, config);
   }
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
                                              static_cast<uint64_t>(config.train.seed),

@@ -252,12 +252,12 @@ int train_single_process(const TrainOptions& options) {
   return Trainer(std::move(run), options.run, /*world=*/nullptr, std::move(model)).run();
 }
 
-// Timeout of the rendezvous, needed before the run's own configuration is loaded.
+// Timeout of the rendezvous, needed before the run is opened.
 double initial_timeout(const TrainOptions& options) {
-  auto files = options.config_files;
   const auto own = options.run / "config.toml";
-  if (files.empty() && fs::exists(own)) files = {own.string()};
-  return load_config(files, options.flags).parallel.timeout;
+  const bool resumed = !options.overrides.has_files() && fs::exists(own);
+  const Config base = resumed ? load_config({own.string()}, {}) : Config();
+  return options.overrides.applied_to(base).parallel.timeout;
 }
 
 int train_distributed(const TrainOptions& given, const Launch& launch) {

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "config/overrides.h"
 
 namespace hero {
 
 struct TrainOptions {
-  std::vector<std::string> config_files, flags;  ///< TOML files in order, then --section.key=value
-  std::vector<std::string> data;                 ///< PREFIX or WEIGHT:PREFIX
+  ConfigOverrides overrides;      ///< of --config and --section.key=value
+  std::vector<std::string> data;  ///< PREFIX or WEIGHT:PREFIX
   std::filesystem::path run;
   bool resume = false;
   std::filesystem::path init_from;  ///< run, checkpoint or model folder of a new run's weights

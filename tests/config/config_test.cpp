@@ -9,6 +9,7 @@
 
 #include "config/failure.h"
 #include "config/fields.h"
+#include "config/overrides.h"
 
 namespace hero {
 namespace config_test {
@@ -137,6 +138,21 @@ TEST_F(ConfigFiles, InvalidTomlErrorHasPosition) {
   const std::string twice = message("[train]\nsteps = 3\nsteps = 4\n");
   EXPECT_TRUE(twice.starts_with("a.toml:3:")) << twice;
   EXPECT_NE(twice.find("'steps'"), std::string::npos) << twice;
+}
+
+TEST_F(ConfigFiles, OverridesApplyToAnyBase) {
+  const std::string path = write("[train]\nsteps = 10\nsequence = 64\n");
+  const ConfigOverrides overrides({path}, {"--train.steps=20", "--train.dtype=fp32"});
+  std::filesystem::remove(path);  // parsed once
+  Config base;
+  base.train.seed = 5, base.train.sequence = 8;
+  const Config changed = overrides.applied_to(base);
+  EXPECT_EQ(differences(base, changed),
+            (std::vector<std::string>{"train.steps: 1000 -> 20", "train.sequence: 8 -> 64",
+                                      "train.dtype: \"bf16\" -> \"fp32\""}));
+  EXPECT_EQ(overrides.applied_to(Config()).train.seed, Config().train.seed);
+  EXPECT_TRUE(overrides.has_files());
+  EXPECT_FALSE(ConfigOverrides({}, {"--train.steps=20"}).has_files());
 }
 
 TEST_F(ConfigFiles, UnreadableFiles) {

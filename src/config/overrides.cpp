@@ -1,0 +1,106 @@
+// Parses files and flags. Generic over fields().
+#include "config/overrides.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "config/toml_file.h"
+#include "io/error.h"
+
+namespace hero {
+namespace {
+
+// `place` is "a.toml:3: router.window" or "--router.window".
+[[noreturn]] void reject(const std::string& place, const std::string& found, const std::string& expected) {
+  throw UserError(place + ": found " + found + ", expected " + expected);
+}
+
+const Field& require_field(const std::vector<Field>& list, const std::string& place, const std::string& key) {
+  const Field* field = find_field(list, key);
+  if (!field) throw UserError(place + ": unknown key; did you mean " + nearest_key(list, key) + "?");
+  return *field;
+}
+
+// Parses "[0, 3]" or "0,3" as a list; returns any other text unchanged.
+FieldValue parse_integers(const std::string& text) {
+  std::string inner = text.starts_with('[') && text.ends_with(']') ? text.substr(1, text.size() - 2) : text;
+  std::erase(inner, ' ');
+  std::vector<int64_t> list;
+  for (size_t begin = 0; begin < inner.size();) {
+    const size_t end = std::min(inner.find(',', begin), inner.size());
+    int64_t value = 0;
+    const auto result = std::from_chars(inner.data() + begin, inner.data() + end, value);
+    if (result.ec != std::errc() || result.ptr != inner.data() + end || end + 1 == inner.size()) return text;
+    list.push_back(value);
+    begin = end + 1;
+  }
+  return list;
+}
+
+// Parses the text of a flag as the field's type. Unparsable text stays a string, which only a string field
+// accepts.
+FieldValue parse(const Field& field, const std::string& text) {
+  const char* const end = text.data() + text.size();
+  auto number = [&](auto value) -> FieldValue {
+    const auto result = std::from_chars(text.data(), end, value);
+    if (result.ec == std::errc() && result.ptr == end) return value;
+    return text;
+  };
+  if (std::holds_alternative<int64_t*>(field.value)) return number(int64_t{0});
+  if (std::holds_alternative<double*>(field.value)) return number(0.0);
+  if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return parse_integers(text);
+  if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
+    return text == "true";
+  return text;
+}
+
+}  // namespace
+
+ConfigOverrides::ConfigOverrides(const std::vector<std::string>& files, const std::vector<std::string>& flags)
+    : has_files_(!files.empty()) {
+  Config parsed;
+  const std::vector<Field> list = fields(parsed);
+  for (const std::string& file : files) add_file(list, file);
+  for (const std::string& flag : flags) add_flag(list, flag);
+}
+
+void ConfigOverrides::add_file(const std::vector<Field>& list, const std::string& path) {
+  std::map<const Field*, const TomlEntry*> given;
+  const std::vector<TomlEntry> entries = read_toml(path);
+  for (const TomlEntry& entry : entries) {
+    const std::string place = path + ":" + std::to_string(entry.line) + ": " + one_line(entry.key);
+    if (is_section(list, entry.key)) {
+      if (entry.display == "a table") continue;
+      reject(place, entry.display, "the section [" + entry.key + "]");
+    }
+    const Field& field = require_field(list, place, entry.key);
+    const auto [first, inserted] = given.emplace(&field, &entry);
+    if (!inserted) {
+      throw UserError(place + ": duplicate of " + first->second->key + " in line " +
+                      std::to_string(first->second->line));
+    }
+    if (!entry.value || !assign(field, *entry.value)) reject(place, entry.display, expected(field));
+    values_.emplace_back(field.key, read(field));
+  }
+}
+
+void ConfigOverrides::add_flag(const std::vector<Field>& list, const std::string& flag) {
+  const size_t equals = flag.find('=');
+  if (!flag.starts_with("--") || equals == 2) reject(one_line(flag), "no key", "--section.key=value");
+  const std::string place = one_line(flag.substr(0, equals));
+  const Field& field = require_field(list, place, flag.substr(2, equals - 2));
+  if (equals == std::string::npos) reject(place, "no value", place + "=value");
+  const std::string text = flag.substr(equals + 1);
+  if (!assign(field, parse(field, text)))
+    reject(place, text.empty() ? "an empty value" : one_line(text), expected(field));
+  values_.emplace_back(field.key, read(field));
+}
+
+Config ConfigOverrides::applied_to(Config base) const {
+  const std::vector<Field> list = fields(base);
+  for (const auto& [key, value] : values_) assign(*find_field(list, key), value);
+  return base;
+}
+
+}  // namespace hero

@@ -1,0 +1,30 @@
+#pragma once
+// The options that TOML files and flags set, parsed once, for any configuration that they change.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/fields.h"
+
+namespace hero {
+
+class ConfigOverrides {
+ public:
+  ConfigOverrides() = default;
+  /// Reads each TOML file in order, then the `--section.key=value` flags. UserError as load_config.
+  ConfigOverrides(const std::vector<std::string>& files, const std::vector<std::string>& flags);
+
+  /// `base` with these options; later ones override earlier ones.
+  Config applied_to(Config base) const;
+
+  bool has_files() const { return has_files_; }
+
+ private:
+  void add_file(const std::vector<Field>& list, const std::string& path);
+  void add_flag(const std::vector<Field>& list, const std::string& flag);
+
+  std::vector<std::pair<std::string, FieldValue>> values_;  // by key, in order
+  bool has_files_ = false;
+};
+
+}  // namespace hero
