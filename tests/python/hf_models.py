@@ -19,6 +19,8 @@ from transformers import (
 
 from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
 from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
+from hero_moe.hf.modeling_rmoe_deepseek_v3 import RmoeDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_rmoe_qwen3_moe import RmoeQwen3MoeForCausalLM
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -75,6 +77,11 @@ QWEN3_VARIANTS: dict[str, dict[str, Any]] = {
         "router_aux_loss_coef": 0.05,
         "hero_router": {"detach": False, "scale": False},
     },
+    "qwen3-rmoe": {
+        "num_hidden_layers": 5,
+        "mlp_only_layers": [1],
+        "rmoe_router": {"state_size": 6, "stages": [0, 0, 1, 1]},
+    },
 }
 DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
     "deepseek": {},
@@ -93,6 +100,8 @@ DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
         "scoring_func": "softmax",
         "hero_router": {"window": 1},
     },
+    "deepseek-rmoe": {"num_hidden_layers": 4, "rmoe_router": {"state_size": 5, "detach": False}},
+    "deepseek-rmoe-softmax": {"scoring_func": "softmax", "rmoe_router": {"state_size": 16}},
 }
 VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS
 
@@ -104,12 +113,19 @@ def configuration(name: str, **more: Any) -> PreTrainedConfig:
     return DeepseekV3Config(**DEEPSEEK | DEEPSEEK_VARIANTS[name] | more)
 
 
+PLAIN = {"qwen3": Qwen3MoeForCausalLM, "deepseek": DeepseekV3ForCausalLM}
+HERO = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
+RMOE = {"qwen3": RmoeQwen3MoeForCausalLM, "deepseek": RmoeDeepseekV3ForCausalLM}
+
+
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """transformers' own class, or ours if its own does not support the configuration."""
-    deepseek = config.model_type == "deepseek_v3"
+    family = "deepseek" if config.model_type == "deepseek_v3" else "qwen3"
+    if getattr(config, "rmoe_router", None):
+        return RMOE[family]
     if getattr(config, "hero_router", None) or getattr(config, "scoring_func", "sigmoid") == "softmax":
-        return HeroDeepseekV3ForCausalLM if deepseek else HeroQwen3MoeForCausalLM
-    return DeepseekV3ForCausalLM if deepseek else Qwen3MoeForCausalLM
+        return HERO[family]
+    return PLAIN[family]
 
 
 def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
@@ -123,6 +139,23 @@ def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -
             elif "bias" in name:
                 tensor.add_(0.1 * torch.randn_like(tensor))
     return model
+
+
+def in_fp64(model: PreTrainedModel) -> PreTrainedModel:
+    """Converts a model to fp64, which grouped GEMM does not support."""
+    model.set_experts_implementation("eager")
+    return model.double()
+
+
+def gates(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+
+
+def gradients(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Gradients of the language-model loss in training mode; every parameter must have one."""
+    model.train().zero_grad()
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
 def random_ids(config: PreTrainedConfig, shape: tuple[int, ...]) -> torch.Tensor:

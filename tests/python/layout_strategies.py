@@ -4,11 +4,12 @@ the result}."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from hypothesis import strategies as st
 
-from strategies import DrawFn, Options, divisors, models, option, routers, training
+from strategies import DrawFn, Options, divisors, models, moe_layers, option, routers, training
 
 Case = dict[str, Any]
 
@@ -26,13 +27,29 @@ def depends_on_the_micro_batch(options: Options) -> bool:
 
 
 def pipelines(options: Options) -> list[int]:
-    """Allowed numbers of pipeline ranks of a model."""
+    """Allowed numbers of pipeline ranks of a model. Few rmoe models allow several, so these are repeated."""
     single_stage = (
         options["model.tie_word_embeddings"]
         or not options["router.detach"]
         or options["router.balance"] == "pooled"
     )
-    return [1] if single_stage else [n for n in (1, 2, 3, 4) if n <= options["model.num_hidden_layers"]]
+    numbers = [1] if single_stage else [n for n in (1, 2, 3, 4) if n <= most_chunks(options)]
+    return numbers + 2 * numbers[1:] if options["router.kind"] == "rmoe" else numbers
+
+
+def stage_boundaries(options: Options) -> list[range]:
+    """Decoder layers, from 0, that may start a model chunk between each two adjacent router stages."""
+    layers, stages = moe_layers(options), options["router.stages"]
+    quotient, rest = divmod(len(layers), stages)
+    sizes = options.get("router.stage_sizes", [quotient + (stage < rest) for stage in range(stages)])
+    firsts = list(accumulate(sizes))[:-1]
+    return [range(layers[first - 1] + 1, layers[first] + 1) for first in firsts]
+
+
+def most_chunks(options: Options) -> int:
+    """Maximum number of model chunks. The GRU of an rmoe router stage is in one chunk."""
+    rmoe = options["router.kind"] == "rmoe"
+    return options["router.stages"] if rmoe else options["model.num_hidden_layers"]
 
 
 @st.composite
@@ -44,16 +61,32 @@ def parts(draw: DrawFn, total: int, count: int) -> list[int]:
 
 
 @st.composite
-def pipeline_options(draw: DrawFn, layers: int, ranks: int) -> Options:
+def stage_parts(draw: DrawFn, options: Options, count: int) -> list[int]:
+    """Sizes of `count` model chunks, each with whole router stages."""
+    boundaries = stage_boundaries(options)
+    numbers = st.sampled_from(range(len(boundaries)))
+    chosen = draw(st.lists(numbers, unique=True, min_size=count - 1, max_size=count - 1))
+    starts = [draw(st.sampled_from(boundaries[number])) for number in sorted(chosen)]
+    bounds = [0, *starts, options["model.num_hidden_layers"]]
+    return [end - begin for begin, end in zip(bounds, bounds[1:])]
+
+
+@st.composite
+def pipeline_options(draw: DrawFn, options: Options, ranks: int) -> Options:
     if ranks == 1:
         return {"parallel.pipeline": 1}
-    chunks = draw(st.integers(1, layers // ranks))
+    chunks = draw(st.integers(1, most_chunks(options) // ranks))
     schedule = (
         "interleaved" if chunks > 1 else draw(option("1f1b", "zero_bubble", "zero_bubble", "interleaved"))
     )
     layout = {"parallel.pipeline": ranks, "parallel.schedule": schedule, "parallel.chunks": chunks}
-    if draw(st.booleans()):
-        layout["parallel.chunk_sizes"] = draw(parts(layers, ranks * chunks))
+    count, layers = ranks * chunks, options["model.num_hidden_layers"]
+    if options["router.kind"] == "rmoe":
+        # The default chunks are the router stages if there are as many.
+        if count != options["router.stages"] or draw(st.booleans()):
+            layout["parallel.chunk_sizes"] = draw(stage_parts(options, count))
+    elif draw(st.booleans()):
+        layout["parallel.chunk_sizes"] = draw(parts(layers, count))
     return layout
 
 
@@ -61,7 +94,7 @@ def pipeline_options(draw: DrawFn, layers: int, ranks: int) -> Options:
 def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Options]:
     """Processes and layout for a global batch of `sequences` sequences."""
     pipeline = draw(st.sampled_from(pipelines(options)))
-    layout = draw(pipeline_options(options["model.num_hidden_layers"], pipeline))
+    layout = draw(pipeline_options(options, pipeline))
     micro_batches = [options["train.micro_batch"]]
     if not depends_on_the_micro_batch(options):
         micro_batches = divisors(sequences)

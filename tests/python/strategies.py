@@ -25,12 +25,12 @@ def divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def moe_layers(model: Options) -> int:
-    """Number of MoE layers of a model."""
+def moe_layers(model: Options) -> list[int]:
+    """Decoder layers, from 0, with experts."""
     layers = range(model["model.num_hidden_layers"])
     step, dense = model.get("model.decoder_sparse_step", 1), model.get("model.mlp_only_layers", [])
     first = model.get("model.first_k_dense_replace", 0)
-    return sum(i >= first and (i + 1) % step == 0 and i not in dense for i in layers)
+    return [i for i in layers if i >= first and (i + 1) % step == 0 and i not in dense]
 
 
 @st.composite
@@ -124,17 +124,12 @@ def yarn() -> st.SearchStrategy[Options]:
 
 @st.composite
 def routers(draw: DrawFn, model: Options) -> Options:
-    layers = moe_layers(model)
+    layers = len(moe_layers(model))
     router = draw(
         st.fixed_dictionaries(
             {
-                "router.kind": option("hero", "hero", "hero", "baseline"),
-                "router.window": number(0, 3),
-                "router.scale": option(True, True, False),
-                "router.eps": option(0.0, 1e-6, 0.3),
-                "router.init": option("uniform", "zero"),
+                "router.kind": option("hero", "hero", "hero", "rmoe", "rmoe", "baseline"),
                 "router.detach": option(True, True, True, False),
-                "router.history": option("stage", "stage", "global"),
                 "router.dtype": option("train", "fp32"),
                 "router.balance": option("none", "micro_batch", "sequence", "global", "pooled"),
                 "router.balance_loss": option(0.0, 1e-2, 0.3, 0.3),
@@ -150,7 +145,23 @@ def routers(draw: DrawFn, model: Options) -> Options:
     )
     if model["model.model_type"] == "deepseek_v3":
         router["router.bias_update_rate"] = draw(option(0.0, 1e-3, 0.05))
+    if router["router.kind"] == "hero":
+        router |= draw(hero_options())
+    if router["router.kind"] == "rmoe":
+        router["router.state_size"] = draw(number(1, 6))
     return router | draw(stages(layers))
+
+
+def hero_options() -> st.SearchStrategy[Options]:
+    return st.fixed_dictionaries(
+        {
+            "router.window": number(0, 3),
+            "router.scale": option(True, True, False),
+            "router.eps": option(0.0, 1e-6, 0.3),
+            "router.init": option("uniform", "zero"),
+            "router.history": option("stage", "stage", "global"),
+        }
+    )
 
 
 @st.composite

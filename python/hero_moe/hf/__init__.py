@@ -1,4 +1,6 @@
-"""Modeling code for HERO model folders, so that transformers can load them (`trust_remote_code=True`).
+"""Modeling code for HERO and RMoE model folders, so that transformers can load them with
+`trust_remote_code=True`.
 
-Every such folder contains `hero_router.py` and one `modeling_*.py` next to the weights.
+Such a folder contains `<kind>_router.py` and `modeling_<kind>_<model_type>.py` next to the weights. Each kind
+has modeling files of its own, because no other files come with a folder; they differ in the kind's name only.
 """

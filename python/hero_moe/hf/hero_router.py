@@ -1,4 +1,5 @@
-"""Routing history for transformers: the visible layers of a router and its logits (HERO-MoE, Z^(l), rho).
+"""HERO routers for transformers: the visible layers of a router and its logits (HERO-MoE, Z^(l), rho).
+Without `hero_router` in the configuration, the routers are those of a baseline.
 
 Shapes: T tokens, D hidden size, E experts, M visible layers. MoE layers count from 1, dense layers do not.
 """
@@ -11,12 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
+from transformers import initialization as init
 from transformers.utils.generic import maybe_autocast
 
 
@@ -138,9 +136,20 @@ def rms(rows: Tensor) -> Tensor:
     return rows.square().mean(-1, keepdim=True).sqrt()
 
 
-def use_native_conversion(model_class: type, model_type: str) -> None:
-    """Fuses the experts of `model_class` in loading and splits them in saving, as transformers does for its
-    own classes of `model_type`. Classes from a model folder must be registered by name.
-    """
-    mapping = get_checkpoint_conversion_mapping(model_type)
-    register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
+class HeroRouter:
+    """Mixin of a model's router class. transformers' own, the other base, has `hidden_dim` and
+    `num_experts`."""
+
+    def add_weights(self, config: Any, moe_layers: int, layer: int) -> None:
+        """Adds `weight` [E, D + M*E] of MoE layer `layer` of `moe_layers`."""
+        self.settings = HeroRouterSettings.of(config, moe_layers)
+        self.reader = HistoryReader(self.settings, layer)
+        width = self.hidden_dim + len(self.reader.visible) * self.num_experts
+        self.weight = nn.Parameter(torch.zeros(self.num_experts, width))
+
+    def init_weights(self) -> None:
+        bound = self.reader.bound(self.hidden_dim, self.num_experts)
+        init.uniform_(self.weight, -bound, bound)
+
+    def router_logits(self, x: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor]:
+        return self.reader.logits(x, self.weight, history)

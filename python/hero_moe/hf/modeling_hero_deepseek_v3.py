@@ -1,8 +1,8 @@
-"""DeepSeek-V3 with routers that read the routing history, with sigmoid or softmax scores: transformers' model
-with a different router. Without `hero_router` in the configuration it is a baseline that also supports
-`"scoring_func": "softmax"`, unlike transformers' own class.
+"""DeepSeek-V3 with the routers of hero_router.py: transformers' model with a different router. Scores are
+sigmoid or, unlike in transformers' own class, softmax (`"scoring_func": "softmax"`).
 
-The history belongs to one forward call: the model creates it and passes it to the layers as an argument.
+The routing history belongs to one forward call: the model creates it and passes it to the layers as an
+argument.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import torch
 from torch import Tensor, nn
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, DeepseekV3Model
 from transformers import initialization as init
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
     DeepseekV3DecoderLayer,
     DeepseekV3MoE,
     DeepseekV3TopkRouter,
 )
 
-from .hero_router import HeroRouterSettings, HistoryReader, RoutingHistory, use_native_conversion
+from .hero_router import HeroRouter, RoutingHistory
 
 
-class HeroDeepseekV3TopkRouter(DeepseekV3TopkRouter):
-    """Router of MoE layer `layer` (from 1); weight [E, D + M*E]."""
+class HeroDeepseekV3TopkRouter(HeroRouter, DeepseekV3TopkRouter):
+    """Router of MoE layer `layer` (from 1)."""
 
     def __init__(self, config: DeepseekV3Config, layer: int) -> None:
         super().__init__(config)
@@ -32,13 +36,11 @@ class HeroDeepseekV3TopkRouter(DeepseekV3TopkRouter):
         if self.scoring_func not in ("sigmoid", "softmax"):
             raise ValueError(f'scoring_func: found {self.scoring_func!r}, expected "sigmoid" or "softmax"')
         layers = config.num_hidden_layers - config.first_k_dense_replace
-        self.reader = HistoryReader(HeroRouterSettings.of(config, layers), layer)
-        width = self.hidden_dim + len(self.reader.visible) * self.num_experts
-        self.weight = nn.Parameter(torch.zeros(self.num_experts, width))
+        self.add_weights(config, layers, layer)
 
     def forward(self, hidden_states: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [T, E], weights [T, K] and ids [T, K] of the chosen experts."""
-        logits, probs = self.reader.logits(hidden_states, self.weight, history)
+        logits, probs = self.router_logits(hidden_states, history)
         scores = logits.sigmoid() if self.scoring_func == "sigmoid" else probs
         eligible = self.best_groups(scores + self.e_score_correction_bias)
         ids = eligible.topk(self.top_k, -1, sorted=False).indices
@@ -100,9 +102,8 @@ class HeroDeepseekV3Model(DeepseekV3Model):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, HeroDeepseekV3TopkRouter) and module.reader.settings:
-            bound = module.reader.bound(module.hidden_dim, module.num_experts)
-            init.uniform_(module.weight, -bound, bound)
+        if isinstance(module, HeroDeepseekV3TopkRouter) and module.settings:
+            module.init_weights()
             init.zeros_(module.e_score_correction_bias)
         else:
             super()._init_weights(module)
@@ -123,7 +124,11 @@ class HeroDeepseekV3ForCausalLM(DeepseekV3ForCausalLM):
         self.post_init()
 
 
-HeroDeepseekV3Model.register_for_auto_class("AutoModel")
-HeroDeepseekV3ForCausalLM.register_for_auto_class("AutoModelForCausalLM")
-use_native_conversion(HeroDeepseekV3Model, "deepseek_v3")
-use_native_conversion(HeroDeepseekV3ForCausalLM, "deepseek_v3")
+for model_class, auto_class in (
+    (HeroDeepseekV3Model, "AutoModel"),
+    (HeroDeepseekV3ForCausalLM, "AutoModelForCausalLM"),
+):
+    model_class.register_for_auto_class(auto_class)
+    # Fuses the experts in loading and splits them in saving, as for transformers' own classes.
+    conversion = get_checkpoint_conversion_mapping("deepseek_v3")
+    register_checkpoint_conversion_mapping(model_class.__name__, conversion, overwrite=True)

@@ -1,6 +1,7 @@
-"""Qwen3-MoE with routers that read the routing history: transformers' model with a different router.
+"""Qwen3-MoE with the routers of hero_router.py: transformers' model with a different router.
 
-The history belongs to one forward call: the model creates it and passes it to the layers as an argument.
+The routing history belongs to one forward call: the model creates it and passes it to the layers as an
+argument.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3MoeModel
-from transformers import initialization as init
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.models.qwen3_moe.modeling_qwen3_moe import (
     Qwen3MoeDecoderLayer,
     Qwen3MoeSparseMoeBlock,
     Qwen3MoeTopKRouter,
 )
 
-from .hero_router import HeroRouterSettings, HistoryReader, RoutingHistory, use_native_conversion
+from .hero_router import HeroRouter, RoutingHistory
 
 
 def moe_layers(config: Qwen3MoeConfig) -> list[int]:
@@ -30,18 +33,16 @@ def moe_layers(config: Qwen3MoeConfig) -> list[int]:
     ]
 
 
-class HeroQwen3MoeTopKRouter(Qwen3MoeTopKRouter):
-    """Router of MoE layer `layer` (from 1); weight [E, D + M*E]."""
+class HeroQwen3MoeTopKRouter(HeroRouter, Qwen3MoeTopKRouter):
+    """Router of MoE layer `layer` (from 1)."""
 
     def __init__(self, config: Qwen3MoeConfig, layer: int) -> None:
         super().__init__(config)
-        self.reader = HistoryReader(HeroRouterSettings.of(config, len(moe_layers(config))), layer)
-        width = self.hidden_dim + len(self.reader.visible) * self.num_experts
-        self.weight = nn.Parameter(torch.zeros(self.num_experts, width))
+        self.add_weights(config, len(moe_layers(config)), layer)
 
     def forward(self, hidden_states: Tensor, history: RoutingHistory) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [T, E], weights [T, K] and ids [T, K] of the chosen experts."""
-        logits, probs = self.reader.logits(hidden_states, self.weight, history)
+        logits, probs = self.router_logits(hidden_states, history)
         weights, ids = probs.topk(self.top_k, -1)
         if self.norm_topk_prob:
             weights = weights / weights.sum(-1, keepdim=True)
@@ -88,9 +89,8 @@ class HeroQwen3MoeModel(Qwen3MoeModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, HeroQwen3MoeTopKRouter) and module.reader.settings:
-            bound = module.reader.bound(module.hidden_dim, module.num_experts)
-            init.uniform_(module.weight, -bound, bound)
+        if isinstance(module, HeroQwen3MoeTopKRouter) and module.settings:
+            module.init_weights()
         else:
             super()._init_weights(module)
 
@@ -110,7 +110,11 @@ class HeroQwen3MoeForCausalLM(Qwen3MoeForCausalLM):
         self.post_init()
 
 
-HeroQwen3MoeModel.register_for_auto_class("AutoModel")
-HeroQwen3MoeForCausalLM.register_for_auto_class("AutoModelForCausalLM")
-use_native_conversion(HeroQwen3MoeModel, "qwen3_moe")
-use_native_conversion(HeroQwen3MoeForCausalLM, "qwen3_moe")
+for model_class, auto_class in (
+    (HeroQwen3MoeModel, "AutoModel"),
+    (HeroQwen3MoeForCausalLM, "AutoModelForCausalLM"),
+):
+    model_class.register_for_auto_class(auto_class)
+    # Fuses the experts in loading and splits them in saving, as for transformers' own classes.
+    conversion = get_checkpoint_conversion_mapping("qwen3_moe")
+    register_checkpoint_conversion_mapping(model_class.__name__, conversion, overwrite=True)

@@ -30,18 +30,20 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def intact(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Exported folders (tests modify only copies): three HERO layers, the same in shards, and a baseline with
-    expert groups."""
+    """Exported folders (tests modify only copies): three HERO layers, the same in shards, a baseline with expert
+    groups, and three RMoE layers."""
     work = tmp_path_factory.mktemp("intact")
     run_hero(*training(work / "a", data, BEGIN | {"router.kind": "hero"}))
     run_hero(
         *training(work / "b", data, BEGIN | DEEPSEEK | {"model.n_group": 2, "router.bias_update_rate": 0.0})
     )
+    run_hero(*training(work / "c", data, BEGIN | {"router.kind": "rmoe", "router.state_size": 4}))
     run_hero("export", work / "a", work / "qwen3")
     run_hero("export", work / "a", work / "shards", "--max-shard-size", "100KB")
     run_hero("export", work / "b", work / "deepseek")
+    run_hero("export", work / "c", work / "rmoe")
     assert len(list((work / "shards").glob("*.safetensors"))) == 10
-    return {name: work / name for name in ("qwen3", "shards", "deepseek")}
+    return {name: work / name for name in ("qwen3", "shards", "deepseek", "rmoe")}
 
 
 def edit_json(file: str, change: Callable[[Json], Any]) -> Corruption:
@@ -63,6 +65,10 @@ def without(key: str) -> Corruption:
 
 def router(**keys: Any) -> Corruption:
     return edit_json(CONFIG, lambda c: c["hero_router"].update(keys))
+
+
+def rmoe_router(**keys: Any) -> Corruption:
+    return edit_json(CONFIG, lambda c: c["rmoe_router"].update(keys))
 
 
 def mapped(tensor: str, file: Any) -> Corruption:
@@ -248,6 +254,10 @@ DAMAGES: dict[str, tuple[str, Corruption, str, list[str]]] = {
     "router-order": ("qwen3", router(stages=[1, 1, 0]), CONFIG, ["hero_router: stages: found [1,1,0]"]),
     "router-window": ("qwen3", router(window=-1), CONFIG, ["hero_router: window: found -1"]),
     "router-history": ("qwen3", router(history="both"), CONFIG, ['hero_router: history: found "both"']),
+    "rmoe-key": ("rmoe", rmoe_router(window=1), CONFIG, ["rmoe_router: window: found 1, expected no such key"]),
+    "rmoe-size": ("rmoe", rmoe_router(state_size=0), CONFIG, ["rmoe_router: state_size: found 0"]),
+    "rmoe-stages": ("rmoe", rmoe_router(stages=[0, 0]), CONFIG,
+                    ["rmoe_router: stages: found [0,0]", "3 MoE layers"]),
 }  # fmt: skip
 
 

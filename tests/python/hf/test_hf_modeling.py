@@ -16,23 +16,18 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
-    DeepseekV3ForCausalLM,
     PreTrainedModel,
-    Qwen3MoeForCausalLM,
 )
 
 import hero_moe
 import hero_moe.hf
 from hero_moe import HistoryRouter
 from hero_moe.hf.hero_router import HeroRouterSettings, HistoryReader, RoutingHistory
-from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
-from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
-from hf_models import configuration, random_ids, random_model, read_config
+from hf_models import HERO as FAMILIES
+from hf_models import PLAIN, configuration, gates, gradients, in_fp64, random_ids, random_model, read_config
 from history_rounding import assert_rounded_once, exact_logits
 
 LAYERS, D, E = 5, 32, 8
-FAMILIES = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
-PLAIN = {"qwen3": Qwen3MoeForCausalLM, "deepseek": DeepseekV3ForCausalLM}
 STAGES = [0, 0, 0, 1, 1]
 HERO: dict[str, dict[str, Any]] = {
     "all": {},
@@ -61,16 +56,6 @@ def hero_model(family: str, hero: dict[str, Any] | None, **more: Any) -> PreTrai
     layers = LAYERS + (family == "deepseek")
     more |= {} if hero is None else {"hero_router": hero}
     return random_model(FAMILIES[family], configuration(family, num_hidden_layers=layers, **more))
-
-
-def in_fp64(model: PreTrainedModel) -> PreTrainedModel:
-    """Converts a model to fp64, which grouped GEMM does not support."""
-    model.set_experts_implementation("eager")
-    return model.double()
-
-
-def gates(model: PreTrainedModel) -> list[torch.nn.Module]:
-    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
 
 
 def routed(model: PreTrainedModel, ids: Tensor) -> tuple[list[Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
@@ -266,13 +251,6 @@ def test_gradient_of_the_history(detach: bool) -> None:
     to_x1, to_x2, to_w1 = got
     assert to_x1 is None and to_w1 is None
     torch.testing.assert_close(to_x2, upstream @ w2[:, :4].detach(), rtol=1e-12, atol=0)
-
-
-def gradients(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
-    """Gradients of the language-model loss in training mode; every parameter must have one."""
-    model.train().zero_grad()
-    model(ids, labels=ids, use_cache=False).loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -140,9 +140,12 @@ TRAINED: dict[str, dict[str, Any]] = {
         "router.history": "global",
     },
     "qwen3-unscaled": {"router.kind": "hero", "router.scale": False, "model.tie_word_embeddings": True},
+    "qwen3-rmoe": {"router.kind": "rmoe", "router.state_size": 24},
     "deepseek": DEEPSEEK,
     "deepseek-softmax": DEEPSEEK | {"model.scoring_func": "softmax"},
     "deepseek-stages": DEEPSEEK | {"router.kind": "hero", "router.stages": 2, "model.n_group": 2},
+    "deepseek-rmoe": DEEPSEEK
+    | {"router.kind": "rmoe", "router.state_size": 8, "router.stages": 2, "router.detach": False},
 }
 MORE = {
     "train.dtype": "fp32",
@@ -176,13 +179,14 @@ def exported(
 @torch.no_grad()
 def test_export_loads_in_transformers(exported: Exported, tmp_path: Path) -> None:
     config = read_config(exported.folder)
-    hero, deepseek = "router.kind" in TRAINED[exported.name], exported.name.startswith("deepseek")
-    own = hero or exported.name == "deepseek-softmax"
+    kind, deepseek = TRAINED[exported.name].get("router.kind"), exported.name.startswith("deepseek")
+    own = kind or ("hero" if exported.name == "deepseek-softmax" else None)
     family = "DeepseekV3ForCausalLM" if deepseek else "Qwen3MoeForCausalLM"
-    assert config["architectures"] == [("Hero" if own else "") + family]
-    assert ("auto_map" in config) == own and ("hero_router" in config) == hero
-    module = "modeling_hero_deepseek_v3.py" if deepseek else "modeling_hero_qwen3_moe.py"
-    assert {p.name for p in exported.folder.glob("*.py")} == ({module, "hero_router.py"} if own else set())
+    assert config["architectures"] == [(own or "").capitalize() + family]
+    assert ("auto_map" in config) == bool(own)
+    assert [key for key in config if key.endswith("_router")] == ([f"{kind}_router"] if kind else [])
+    modules = {f"modeling_{own}_{config['model_type']}.py", f"{own}_router.py"}
+    assert {p.name for p in exported.folder.glob("*.py")} == (modules if own else set())
     model = load_strict(exported.folder)
     assert type(model).__name__ == config["architectures"][0] and model.dtype == torch.float32
 
