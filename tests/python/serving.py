@@ -14,7 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from program import ENVIRONMENT, PROGRAM
+from program import ENVIRONMENT, PROGRAM, run_hero, training
+
+PROMPT = "def index_1(node):\n\treturn "
+# More sequences than a test can wait for.
+ENDLESS = {"prompt": [PROMPT] * 8, "n": 128, "max_tokens": 100, "ignore_eos": True}
+
+
+def served_run(folder: Path, data: Path) -> Path:
+    """A HERO model in fp64, trained for 30 steps; samples do not depend on the summation order."""
+    settings = {"router.kind": "hero", "train.dtype": "fp64", "train.steps": 30, "optim.lr": 3e-3}
+    run_hero(*training(folder, data, settings))
+    return folder
 
 
 class Server:

@@ -19,7 +19,7 @@ static_assert(std::string_view(CPPHTTPLIB_VERSION) == "0.11.4",
               "cpp-httplib: found version " CPPHTTPLIB_VERSION
               ", expected 0.11.4, for which src/inference/server/http.cpp was tested: compare "
               "process_and_close_socket, process_request and svr_sock_ of httplib::Server, make "
-              "tests/python/inference/test_serve.py pass, then change the version here");
+              "tests/python/inference/test_serve*.py pass, then change the version here");
 
 namespace hero {
 namespace {
