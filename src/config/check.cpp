@@ -15,11 +15,6 @@ void require(bool holds, const std::string& key, const FieldValue& found, const 
   if (!holds) throw UserError(key + ": found " + one_line(literal(found)) + ", expected " + expected);
 }
 
-// "model.num_experts = 32", for the constraining key.
-std::string format_option(const std::string& key, const FieldValue& value) {
-  return key + " = " + one_line(literal(value));
-}
-
 void check_bounds(const Config& config) {
   Config copy = config;
   for (const Field& field : fields(copy)) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "config/fields.h"
+#include "config/toml_file.h"
 #include "io/suggest.h"
 
 namespace hero {
@@ -163,6 +164,10 @@ std::string literal(const FieldValue& value) {
                         },
                     },
                     value);
+}
+
+std::string format_option(const std::string& key, const FieldValue& value) {
+  return key + " = " + one_line(literal(value));
 }
 
 std::string type_name(const Field& field) {

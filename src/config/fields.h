@@ -96,6 +96,9 @@ bool assign(const Field& field, const FieldValue& value);
 /// TOML literal of the value. Floats round-trip exactly and never look like integers.
 std::string literal(const FieldValue& value);
 
+/// "router.window = 3", on one line, for messages.
+std::string format_option(const std::string& key, const FieldValue& value);
+
 /// "integer", "float", "bool", "string" or "integers".
 std::string type_name(const Field& field);
 

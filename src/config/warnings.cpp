@@ -8,11 +8,6 @@
 namespace hero {
 namespace {
 
-// "router.window = 3"
-std::string format_option(const std::string& key, const FieldValue& value) {
-  return key + " = " + literal(value);
-}
-
 class Unused {
  public:
   explicit Unused(const Config& config)

@@ -6,14 +6,13 @@
 
 #include "hf/load.h"
 #include "hf/resolve.h"
+#include "inference/logits.h"
 #include "inference/sampler.h"
 #include "io/error.h"
 #include "ops/cuda_library.h"
 
 namespace hero {
 namespace {
-
-constexpr int64_t kChunkBytes = 1 << 26;  // memory for fp32 logits per chunk
 
 template <class Function>
 auto with_value_errors(Function function) {
@@ -140,7 +139,7 @@ class LanguageModel : public torch::CustomClassHolder {
       const auto hidden_QD = model_->forward(to_device(ids)).hidden_TD.index_select(0, to_device(rows));
       const auto targets_Q = to_device(targets);
       const int64_t count = rows.size(0);
-      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / (4 * config().vocab_size));
+      const int64_t chunk = logits_chunk(config().vocab_size);
       const auto type = hidden_QD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
       auto logprob = at::empty({count}, hidden_QD.options().dtype(type));
       auto is_greedy = at::empty({count}, hidden_QD.options().dtype(at::kBool));

@@ -91,4 +91,10 @@ SentencePieceModel read_sentencepiece_model(const std::string& bytes) {
   return model;
 }
 
+std::string with_spaces(std::string piece) {
+  for (std::size_t at = 0; (at = piece.find(kSpaceSymbol, at)) != piece.npos; ++at)
+    piece.replace(at, kSpaceSymbol.size(), 1, ' ');
+  return piece;
+}
+
 }  // namespace hero

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hero {
@@ -16,6 +17,12 @@ struct SentencePieceModel {
   Kind kind = Kind::unigram;
   std::vector<Piece> pieces;  // by id
 };
+
+/// U+2581, which stands for the space in pieces.
+inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
+
+/// A piece with spaces in place of U+2581. U+2581 in a text has no piece and falls back to bytes.
+std::string with_spaces(std::string piece);
 
 /// Parses a model that SentencePiece has loaded before. RunError if it is truncated.
 SentencePieceModel read_sentencepiece_model(const std::string& bytes);

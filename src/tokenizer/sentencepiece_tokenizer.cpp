@@ -6,26 +6,16 @@
 
 #include "io/error.h"
 #include "io/utf8.h"
+#include "tokenizer/sentencepiece_model.h"
 
 namespace hero {
 
 namespace {
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kLongestWord = 1 << 16;              // longer words are split between characters
+constexpr std::size_t kLongestWord = 1 << 16;  // longer words are split between characters
 
 std::size_t byte_pair(char left, char right) {
   return static_cast<std::size_t>(static_cast<unsigned char>(left)) << 8 | static_cast<unsigned char>(right);
-}
-
-std::string with_spaces(const std::string& piece) {
-  std::string text;
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    const bool space = std::string_view(piece).substr(i, 3) == kSpaceSymbol;
-    text += space ? ' ' : piece[i];
-    if (space) i += 2;
-  }
-  return text;
 }
 
 }  // namespace

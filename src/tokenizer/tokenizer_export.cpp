@@ -17,15 +17,6 @@ namespace {
 
 using Type = SentencePieceModel::Type;
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-
-// Replaces U+2581 with a space: a U+2581 in the text then has no piece and falls back to bytes.
-std::string with_spaces(std::string text) {
-  for (std::size_t at = 0; (at = text.find(kSpaceSymbol, at)) != text.npos; ++at)
-    text.replace(at, kSpaceSymbol.size(), 1, ' ');
-  return text;
-}
-
 // Positions that split `piece` into two pieces, in merge order. Two pairs can overlap in a text (x y z with
 // piece = xy = yz); SentencePiece then merges the left pair, so its split comes first.
 std::vector<std::size_t> split_positions(const std::string& piece,

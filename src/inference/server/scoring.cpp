@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "inference/logits.h"
+
 namespace hero {
 namespace {
-
-constexpr int64_t kChunkBytes = 1 << 26;  // memory for fp32 logits per chunk
 
 // Scores rows of hidden states, each with the id of its next token.
 void score_rows(const Transformer& model, const at::Tensor& hidden_ND, std::span<const int64_t> ids,
@@ -45,7 +45,7 @@ std::vector<ScoredPrompt> score_prompts(const Transformer& model,
   }
   const auto hidden_TD = model.forward(tokens_BS.to(model.device())).hidden_TD;
 
-  const int64_t chunk = std::max<int64_t>(1, kChunkBytes / (4 * model.config().model.vocab_size));
+  const int64_t chunk = logits_chunk(model.config().model.vocab_size);
   std::vector<ScoredPrompt> scored(prompts.size());
   for (int64_t b = 0; b < count; ++b) {
     const int64_t first = b * length, targets = std::ssize(prompts[b]) - 1;
