@@ -54,10 +54,8 @@ def utilization(analysis: Analysis, data: Data) -> Drawing:
     )
     if data.baseline is not None:
         before, after, change = data.baseline.peak, data.own.peak, data.peak_change_percent
-        title = (
-            f"Peak load {before.share:.2%} → {after.share:.2%} ({signed_percent(change)}), one pair of models"
-        )
-        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        shares = f"{before.share:.2%} → {after.share:.2%} ({signed_percent(change)})"
+        figure.suptitle(f"Peak load {shares}, one pair of models", fontsize=10, x=0.01, ha="left")
         caption += (
             f"The baseline's busiest expert is expert {before.expert} of layer {before.layer} with "
             f"{before.share:.2%} of all tokens; with history it is expert {after.expert} of layer "
@@ -66,7 +64,11 @@ def utilization(analysis: Analysis, data: Data) -> Drawing:
             f"pair of models is not evidence: see `hero study`."
         )
     else:
-        caption += f"Busiest: {peak_words(data.own).removeprefix('peak ')}."
+        peak = data.own.peak
+        caption += (
+            f"The busiest expert is expert {peak.expert} of layer {peak.layer} with {peak.share:.2%} of all "
+            "tokens."
+        )
     return Drawing("expert-utilisation", figure, "Share of all tokens per layer and expert", caption)
 
 
@@ -144,13 +146,11 @@ def agreement(analysis: Analysis, data: Data) -> Drawing:
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     least, best = int(np.nanargmin(data.agreement_top_k)), int(np.nanargmax(data.alone_top_k))
     caption = (
-        f"Left: fraction of the chosen experts that the hidden state alone also selects; minimum in layer "
+        "Left: fraction of the chosen experts that the hidden state alone also selects; minimum in layer "
         f"{least + 1}, {data.agreement_top_k[least]:.1%}. Middle and right: the same for the history alone, "
-        "and "
-        f"the KL divergence of its probabilities from the router's. The history predicts best in layer "
+        "and the KL divergence of its probabilities from the router's. The history predicts best in layer "
         f"{best + 1}: {data.alone_top_k[best]:.1%} of the chosen experts; chance is {chance:.1%} (dotted; "
-        "orange: "
-        f"1/E for top-1)."
+        "orange: 1/E for top-1)."
     )
     return Drawing("routing-agreement", figure, "Routing with and without history per layer", caption)
 
@@ -194,9 +194,7 @@ def routing_paths(analysis: Analysis, data: Data) -> Drawing:
         axes.set_xlabel("layer")
     caption = (
         f"{len(tokens)} of the {len(paths.ids)} tokens in the last section of the page. Marker areas are "
-        "weights; "
-        "the line follows the expert with the highest weight. Experts of different layers with the same "
-        "number "
-        "are unrelated."
+        "proportional to routing weights; the line follows the expert with the highest weight. Experts of "
+        "different layers with the same number are unrelated."
     )
     return Drawing("routing-paths", figure, "Experts of single tokens by layer", caption)

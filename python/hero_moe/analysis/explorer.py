@@ -149,12 +149,10 @@ def coupling_section(analysis: Analysis) -> str:
     embedded, pairs = len(embedded_pairs(analysis)), len(analysis.depth_factor)
     note = (
         "Click a cell of the dependency matrix, or select layers, to show their coupling; click a cell of "
-        "the "
-        "coupling matrix, or select experts, to show their strongest partners. Arrow keys and Enter also "
-        "work. The "
-        "URL stores your selection. Red: a high probability of the source expert raises the target expert's "
-        "logit; "
-        "blue: lowers it. Blocks are embedded as 8-bit integers with one scale per block."
+        "the coupling matrix, or select experts, to show their strongest partners. Arrow keys and Enter "
+        "also work. The URL stores your selection. Red: a high probability of the source expert raises the "
+        "target expert's logit; blue: lowers it. Blocks are embedded as 8-bit integers with one scale per "
+        "block."
     )
     if embedded < pairs:
         note += f" The page contains {embedded} of {pairs} blocks, selected by ascending layer distance."

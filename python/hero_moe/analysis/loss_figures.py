@@ -41,7 +41,7 @@ def advantages(shown: Comparison) -> Drawing | None:
     draw_advantages(grid[0, 0], differences, styles)
     grid[0, 0].set_title(f"Loss advantage over {shown.baseline.name}, single runs", loc="left")
     _legend(figure, names, styles)
-    return Drawing("loss-advantage", figure, "Loss advantage over the baseline over steps", "")
+    return Drawing("loss-advantage", figure, "Loss advantage over the baseline at each step", "")
 
 
 def loss_drawings(shown: Comparison) -> list[Drawing]:

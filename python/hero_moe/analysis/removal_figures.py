@@ -67,12 +67,10 @@ def removal(analysis: Analysis, data: Data, form: Form) -> Drawing:
     words = f"{correlation:+.2f}".replace("-", "−") if np.isfinite(correlation) else "undefined"
     axes.set_title(f"Dependency and routing change: rank correlation {words}", loc="left")
     caption = (
-        f"One predecessor's {CONTRIBUTION[form]} removed at one layer; all earlier layers are unchanged. The "
-        "largest "
-        f"change is at layer {layer} without layer {predecessor}: {most:.1%} of the chosen experts are no "
-        "longer "
-        f"chosen. Spearman's rank correlation of D with the routing change: {words}."
-        f"{hidden_pairs_note(analysis)}"
+        f"Effect of removing one predecessor's {CONTRIBUTION[form]} at one layer, with unchanged earlier "
+        f"layers. The largest change is at layer {layer} without layer {predecessor}: {most:.1%} of the "
+        "chosen experts are no longer chosen. Spearman's rank correlation of D with the routing change: "
+        f"{words}.{hidden_pairs_note(analysis)}"
     )
     description = f"Routing change without a predecessor's {CONTRIBUTION[form]}"
     return Drawing(figure_name("removal", form), figure, description, caption, form)
@@ -91,16 +89,14 @@ def removal_loss(analysis: Analysis, data: Data, form: Form) -> Drawing | None:
     layer_ticks(axes, analysis.model.layers)
     axes.set_xlim(0.4, analysis.model.layers + 0.6)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel(f"predecessor p, its {CONTRIBUTION[form]} removed from all later layers")
+    axes.set_xlabel(f"predecessor p whose {CONTRIBUTION[form]} is removed from all later layers")
     axes.set_ylabel("loss change\n(nats per token)")
     axes.set_title(f"Loss without one predecessor (with all: {data.loss:.4g})", loc="left")
     worst = int(np.nanargmax(change))
     caption = (
         "Language-model loss without the predecessor minus the loss of the full model: positive values mean "
-        "that "
-        f"the predecessor helps. Largest for layer {predecessors[worst]}: {signed(float(change[worst]))} "
-        "nats per "
-        "token."
+        f"that the predecessor helps. Largest for layer {predecessors[worst]}: "
+        f"{signed(float(change[worst]))} nats per token."
     )
     description = f"Loss change without each predecessor's {CONTRIBUTION[form]}"
     return Drawing(figure_name("removal-loss", form), figure, description, caption, form)

@@ -22,12 +22,9 @@ NO_DATA = (
 NO_PAIRS = "No layer has a visible predecessor: there is no history to show."
 TWO_FORMS = (
     "Two changes of these weights do not affect the routing probabilities: adding a constant to a column of "
-    "a block, "
-    "and moving a row constant from one block of a layer to another. The signs and magnitudes of raw "
-    "weights, used in "
-    "the paper, depend on both changes; centered weights, without the column and row means of each block, "
-    "and the "
-    "bias of each expert depend on neither."
+    "a block, and moving a row constant from one block of a layer to another. The signs and magnitudes of "
+    "raw weights, used in the paper, depend on both changes; centered weights, without the column and row "
+    "means of each block, and the bias of each expert depend on neither."
 )
 
 
@@ -47,7 +44,7 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
     all_seen = model.history == "global" or stages == 1
     reach = "all earlier layers" if all_seen else "the earlier layers of its stage"
     if model.window is not None:
-        reach = f"at most {model.window} of {reach}"
+        reach = f"the last {model.window} of {reach}"
     summary = (
         f"{model.folder}{step}: {model.layers} MoE layers{f' in {stages} stages' if stages > 1 else ''}, "
         f"{model.experts} experts, {model.top_k} per token; a router reads {reach}"
@@ -56,12 +53,14 @@ def title_and_summary(analysis: Analysis) -> tuple[str, str]:
     )
     if model.decoder_layer != list(range(model.layers)):
         first, last = model.decoder_layer[0], model.decoder_layer[-1]
-        summary += f" In the model folder, layer 1 is decoder layer {first}, layer {model.layers} is decoder layer {last}."
+        summary += (
+            f" In the model folder, layer 1 is decoder layer {first}, layer {model.layers} is decoder layer "
+            f"{last}."
+        )
     if data is not None:
         summary += (
             f" Data: {', '.join(data.names)}, {short_count(data.tokens)} tokens in sequences of "
-            f"{data.sequence}; "
-            f"loss {plain(data.loss, 4)} nats per token"
+            f"{data.sequence}; loss {plain(data.loss, 4)} nats per token"
         )
         if data.baseline is not None and math.isfinite(data.baseline.loss):
             summary += (

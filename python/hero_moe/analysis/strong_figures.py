@@ -36,9 +36,8 @@ def distances(analysis: Analysis) -> Drawing:
     most = max(raw.distances, key=_share)
     least = min(raw.distances, key=_share)
     caption = (
-        "Left: raw weights with |w| > τ, the 90th percentile over all blocks, so 10% of all weights. "
-        "Maximum at "
-        f"distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
+        "Left: raw weights with |w| > τ, the 90th percentile over all blocks: 10% of all weights. Maximum "
+        f"at distance {most.distance}: {_share(most):.1f}% ({most.negative:.1f}% negative)"
     )
     if least is not most:
         caption += f"; minimum at {least.distance}: {_share(least):.1f}%"
@@ -96,9 +95,8 @@ def bias(analysis: Analysis) -> Drawing:
     add_bar(figure, image, axes, "sum of row means")
     layer, expert = np.unravel_index(np.argmax(np.abs(values)), values.shape)
     caption = (
-        "Sum of the row means over a layer's blocks, minus the mean over the layer's experts. Times ρ, it is "
-        "added to "
-        "the expert's logit, independent of the routing in earlier layers. "
-        f"Largest: {values[layer, expert]:+.3g}, expert {expert} of layer {layer + 1}."
+        "Sum of the row means over a layer's blocks, minus the mean over the layer's experts. Multiplied by "
+        "ρ, it is added to the expert's logit regardless of the routing in earlier layers. Largest in "
+        f"magnitude: {values[layer, expert]:+.3g}, expert {expert} of layer {layer + 1}."
     )
     return Drawing("expert-bias", figure, "Bias of each expert in the history weights", caption)

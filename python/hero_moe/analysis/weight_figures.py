@@ -83,7 +83,7 @@ def dependency(analysis: Analysis, form: Form) -> Drawing:
         f"{hidden_pairs_note(analysis)}"
     )
     if len(set(analysis.model.stages)) > 1:
-        caption += " Squares mark pipeline stages."
+        caption += " Squares mark stages."
     description = f"Dependency of layers on preceding layers, {form} weights"
     return Drawing(figure_name("layer-dependency", form), figure, description, caption, form)
 
@@ -110,11 +110,9 @@ def matrix(analysis: Analysis, form: Form) -> Drawing:
     target, source = np.unravel_index(np.argmax(np.abs(block)), block.shape)
     caption = (
         f"{form.capitalize()} weights. Red: a high probability of the source expert raises the target "
-        "expert's "
-        f"logit; blue: lowers it. Color range ±{limit:.3g}, the {CLIPPED}th percentile of the magnitudes. "
-        f"{np.mean(block < 0):.1%} of the weights are negative; the largest is {block[target, source]:+.3g}, "
-        "from "
-        f"expert {source} to expert {target}."
+        f"expert's logit; blue: lowers it. Color range ±{limit:.3g}, the {CLIPPED}th percentile of the "
+        f"magnitudes. {np.mean(block < 0):.1%} of the weights are negative; the largest in magnitude is "
+        f"{block[target, source]:+.3g}, from expert {source} to expert {target}."
     )
     return Drawing(figure_name("coupling-matrix", form), figure, description, caption, form)
 

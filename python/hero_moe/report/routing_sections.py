@@ -56,7 +56,10 @@ def _load_table(shown: Comparison) -> str:
         ("max / mean", "over layers"),
         ("entropy (nats)", "over layers"),
     ]
-    note = "Means over the last 10% of the steps. Peak expert load: share of the busiest expert of any layer in a step."
+    note = (
+        "Means over the last 10% of the steps. Peak expert load: share of the busiest expert of any layer in "
+        "a step."
+    )
     return page.table(header, rows) + page.paragraph(" ".join([note, *single_runs_in_short(shown)]))
 
 
@@ -133,8 +136,7 @@ def history_section(shown: Comparison) -> str:
         (value, layer), name = max(ends)
         caption = (
             "Share of the router logit variance that comes from the history, per layer over time; light "
-            "gray: no "
-            f"visible history. Largest final value: {percent(value)} in layer {layer} of {name}."
+            f"gray: no visible history. Largest final value: {percent(value)} in layer {layer} of {name}."
         )
         parts.append(page.figure(routing_figures.history_share_figure(shared), caption))
     return page.section("Routing history", *parts)
@@ -202,8 +204,7 @@ def speed_section(shown: Comparison) -> str:
     )
     note = (
         "The throughput of single runs depends on other load on the machine; `hero bench cost-table` "
-        "alternates "
-        "the models."
+        "alternates the models."
     )
     about = page.paragraph(note) if len(shown.runs) > 1 else ""
     return page.section("Speed and memory", page.table(header, rows), about, plot)

@@ -123,8 +123,7 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     title = f"{base.name} and {ranked[0][0].name if len(runs) == 2 else f'{len(ranked)} other runs'}"
     return title, (
         f"{len(runs)} runs of {size}. Final loss ({ends}), with the difference to the baseline in "
-        "parentheses: "
-        f"{named_baseline(base.name)} {base_loss}, {', '.join(words)}."
+        f"parentheses: {named_baseline(base.name)} {base_loss}, {', '.join(words)}."
     )
 
 
@@ -139,10 +138,8 @@ def single_runs_in_words(shown: Comparison) -> str:
     )
     return (
         f"{these}, which is not evidence that one configuration is better: a different seed or machine "
-        "changes the "
-        "difference and often its sign. `hero study` trains every variant with several seeds and reports "
-        "confidence "
-        "intervals."
+        "changes the difference and often its sign. `hero study` trains every variant with several seeds "
+        "and reports confidence intervals."
     )
 
 
@@ -158,7 +155,8 @@ def loss_section(shown: Comparison) -> str:
     """Table of final losses, loss curves and curves of the advantage over the baseline."""
     losses = [numbers.final_loss(run) for run in shown.runs]
     notes = [
-        "Losses are language-model losses without auxiliary terms, means over the last 10% of each run's steps."
+        "Losses are language-model losses without auxiliary terms, means over the last 10% of each run's "
+        "steps."
     ]
     if len(losses) > 1:
         notes.append("Differences are means over the last 10% of the steps in common with the baseline.")
@@ -228,9 +226,8 @@ def _advantage_caption(shown: Comparison) -> str:
     beat = "beats" if ahead <= 1 else "beat"
     text = (
         f"Advantage over {shown.baseline.name}: the baseline's loss minus the run's at the same step "
-        "(centered mean "
-        f"over {figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); positive values favor the run. "
-        f"{count} {beat} the baseline at the end."
+        f"(centered mean over {figures.SMOOTHED_DIFFERENCE:.0%} of the common steps); positive values favor "
+        f"the run. {count} {beat} the baseline at the end."
     )
     return " ".join([text, *single_runs_in_short(shown)])
 

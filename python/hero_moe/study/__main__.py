@@ -34,8 +34,7 @@ CAPTIONS = {
     ),
     "final": (
         "Final advantage: ticks are seeds, the dot is the mean, the bar is the 95% confidence interval of "
-        "the mean "
-        "(Student's t over paired differences)."
+        "the mean (Student's t over paired differences)."
     ),
 }
 
@@ -50,16 +49,12 @@ def _figures(study: Study, numbers: Sequence[Result]) -> dict[str, Figure]:
 
 def _notes(study: Study, numbers: Sequence[Result]) -> str:
     notes = [
-        "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are paired: "
-        "runs with the same seed use the same batches and random initialization. * means that the 95% "
-        "interval "
-        "excludes zero; with several variants some intervals exclude zero by chance. Late growth: mean "
-        "advantage over "
-        "the last fifth of the steps minus that over the middle fifth. Peak expert load: share of all tokens "
-        "that the "
-        "busiest expert of any layer receives in a step, mean over the last tenth of the steps. Throughput "
-        "depends on "
-        "other load on the machine.",
+        "Final losses are means over the last tenth of the steps, without auxiliary terms. Advantages are "
+        "paired: runs with the same seed use the same batches and random initialization. * means that the "
+        "95% interval excludes zero; with several variants, some intervals exclude zero by chance. Late "
+        "growth: mean advantage over the last fifth of the steps minus that over the middle fifth. Peak "
+        "expert load: share of all tokens that the busiest expert of any layer receives in a step, mean "
+        "over the last tenth of the steps. Throughput depends on other load on the machine.",
     ]
     single = [one.variant.name for one in numbers if len(one.advantage.by_seed) == 1]
     if single:
@@ -72,10 +67,14 @@ def _notes(study: Study, numbers: Sequence[Result]) -> str:
         notes.append(f"Identical models, trained once: {same}.")
     cut = [f"{v.name} {v.layers_cut}" for v in study.variants if v.layers_cut]
     if cut:
-        notes.append(f"Routers limited by a window, out of {study.moe_layers}: {', '.join(cut)}.")
+        notes.append(
+            f"Number of routers, out of {study.moe_layers}, whose window hides layers: {', '.join(cut)}."
+        )
     uneven = {len(v.runs) for v in study.trained}
     if len(uneven) > 1:
-        notes.append("Variants differ in finished seeds: their rows use different numbers of runs.")
+        notes.append(
+            "Variants have finished different numbers of seeds: rows cover different numbers of runs."
+        )
     return " ".join(notes)
 
 

@@ -163,10 +163,8 @@ def noise_in_words(results: Sequence[Result]) -> str:
         )
         sentences.append(
             f"Run-to-run standard deviation of the {LOSS_KINDS[key]}: {noise.deviation:.4f} (residual of "
-            "variant and seed "
-            f"means, {_counted(noise.degrees, 'degree')} of freedom); differences below {least} are not "
-            "significant at "
-            "95%."
+            f"variant and seed means, {_counted(noise.degrees, 'degree')} of freedom); differences below "
+            f"{least} are not significant at 95%."
         )
     return " ".join(sentences)
 

@@ -1,96 +1,33 @@
-"""lm-evaluation-harness on our engine: `hero` agrees with lm_eval's HFLM on the same folder."""
+"""lm-evaluation-harness on our engine: `hero` answers requests like lm_eval's HFLM on the same folder."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import runpy
 import shutil
-import subprocess
-import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
-import huggingface_hub
-import lm_eval
 import pytest
 import torch
-import yaml
-from lm_eval.api.instance import Instance
-from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
-from conftest import chinese_text, python_text
 from hero_moe.evals.harness import HeroLM
-from hf_models import class_of, configuration, random_model
-from program import ROOT, run_hero
-
-PYTHON = ROOT / "python"
-LM_EVAL_VERSION = "0.4.13"  # for which python/_hero_moe_lm_eval.py was tested
-LOGPROB = 1e-3  # tolerance of a request's log-likelihood
-# For each family: the tokenizer's BOS token and the options of both adapters.
-FAMILIES: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "qwen3": (None, {"batch_size": 16}),
-    "deepseek": ("<|begin|>", {"batch_size": 5, "max_length": 100}),
-    "qwen3-hero": (None, {"batch_size": 8, "max_length": 64}),
-}
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('none') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-)
+from hf_models import class_of, configuration
+from lm_eval_models import FAMILIES, LOGPROB, TEMPLATE, instances, offline, pieces_of_text, write_model
+from program import run_hero
 
 
 @pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
-        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+def no_downloads() -> Iterator[None]:
+    with offline():
         yield
-
-
-def trained_tokenizer(bos: str | None) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with 400 ids; prepends the BOS token if there is one."""
-    tokenizer, special = Tokenizer(models.BPE()), ["<|end|>", *([bos] if bos else [])]
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    rng = random.Random(1)
-    tokenizer.train_from_iterator([python_text(rng) + chinese_text(rng) for _ in range(10)], trainer)
-    if bos:
-        ids = [(bos, tokenizer.token_to_id(bos))]
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=ids)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token=bos)
-    fast.chat_template = TEMPLATE
-    return fast
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model folder of each family: 512 ids, 128 positions, an EOS token that is often the most likely."""
-    found = {}
-    for name, (bos, _) in FAMILIES.items():
-        found[name] = tmp_path_factory.mktemp(name)
-        tokenizer = trained_tokenizer(bos)
-        tokenizer.save_pretrained(found[name])
-        config = configuration(name, vocab_size=512, eos_token_id=tokenizer.eos_token_id)
-        model = random_model(class_of(config), config)
-        with torch.no_grad():
-            model.lm_head.weight[tokenizer.eos_token_id] *= 2
-        model.save_pretrained(found[name])
-    return found
+    return {name: write_model(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -102,18 +39,6 @@ def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[HFLM
     source = hero if "hero" in request.param else folder
     theirs = HFLM(source, tokenizer=folder, device="cpu", dtype="float32", **options)
     return theirs, HeroLM(folder, **options)
-
-
-def instances(kind: str, requests: list[tuple[Any, ...]]) -> list[Instance]:
-    return [Instance(kind, {}, arguments, n) for n, arguments in enumerate(requests)]
-
-
-def pieces_of_text(seed: int, lengths: list[int]) -> list[str]:
-    """Texts with the given numbers of characters, in Python and Chinese."""
-    rng = random.Random(seed)
-    texts = [(chinese_text if n % 3 == 2 else python_text)(rng) for n in range(len(lengths))]
-    begins = [rng.randrange(100) for _ in lengths]
-    return [t[b : b + length] for t, b, length in zip(texts, begins, lengths, strict=True)]
 
 
 def scored_requests(model: HeroLM) -> list[tuple[str, str]]:
@@ -320,108 +245,3 @@ def test_rejects_invalid_requests(hero: HeroLM) -> None:
         request = instances("loglikelihood", [("", "\x01" + continuation)] if count else [("a", "")])
         with pytest.raises(ValueError, match=f"found {count + bool(count)} tokens of the continuation"):
             hero.loglikelihood(request, disable_tqdm=True)
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two tasks over JSON lines: multiple choice and generation."""
-    folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(6)
-    names = ["left", "right", "node", "count"]
-    with (folder / "questions.jsonl").open("w") as out:
-        for text in pieces_of_text(7, [rng.randint(20, 200) for _ in range(40)]):
-            choices = rng.sample(names, 3)
-            out.write(json.dumps({"text": text, "choices": choices, "answer": rng.randrange(3)}) + "\n")
-    files = {"data_files": {"test": str(folder / "questions.jsonl")}, "cache_dir": str(folder / "cache")}
-    shared: dict[str, Any] = {
-        "dataset_path": "json",
-        "dataset_kwargs": files,
-        "test_split": "test",
-        "doc_to_text": "{{text}}",
-        "metadata": {"version": 1},
-    }
-    metric = {"aggregation": "mean", "higher_is_better": True}
-    choose = shared | {
-        "task": "hero_choose",
-        "output_type": "multiple_choice",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "{{answer}}",
-        "metric_list": [{"metric": name} | metric for name in ("acc", "acc_norm")],
-    }
-    write = shared | {
-        "task": "hero_write",
-        "output_type": "generate_until",
-        "doc_to_target": "{{choices[answer]}}",
-        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8},
-        "metric_list": [{"metric": "exact_match"} | metric],
-    }
-    for task in (choose, write):
-        (folder / f"{task['task']}.yaml").write_text(yaml.safe_dump(task))
-    return folder
-
-
-def evaluated(model: str, arguments: dict[str, Any], tasks: Path) -> dict[str, Any]:
-    manager = TaskManager(include_path=str(tasks), include_defaults=False)
-    words: dict[str, Any] = {"tasks": ["hero_choose", "hero_write"], "batch_size": 8, "device": "cpu"}
-    return lm_eval.simple_evaluate(model, arguments, task_manager=manager, bootstrap_iters=0, **words)
-
-
-def test_tasks_match_hflm(folders: dict[str, Path], tasks: Path) -> None:
-    folder = str(folders["qwen3"])
-    theirs = evaluated("hf", {"pretrained": folder, "dtype": "float32"}, tasks)
-    ours = evaluated("hero", {"path": folder}, tasks)
-    assert ours["results"] == theirs["results"]
-    assert 0 < ours["results"]["hero_choose"]["acc,none"] < 1
-    assert ours["config"]["model_folder"] == folder and ours["config"]["model_dtype"] == "fp32"
-    for task, samples in ours["samples"].items():
-        for sample, expected in zip(samples, theirs["samples"][task], strict=True):
-            if task == "hero_write":
-                assert sample["resps"] == expected["resps"]
-            else:
-                got, wanted = ([p for ((p, _),) in s["resps"]] for s in (sample, expected))
-                assert len(got) == 3 and got == pytest.approx(wanted, abs=LOGPROB, rel=0)
-
-
-def test_version() -> None:
-    """The registration uses lm_eval's modules in a way that no version documents."""
-    assert lm_eval.__version__ == LM_EVAL_VERSION, (
-        f"lm_eval: found version {lm_eval.__version__}, expected {LM_EVAL_VERSION}, for which "
-        "python/_hero_moe_lm_eval.py was tested. If this version discovers entry points of the group "
-        "lm_eval.models, declare hero_moe.evals.harness:HeroLM in pyproject.toml and delete the .pth hook; "
-        "otherwise make the other tests of this file pass and change LM_EVAL_VERSION."
-    )
-
-
-def test_command_line(folders: dict[str, Path], tasks: Path, tmp_path: Path) -> None:
-    """`lm_eval --model hero` with the package's files in site-packages, where pip installs them."""
-    venv.create(tmp_path / "env", symlinks=True)
-    python = tmp_path / "env" / "bin" / "python"
-    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    for name in ("hero_moe", "_hero_moe_lm_eval.py", "hero_moe_lm_eval.pth"):
-        (site / name).symlink_to(PYTHON / name)
-    (site / "others.pth").write_text(str(Path(lm_eval.__file__).parents[1]))
-    script = Path(sys.executable).with_name("lm_eval")
-    words = ["--model", "hero", "--model_args", f"path={folders['qwen3']},max_length=120"]
-    words += ["--batch_size", "auto", "--include_path", tasks, "--tasks", "hero_choose"]
-    words += ["--output_path", tmp_path / "results"]
-    offline = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [python, script, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "|hero_choose|" in done.stdout and "Running loglikelihood requests" in done.stderr
-    (file,) = (tmp_path / "results").rglob("results_*.json")
-    written = json.loads(file.read_text())
-    assert written["config"]["model"] == "hero" and written["max_length"] == 120
-    expected = evaluated("hero", {"path": str(folders["qwen3"]), "max_length": 120}, tasks)
-    for name in ("acc,none", "acc_norm,none"):
-        assert written["results"]["hero_choose"][name] == expected["results"]["hero_choose"][name]
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-def test_module_as_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m hero_moe.evals.harness` is lm_eval's command with the model registered."""
-    known = []
-    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: known.append(get_model("hero")))
-    runpy.run_module("hero_moe.evals.harness", run_name="__main__")
-    assert known == [HeroLM]

@@ -11,10 +11,10 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
-from test_lm_eval import TEMPLATE, trained_tokenizer
 
 from conftest import chinese_text, python_text
 from hero_moe.evals.harness import HeroLM
+from lm_eval_models import TEMPLATE, trained_tokenizer
 from program import DEEPSEEK, checkpoint, run_hero, training
 from serving import Server, serving
 
