@@ -1,6 +1,7 @@
 """Checks the include order: a file in src/FOLDER includes only files of its own folder or an earlier one in FOLDERS.
 
-Also rejects tensor headers in NO_TENSORS folders. Prints one line per violation; exits with 1 if there are any.
+Also rejects tensor headers in NO_TENSORS folders, and autograd's headers outside ops. Prints one line per
+violation; exits with 1 if there are any.
 """
 
 import re
@@ -32,6 +33,8 @@ def check_include(root: Path, folder: str, bracket: str, target: str):
     if bracket == "<":
         if folder in NO_TENSORS and target.split("/")[0] in {"ATen", "c10", "torch"}:
             return f"{folder} includes <{target}>, but must not use tensors"
+        if folder != "ops" and target.startswith("torch/csrc/autograd/"):
+            return f"{folder} includes <{target}>, which is slow to parse; expected ops/autograd.h"
         return None
     if not (root / target).is_file():
         return f'"{target}" not found; include paths are relative to {root}'

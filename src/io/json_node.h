@@ -7,8 +7,9 @@
 
 namespace hero {
 
-/// A value in a third-party JSON file, with its path. Errors are UserErrors
-/// "FILE: key.key[3]: found ..., expected ...".
+/// A value in a third-party JSON file, with its path; every key that a file has or lacks is significant.
+/// Errors are UserErrors "FILE: key.key[3]: found ..., expected ...". JsonSection is for objects of options
+/// with defaults.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, const std::string& file, std::string path = "")
