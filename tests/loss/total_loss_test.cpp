@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
@@ -110,7 +109,7 @@ TEST(TotalLoss, GradientByFiniteDifferences) {
     c.router.kind = "baseline";
     c.router.coupling_loss = 0.3;
     Forward run(c);
-    torch::autograd::backward({run.losses().total}, {});
+    run.losses().total.backward();
     double slope = 0;
     std::vector<at::Tensor> direction;
     auto& all = run.model.parameters().all();

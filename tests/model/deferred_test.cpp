@@ -2,7 +2,6 @@
 #include "ops/deferred.h"
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <set>
 

@@ -3,13 +3,13 @@
 #include "model/model_chunk.h"
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <map>
 
 #include "loss/loss.h"
 #include "model/history_bytes.h"
 #include "model/history_message.h"
+#include "ops/autograd.h"
 #include "oracle/small_models.h"
 
 namespace model_chunk_test {
@@ -138,7 +138,7 @@ TEST_P(PipelineChunks, MatchTheWholeModel) {
     if (totals[c].defined()) roots.push_back(totals[c]), given.emplace_back();
     if (gradient.defined()) roots.push_back(outputs[c]), given.push_back(gradient);
     if (mass_gradient.defined()) roots.push_back(masses_out[c]), given.push_back(mass_gradient);
-    torch::autograd::backward(roots, given);
+    hero::ops::backward(roots, given);
     gradient = c > 0 ? inputs[c].grad() : at::Tensor();
     mass_gradient = masses_in[c].defined() ? masses_in[c].grad() : at::Tensor();
   }

@@ -1,7 +1,6 @@
 // The fp64 model against the reference implementation: logits, routing, all loss terms and the gradients of
 // all weights.
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 
@@ -102,12 +101,12 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
 
   const auto out = model.forward(tokens, {.training = true});
   const auto loss = hero::compute_losses(model, out, targets, length, balance);
-  torch::autograd::backward({loss.total}, {});
+  loss.total.backward();
 
   const auto weights = oracle::copy_weights(model.parameters());
   const auto expected = oracle::forward(config, weights, tokens);
   const auto expected_loss = oracle::losses(config, expected, targets, length, balance.shares_LE);
-  torch::autograd::backward({expected_loss.total}, {});
+  expected_loss.total.backward();
 
   EXPECT_LT(small::relative_error(model.logits(out.hidden_TD, batch), expected.logits), kTolerance);
   ASSERT_EQ(out.routings.size(), expected.layers.size());

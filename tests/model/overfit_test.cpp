@@ -1,6 +1,5 @@
 // A tiny model overfits one batch: model, loss, gradients and optimizer together, in two dtypes.
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
@@ -30,7 +29,7 @@ double final_loss(hero::Config config) {
     if (step == 1) {
       EXPECT_NEAR(lm, std::log(static_cast<double>(config.model.vocab_size)), 0.5);
     }
-    torch::autograd::backward({losses.total}, {});
+    losses.total.backward();
     EXPECT_EQ(adam.non_finite_gradient(), "");
     adam.step(step, hero::learning_rate(optim, step, kSteps), adam.squared_gradient_norm().sqrt());
     adam.zero_grad();

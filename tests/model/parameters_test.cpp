@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <set>
 
@@ -169,8 +168,7 @@ TEST(Parameters, Bf16LeavesAccumulateGradientsInFp32) {
       const auto tokens = small::tokens(2, 32, 96, seed);
       const auto out = model.forward(tokens);
       const auto balance = hero::BalanceState::uniform(model.layout().layers(), 32);
-      torch::autograd::backward(
-          {hero::compute_losses(model, out, tokens.flatten().roll(-1), 32, balance).total}, {});
+      hero::compute_losses(model, out, tokens.flatten().roll(-1), 32, balance).total.backward();
     };
     const auto take = [&] {
       std::vector<at::Tensor> gradients;

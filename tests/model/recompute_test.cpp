@@ -1,7 +1,6 @@
 // Recomputation is bitwise equal: loss, routing, counts and the gradients of all weights that one layer
 // reads, in every dtype. The sizes allow the fused bf16 kernels.
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "loss/loss.h"
 #include "oracle/small_models.h"
@@ -61,8 +60,8 @@ Step step(hero::Transformer& model, const at::Tensor& tokens, const at::Tensor& 
   const auto balance = hero::BalanceState::uniform(model.layout().layers(), model.config().model.num_experts);
   const auto loss_a = hero::compute_losses(model, a, targets, tokens.size(1), balance);
   const auto loss_b = hero::compute_losses(model, b, targets, tokens.size(1), balance);
-  torch::autograd::backward({loss_a.total}, {});
-  torch::autograd::backward({loss_b.total}, {});
+  loss_a.total.backward();
+  loss_b.total.backward();
   Step result{a.hidden_TD.detach(), loss_a.total.detach(), a.routings, {}};
   for (auto& p : model.parameters().all()) {
     EXPECT_TRUE(p.leaf.grad().defined()) << p.name;

@@ -1,7 +1,6 @@
 #include "oracle/training.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <numbers>
@@ -53,7 +52,7 @@ void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, Step&
                           1.0 / static_cast<double>(config_.model.num_experts), at::kDouble);
   const auto found = losses(config_, result, samples.slice(1, 1).flatten(), t.sequence, shares_LE_);
   const double share = static_cast<double>(t.micro_batch) / static_cast<double>(t.global_batch);
-  torch::autograd::backward({found.total * share}, {});
+  (found.total * share).backward();
   out.loss += found.total.item<double>() * share;
   out.lm += found.lm.item<double>() * share;
   out.balance += found.balance.item<double>() * share;
