@@ -22,10 +22,10 @@ struct StoredDtype {
   at::ScalarType type;
 };
 constexpr StoredDtype kStoredDtypes[] = {{"F32", at::kFloat},
-                                   {"BF16", at::kBFloat16},
-                                   {"F16", at::kHalf},
-                                   {"F64", at::kDouble},
-                                   {"I64", at::kLong}};
+                                         {"BF16", at::kBFloat16},
+                                         {"F16", at::kHalf},
+                                         {"F64", at::kDouble},
+                                         {"I64", at::kLong}};
 
 std::string format_shape(const std::vector<int64_t>& shape) {
   std::string text = "[";

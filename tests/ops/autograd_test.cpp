@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace hero {
-namespace {
+namespace autograd_test {
 
 // x^2 of one saved tensor.
 at::Tensor squared(const at::Tensor& x) {
@@ -72,5 +72,5 @@ TEST(Autograd, HookRunsAfterTheGradientIsAdded) {
   EXPECT_EQ(calls, 2);
 }
 
-}  // namespace
+}  // namespace autograd_test
 }  // namespace hero

@@ -73,8 +73,8 @@ at::Tensor rms(const at::Tensor& rows);
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight,
                          const std::vector<at::Tensor>& history, int64_t l, const hero::RouterConfig& router);
 
-/// h = (1 - z) n + z h' [T, p] of a GRU with input x' [T, p] and preceding state h' (arXiv 2408.06793, Eq. 5);
-/// `gru` is the prefix of its four weights, whose rows are those of r, z and n.
+/// h = (1 - z) n + z h' [T, p] of a GRU with input x' [T, p] and preceding state h' (arXiv 2408.06793, Eq.
+/// 5); `gru` is the prefix of its four weights, whose rows are those of r, z and n.
 at::Tensor gru_state(const at::Tensor& input, const at::Tensor& before, const Weights& weights,
                      const std::string& gru);
 
