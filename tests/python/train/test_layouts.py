@@ -33,7 +33,10 @@ GLOBAL = (
 )
 # Deep enough for two chunks on each of four ranks.
 DEEP = STAGES | {"model.num_hidden_layers": 8, "router.history": "global"}
-MODELS = {"stages": STAGES, "global": GLOBAL, "deep": DEEP, "fp32": STAGES | {"train.dtype": "fp32"}}
+# Layers of a stage share the weights of a GRU.
+RMOE = STAGES | {"router.kind": "rmoe", "router.state_size": 6}
+FP32 = STAGES | {"train.dtype": "fp32"}
+MODELS = {"stages": STAGES, "global": GLOBAL, "deep": DEEP, "rmoe": RMOE, "fp32": FP32}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 2": (2, {"parallel.data": 2}),
     "data 4": (4, {}),
@@ -98,6 +101,7 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
 
 
 EIGHT_CHUNKS = "pipeline 4, interleaved"
+WHOLE_STAGES = ("data 4", "pipeline 2, zero bubble", "pipeline 2, expert 2, recomputation")
 SHALLOW = [layout for layout in LAYOUTS if layout != EIGHT_CHUNKS]
 
 
@@ -105,6 +109,7 @@ def cases() -> list[Any]:
     """Models, layouts and steps: a subset in the fast tests, all with fifty steps in the long tests."""
     some = ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")
     quick = [("stages", layout) for layout in SHALLOW] + [("global", layout) for layout in some]
+    quick += [("rmoe", layout) for layout in WHOLE_STAGES]
     all_layouts = [(model, layout) for model in ("stages", "global") for layout in SHALLOW]
     long = [
         pytest.param(*case, STEPS, marks=pytest.mark.long) for case in [*all_layouts, ("deep", EIGHT_CHUNKS)]
