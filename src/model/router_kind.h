@@ -39,9 +39,9 @@ class RouterKind {
   /// Parameters and FLOPs of these weights, in rows named kRouterCost and kHistoryCost.
   virtual std::vector<CostItem> costs(const Config& config, int64_t l, int64_t seen) const = 0;
 
-  /// Values per token, in fp32 (fp64 in fp64 runs), that the forward pass saves for the backward pass besides
-  /// its input, logits, probabilities and statistics.
-  virtual int64_t saved_values(const Config& config) const = 0;
+  /// Values, in fp32 (fp64 in fp64 runs), that layer l's forward pass of `tokens` tokens saves for the
+  /// backward pass besides its input, history, logits, probabilities and statistics.
+  virtual double saved_values(const Config& config, int64_t seen, double tokens) const = 0;
 
   /// Adds the kind's keys to a config.json.
   virtual void write(const Config& config, nlohmann::ordered_json& config_json) const = 0;

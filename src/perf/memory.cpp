@@ -55,7 +55,6 @@ double routing(const Config& config, const ElementSizes& w) {
   const double e = to_double(m.num_experts), k = to_double(m.num_experts_per_tok);
   const bool sigmoid = m.has_sigmoid_scores();
   double bytes = (2 * e + 5) * w.accum;  // logits, probabilities, statistics
-  bytes += to_double(router_kind(r).saved_values(config)) * w.accum;
   if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
   if (sigmoid) bytes += e * w.accum;
   if (sigmoid && r.balance != BalanceScope::kNone && r.balance_loss > 0) bytes += (e + 1) * w.accum;
@@ -88,12 +87,16 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const double d = to_double(m.hidden_size);
   double bytes = 4 * d * w.operand + 2 * w.accum;  // inputs and outputs of two norms
   bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
-  if (moe_layer_numbers(m)[i] > 0) {
+  double router = 0;
+  if (const int64_t l = moe_layer_numbers(m)[i]; l > 0) {
     bytes += routing(config, w) + experts(m, w);
+    const RouterKind& kind = router_kind(config.router);
+    const auto visible = kind.visible(l, stage_of_layers(moe_layers(m), config.router), config.router);
+    router = kind.saved_values(config, static_cast<int64_t>(visible.size()), tokens) * w.accum;
   } else {
     bytes += feed_forward(to_double(m.intermediate_size), w);
   }
-  return tokens * bytes;
+  return tokens * bytes + router;
 }
 
 double routing_bytes(const Config& config, double tokens) {

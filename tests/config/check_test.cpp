@@ -35,8 +35,8 @@ TEST(Check, BoundsOfSingleValues) {
             "train.micro_batch: found 0, expected an integer from 1 to 2147483647");
   EXPECT_EQ(qwen3([](Config& c) { c.router.capacity_factor = -1; }),
             "router.capacity_factor: found -1.0, expected a finite number of at least 0");
-  EXPECT_EQ(qwen3([](Config& c) { c.router.kind = "rmoe"; }),
-            "router.kind: found \"rmoe\", expected one of baseline, hero");
+  EXPECT_EQ(qwen3([](Config& c) { c.router.kind = "rnn"; }),
+            "router.kind: found \"rnn\", expected one of baseline, hero, rmoe");
 }
 
 TEST(Check, Experts) {

@@ -97,7 +97,7 @@ TEST_F(ConfigFiles, WrongTypes) {
             "a.toml:2: router.window: found 3.0, expected an integer from 0 to 2147483647");
   EXPECT_EQ(message("[router]\nscale = 1\n"), "a.toml:2: router.scale: found 1, expected true or false");
   EXPECT_EQ(message("[router]\nkind = true\n"),
-            "a.toml:2: router.kind: found true, expected one of baseline, hero");
+            "a.toml:2: router.kind: found true, expected one of baseline, hero, rmoe");
   EXPECT_EQ(message("[optim]\nlr = [1, 2]\n"),
             "a.toml:2: optim.lr: found an array, expected a finite number above 0");
   EXPECT_EQ(message("[optim]\nlr = 2026-01-01\n"),
@@ -194,7 +194,8 @@ TEST(Flags, Messages) {
   EXPECT_EQ(flag_message("--optim.lr=fast"), "--optim.lr: found fast, expected a finite number above 0");
   EXPECT_EQ(flag_message("--optim.lr=inf"), "--optim.lr: found inf, expected a finite number above 0");
   EXPECT_EQ(flag_message("--router.scale=yes"), "--router.scale: found yes, expected true or false");
-  EXPECT_EQ(flag_message("--router.kind=rmoe"), "--router.kind: found rmoe, expected one of baseline, hero");
+  EXPECT_EQ(flag_message("--router.kind=rnn"),
+            "--router.kind: found rnn, expected one of baseline, hero, rmoe");
   EXPECT_EQ(flag_message("--router.balance=expert"),
             "--router.balance: found expert, expected one of none, micro_batch, sequence, global, pooled");
   EXPECT_EQ(flag_message("--=3"), "--=3: found no key, expected --section.key=value");

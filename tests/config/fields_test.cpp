@@ -111,7 +111,7 @@ TEST(Fields, ExpectedText) {
   EXPECT_EQ(expected(field(list, "optim.min_lr")), "a finite number of at least 0");
   EXPECT_EQ(expected(field(list, "optim.beta1")), "a finite number of at least 0 and below 1");
   EXPECT_EQ(expected(field(list, "router.scale")), "true or false");
-  EXPECT_EQ(expected(field(list, "router.kind")), "one of baseline, hero");
+  EXPECT_EQ(expected(field(list, "router.kind")), "one of baseline, hero, rmoe");
 }
 
 using Keys = std::vector<std::string>;
@@ -148,9 +148,9 @@ TEST(FieldAttributes, RanksAndStudies) {
 }
 
 TEST(FieldAttributes, ModelFolders) {
-  const std::set<std::string> router = {"router.kind",   "router.window",      "router.scale",
-                                        "router.stages", "router.stage_sizes", "router.eps",
-                                        "router.detach", "router.history"};
+  const std::set<std::string> router = {"router.kind",  "router.state_size", "router.window",
+                                        "router.scale", "router.stages",     "router.stage_sizes",
+                                        "router.eps",   "router.detach",     "router.history"};
   Config config;
   for (const Field& f : fields(config))
     EXPECT_EQ(f.has(kFromModelFolder), f.key.starts_with("model.") || router.contains(f.key)) << f.key;

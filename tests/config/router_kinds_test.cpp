@@ -30,16 +30,24 @@ TEST(RouterKinds, AreTheChoicesOfTheOption) {
   Keys names;
   for (const auto& kind : hero::router_kinds()) names.push_back(kind.name);
   EXPECT_EQ(field.choices, names);
-  EXPECT_EQ(field.help, "router type; hero uses the routing history of preceding layers");
+  EXPECT_EQ(field.help,
+            "router type; hero uses the routing history of preceding layers; rmoe carries the state of a GRU "
+            "from layer to layer (arXiv 2408.06793)");
 }
 
 TEST(RouterKinds, ReadOptions) {
   Config baseline, hero_config;
   hero_config.router.kind = "hero";
-  EXPECT_EQ(hero::unread_options(baseline.router, 0), hero::keys_with(hero::kHistoryOnly));
+  auto unread = hero::unread_options(baseline.router, 0);
+  EXPECT_EQ(std::erase(unread, "router.state_size"), 1u);
+  EXPECT_EQ(unread, hero::keys_with(hero::kHistoryOnly));
   EXPECT_EQ(hero::unread_options(baseline.router, hero::kSetsChunks),
             (Keys{"router.stages", "router.stage_sizes"}));
-  EXPECT_EQ(hero::unread_options(hero_config.router, 0), Keys{});
+  EXPECT_EQ(hero::unread_options(hero_config.router, 0), Keys{"router.state_size"});
+  Config rmoe;
+  rmoe.router.kind = "rmoe";
+  EXPECT_EQ(hero::unread_options(rmoe.router, 0),
+            (Keys{"router.window", "router.scale", "router.eps", "router.init", "router.history"}));
   EXPECT_FALSE(hero::reads_option(baseline.router, "router.window"));
   EXPECT_TRUE(hero::reads_option(hero_config.router, "router.window"));
   EXPECT_TRUE(hero::reads_option(baseline.router, "router.z_loss"));
@@ -62,12 +70,12 @@ TEST(RouterKinds, OnlyProbabilitiesAreTruncatedForMessages) {
 
 TEST(RouterKinds, UnknownKindIsAnError) {
   Config config;
-  config.router.kind = "rmoe";
+  config.router.kind = "rnn";
   try {
     hero::router_kind_info(config.router);
     FAIL() << "no error";
   } catch (const hero::UserError& error) {
-    EXPECT_STREQ(error.what(), "router.kind: found rmoe, expected one of baseline, hero");
+    EXPECT_STREQ(error.what(), "router.kind: found rnn, expected one of baseline, hero, rmoe");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "config/fields.h"
+#include "config/router_kinds.h"
 #include "hf/model_config.h"
 
 namespace hero {
@@ -39,13 +40,13 @@ FieldValue different_value(const Field& field) {
   return field.key == "router.stage_sizes" ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1};
 }
 
-Config base(ModelType model_type) {
+Config base(ModelType model_type, const std::string& kind) {
   Config c;
   c.model.model_type = model_type;
   c.model.num_hidden_layers = 6;
   c.model.rope_scaling = {
       .type = RopeType::kYarn, .factor = 2, .mscale = 0.5, .mscale_all_dim = 0.5, .attention_factor = 0.5};
-  c.router.kind = "hero";
+  c.router.kind = kind;
   c.router.balance = BalanceScope::kPooled;
   return c;
 }
@@ -56,13 +57,15 @@ TEST(OptionsTable, ExportColumn) {
   for (const Field& named : fields(listed)) {
     ASSERT_TRUE(column.contains(named.key)) << named.key << " has no row in docs/options.md";
     bool carried = false;
-    for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
-      const Config before = base(type);
-      Config after = before;
-      const auto list = fields(after);
-      const Field& field = *find_field(list, named.key);
-      ASSERT_TRUE(assign(field, different_value(field))) << named.key;
-      carried |= model_config_json(after, -1) != model_config_json(before, -1);
+    for (const RouterKindInfo& kind : router_kinds()) {
+      for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
+        const Config before = base(type, kind.name);
+        Config after = before;
+        const auto list = fields(after);
+        const Field& field = *find_field(list, named.key);
+        ASSERT_TRUE(assign(field, different_value(field))) << named.key;
+        carried |= model_config_json(after, -1) != model_config_json(before, -1);
+      }
     }
     EXPECT_EQ(column.at(named.key).starts_with("carried"), carried)
         << named.key << ": " << column.at(named.key);

@@ -183,12 +183,13 @@ TEST(Comparison, PredictsTheBaselineAndBothScopesOfTheHistory) {
   const Config c = on(1, 2, 1);
   const Cluster cluster = round_cluster(2);
   const auto seconds = [&](const Config& config) { return predict(config, cluster).seconds; };
-  for (const Config& configured : {as_baseline(c), as_hero(c, "stage"), as_hero(c, "global")}) {
+  for (const Config& configured :
+       {as_baseline(c), as_hero(c, HistoryScope::kStage), as_hero(c, HistoryScope::kGlobal)}) {
     const Comparison compared = compare(configured, cluster);
     std::vector<double> found;
     for (const Prediction& prediction : compared.predictions) found.push_back(prediction.seconds);
-    EXPECT_EQ(found, (std::vector<double>{seconds(as_baseline(c)), seconds(as_hero(c, "stage")),
-                                          seconds(as_hero(c, "global"))}));
+    EXPECT_EQ(found, (std::vector<double>{seconds(as_baseline(c)), seconds(as_hero(c, HistoryScope::kStage)),
+                                          seconds(as_hero(c, HistoryScope::kGlobal))}));
     EXPECT_EQ(compared.configured().seconds, seconds(configured));
   }
 }
