@@ -36,7 +36,8 @@ def router_times(found: dict[str, Any]) -> list[str]:
         f"Routers of the paper's model, {found['layers']} layers of 128 experts in two stages, hidden size 1,024, "
         f"{found['tokens']:,} tokens: forward and backward of all routers. Concatenating: one linear layer "
         "on the "
-        "concatenated history and hidden state, with PyTorch's own operators.",
+        "concatenated history and hidden state, with PyTorch's own operators. RMoE: p = 256, also of PyTorch's "
+        "operators.",
         "",
         *table(["", "ms"], rows),
     ]

@@ -1,12 +1,14 @@
 // bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--device cpu|cuda]: forward and
 // backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
-// 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, and with
-// history concatenated by PyTorch operators, as the paper's equations state. Prints one line of JSON.
+// 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, with
+// history concatenated by PyTorch operators, as the paper's equations state, and RMoE. Prints one line of
+// JSON.
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
 
 #include "model/history.h"
+#include "model/router.h"
 #include "ops/autograd.h"
 #include "ops/ops.h"
 #include "paired.h"
@@ -15,7 +17,7 @@
 namespace hero::bench {
 namespace {
 
-constexpr int64_t kWidth = 1024, kExperts = 128;
+constexpr int64_t kWidth = 1024, kExperts = 128, kStateSize = 256;
 constexpr double kEps = 1e-6;
 
 RouterConfig router_config(const std::string& kind) {
@@ -37,6 +39,10 @@ struct Batch {
     }
   }
 };
+
+void clear_gradients(const std::vector<at::Tensor>& leaves) {
+  for (const auto& leaf : leaves) leaf.mutable_grad() = at::Tensor();
+}
 
 class Routers {
  public:
@@ -64,7 +70,7 @@ class Routers {
     for (int64_t l = 1; l <= layout_.layers(); ++l)
       probs.push_back(
           ops::route(inputs_[l - 1], weights_[l - 1], history.visible(l, config_), history.slot(l)).probs);
-    backward(probs);
+    finish(probs);
   }
 
   /// u = [x | rho * H], Z = u W^T, Q = softmax(Z); concatenates H for every layer.
@@ -86,14 +92,14 @@ class Routers {
       probs.push_back(at::linear(u, weights_[l - 1]).to(at::kFloat).softmax(1));
       detached.push_back(probs.back().detach().to(dtype_));
     }
-    backward(probs);
+    finish(probs);
   }
 
  private:
-  void backward(const std::vector<at::Tensor>& probs) const {
+  void finish(const std::vector<at::Tensor>& probs) const {
     ops::backward(probs, batch_->dprobs);
-    for (const auto& w : weights_) w.mutable_grad() = at::Tensor();
-    for (const auto& x : inputs_) x.mutable_grad() = at::Tensor();
+    clear_gradients(weights_);
+    clear_gradients(inputs_);
   }
 
   const Batch* batch_;
@@ -101,6 +107,51 @@ class Routers {
   HistoryLayout layout_;
   at::ScalarType dtype_;
   std::vector<at::Tensor> weights_, inputs_;
+};
+
+// The recurrent router (router.kind=rmoe), as the model calls it.
+class RecurrentRouters {
+ public:
+  explicit RecurrentRouters(const Batch& batch)
+      : batch_(&batch),
+        config_(rmoe_config()),
+        layout_(static_cast<int64_t>(batch.x.size()), kExperts, config_.router),
+        parameters_(train_dtype(config_), /*seed=*/1, batch.x[0].device()) {
+    for (int64_t l = 1; l <= layout_.layers(); ++l) {
+      routers_.emplace_back(parameters_, "model.layers." + std::to_string(l - 1) + ".mlp", l, config_,
+                            layout_);
+      inputs_.push_back(batch.x[l - 1].detach().set_requires_grad(true));
+    }
+  }
+  RecurrentRouters(const RecurrentRouters&) = delete;
+
+  void operator()() const {
+    RoutingHistory history(layout_, inputs_[0].size(0), router_dtype(config_), /*differentiable=*/false,
+                           inputs_[0].device());
+    std::vector<at::Tensor> probs;
+    for (size_t i = 0; i < routers_.size(); ++i) probs.push_back(routers_[i](inputs_[i], history).probs);
+    ops::backward(probs, batch_->dprobs);
+    for (const auto& router : routers_) clear_gradients(router.weights());
+    clear_gradients(inputs_);
+  }
+
+ private:
+  static Config rmoe_config() {
+    Config config;
+    config.model.hidden_size = kWidth;
+    config.model.num_experts = kExperts;
+    config.router = router_config("rmoe");
+    config.router.state_size = kStateSize;
+    config.train.dtype = Dtype::kBf16;
+    return config;
+  }
+
+  const Batch* batch_;
+  Config config_;
+  HistoryLayout layout_;
+  Parameters parameters_;
+  std::vector<Router> routers_;
+  std::vector<at::Tensor> inputs_;
 };
 
 }  // namespace
@@ -124,10 +175,12 @@ int main(int argc, char** argv) try {
   const Batch batch(layers, tokens, device);
   const Routers baseline("baseline", batch, at::kBFloat16, true), hero("hero", batch, at::kBFloat16, true),
       joined("hero", batch, at::kBFloat16, false), joined_wide("hero", batch, at::kFloat, false);
+  const RecurrentRouters rmoe(batch);
   std::vector<Variant> all = {{"baseline", [&] { baseline.fused(); }},
                               {"hero", [&] { hero.fused(); }},
                               {"concatenating_bf16", [&] { joined.concatenating(); }},
-                              {"concatenating_fp32", [&] { joined_wide.concatenating(); }}};
+                              {"concatenating_fp32", [&] { joined_wide.concatenating(); }},
+                              {"rmoe", [&] { rmoe(); }}};
   run_rounds(all, rounds, calls, device);
   nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}};
   for (const auto& variant : all) line["seconds"][variant.name] = variant.seconds;

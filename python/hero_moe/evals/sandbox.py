@@ -1,9 +1,10 @@
 """Runs model-generated programs in a separate process, with resource limits, inside bubblewrap.
 
-The sandbox has no network, no home, no /etc and no other processes; system files are read-only, /tmp is
-private and small, and new processes are denied. A program passes if it runs to its end: only then the runner
-reports a random token that the program does not receive. Exiting early, with any status, does not report it.
-A program that deliberately searches its descriptors for the token is not stopped.
+The sandbox has its own namespaces with no network, no home, no /etc and no other processes; system files
+are read-only, /tmp is private and small. New processes, keyrings and System V and POSIX IPC are denied. A
+program passes if it runs to its end: only then the runner reports a random token that the program does not
+receive. Exiting early, with any status, does not report it. A program that deliberately searches its
+descriptors for the token is not stopped.
 """
 
 from __future__ import annotations
@@ -195,12 +196,17 @@ def _bubblewrap(limits: Limits, filter_pipe: int) -> list[str]:
         if not Path(folder).is_relative_to("/usr"):
             command += ["--ro-bind", folder, folder]
     command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    if os.path.exists("/proc/keys"):  # lists the keyrings of the session, which has no namespace
+        command += ["--ro-bind", "/dev/null", "/proc/keys"]
     command += ["--size", str(16 * limits.file), "--tmpfs", "/tmp", "--remount-ro", "/"]
     return [*command, "--chdir", "/tmp", "--setenv", "HOME", "/tmp", "--seccomp", str(filter_pipe), "--"]
 
 
 def _filter() -> bytes:
-    """A seccomp program: no new processes (threads are allowed), sockets, namespaces or tracing."""
+    """A seccomp program: no new processes (threads are allowed), sockets, namespaces, tracing, keyrings or IPC.
+
+    bubblewrap separates IPC objects from those outside, but their memory does not count towards the limits.
+    """
     architecture, clone, denied = _CALLS[platform.machine()]
     load, equal, above, has, give = 0x20, 0x15, 0x35, 0x45, 0x06
     # Each: opcode, jump targets if true and false ("": next instruction), operand.
@@ -227,12 +233,14 @@ def _filter() -> bytes:
 _PYTHON = os.path.realpath(sys.executable)
 _FLAGS = ("-I", "-S", "-B")
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-# AUDIT_ARCH, clone, and denied calls: fork, vfork, socket, ptrace, mount, unshare, setns, keyctl, bpf,
-# userfaultfd, perf_event_open, io_uring_setup.
+# AUDIT_ARCH, clone, and denied calls: fork and vfork (not on aarch64), socket, ptrace, mount, unshare, setns, bpf,
+# userfaultfd, perf_event_open, io_uring_setup, add_key, request_key, keyctl, shmget, semget, msgget, mq_open.
 _CALLS = {
-    "x86_64": (0xC000003E, 56, (57, 58, 41, 101, 165, 272, 308, 250, 321, 323, 298, 425)),
-    "aarch64": (0xC00000B7, 220, (198, 117, 40, 97, 268, 219, 280, 282, 241, 425)),
-}
+    "x86_64": (0xC000003E, 56, (
+        57, 58, 41, 101, 165, 272, 308, 321, 323, 298, 425, 248, 249, 250, 29, 64, 68, 240)),
+    "aarch64": (0xC00000B7, 220, (
+        198, 117, 40, 97, 268, 280, 282, 241, 425, 217, 218, 219, 194, 190, 186, 180)),
+}  # fmt: skip
 _REPORT = 512  # maximum bytes read from a report
 # SIGKILL or SIGXCPU, as reported by Python and by bubblewrap.
 _KILL_STATUSES = {-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU}

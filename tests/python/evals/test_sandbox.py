@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,15 @@ ANYWHERE = {
     ),
     "lies about its end": ("class passed(Exception): pass\nraise passed", "raised passed"),
 }
+
+
+def denied(call: str) -> tuple[str, str]:
+    """A program whose call of libc fails with EPERM."""
+    libc = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    return f"{libc}assert libc.{call} == -1 and ctypes.get_errno() == 1", PASSED
+
+
+ADD_KEY = {"x86_64": 248, "aarch64": 217}.get(platform.machine())
 SANDBOXED = {
     "forks": ("import os\nwhile True: os.fork()", "raised PermissionError"),
     "starts a program": ("import subprocess\nsubprocess.run(['/bin/true'])", "raised PermissionError"),
@@ -68,6 +79,22 @@ SANDBOXED = {
     "system": ("open('/usr/lib/x', 'w')", "raised OSError"),
     "root": ("open('/x', 'w')", "raised OSError"),
     "shared memory": ("open('/dev/shm/x', 'w')", "raised OSError"),
+    "System V shared memory": denied("shmget(0, 4096, 0o1600)"),
+    "System V semaphores": denied("semget(0, 1, 0o1600)"),
+    "System V messages": denied("msgget(0, 0o1600)"),
+    "POSIX messages": denied("mq_open(b'/x', 0o102, 0o600, None)"),
+    "keyring of the session": denied(f"syscall({ADD_KEY}, b'user', b'hero', b'x', 1, -3)"),
+    "names of keys": ("try: assert not open('/proc/keys').read()\nexcept OSError: pass", PASSED),
+    "tracing": denied("ptrace(16, 1, None, None)"),
+    "network devices": (
+        "names = [line.split()[0] for line in open('/proc/net/dev').readlines()[2:]]\nassert names == ['lo:']",
+        PASSED,
+    ),
+    "root of the init process": ("import os\nassert not {'home', 'etc'} & set(os.listdir('/proc/1/root'))", PASSED),
+    "descriptors": (
+        "import os\nfound = os.listdir('/proc/self/fd')\nassert len(found) == 6, found  # 1 is this folder's",
+        PASSED,
+    ),
     "tmp": ("open('/tmp/x', 'w').write('a')\nassert open('/tmp/x').read() == 'a'", PASSED),
     "tmp is new": ("import os\nassert os.listdir('/tmp') == []", PASSED),
     "many files": ("for i in range(40): open(f'/tmp/{i}', 'w').write('a' * 1000000)", "raised OSError"),
@@ -114,6 +141,24 @@ def test_home_and_user_files_are_hidden(tmp_path: Path) -> None:
     for path in (tmp_path / "secret", Path.home(), Path("/root"), Path("/home"), Path("/var"), Path("/etc")):
         program = f"import os\nassert not os.path.exists({str(path)!r})"
         assert run_program(program, LIMITS) == PASSED
+
+
+@needs_bubblewrap
+def test_outside_processes_and_ipc_are_hidden() -> None:
+    """Every namespace is new: no signals to outside processes, no IPC objects of theirs."""
+    kinds = ("ipc", "mnt", "net", "pid", "user", "uts")
+    ours = {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
+    program = f"import os\nfor kind, ns in {ours}.items(): assert os.readlink('/proc/self/ns/' + kind) != ns"
+    assert run_program(program, LIMITS) == PASSED
+    assert run_program(f"import os\nos.kill({os.getpid()}, 0)", LIMITS) == "raised ProcessLookupError"
+    assert run_program(f"open('/proc/{os.getpid()}/cmdline')", LIMITS) == "raised FileNotFoundError"
+    memory = SharedMemory(create=True, size=1)
+    try:
+        program = f"import os\nassert not os.path.exists('/dev/shm/{memory.name}')"
+        assert run_program(program, LIMITS) == PASSED
+    finally:
+        memory.close()
+        memory.unlink()
 
 
 @needs_bubblewrap

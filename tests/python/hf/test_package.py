@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import itertools
 import os
 import re
 import subprocess
@@ -11,10 +13,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from program import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BUILD = PROJECT["build-system"]["requires"]
+OPTIONS = ["--no-build-isolation", "--no-deps"]
 
 
 def test_versions_agree() -> None:
@@ -24,8 +30,30 @@ def test_versions_agree() -> None:
     assert len(found) == 1 and re.fullmatch(r"\d+\.\d+\.\d+", found[0])
     torch = re.search(r"HERO_TORCH_VERSION ([\d.]+)", (ROOT / "cmake" / "torch.cmake").read_text())[1]
     assert PROJECT["project"]["dependencies"] == [f"torch=={torch}"]
-    assert f"torch=={torch}" in PROJECT["build-system"]["requires"]
-    assert f"torch=={torch}" in (ROOT / "requirements.in").read_text().splitlines()
+    assert f"torch=={torch}" in BUILD
+    lines = (ROOT / "requirements-build.in").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == BUILD
+
+
+def pins(name: str) -> dict[str, list[str]]:
+    """Of each package in a requirements file, its version and hashes."""
+    lines = [line.strip(" \\") for line in (ROOT / name).read_text().splitlines() if "# " not in line]
+    starts = [i for i, line in enumerate(lines) if "==" in line] + [len(lines)]
+    return {lines[a].split("==")[0]: lines[a:b] for a, b in itertools.pairwise(starts)}
+
+
+def test_the_build_dependencies_have_hashes() -> None:
+    """As the documented commands expect: the same wheels as in .venv, and all that they need."""
+    build, every = pins("requirements-build.txt"), pins("requirements.txt")
+    assert {build[requirement.split("==")[0]][0] for requirement in BUILD} == set(BUILD)
+    for name, pin in build.items():
+        assert pin == every[name] and len(pin) > 1
+        needed = [Requirement(text) for text in importlib.metadata.requires(name) or []]
+        needed = [r for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
+        assert {canonicalize_name(r.name) for r in needed} <= set(build)
+    commands = (ROOT / "docs" / "how-to" / "pytorch.md").read_text().splitlines()
+    assert "pip install --require-hashes --no-deps -r requirements-build.txt" in commands
+    assert f"pip install {' '.join(OPTIONS)} ." in commands
 
 
 def test_the_package_is_typed_and_every_public_name_resolves() -> None:
@@ -44,8 +72,7 @@ def test_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     settings = f"--config-settings=build-dir={tmp_path}/build"
-    options = ["--no-build-isolation", "--no-deps", settings, "-w", tmp_path]
-    subprocess.run([*pip, "wheel", *options, ROOT], check=True, env=environment)
+    subprocess.run([*pip, "wheel", *OPTIONS, settings, "-w", tmp_path, ROOT], check=True, env=environment)
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(r"hero_moe-[\d.]+-py3-none-linux_x86_64\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
