@@ -134,11 +134,7 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   }
   lock = RunLock(options.run);
   clean_leftovers(options.run);
-  const auto checkpoints = list_checkpoints(options.run);
-  if (!checkpoints.empty()) {
-    found.checkpoint = checkpoints.back();
-    verify_checkpoint(found.checkpoint);
-  }
+  found.checkpoint = newest_intact_checkpoint(options.run);
   return found;
 }
 

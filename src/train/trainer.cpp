@@ -75,6 +75,7 @@ class Trainer {
     state_.balance = BalanceState::uniform(layout.layers(), layout.experts(), run_.device);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, *model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
+    writer_.mark_verified(state_.step - 1);
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
     log_->truncate_after(state_.step);
@@ -99,7 +100,8 @@ class Trainer {
         save(/*wait=*/!c.checkpoint.asynchronous);
     }
     if (progress) progress->finish();
-    save(/*wait=*/true);
+    finish_save();
+    while (saved_ != state_.step) save(/*wait=*/true);
     if (stop_ == 0) return 0;
     if (log_) {
       std::fprintf(stderr,
@@ -164,6 +166,7 @@ class Trainer {
       fail("the gradient of " + (name.empty() ? "a parameter on another rank" : name) + " is not finite");
     }
 
+    writer_.mark_verified(state_.step);
     state_.step = record.step;
     state_.samples += c.train.global_batch;
     record.tokens = state_.tokens += step_tokens();
@@ -185,11 +188,31 @@ class Trainer {
 
   // `wait`: returns when the checkpoint exists; otherwise training continues while it is written.
   void save(bool wait) {
-    if (saved_ == state_.step) return writer_.finish();
-    const bool buffers = mesh_.data_rank() == 0;
-    writer_.save(state_.step, checkpoint_contents(*model_, optimizer_.shards(), state_, run_.inputs, buffers),
-                 wait);
+    finish_save();
+    if (saved_ == state_.step) return;
     saved_ = state_.step;
+    const bool buffers = mesh_.data_rank() == 0;
+    tolerate_one_failure([&] {
+      writer_.save(state_.step,
+                   checkpoint_contents(*model_, optimizer_.shards(), state_, run_.inputs, buffers), wait);
+    });
+  }
+
+  void finish_save() {
+    tolerate_one_failure([&] { writer_.finish(); });
+  }
+
+  // Training continues after a failed save, which is tried again at the next interval, but not after two in a
+  // row. All ranks decide alike.
+  template <typename Work>
+  void tolerate_one_failure(Work&& work) {
+    try {
+      work();
+    } catch (const SaveError& error) {
+      saved_ = -1;
+      if (writer_.failures() > 1) throw RunError(std::string(error.what()) + "; two saves in a row failed");
+      if (log_) warn({std::string(error.what()) + "; a second failure in a row ends the run"});
+    }
   }
 
   StoreClient store_client() const {
@@ -206,9 +229,26 @@ class Trainer {
     } catch (const RunError& error) {
       what += "; " + std::string(error.what());
     }
-    const auto checkpoints = list_checkpoints(folder_);
     throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what +
-                   "; last good checkpoint: " + (checkpoints.empty() ? "none" : checkpoints.back().string()));
+                   "; last good checkpoint: " + resume_advice());
+  }
+
+  // Names the newest verified checkpoint, and what to do with later ones: --resume would continue from them.
+  std::string resume_advice() const {
+    std::string good, later;
+    for (const auto& checkpoint : list_checkpoints(folder_)) {
+      const auto name = checkpoint.filename().string();
+      if (*checkpoint_step(name) <= writer_.verified()) {
+        good = checkpoint.string();
+      } else {
+        later += (later.empty() ? "" : ", ") + name;
+      }
+    }
+    if (good.empty() && later.empty()) return "none";
+    if (good.empty()) return "none; no step after " + later + " had a finite loss: start a new run";
+    return good + "; to continue from it, " +
+           (later.empty() ? "" : "move " + later + " to another folder and ") +
+           "pass --resume --train.skip_nonfinite=10";
   }
 
   Run run_;
