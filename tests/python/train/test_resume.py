@@ -376,6 +376,22 @@ def test_incomplete_last_line(copy: Path, finished: Path) -> None:
     assert_same_outcome(copy, finished, 6)
 
 
+def test_damaged_line(copy: Path, finished: Path) -> None:
+    """The line of a step before the checkpoint is lost; the rest of the run is the same."""
+    shutil.rmtree(checkpoint(copy, 6))
+    log = copy / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[1] = bytes(len(lines[1]) - 1) + b"\n"
+    log.write_bytes(b"".join(lines))
+    before = log.read_bytes()
+    result = run_hero("train", "--run", copy, "--resume")
+    assert f"warning: {log}: removed 1 damaged lines, the first is line 2" in result.stderr
+    assert (copy / "metrics.jsonl.damaged").read_bytes() == before
+    whole = deterministic_metrics(finished)
+    assert deterministic_metrics(copy) == [whole[0], *whole[2:]]
+    assert tensor_bytes(copy, 6) == tensor_bytes(finished, 6)
+
+
 def test_file_size_limit(copy: Path) -> None:
     """A write that fails in the middle of a checkpoint, as on a full disk."""
 
