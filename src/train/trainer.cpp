@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -24,6 +25,7 @@
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/skip_updates.h"
 #include "train/step.h"
 
 namespace hero {
@@ -75,7 +77,8 @@ class Trainer {
     state_.balance = BalanceState::uniform(layout.layers(), layout.experts(), run_.device);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, *model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
-    writer_.mark_verified(state_.step - 1);
+    if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
+    writer_.mark_verified(state_.step - state_.skips.nonfinite_in_a_row - 1);
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
     log_->truncate_after(state_.step);
@@ -96,7 +99,9 @@ class Trainer {
       char note[32];
       std::snprintf(note, sizeof note, "loss %.4f", loss);
       if (progress) progress->update(state_.step, note);
-      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0)
+      // Nothing has changed since a step before a row of skipped ones, and its checkpoint is not verified.
+      const bool updated = state_.skips.nonfinite_in_a_row == 0;
+      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
         save(/*wait=*/!c.checkpoint.asynchronous);
     }
     if (progress) progress->finish();
@@ -151,7 +156,14 @@ class Trainer {
       return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
     });
     step_.request_stop(stop_signal());
-    step_.update(record.step, record.lr);
+    bool skipped = false;
+    std::function<bool(double, double)> skips;
+    if (c.train.skip_nonfinite > 0 || c.train.spike_skip > 0) {
+      skips = [&](double loss, double norm) {
+        return skipped = skips_update(c.train, state_.skips, loss, norm);
+      };
+    }
+    step_.update(record.step, record.lr, skips);
     const auto sums = step_.read();
     stop_ = world_ ? sums.stop_signal : stop_signal();
     record.loss = sums.loss;
@@ -160,13 +172,15 @@ class Trainer {
     record.z = sums.z;
     record.coupling = sums.coupling;
     record.gradient_norm = sums.gradient_norm;
-    if (!std::isfinite(record.loss)) fail("the loss is " + std::to_string(record.loss));
-    if (!std::isfinite(record.gradient_norm)) {
+    record.skipped = state_.skips.skipped;
+    const bool finite = std::isfinite(record.loss) && std::isfinite(record.gradient_norm);
+    if (!std::isfinite(record.loss) && !skipped) fail("the loss is " + std::to_string(record.loss));
+    if (!finite && !skipped) {
       const auto name = optimizer_.non_finite_gradient();
       fail("the gradient of " + (name.empty() ? "a parameter on another rank" : name) + " is not finite");
     }
 
-    writer_.mark_verified(state_.step);
+    if (finite) writer_.mark_verified(state_.step);
     state_.step = record.step;
     state_.samples += c.train.global_batch;
     record.tokens = state_.tokens += step_tokens();
@@ -224,6 +238,8 @@ class Trainer {
   }
 
   [[noreturn]] void fail(std::string what) {
+    if (const int64_t skipped = state_.skips.nonfinite_in_a_row; skipped > 0)
+      what += " after " + std::to_string(skipped) + " skipped updates in a row";
     try {
       writer_.finish();
     } catch (const RunError& error) {

@@ -92,6 +92,18 @@ def test_signal_to_one_rank_saves_on_all_ranks(data: Path, tmp_path: Path) -> No
     assert newest_tensors(run) == newest_tensors(alone)
 
 
+def test_skipped_updates_on_several_ranks(data: Path, tmp_path: Path) -> None:
+    alone, run, log = tmp_path / "alone", tmp_path / "run", tmp_path / "log"
+    settings = MODEL | {"train.steps": 90, "train.spike_skip": 0.3, "checkpoint.every": 75}
+    run_ranks_checked(training(alone, data, settings), 2, log)
+    shutil.copytree(alone, run)
+    shutil.rmtree(run / "checkpoints" / checkpoint_names(run)[-1])
+    run_ranks_checked([*training(run, data, settings), "--resume"], 2, log)
+    assert newest_tensors(run) == newest_tensors(alone)
+    skipped = [line["skipped"] for line in metrics(alone)]
+    assert skipped[63] == 0 < skipped[-1] and skipped == [line["skipped"] for line in metrics(run)]
+
+
 def test_two_failed_saves_end_all_ranks(data: Path, tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     run.mkdir()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import random
 import re
@@ -359,6 +361,57 @@ def test_divergence_keeps_a_checkpoint_to_go_back_to(data: Path, tmp_path: Path,
         config.write_text(own)
         run_hero(*words)
         assert [line["step"] for line in metrics(run)] == list(range(1, 31))
+
+
+def test_skips_a_limited_number_of_updates_that_are_not_finite(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_hero(*training(run, data, HERO | {"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 1}))
+    config = run / "config.toml"
+    config.write_text(re.sub(r"^lr = .*", "lr = 1e30", config.read_text(), flags=re.MULTILINE))
+    result = hero("train", "--run", run, "--resume", "--train.steps=30", "--train.skip_nonfinite=3")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert " after 3 skipped updates in a row; last good checkpoint: " in last
+    lines = metrics(run)
+    skipped = [line["skipped"] for line in lines]
+    assert skipped == [0] * (len(lines) - 3) + [1, 2, 3]
+    assert all(line["loss"] is None or line["grad_norm"] is None for line in lines[-3:])
+    done = len(lines) - 3
+    assert checkpoint_names(run) == [f"step-{done - 1:08d}", f"step-{done:08d}"]
+
+
+SPIKES = LONG | {"train.steps": 110, "checkpoint.every": 50, "train.spike_skip": 0.3}
+
+
+def test_skipped_spikes_are_the_same_after_resume(data: Path, tmp_path: Path) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    run_hero(*training(whole, data, SPIKES))
+    skipped = [line["skipped"] for line in metrics(whole)]
+    assert skipped[63] == 0 and 0 < skipped[99] < skipped[109] < 46
+    shutil.copytree(whole, halves)
+    shutil.rmtree(checkpoint(halves, 110))
+    run_hero("train", "--run", halves, "--resume")
+    assert_same_outcome(halves, whole, 110)
+    assert folder_bytes(checkpoint(halves, 110)) == folder_bytes(checkpoint(whole, 110))
+
+
+def test_checkpoint_without_skipped_updates(copy: Path, finished: Path) -> None:
+    """As written before the options existed."""
+    shutil.rmtree(checkpoint(copy, 6))
+    folder = checkpoint(copy, 4)
+    state = json.loads((folder / "state.json").read_text())
+    assert state.pop("skips") == {
+        "skipped": 0, "nonfinite_in_a_row": 0, "losses": [], "gradient_norms": [],
+    }  # fmt: skip
+    text = json.dumps(state)
+    (folder / "state.json").write_text(text)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    files["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    manifest = {"files": files, "sha256": digest}
+    (folder / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, indent=2) + "\n")
+    assert "warning" not in run_hero("train", "--run", copy, "--resume").stderr
+    assert_same_outcome(copy, finished, 6)
 
 
 def test_resume_after_removing_a_corrupt_checkpoint(copy: Path, finished: Path) -> None:

@@ -26,7 +26,7 @@ from program import (
 )
 
 KEYS = (
-    "step tokens loss lm_loss aux_losses lr grad_norm step_ms tokens_per_second mfu peak_memory_mib "
+    "step tokens loss lm_loss aux_losses lr grad_norm skipped step_ms tokens_per_second mfu peak_memory_mib "
     "max_expert_share layers"
 ).split()
 LAYER_KEYS = (
