@@ -2,12 +2,13 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 
 #include "checkpoint/manifest.h"
+#include "config/warnings.h"
 #include "io/durable_file.h"
 #include "io/error.h"
 
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 namespace hero {
 namespace {
 
-constexpr std::string_view kUnfinished = ".tmp", kReplaced = ".old", kDeleted = ".del";
+constexpr std::string_view kUnfinished = ".tmp", kReplaced = ".old", kDeleted = ".del", kDamaged = ".damaged";
 
 fs::path with_suffix(const fs::path& folder, std::string_view suffix) {
   return folder.string() + std::string(suffix);
@@ -61,16 +62,22 @@ void publish_checkpoint(const fs::path& folder) {
   fs::rename(unfinished, folder);
 }
 
-void finalize_checkpoint(const fs::path& folder, int keep) {
+void finalize_checkpoint(const fs::path& folder) {
   sync_folder(folder.parent_path());
   fs::remove_all(unfinished_folder(folder));
   fs::remove_all(with_suffix(folder, kReplaced));
-  const int64_t step = *checkpoint_step(folder.filename().string());
-  std::vector<fs::path> done = list_checkpoints(folder.parent_path().parent_path());
-  std::erase_if(done,
-                [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) > step; });
-  const size_t kept = keep > 0 ? static_cast<size_t>(keep) : done.size();
-  for (size_t i = 0; i + kept < done.size(); ++i) remove_checkpoint(done[i]);
+}
+
+void prune_checkpoints(const fs::path& run, int keep, int64_t step, int64_t verified) {
+  if (keep <= 0) return;
+  const auto is_after = [](int64_t limit) {
+    return [limit](const fs::path& folder) { return *checkpoint_step(folder.filename().string()) > limit; };
+  };
+  std::vector<fs::path> done = list_checkpoints(run);
+  std::erase_if(done, is_after(step));
+  const auto before_verified = std::ranges::find_if(done, is_after(verified)) - done.begin() - 1;
+  const auto surplus = std::ssize(done) - keep;
+  for (int64_t i = 0; i < std::min(surplus, before_verified); ++i) remove_checkpoint(done[i]);
 }
 
 void clean_leftovers(const fs::path& run) {
@@ -96,19 +103,26 @@ void clean_leftovers(const fs::path& run) {
 }
 
 void verify_checkpoint(const fs::path& checkpoint) {
-  const auto corruption = find_corruption(checkpoint);
-  if (!corruption) return;
-  std::string advice;
-  const fs::path folder = fs::weakly_canonical(checkpoint), parent = folder.parent_path();
-  const auto step = checkpoint_step(folder.filename().string());
-  if (step && parent.filename() == "checkpoints") {
-    std::vector<fs::path> others = list_checkpoints(parent.parent_path());
-    std::erase_if(
-        others, [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) >= *step; });
-    while (!others.empty() && find_corruption(others.back())) others.pop_back();
-    if (!others.empty()) advice = "; the newest intact checkpoint before it is " + others.back().string();
+  if (const auto corruption = find_corruption(checkpoint)) throw UserError(*corruption);
+}
+
+fs::path newest_intact_checkpoint(const fs::path& run) {
+  std::vector<std::pair<fs::path, std::string>> damaged;  // with the corruption
+  auto checkpoints = list_checkpoints(run);
+  for (; !checkpoints.empty(); checkpoints.pop_back()) {
+    auto corruption = find_corruption(checkpoints.back());
+    if (!corruption) break;
+    damaged.emplace_back(checkpoints.back(), *corruption);
   }
-  throw UserError(*corruption + advice);
+  if (damaged.empty()) return checkpoints.empty() ? fs::path() : checkpoints.back();
+  if (checkpoints.empty()) throw UserError(damaged.front().second + "; no checkpoint of the run is intact");
+  for (const auto& [folder, corruption] : damaged) {
+    const fs::path aside = unused_path(with_suffix(folder, kDamaged));
+    rename_durable(folder, aside);
+    warn({corruption + "; skipped this checkpoint and renamed it to " + aside.filename().string()});
+  }
+  warn({"resuming from the newest intact checkpoint, " + checkpoints.back().string()});
+  return checkpoints.back();
 }
 
 }  // namespace hero

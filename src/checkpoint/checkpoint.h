@@ -44,15 +44,23 @@ void start_checkpoint(const std::filesystem::path& folder);
 /// an atomic exchange and remains under a leftover's name.
 void publish_checkpoint(const std::filesystem::path& folder);
 
-/// Syncs the name of a published checkpoint, then removes the folder it replaced and all but the newest
-/// `keep` checkpoints up to its step (keep <= 0: removes none). Keeps checkpoints of later steps.
-void finalize_checkpoint(const std::filesystem::path& folder, int keep);
+/// Syncs the name of a published checkpoint and removes the folder it replaced.
+void finalize_checkpoint(const std::filesystem::path& folder);
+
+/// Removes all but the newest `keep` of the checkpoints up to `step` (keep <= 0: removes none). Keeps the
+/// newest one up to step `verified` and all after it, so that a run whose loss diverged can go back.
+void prune_checkpoints(const std::filesystem::path& run, int keep, int64_t step, int64_t verified);
 
 /// Removes what killed processes left unfinished. Call it before a run resumes, never while it is running.
 void clean_leftovers(const std::filesystem::path& run);
 
 /// Checks every file's size and hash against manifest.json. UserError naming the first missing, truncated or
-/// altered file, found and expected values, and the newest intact earlier checkpoint, if any.
+/// altered file, found and expected values.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
+
+/// The newest intact checkpoint of a run; empty if the run has no checkpoints. Renames damaged newer ones to
+/// NAME.damaged, with a warning. If none is intact, renames nothing and throws as verify_checkpoint for the
+/// newest.
+std::filesystem::path newest_intact_checkpoint(const std::filesystem::path& run);
 
 }  // namespace hero

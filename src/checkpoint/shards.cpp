@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -33,11 +34,22 @@ std::string file_prefix(const std::string& kind, int64_t rank, int64_t size) {
   return size == 1 ? kind : kind + text;
 }
 
+// A checkpoint with such values could only resume to a loss that is not finite.
+void check_finite(const std::string& name, const at::Tensor& values) {
+  if (values.numel() == 0 || !at::isFloatingType(values.scalar_type())) return;
+  const auto [least, greatest] = values.aminmax();  // propagate NaN
+  if (!std::isfinite(least.item<double>()) || !std::isfinite(greatest.item<double>()))
+    throw RunError("tensor " + name + " has values that are not finite");
+}
+
 void write_shards(const fs::path& folder, const std::string& name,
                   const std::vector<std::pair<std::string, at::Tensor>>& tensors, size_t max_shard_bytes,
                   WrittenFiles& written) {
   std::vector<TensorView> views;
-  for (const auto& [tensor, values] : tensors) views.push_back(tensor_view(tensor, values));
+  for (const auto& [tensor, values] : tensors) {
+    check_finite(tensor, values);
+    views.push_back(tensor_view(tensor, values));
+  }
   for (const Shard& shard : plan_shards(name, views, max_shard_bytes)) {
     RunningHash hash;
     write_shard(folder, shard, [&](const void* data, size_t size) { hash.add(data, size); });
@@ -47,6 +59,7 @@ void write_shards(const fs::path& folder, const std::string& name,
 
 void write_slices(const fs::path& folder, const CheckpointContents& contents, WrittenFiles& written) {
   for (const ModelSlice& part : contents.model_slices) {
+    check_finite(part.name, part.values);
     TensorView whole = tensor_view(part.name, part.values);
     whole.shape = part.shape;
     const TensorSlice slice{whole, part.begin, part.begin + part.values.numel()};

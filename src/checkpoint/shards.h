@@ -37,7 +37,7 @@ struct WrittenFiles {
 /// Writes and syncs the tensors of rank `rank` of `size`. A single rank writes model.safetensors and
 /// optimizer.safetensors or their shards (see plan_shards). Otherwise each rank writes those of
 /// model-RRRRR-of-NNNNN and optimizer-RRRRR-of-NNNNN, R from 1, and its slices of model-NAME.safetensors.
-/// RunError.
+/// RunError, also for values that are not finite.
 WrittenFiles write_tensors(const std::filesystem::path& folder, const CheckpointContents& contents,
                            int64_t rank, int64_t size, size_t max_shard_bytes);
 

@@ -15,6 +15,9 @@
 #include "tokenizer/tokenizer_export.h"
 
 namespace hero {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SkipState, skipped, nonfinite_in_a_row, losses, gradient_norms)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,6 +47,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
       {"tokens", state.tokens},
       {"samples", state.samples},
       {"balance_shares", std::vector<double>(values, values + shares.numel())},
+      {"skips", nlohmann::json(state.skips)},
       {"stages", model.layout().stage_of()},
       {"data", inputs.data},
       {"eos", inputs.eos},
@@ -72,7 +76,8 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model,
     }
     std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
     balance.shares_LE = balance.shares_LE.to(model.device());
-    state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance};
+    state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance, {}};
+    if (saved.contains("skips")) state.skips = saved.at("skips");  // absent before the options existed
   } catch (const nlohmann::json::exception& error) {
     reject_state(dir, error);
   }

@@ -11,12 +11,20 @@
 
 namespace hero {
 
+/// Skipped updates (see train/skip_updates.h).
+struct SkipState {
+  int64_t skipped = 0;                         ///< so far
+  int64_t nonfinite_in_a_row = 0;              ///< up to the last step
+  std::vector<double> losses, gradient_norms;  ///< of the last finite steps; only with train.spike_skip
+};
+
 /// State of a run after a step. Complete: random numbers are functions of the seed and these.
 struct TrainingState {
   int64_t step = 0;     ///< completed steps
   int64_t tokens = 0;   ///< trained so far
   int64_t samples = 0;  ///< read so far: the position in the global sample order
   BalanceState balance;
+  SkipState skips;
 };
 
 /// Inputs of a run that must not change when it resumes.

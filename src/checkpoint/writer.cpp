@@ -35,18 +35,17 @@ CheckpointWriter::CheckpointWriter(StoreClient store_client, fs::path run, int k
 
 void CheckpointWriter::save(int64_t step, const CheckpointContents& contents, bool wait) {
   finish();
-  const int64_t number = saves_++;
-  if (wait) {
-    write(number, step, copied(contents, /*all=*/false));
-    return;
-  }
-  writing_ = std::async(std::launch::async, [this, number, step, copy = copied(contents, /*all=*/true)] {
-    write(number, step, copy);
-  });
+  writing_ = std::async(wait ? std::launch::deferred : std::launch::async,
+                        [this, number = saves_++, step, verified = verified_,
+                         copy = copied(contents, /*all=*/!wait)] { write(number, step, verified, copy); });
+  if (wait) finish();
 }
 
 void CheckpointWriter::finish() {
-  if (writing_.valid()) writing_.get();
+  if (!writing_.valid()) return;
+  ++failures_;
+  writing_.get();
+  failures_ = 0;
 }
 
 CheckpointContents CheckpointWriter::copied(const CheckpointContents& contents, bool all) {
@@ -67,18 +66,20 @@ CheckpointContents CheckpointWriter::copied(const CheckpointContents& contents, 
   return result;
 }
 
-void CheckpointWriter::write(int64_t number, int64_t step, const CheckpointContents& contents) const {
+void CheckpointWriter::write(int64_t number, int64_t step, int64_t verified,
+                             const CheckpointContents& contents) const {
   const std::string key = "checkpoint/" + std::to_string(number) + "/step-" + std::to_string(step) + "/";
-  const fs::path folder = checkpoint_folder(run_, step);
-  const std::string failure = store_client_.rank == 0 ? write_as_rank_zero(key, folder, contents)
-                                                      : write_as_other_rank(key, folder, contents);
-  if (!failure.empty()) throw RunError(failure);
+  const std::string failure = store_client_.rank == 0
+                                  ? write_as_rank_zero(key, step, verified, contents)
+                                  : write_as_other_rank(key, checkpoint_folder(run_, step), contents);
+  if (!failure.empty()) throw SaveError(failure);
 }
 
 // Both return the reason why there is no checkpoint, or "". Rank 0 replies twice: when the folder exists, and
 // at the end.
-std::string CheckpointWriter::write_as_rank_zero(const std::string& key, const fs::path& folder,
+std::string CheckpointWriter::write_as_rank_zero(const std::string& key, int64_t step, int64_t verified,
                                                  const CheckpointContents& contents) const {
+  const fs::path folder = checkpoint_folder(run_, step);
   std::string failures;
   const auto attempt = [&](int64_t rank, auto&& work) {
     const std::string failure = failure_of(work);
@@ -97,6 +98,9 @@ std::string CheckpointWriter::write_as_rank_zero(const std::string& key, const f
     return "cannot save checkpoint " + folder.string() + ": " + failures + "; earlier checkpoints are intact";
   };
 
+  const auto prune = [&] { prune_checkpoints(run_, keep_, step, verified); };
+
+  failure_of(prune);  // makes room; the second call reports a failure
   attempt(0, [&] { start_checkpoint(folder); });
   if (!failures.empty()) return reply("begin", abandon());
   reply("begin", "");
@@ -119,7 +123,10 @@ std::string CheckpointWriter::write_as_rank_zero(const std::string& key, const f
     });
   }
   if (!failures.empty()) return reply("end", abandon());
-  attempt(0, [&] { finalize_checkpoint(folder, keep_); });
+  attempt(0, [&] {
+    finalize_checkpoint(folder);
+    prune();
+  });
   if (failures.empty()) return reply("end", "");
   return reply("end", "checkpoint " + folder.string() + " is saved, but old ones may remain: " + failures);
 }

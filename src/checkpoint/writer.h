@@ -8,8 +8,15 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "io/error.h"
 
 namespace hero {
+
+/// A failed save, or failed deletion of old checkpoints. Every rank throws it in the same save.
+class SaveError : public RunError {
+ public:
+  using RunError::RunError;
+};
 
 /// Access to the rendezvous store. Every key is used once. `get` waits for its key, in any thread, and throws
 /// on timeout. A single rank needs no functions.
@@ -21,7 +28,8 @@ struct StoreClient {
 
 /// Writes checkpoints asynchronously; all ranks write their own files in parallel. Rank 0 creates the folder,
 /// adds the common files, and publishes it when all files of all ranks are on disk. If any rank fails,
-/// nothing is published and every rank throws the errors of all failing ranks.
+/// nothing is published and every rank throws the errors of all failing ranks. Old checkpoints are deleted
+/// once a newer one is verified: a step after it had a finite loss.
 class CheckpointWriter {
  public:
   /// Keeps the newest `keep` checkpoints (0: all). Tensors are sharded above `max_shard_bytes`.
@@ -34,19 +42,25 @@ class CheckpointWriter {
   /// Collective: same steps in the same order on every rank. Each rank passes its own tensors (every tensor
   /// exactly once over all ranks); texts and copies are taken from rank 0. Waits for the previous save and
   /// returns when the tensors are copied. With `wait`, returns when the checkpoint exists and does not copy
-  /// CPU tensors. RunError as finish, for this save or the previous one.
+  /// CPU tensors. SaveError as finish, for this save or the previous one, which has to be saved again then.
   void save(int64_t step, const CheckpointContents& contents, bool wait);
 
-  /// Waits until the last save is on disk and old checkpoints are deleted. Throws a failure once, as RunError
-  /// with the failing ranks and the system's reason; the unfinished folder is removed, earlier checkpoints
-  /// are intact.
+  /// Waits until the last save is on disk and old checkpoints are deleted. Throws a failure once, as
+  /// SaveError with the failing ranks and the system's reason; the unfinished folder is removed, earlier
+  /// checkpoints are intact. RunError if the ranks cannot communicate.
   void finish();
+
+  /// Checkpoints up to this step are verified; applies to the next save.
+  void mark_verified(int64_t step) { verified_ = step; }
+  int64_t verified() const { return verified_; }
+  /// Failures since the last save that succeeded.
+  int64_t failures() const { return failures_; }
 
  private:
   /// The contents with CPU copies of `all` tensors, or only of those on other devices.
   CheckpointContents copied(const CheckpointContents& contents, bool all);
-  void write(int64_t number, int64_t step, const CheckpointContents& contents) const;
-  std::string write_as_rank_zero(const std::string& key, const std::filesystem::path& folder,
+  void write(int64_t number, int64_t step, int64_t verified, const CheckpointContents& contents) const;
+  std::string write_as_rank_zero(const std::string& key, int64_t step, int64_t verified,
                                  const CheckpointContents& contents) const;
   std::string write_as_other_rank(const std::string& key, const std::filesystem::path& folder,
                                   const CheckpointContents& contents) const;
@@ -55,7 +69,8 @@ class CheckpointWriter {
   std::filesystem::path run_;
   int keep_;
   size_t max_shard_bytes_;
-  int64_t saves_ = 0;
+  int64_t saves_ = 0, failures_ = 0;
+  int64_t verified_ = -1;           ///< no checkpoint
   std::vector<at::Tensor> copies_;  ///< memory reused by every save
   std::future<void> writing_;       ///< last member: joins before the others are destroyed
 };

@@ -119,6 +119,10 @@ void check_training(const Config& config) {
           "false with " + format_option("router.jitter", r.jitter));
   require(!t.cuda_graph || r.capacity_factor == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("router.capacity_factor", r.capacity_factor));
+  require(!t.cuda_graph || t.skip_nonfinite == 0, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.skip_nonfinite", t.skip_nonfinite));
+  require(!t.cuda_graph || t.spike_skip == 0, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.spike_skip", t.spike_skip));
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));
   require(o.warmup_steps <= t.steps, "optim.warmup_steps", o.warmup_steps,
           "at most " + format_option("train.steps", t.steps));

@@ -105,6 +105,8 @@ struct TrainConfig {
   Trainable trainable = Trainable::kAll;
   int64_t threads = 0;         ///< 0: all cores
   int64_t routing_every = 50;  ///< steps between snapshots of expert shares in routing.jsonl
+  int64_t skip_nonfinite = 0;  ///< updates in a row; 0: a value that is not finite ends the run
+  double spike_skip = 0;       ///< standard deviations; 0: none
 };
 
 struct OptimConfig {

@@ -99,6 +99,13 @@ std::vector<Field> training_fields(Config& config) {
               "number of CPU threads; 0: all cores"),
       integer("train.routing_every", kMayChangeOnResume, &t.routing_every, 1,
               "steps between snapshots of expert shares in routing.jsonl"),
+      integer(
+          "train.skip_nonfinite", kMayChangeOnResume, &t.skip_nonfinite, 0,
+          "number of updates in a row to skip if the loss or gradient norm is not finite; the next one ends "
+          "the run"),
+      non_negative("train.spike_skip", kMayChangeOnResume, &t.spike_skip,
+                   "skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by this "
+                   "many standard deviations; 0: off"),
 
       positive("optim.lr", kFixedOnResume, &o.lr, "peak learning rate"),
       non_negative("optim.min_lr", kFixedOnResume, &o.min_lr, "final learning rate of the cosine schedule"),

@@ -71,6 +71,12 @@ void sync_folder(const std::filesystem::path& folder) {
   if (!synced) throw RunError("cannot sync folder " + name + ": " + std::strerror(reason));
 }
 
+std::filesystem::path unused_path(const std::filesystem::path& path) {
+  std::filesystem::path free = path;
+  for (int i = 2; std::filesystem::exists(free); ++i) free = path.string() + "-" + std::to_string(i);
+  return free;
+}
+
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) {
     throw RunError("cannot rename " + from.string() + " to " + to.filename().string() + ": " +

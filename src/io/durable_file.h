@@ -37,6 +37,9 @@ void write_durable(const std::filesystem::path& path, std::string_view text);
 /// Makes directory entries durable (fsync of the folder). RunError on failure.
 void sync_folder(const std::filesystem::path& folder);
 
+/// `path`, or if it exists the first of path-2, path-3 ... that does not.
+std::filesystem::path unused_path(const std::filesystem::path& path);
+
 /// Renames atomically, replaces an existing file, and syncs the folder of `to`. RunError on failure.
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to);
 

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "config/warnings.h"
 #include "io/durable_file.h"
 #include "io/error.h"
 #include "io/json.h"
@@ -42,6 +44,16 @@ std::optional<int64_t> step_of(const std::string& line) {
   return parsed["step"].get<int64_t>();
 }
 
+// Copies a log of which these lines are removed.
+void back_up(const std::filesystem::path& path, const std::vector<int64_t>& lines) {
+  const std::filesystem::path copy = unused_path(path.string() + ".damaged");
+  std::error_code failed;
+  std::filesystem::copy_file(path, copy, failed);
+  if (failed) throw RunError("cannot write " + copy.string() + ": " + failed.message());
+  warn({path.string() + ": removed " + std::to_string(lines.size()) + " damaged lines, the first is line " +
+        std::to_string(lines.front()) + "; the file as it was: " + copy.string()});
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& path) : file_(path) {
@@ -58,14 +70,12 @@ void MetricsLog::truncate_after(int64_t step) {
   const std::filesystem::path kept = file_.path().string() + ".tmp";
   DurableFile target(kept);
   std::string line, buffer;
+  std::vector<int64_t> damaged;
   for (int64_t number = 1; std::getline(stream, line); ++number) {
     const auto found = step_of(line);
     if (!found && stream.peek() == std::ifstream::traits_type::eof()) break;
-    if (!found) {
-      throw UserError(file_.path().string() + ": line " + std::to_string(number) + ": found " +
-                      line.substr(0, 60) + ", expected a JSON object with an integer step");
-    }
-    if (*found > step) continue;
+    if (!found) damaged.push_back(number);
+    if (!found || *found > step) continue;
     buffer += line + "\n";
     if (buffer.size() > (1 << 20)) {
       target.write(buffer.data(), buffer.size());
@@ -74,6 +84,7 @@ void MetricsLog::truncate_after(int64_t step) {
   }
   target.write(buffer.data(), buffer.size());
   target.commit();
+  if (!damaged.empty()) back_up(file_.path(), damaged);
   file_.replace_with(kept);
 }
 

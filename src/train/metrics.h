@@ -18,9 +18,9 @@ class MetricsLog {
   /// nothing is written.
   void append(const nlohmann::ordered_json& line);
 
-  /// Keeps the lines of steps <= `step`, unchanged, and replaces the file atomically. Removes an incomplete
-  /// last line; any other line that is not an object with an integer `step` is a UserError naming file and
-  /// line.
+  /// Keeps the lines of steps <= `step`, unchanged, and replaces the file atomically. Removes a damaged last
+  /// line. Other lines that are not an object with an integer `step` are removed with a warning, after the
+  /// file was copied to NAME.damaged.
   void truncate_after(int64_t step);
 
  private:

@@ -1,12 +1,6 @@
 #include "train/run_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "config/fields.h"
@@ -99,25 +93,6 @@ Config resumed_config(const TrainOptions& options, const std::optional<InitialMo
   return requested;
 }
 
-}  // namespace
-
-RunLock::RunLock(const fs::path& run) {
-  const auto path = run / "lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw RunError("cannot write " + path.string() + ": " + std::strerror(errno));
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(std::exchange(descriptor_, -1));
-    throw UserError(run.string() +
-                    ": another process trains in this folder; wait for it, or pass another --run");
-  }
-}
-
-RunLock::~RunLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-namespace {
-
 // Whether the folder contains a run, and the checkpoint to resume from.
 struct ExistingRun {
   bool started = false;
@@ -134,11 +109,7 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   }
   lock = RunLock(options.run);
   clean_leftovers(options.run);
-  const auto checkpoints = list_checkpoints(options.run);
-  if (!checkpoints.empty()) {
-    found.checkpoint = checkpoints.back();
-    verify_checkpoint(found.checkpoint);
-  }
+  found.checkpoint = newest_intact_checkpoint(options.run);
   return found;
 }
 

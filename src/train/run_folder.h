@@ -1,30 +1,14 @@
 #pragma once
 // Opens a run: folder, configuration, data, and the checkpoint to resume from.
 #include <memory>
-#include <utility>
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
 #include "distributed/world.h"
+#include "train/run_lock.h"
 #include "train/trainer.h"
 
 namespace hero {
-
-/// Exclusive lock on a run folder. UserError if another process holds it.
-class RunLock {
- public:
-  RunLock() = default;
-  explicit RunLock(const std::filesystem::path& run);
-  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  RunLock& operator=(RunLock&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~RunLock();
-
- private:
-  int descriptor_ = -1;
-};
 
 struct Run {
   RunLock lock;

@@ -140,7 +140,7 @@ void TrainStep::request_stop(int signal) {
   if (signal == SIGTERM) sums_[kTerminated].fill_(1.0);
 }
 
-void TrainStep::update(int64_t step, double lr) {
+void TrainStep::update(int64_t step, double lr, const std::function<bool(double loss, double norm)>& skips) {
   at::NoGradGuard no_grad;
   if (auto* buckets = optimizer_.buckets()) buckets->finish();
   gradient_square_.copy_(optimizer_.squared_gradient_norm());
@@ -151,6 +151,7 @@ void TrainStep::update(int64_t step, double lr) {
     sums_[kHistorySeconds].fill_(t.history_seconds);
   }
   if (world_) world_->all().all_reduce(sums_).wait();
+  if (skips && skips(sums_[kTotalLoss].item<double>(), std::sqrt(gradient_square_.item<double>()))) return;
   optimizer_.step(step, lr, gradient_square_.sqrt());
   rebalance();
 }

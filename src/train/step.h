@@ -35,8 +35,9 @@ class TrainStep {
   void request_stop(int signal);
   /// All-reduces the sums, clips gradients, updates the weights unless the gradient norm is not finite, and
   /// updates the balance state: the step's counts become the next step's global shares, and the biases of
-  /// aux-loss-free balancing change by b += rate * sign(mean - count) (arXiv 2408.15664).
-  void update(int64_t step, double lr);
+  /// aux-loss-free balancing change by b += rate * sign(mean - count) (arXiv 2408.15664). Neither changes if
+  /// `skips` returns true for the step's loss and gradient norm, which waits for the device.
+  void update(int64_t step, double lr, const std::function<bool(double loss, double norm)>& skips = {});
   StepSums read() const;
 
  private:

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -24,6 +25,7 @@
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/skip_updates.h"
 #include "train/step.h"
 
 namespace hero {
@@ -75,6 +77,8 @@ class Trainer {
     state_.balance = BalanceState::uniform(layout.layers(), layout.experts(), run_.device);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, *model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
+    if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
+    writer_.mark_verified(state_.step - state_.skips.nonfinite_in_a_row - 1);
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
     log_->truncate_after(state_.step);
@@ -95,11 +99,14 @@ class Trainer {
       char note[32];
       std::snprintf(note, sizeof note, "loss %.4f", loss);
       if (progress) progress->update(state_.step, note);
-      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0)
+      // Nothing has changed since a step before a row of skipped ones, and its checkpoint is not verified.
+      const bool updated = state_.skips.nonfinite_in_a_row == 0;
+      if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
         save(/*wait=*/!c.checkpoint.asynchronous);
     }
     if (progress) progress->finish();
-    save(/*wait=*/true);
+    finish_save();
+    while (saved_ != state_.step) save(/*wait=*/true);
     if (stop_ == 0) return 0;
     if (log_) {
       std::fprintf(stderr,
@@ -149,7 +156,14 @@ class Trainer {
       return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
     });
     step_.request_stop(stop_signal());
-    step_.update(record.step, record.lr);
+    bool skipped = false;
+    std::function<bool(double, double)> skips;
+    if (c.train.skip_nonfinite > 0 || c.train.spike_skip > 0) {
+      skips = [&](double loss, double norm) {
+        return skipped = skips_update(c.train, state_.skips, loss, norm);
+      };
+    }
+    step_.update(record.step, record.lr, skips);
     const auto sums = step_.read();
     stop_ = world_ ? sums.stop_signal : stop_signal();
     record.loss = sums.loss;
@@ -158,12 +172,15 @@ class Trainer {
     record.z = sums.z;
     record.coupling = sums.coupling;
     record.gradient_norm = sums.gradient_norm;
-    if (!std::isfinite(record.loss)) fail("the loss is " + std::to_string(record.loss));
-    if (!std::isfinite(record.gradient_norm)) {
+    record.skipped = state_.skips.skipped;
+    const bool finite = std::isfinite(record.loss) && std::isfinite(record.gradient_norm);
+    if (!std::isfinite(record.loss) && !skipped) fail("the loss is " + std::to_string(record.loss));
+    if (!finite && !skipped) {
       const auto name = optimizer_.non_finite_gradient();
       fail("the gradient of " + (name.empty() ? "a parameter on another rank" : name) + " is not finite");
     }
 
+    if (finite) writer_.mark_verified(state_.step);
     state_.step = record.step;
     state_.samples += c.train.global_batch;
     record.tokens = state_.tokens += step_tokens();
@@ -185,11 +202,31 @@ class Trainer {
 
   // `wait`: returns when the checkpoint exists; otherwise training continues while it is written.
   void save(bool wait) {
-    if (saved_ == state_.step) return writer_.finish();
-    const bool buffers = mesh_.data_rank() == 0;
-    writer_.save(state_.step, checkpoint_contents(*model_, optimizer_.shards(), state_, run_.inputs, buffers),
-                 wait);
+    finish_save();
+    if (saved_ == state_.step) return;
     saved_ = state_.step;
+    const bool buffers = mesh_.data_rank() == 0;
+    tolerate_one_failure([&] {
+      writer_.save(state_.step,
+                   checkpoint_contents(*model_, optimizer_.shards(), state_, run_.inputs, buffers), wait);
+    });
+  }
+
+  void finish_save() {
+    tolerate_one_failure([&] { writer_.finish(); });
+  }
+
+  // Training continues after a failed save, which is tried again at the next interval, but not after two in a
+  // row. All ranks decide alike.
+  template <typename Work>
+  void tolerate_one_failure(Work&& work) {
+    try {
+      work();
+    } catch (const SaveError& error) {
+      saved_ = -1;
+      if (writer_.failures() > 1) throw RunError(std::string(error.what()) + "; two saves in a row failed");
+      if (log_) warn({std::string(error.what()) + "; a second failure in a row ends the run"});
+    }
   }
 
   StoreClient store_client() const {
@@ -201,14 +238,33 @@ class Trainer {
   }
 
   [[noreturn]] void fail(std::string what) {
+    if (const int64_t skipped = state_.skips.nonfinite_in_a_row; skipped > 0)
+      what += " after " + std::to_string(skipped) + " skipped updates in a row";
     try {
       writer_.finish();
     } catch (const RunError& error) {
       what += "; " + std::string(error.what());
     }
-    const auto checkpoints = list_checkpoints(folder_);
     throw RunError(folder_.string() + ": step " + std::to_string(state_.step + 1) + ": " + what +
-                   "; last good checkpoint: " + (checkpoints.empty() ? "none" : checkpoints.back().string()));
+                   "; last good checkpoint: " + resume_advice());
+  }
+
+  // Names the newest verified checkpoint, and what to do with later ones: --resume would continue from them.
+  std::string resume_advice() const {
+    std::string good, later;
+    for (const auto& checkpoint : list_checkpoints(folder_)) {
+      const auto name = checkpoint.filename().string();
+      if (*checkpoint_step(name) <= writer_.verified()) {
+        good = checkpoint.string();
+      } else {
+        later += (later.empty() ? "" : ", ") + name;
+      }
+    }
+    if (good.empty() && later.empty()) return "none";
+    if (good.empty()) return "none; no step after " + later + " had a finite loss: start a new run";
+    return good + "; to continue from it, " +
+           (later.empty() ? "" : "move " + later + " to another folder and ") +
+           "pass --resume --train.skip_nonfinite=10";
   }
 
   Run run_;

@@ -151,21 +151,6 @@ TEST(Checkpoint, TruncatedExtendedAndMissingFilesAreReported) {
   }
 }
 
-TEST(Checkpoint, ErrorNamesTheNewestIntactEarlierCheckpoint) {
-  const TemporaryFolder run;
-  for (const int64_t step : {1, 2, 3, 4}) save_example(run.path(), step, 0);
-  const fs::path folder = run / "checkpoints";
-  write_bytes(folder / "step-00000003" / "state.json", "{}");
-  write_bytes(folder / "step-00000002" / "state.json", "{}");
-  EXPECT_NE(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000003"); })
-                .find("; the newest intact checkpoint before it is " +
-                      fs::canonical(folder / "step-00000001").string()),
-            std::string::npos);
-  write_bytes(folder / "step-00000001" / "state.json", "{}");
-  EXPECT_EQ(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000002"); }).find("before it"),
-            std::string::npos);
-}
-
 TEST(Checkpoint, FailedSaveKeepsEarlierCheckpoints) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 1);

@@ -39,10 +39,13 @@ class ExampleContents {
 
 constexpr size_t kShardBytes = 2000;
 
-/// Saves a checkpoint of a single process and returns its folder. RunError as CheckpointWriter::finish.
+/// Saves a checkpoint of a single process and returns its folder; all checkpoints are verified. RunError as
+/// CheckpointWriter::finish.
 inline std::filesystem::path save_checkpoint(const std::filesystem::path& run, int64_t step,
                                              const CheckpointContents& contents, int keep) {
-  CheckpointWriter({}, run, keep, kShardBytes).save(step, contents, /*wait=*/true);
+  CheckpointWriter writer({}, run, keep, kShardBytes);
+  writer.mark_verified(step);
+  writer.save(step, contents, /*wait=*/true);
   return checkpoint_folder(run, step);
 }
 
@@ -67,6 +70,7 @@ inline void save_by_ranks(const std::filesystem::path& run, int64_t step, int64_
   InMemoryStore store;
   const auto errors = run_ranks(size, [&](int64_t rank) {
     CheckpointWriter writer(store.client(rank, size), run, kKeep);
+    writer.mark_verified(step);
     writer.save(step, example_of_rank(step, rank, size), /*wait=*/false);
     writer.finish();
   });

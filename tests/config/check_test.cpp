@@ -145,6 +145,10 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
             "train.cuda_graph: found true, expected false with router.jitter = 0.1");
   EXPECT_EQ(graph([](Config& c) { c.router.capacity_factor = 1.5; }),
             "train.cuda_graph: found true, expected false with router.capacity_factor = 1.5");
+  EXPECT_EQ(graph([](Config& c) { c.train.skip_nonfinite = 3; }),
+            "train.cuda_graph: found true, expected false with train.skip_nonfinite = 3");
+  EXPECT_EQ(graph([](Config& c) { c.train.spike_skip = 6; }),
+            "train.cuda_graph: found true, expected false with train.spike_skip = 6.0");
 }
 
 TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {

@@ -121,9 +121,9 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
   for (const Field& f : fields(config)) EXPECT_NE(f.has(kFixedOnResume), f.has(kMayChangeOnResume)) << f.key;
   EXPECT_EQ(keys_with(kMayChangeOnResume),
             (Keys{"train.steps", "train.device", "train.cuda_graph", "train.threads", "train.routing_every",
-                  "checkpoint.every", "checkpoint.keep", "checkpoint.asynchronous", "parallel.data",
-                  "parallel.pipeline", "parallel.expert", "parallel.chunks", "parallel.chunk_sizes",
-                  "parallel.schedule", "parallel.timeout"}));
+                  "train.skip_nonfinite", "train.spike_skip", "checkpoint.every", "checkpoint.keep",
+                  "checkpoint.asynchronous", "parallel.data", "parallel.pipeline", "parallel.expert",
+                  "parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.timeout"}));
 }
 
 TEST(FieldAttributes, RequireEachOther) {

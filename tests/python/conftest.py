@@ -73,6 +73,7 @@ def metrics_record(
         "aux_losses": {"balance": 0.01, "z": 0.0, "coupling": 0.0},
         "lr": 1e-3 * (1 - progress),
         "grad_norm": 1.2,
+        "skipped": 0,
         "step_ms": 1e3 * TOKENS_PER_STEP / speed,
         "tokens_per_second": speed,
         "mfu": speed / 13000,

@@ -96,20 +96,29 @@ TEST(MetricsLog, TruncatesLargeFiles) {
   EXPECT_TRUE(read_bytes(run / "m") == kept);
 }
 
-TEST(MetricsLog, TruncateDropsADamagedLastLineAndRejectsOthers) {
+TEST(MetricsLog, TruncateRemovesDamagedLines) {
   const TemporaryFolder run;
   write_bytes(run / "m", "{\"step\":1}\n" + std::string(20, '\0') + "\n");
   MetricsLog(run / "m").truncate_after(5);
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n");
+  EXPECT_FALSE(std::filesystem::exists(run / "m.damaged")) << "not for the last line";
 
+  std::string copy = "m.damaged";
+  int copies = 1;
   for (const std::string line : {"{\"step\":", "7", "{\"loss\":1}", "{\"step\":1.5}", ""}) {
-    const std::string text = "{\"step\":1}\n" + line + "\n{\"step\":3}\n";
+    const std::string text = "{\"step\":1}\n" + line + "\n{\"step\":3}\n" + line + "\n{\"step\":6}\n";
     write_bytes(run / "m", text);
-    const std::string message = error_of<UserError>([&] { MetricsLog(run / "m").truncate_after(5); });
-    EXPECT_NE(message.find("m: line 2: found " + line + ", expected a JSON object"), std::string::npos)
-        << message;
-    EXPECT_EQ(read_bytes(run / "m"), text) << "the file is unchanged";
+    testing::internal::CaptureStderr();
+    MetricsLog(run / "m").truncate_after(5);
+    const std::string warning = testing::internal::GetCapturedStderr();
+    EXPECT_NE(warning.find("m: removed 2 damaged lines, the first is line 2; "), std::string::npos)
+        << warning;
+    EXPECT_NE(warning.find("the file as it was: " + (run / copy).string() + "\n"), std::string::npos)
+        << warning;
+    EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1}\n{\"step\":3}\n");
+    EXPECT_EQ(read_bytes(run / copy), text);
     EXPECT_FALSE(std::filesystem::exists(run / "m.tmp"));
+    copy = "m.damaged-" + std::to_string(++copies);
   }
 }
 

@@ -107,7 +107,12 @@ def test_loss_that_is_not_finite(data: Path, tmp_path: Path, dtype: str) -> None
     assert 1 <= done < 20
     last = result.stderr.splitlines()[-1]
     assert re.match(rf"hero: {re.escape(str(run))}: step {done + 1}: the (loss|gradient of \S+) is ", last)
-    assert last.endswith(f"; last good checkpoint: {checkpoint(run, done)}")
+    name = checkpoint(run, done).name
+    if done == 1:
+        advice = f"none; no step after {name} had a finite loss: start a new run"
+    else:
+        advice = f"{checkpoint(run, done - 1)}; to continue from it, move {name} to another folder"
+    assert f"; last good checkpoint: {advice}" in last
     assert checkpoint_names(run)[-1] == f"step-{done:08d}"
 
 

@@ -92,6 +92,31 @@ def test_signal_to_one_rank_saves_on_all_ranks(data: Path, tmp_path: Path) -> No
     assert newest_tensors(run) == newest_tensors(alone)
 
 
+def test_skipped_updates_on_several_ranks(data: Path, tmp_path: Path) -> None:
+    alone, run, log = tmp_path / "alone", tmp_path / "run", tmp_path / "log"
+    settings = MODEL | {"train.steps": 90, "train.spike_skip": 0.3, "checkpoint.every": 75}
+    run_ranks_checked(training(alone, data, settings), 2, log)
+    shutil.copytree(alone, run)
+    shutil.rmtree(run / "checkpoints" / checkpoint_names(run)[-1])
+    run_ranks_checked([*training(run, data, settings), "--resume"], 2, log)
+    assert newest_tensors(run) == newest_tensors(alone)
+    skipped = [line["skipped"] for line in metrics(alone)]
+    assert skipped[63] == 0 < skipped[-1] and skipped == [line["skipped"] for line in metrics(run)]
+
+
+def test_two_failed_saves_end_all_ranks(data: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    run.mkdir()
+    (run / "checkpoints").write_text("a file where the folder belongs")
+    settings = MODEL | PIPELINE | {"train.steps": 20, "checkpoint.every": 2, "parallel.timeout": 60}
+    processes = start(training(run, data, settings), 2, log)
+    assert [process.wait(60) for process in processes] == [1, 1]
+    logs = [rank_log(log, rank) for rank in range(2)]
+    assert all("; two saves in a row failed" in text for text in logs), logs
+    assert [text.count("warning: cannot save checkpoint ") for text in logs] == [1, 0]
+    assert 4 <= steps_done(run) <= 6
+
+
 @pytest.mark.long
 def test_run_survives_repeated_kills(data: Path, tmp_path: Path) -> None:
     """torchrun restarts the processes; the run resumes and reaches the weights of an uninterrupted run."""

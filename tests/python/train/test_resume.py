@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -313,16 +316,102 @@ def halve(path: Path) -> None:
         ("manifest.json", halve, "altered or truncated"),
     ],
 )
-def test_rejects_corrupt_checkpoint(
-    copy: Path, name: str, corrupt: Callable[[Path], None], found: str
+def test_damaged_checkpoint_is_skipped(
+    copy: Path, finished: Path, name: str, corrupt: Callable[[Path], None], found: str
 ) -> None:
     file = checkpoint(copy, 6) / name
     corrupt(file)
-    advice = f"the newest intact checkpoint before it is {checkpoint(copy, 4)}"
-    assert_exit_2(hero("train", "--run", copy, "--resume"), str(file), found, "expected", advice)
-    second_corrupt = checkpoint(copy, 4) / "model.safetensors"
-    flip(second_corrupt)
-    assert_exit_2(hero("train", "--run", copy, "--resume"), str(file), str(checkpoint(copy, 2)))
+    result = run_hero("train", "--run", copy, "--resume")
+    assert f"warning: {file}: {found}" in result.stderr
+    assert f"resuming from the newest intact checkpoint, {checkpoint(copy, 4)}" in result.stderr
+    assert checkpoint_names(copy)[2:] == ["step-00000006", "step-00000006.damaged"]
+    assert_same_outcome(copy, finished, 6)
+
+
+def test_rejects_a_run_without_an_intact_checkpoint(copy: Path) -> None:
+    for step in (2, 4, 6):
+        flip(checkpoint(copy, step) / "model.safetensors")
+    before = folder_bytes(copy / "checkpoints")
+    newest = str(checkpoint(copy, 6) / "model.safetensors")
+    assert_exit_2(hero("train", "--run", copy, "--resume"), newest, "no checkpoint of the run is intact")
+    assert folder_bytes(copy / "checkpoints") == before
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_divergence_keeps_a_checkpoint_to_go_back_to(data: Path, tmp_path: Path, dtype: str) -> None:
+    """The newest checkpoint has finite weights and leads to a loss that is not."""
+    run = tmp_path / "run"
+    settings = {"train.dtype": dtype, "train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 1}
+    run_hero(*training(run, data, HERO | settings))
+    config = run / "config.toml"
+    own = config.read_text()
+    config.write_text(re.sub(r"^lr = .*", "lr = 1e30", own, flags=re.MULTILINE))
+    words = ["train", "--run", run, "--resume", "--train.steps=30"]
+    result = hero(*words, "--checkpoint.every=1")
+    done = len(metrics(run))
+    assert result.returncode == 1 and 5 <= done < 30
+    good, poisoned = checkpoint(run, done - 1), checkpoint(run, done)
+    assert checkpoint_names(run) == [good.name, poisoned.name]
+    advice = f"; last good checkpoint: {good}; to continue from it, move {poisoned.name} to another folder"
+    assert advice in result.stderr.splitlines()[-1]
+    again = hero(*words)
+    assert again.returncode == 1 and advice in again.stderr
+    if done == 5:  # the last good checkpoint is from before the change
+        shutil.rmtree(poisoned)
+        config.write_text(own)
+        run_hero(*words)
+        assert [line["step"] for line in metrics(run)] == list(range(1, 31))
+
+
+def test_skips_a_limited_number_of_updates_that_are_not_finite(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_hero(*training(run, data, HERO | {"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 1}))
+    config = run / "config.toml"
+    config.write_text(re.sub(r"^lr = .*", "lr = 1e30", config.read_text(), flags=re.MULTILINE))
+    result = hero("train", "--run", run, "--resume", "--train.steps=30", "--train.skip_nonfinite=3")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert " after 3 skipped updates in a row; last good checkpoint: " in last
+    lines = metrics(run)
+    skipped = [line["skipped"] for line in lines]
+    assert skipped == [0] * (len(lines) - 3) + [1, 2, 3]
+    assert all(line["loss"] is None or line["grad_norm"] is None for line in lines[-3:])
+    done = len(lines) - 3
+    assert checkpoint_names(run) == [f"step-{done - 1:08d}", f"step-{done:08d}"]
+
+
+SPIKES = LONG | {"train.steps": 110, "checkpoint.every": 50, "train.spike_skip": 0.3}
+
+
+def test_skipped_spikes_are_the_same_after_resume(data: Path, tmp_path: Path) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    run_hero(*training(whole, data, SPIKES))
+    skipped = [line["skipped"] for line in metrics(whole)]
+    assert skipped[63] == 0 and 0 < skipped[99] < skipped[109] < 46
+    shutil.copytree(whole, halves)
+    shutil.rmtree(checkpoint(halves, 110))
+    run_hero("train", "--run", halves, "--resume")
+    assert_same_outcome(halves, whole, 110)
+    assert folder_bytes(checkpoint(halves, 110)) == folder_bytes(checkpoint(whole, 110))
+
+
+def test_checkpoint_without_skipped_updates(copy: Path, finished: Path) -> None:
+    """As written before the options existed."""
+    shutil.rmtree(checkpoint(copy, 6))
+    folder = checkpoint(copy, 4)
+    state = json.loads((folder / "state.json").read_text())
+    assert state.pop("skips") == {
+        "skipped": 0, "nonfinite_in_a_row": 0, "losses": [], "gradient_norms": [],
+    }  # fmt: skip
+    text = json.dumps(state)
+    (folder / "state.json").write_text(text)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    files["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    manifest = {"files": files, "sha256": digest}
+    (folder / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, indent=2) + "\n")
+    assert "warning" not in run_hero("train", "--run", copy, "--resume").stderr
+    assert_same_outcome(copy, finished, 6)
 
 
 def test_resume_after_removing_a_corrupt_checkpoint(copy: Path, finished: Path) -> None:
@@ -338,6 +427,22 @@ def test_incomplete_last_line(copy: Path, finished: Path) -> None:
     log.write_bytes(log.read_bytes()[:-40])
     run_hero("train", "--run", copy, "--resume")
     assert_same_outcome(copy, finished, 6)
+
+
+def test_damaged_line(copy: Path, finished: Path) -> None:
+    """The line of a step before the checkpoint is lost; the rest of the run is the same."""
+    shutil.rmtree(checkpoint(copy, 6))
+    log = copy / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[1] = bytes(len(lines[1]) - 1) + b"\n"
+    log.write_bytes(b"".join(lines))
+    before = log.read_bytes()
+    result = run_hero("train", "--run", copy, "--resume")
+    assert f"warning: {log}: removed 1 damaged lines, the first is line 2" in result.stderr
+    assert (copy / "metrics.jsonl.damaged").read_bytes() == before
+    whole = deterministic_metrics(finished)
+    assert deterministic_metrics(copy) == [whole[0], *whole[2:]]
+    assert tensor_bytes(copy, 6) == tensor_bytes(finished, 6)
 
 
 def test_file_size_limit(copy: Path) -> None:
@@ -377,12 +482,12 @@ def test_full_disk(data: Path, small_disk: Path) -> None:
     result = hero(*words)
     left = checkpoint_names(run)
     assert 2 <= len(left) < 20
-    assert_failed_save(result, checkpoint(run, len(left) + 1), "No space left on device")
+    assert_failed_save(result, checkpoint(run, len(left) + 2), "No space left on device")
     assert left == [f"step-{step:08d}" for step in range(1, len(left) + 1)]
     shutil.rmtree(checkpoint(run, 1))
     shutil.rmtree(checkpoint(run, 2))
     run_hero("train", "--run", run, "--resume", "--checkpoint.keep=1")
-    assert checkpoint_names(run) == ["step-00000020"]
+    assert checkpoint_names(run) == ["step-00000019", "step-00000020"]
 
 
 def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, reason: str) -> None:
@@ -390,7 +495,25 @@ def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, r
     assert result.returncode == 1, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"hero: cannot save checkpoint {folder}: ")
-    assert reason in last and last.endswith("earlier checkpoints are intact")
+    assert reason in last and last.endswith("earlier checkpoints are intact; two saves in a row failed")
+    assert result.stderr.count("warning: cannot save checkpoint ") == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_training_continues_after_one_failed_save(data: Path, tmp_path: Path, asynchronous: bool) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    obstacle = run / "checkpoints"
+    obstacle.write_text("a file where the folder belongs")
+    settings = {"train.steps": 250, "checkpoint.every": 100, "checkpoint.asynchronous": asynchronous}
+    process = start(training(run, data, LONG | settings))
+    wait_until(process, lambda: steps_logged(run) >= 120)
+    obstacle.unlink()  # before the next save
+    _, message = process.communicate(timeout=300)
+    assert process.returncode == 0, message
+    failed = f"warning: cannot save checkpoint {checkpoint(run, 100)}: "
+    assert message.count(failed) == 1 and "a second failure in a row ends the run" in message
+    assert checkpoint_names(run) == ["step-00000200", "step-00000250"]
 
 
 def test_folder_is_locked_by_one_process(data: Path, tmp_path: Path) -> None:
