@@ -56,8 +56,9 @@ std::string row_text(const json& row, const std::string& where) {
 void for_each_row_text(const std::string& path, const std::function<void(const std::string& text)>& on_text) {
   LineReader lines(path);
   for (std::string line; lines.next(line);) {
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string where = path + ":" + std::to_string(lines.line());
+    if (lines.too_long()) throw UserError(where + ": " + LineReader::too_long_message());
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     on_text(row_text(parse_json(line, {where}), where));
   }
 }

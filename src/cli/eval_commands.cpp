@@ -59,9 +59,11 @@ void run_eval(const EvalOptions& options) {
                        {"loss", result.loss},
                        {"perplexity", result.perplexity}});
   }
-  // In a run folder, the result of the latest checkpoint is saved for the report.
-  if (fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
-    const json result = {{"step", *checkpoint_step(folder.filename().string())}, {"datasets", results}};
+  // In a run folder, the result of the latest checkpoint is saved for the report. A model folder may have a
+  // metrics.jsonl too, but no step.
+  const auto step = checkpoint_step(folder.filename().string());
+  if (step && fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
+    const json result = {{"step", *step}, {"datasets", results}};
     write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
   }
 }

@@ -95,6 +95,7 @@ bool Corpus::next(Record& record) {
   while (file_ < files_.size()) {
     const std::string& path = files_[file_];
     record.file = file_;
+    record.too_long = false;
     if (!is_json_lines(path)) {
       record.line = record.offset = 0;
       record.bytes = read_file(path);
@@ -105,7 +106,8 @@ bool Corpus::next(Record& record) {
     }
     if (!lines_) lines_ = std::make_unique<LineReader>(path);
     while (lines_->next(record.bytes)) {
-      if (record.bytes.find_first_not_of(" \t\r") == std::string::npos) continue;
+      record.too_long = lines_->too_long();
+      if (!record.too_long && record.bytes.find_first_not_of(" \t\r") == std::string::npos) continue;
       record.line = lines_->line();
       record.offset = lines_->offset();
       ++records_;
@@ -122,6 +124,11 @@ bool Corpus::next(Record& record) {
 int64_t Corpus::bytes_read() const { return bytes_before_ + (lines_ ? lines_->bytes_read() : 0); }
 
 bool Corpus::check_text(const Record& record) const {
+  if (record.too_long) {
+    if (options_.skip_invalid) return false;
+    throw UserError(files_[record.file] + ": line " + std::to_string(record.line) + ", byte " +
+                    std::to_string(record.offset) + ": " + LineReader::too_long_message() + kSkipHint);
+  }
   const std::string_view bytes = record.bytes;
   const std::size_t bad = find_invalid_utf8(bytes);
   const std::size_t nul = bytes.find('\0');

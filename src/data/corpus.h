@@ -13,7 +13,7 @@ class LineReader;
 struct CorpusOptions {
   std::vector<std::string> inputs;  // files or folders
   std::string text_key = "text";    // JSON field that contains the text
-  bool skip_invalid = false;        // skip documents with invalid UTF-8 or JSON instead of failing
+  bool skip_invalid = false;        // skip documents with invalid UTF-8 or JSON, too long lines
 };
 
 /// Short description of the inputs, for messages.
@@ -25,6 +25,7 @@ struct Record {
   int64_t line = 0;    // one-based; 0 if the file is the document
   int64_t offset = 0;  // of `bytes` in the uncompressed file
   std::string bytes;
+  bool too_long = false;  // a line of more than kLongestLine bytes, of which `bytes` has none
 };
 
 class Corpus {

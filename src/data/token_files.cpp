@@ -15,7 +15,27 @@ namespace {
 
 constexpr const char* kFormat = "hero token files 1";
 
+// The path of the file `name` in the folder of `path`. The file may come from others: no path leads out of
+// its folder.
+std::string beside(const std::string& path, const std::string& name) {
+  if (name.empty() || name == "." || name == ".." ||
+      name.find_first_of(std::string_view("/\\\0", 3)) != name.npos) {
+    throw UserError(path + ": tokenizer: found " + format_value(name) +
+                    ", expected the name of a file in the same folder");
+  }
+  return (fs::path(path).parent_path() / name).string();
+}
+
 }  // namespace
+
+void check_one_tokenizer(const std::string& out, const std::string& written) {
+  const std::string model = out + ".model", json = out + ".tokenizer.json";
+  const auto present = [&](const std::string& path) { return path == written || fs::exists(path); };
+  if (!present(model) || !present(json)) return;
+  throw UserError(model + " and " + json +
+                  ": found two tokenizers for one prefix, expected one; remove the " +
+                  "other, or use another prefix");
+}
 
 void write_token_files(const std::string& out, const TokenFiles& files) {
   ordered_json object = {{"format", kFormat},
@@ -40,10 +60,11 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
   const std::string bytes = read_file(path);
   if (bytes.substr(0, 64).find(kFormat) == bytes.npos)
     return std::nullopt;  // another program's file, such as a corpus
+  check_one_tokenizer(out);
   TokenFiles files;
   try {
     const auto object = parse_json(bytes, {path});
-    files.tokenizer = (fs::path(path).parent_path() / object.at("tokenizer").get<std::string>()).string();
+    files.tokenizer = beside(path, object.at("tokenizer").get<std::string>());
     files.tokenizer_sha256 = object.at("tokenizer_sha256").get<std::string>();
     files.vocab_size = object.at("vocab_size").get<int64_t>();
     files.eos_id = object.at("eos_id").get<int64_t>();

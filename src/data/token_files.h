@@ -22,11 +22,16 @@ struct TokenFiles {
   std::map<std::string, SplitCounts> splits;  // "train", and "valid" if present
 };
 
+/// UserError if there are OUT.model and OUT.tokenizer.json, where `written` counts as present: one of them is
+/// not the tokenizer of the tokens.
+void check_one_tokenizer(const std::string& out, const std::string& written = "");
+
 /// Writes OUT.json.
 void write_token_files(const std::string& out, const TokenFiles& files);
 
 /// Reads the metadata of `prefix` (OUT, OUT-train or OUT-valid, with or without .bin or .idx); nullopt
-/// without OUT.json. UserError for an invalid OUT.json.
+/// without OUT.json. UserError for an invalid OUT.json, also if it names a tokenizer in another folder, and
+/// for two tokenizers.
 std::optional<TokenFiles> read_token_files(const std::string& prefix);
 
 }  // namespace hero

@@ -110,6 +110,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
         (tokenizer.file_name() == std::string("tokenizer.json") ? " (eos_token in tokenizer_config.json)"
                                                                 : ""));
   }
+  check_one_tokenizer(options.out, tokenizer_path(options.out, tokenizer));
   Corpus corpus(options.corpus);
   make_parent_folder(options.out);
   const int workers =

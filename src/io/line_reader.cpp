@@ -25,18 +25,29 @@ bool LineReader::next(std::string& line) {
   line.clear();
   line_begin_ = text_bytes_;
   bool any = false;
+  too_long_ = false;
   while (begin_ < end_ || refill()) {
     any = true;
     const char* const from = buffer_.data() + begin_;
     const auto* const newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
     const std::size_t length = newline ? newline - from : end_ - begin_;
-    line.append(from, length);
+    too_long_ = too_long_ || line.size() + length > kLongestLine;
+    if (too_long_) {
+      line = std::string();  // frees its memory
+    } else {
+      line.append(from, length);
+    }
     begin_ += length + (newline != nullptr);
     text_bytes_ += length + (newline != nullptr);
     if (newline) break;
   }
   line_ += any;
   return any;
+}
+
+std::string LineReader::too_long_message() {
+  const std::string most = std::to_string(kLongestLine) + " bytes";
+  return "found a line of more than " + most + ", expected at most " + most;
 }
 
 bool LineReader::refill() {

@@ -1,4 +1,4 @@
-// Streams the lines of a plain, gzip or zstd file. Memory: one line and a few buffers.
+// Streams the lines of a plain, gzip or zstd file. Memory: one line of limited length and a few buffers.
 #pragma once
 #include <zlib.h>
 #include <zstd.h>
@@ -11,14 +11,22 @@
 
 namespace hero {
 
+/// A longer line is no document but a damaged file or a decompression bomb.
+inline constexpr std::size_t kLongestLine = std::size_t{256} << 20;  // bytes
+
 class LineReader {
  public:
   /// Detects compression by extension: .gz, .zst, otherwise plain. UserError if the file cannot be opened.
   explicit LineReader(std::string path);
 
-  /// Reads the next line without its '\n'; false at the end. UserError for corrupt or truncated compressed
-  /// data.
+  /// Reads the next line without its '\n'; false at the end. A line of more than kLongestLine bytes is
+  /// skipped and `line` left empty. UserError for corrupt or truncated compressed data.
   bool next(std::string& line);
+
+  /// Whether the last line read was longer than kLongestLine.
+  bool too_long() const { return too_long_; }
+  /// The end of a message about such a line: found and expected length.
+  static std::string too_long_message();
 
   /// One-based number of the last line read.
   int64_t line() const { return line_; }
@@ -40,7 +48,7 @@ class LineReader {
   std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> zstd_{nullptr, ZSTD_freeDStream};
   std::vector<char> compressed_;
   ZSTD_inBuffer zstd_in_{nullptr, 0, 0};
-  bool in_frame_ = false;
+  bool in_frame_ = false, too_long_ = false;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;
   int64_t text_bytes_ = 0, line_begin_ = 0, line_ = 0, bytes_read_ = 0;

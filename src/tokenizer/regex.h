@@ -18,7 +18,8 @@ class Regex {
   Regex(std::string_view pattern, const std::string& name);
 
   /// Appends [begin, end) of the matches in `text` (valid UTF-8) from left to right. Like Oniguruma's
-  /// find_iter, skips empty matches directly after a match. Thread-safe.
+  /// find_iter, skips empty matches directly after a match. Thread-safe. UserError with the pattern if it
+  /// backtracks more than a limit that is linear in the size of the text.
   void find(std::string_view text, std::vector<std::pair<std::size_t, std::size_t>>& matches) const;
 
  private:
@@ -26,6 +27,7 @@ class Regex {
     void operator()(pcre2_real_code_8* code) const;
   };
   std::unique_ptr<pcre2_real_code_8, Deleter> code_;
+  std::string pattern_, name_;  // for messages
 };
 
 }  // namespace hero

@@ -2,93 +2,107 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <string_view>
 
 #include "io/error.h"
+#include "tokenizer/character_map.h"
+#include "tokenizer/protobuf.h"
+#include "tokenizer/sentencepiece_pieces.h"
 
 namespace hero {
 
 namespace {
 
-// Reader of the protobuf wire format: a key (field number and wire type), then the value.
-class Message {
- public:
-  explicit Message(std::string_view bytes) : rest_(bytes) {}
+using Model = SentencePieceModel;
 
-  // Reads the next field; false at the end.
-  bool next() {
-    if (rest_.empty()) return false;
-    const uint64_t key = varint();
-    field_ = key >> 3;
-    number_ = 0;
-    bytes_ = {};
-    switch (key & 7) {
-      case 0:
-        number_ = varint();
-        break;
-      case 1:
-        bytes_ = take(8);
-        break;
-      case 2:
-        bytes_ = take(varint());
-        break;
-      case 5:
-        bytes_ = take(4);
-        break;
-      default:
-        fail();
-    }
-    return true;
+// The value of an enum, whose values are 1 to `last`.
+template <typename Enum>
+Enum enumerator(const ProtobufMessage& message, Enum last) {
+  const uint64_t number = message.number();
+  if (number < 1 || number > static_cast<uint64_t>(last)) throw MalformedProtobuf();
+  return static_cast<Enum>(number);
+}
+
+// Fields that occur once: parsers of protobuf merge or replace earlier values.
+class Once {
+ public:
+  void see(uint64_t field) {
+    if (field >= 64) return;
+    if (seen_ >> field & 1) throw MalformedProtobuf();
+    seen_ |= uint64_t{1} << field;
   }
-  uint64_t field() const { return field_; }
-  uint64_t number() const { return number_; }
-  std::string_view bytes() const { return bytes_; }
 
  private:
-  [[noreturn]] static void fail() { throw RunError("SentencePiece model: truncated field"); }
-  std::string_view take(uint64_t size) {
-    if (size > rest_.size()) fail();
-    const auto taken = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return taken;
-  }
-  uint64_t varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    fail();
-  }
-
-  std::string_view rest_, bytes_;
-  uint64_t field_ = 0, number_ = 0;
+  uint64_t seen_ = 0;
 };
 
-SentencePieceModel::Piece read_piece(std::string_view bytes) {
-  SentencePieceModel::Piece piece;
-  for (Message message(bytes); message.next();) {
+Model::Piece read_piece(std::string_view bytes) {
+  Model::Piece piece;
+  Once once;
+  for (ProtobufMessage message(bytes); message.next();) {
+    once.see(message.field());
     if (message.field() == 1) piece.text = message.bytes();
-    if (message.field() == 2 && message.bytes().size() == 4)
-      std::memcpy(&piece.score, message.bytes().data(), sizeof piece.score);
-    if (message.field() == 3) piece.type = static_cast<SentencePieceModel::Type>(message.number());
+    if (message.field() == 2) piece.score = message.fixed_float();
+    if (message.field() == 3) piece.type = enumerator(message, Model::Type::byte);
   }
   return piece;
 }
 
-}  // namespace
+Model::Kind read_kind(std::string_view trainer_spec) {
+  std::optional<Model::Kind> kind;
+  for (ProtobufMessage message(trainer_spec); message.next();) {
+    if (message.field() != 3) continue;
+    if (kind) throw MalformedProtobuf();
+    kind = enumerator(message, Model::Kind::character);
+  }
+  return kind.value_or(Model::Kind::unigram);
+}
 
-SentencePieceModel read_sentencepiece_model(const std::string& bytes) {
-  SentencePieceModel model;
-  for (Message message(bytes); message.next();) {
-    if (message.field() == 1) model.pieces.push_back(read_piece(message.bytes()));
-    if (message.field() != 2) continue;
-    for (Message trainer(message.bytes()); trainer.next();) {
-      if (trainer.field() == 3) model.kind = static_cast<SentencePieceModel::Kind>(trainer.number());
+void check_normalizer(std::string_view spec, const std::string& where) {
+  Once once;
+  for (ProtobufMessage message(spec); message.next();) {
+    once.see(message.field());
+    if (message.field() != 2 || message.bytes().empty()) continue;
+    if (const char* const defect = find_character_map_defect(message.bytes())) {
+      throw UserError(where + ".precompiled_charsmap: found " + defect +
+                      ", expected a map written by SentencePiece");
     }
   }
+}
+
+Model parse(const std::string& bytes, const std::string& name) {
+  Model model;
+  Once once;
+  for (ProtobufMessage message(bytes); message.next();) {
+    if (message.field() != 1) once.see(message.field());
+    if (message.field() == 1) model.pieces.push_back(read_piece(message.bytes()));
+    if (message.field() == 2) model.kind = read_kind(message.bytes());
+    if (message.field() == 3) check_normalizer(message.bytes(), name + ": normalizer_spec");
+    if (message.field() == 5) check_normalizer(message.bytes(), name + ": denormalizer_spec");
+  }
+  if (model.pieces.empty()) throw MalformedProtobuf();
   return model;
+}
+
+}  // namespace
+
+SentencePieceModel read_sentencepiece_model(const std::string& bytes, const std::string& name) {
+  if (bytes.size() > std::numeric_limits<int32_t>::max()) reject_sentencepiece_model(bytes, name);
+  try {
+    auto model = parse(bytes, name);
+    check_pieces(model, name);
+    return model;
+  } catch (const MalformedProtobuf&) {
+    reject_sentencepiece_model(bytes, name);
+  }
+}
+
+void reject_sentencepiece_model(const std::string& bytes, const std::string& name) {
+  throw UserError(name + ": found " + std::to_string(bytes.size()) +
+                  " bytes that are not a SentencePiece model, expected a model written by hero data "
+                  "tokenizer or SentencePiece, or a Hugging Face tokenizer.json");
 }
 
 std::string with_spaces(std::string piece) {

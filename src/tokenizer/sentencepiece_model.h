@@ -24,7 +24,11 @@ inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 /// A piece with spaces in place of U+2581. U+2581 in a text has no piece and falls back to bytes.
 std::string with_spaces(std::string piece);
 
-/// Parses a model that SentencePiece has loaded before. RunError if it is truncated.
-SentencePieceModel read_sentencepiece_model(const std::string& bytes);
+/// Parses a model. SentencePiece may read it afterwards: what crashes version 0.1.97, or what another parser
+/// of protobuf might read in another way, is a UserError. `name`: the file's name in messages.
+SentencePieceModel read_sentencepiece_model(const std::string& bytes, const std::string& name);
+
+/// The error for bytes that are not a SentencePiece model.
+[[noreturn]] void reject_sentencepiece_model(const std::string& bytes, const std::string& name);
 
 }  // namespace hero

@@ -21,13 +21,9 @@ std::size_t byte_pair(char left, char right) {
 }  // namespace
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name)
-    : pieces_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  // SentencePiece aborts on a model without pieces, such as an empty file.
-  if (model.empty() || !pieces_->LoadFromSerializedProto(model).ok() || pieces_->GetPieceSize() == 0) {
-    throw UserError(name + ": found " + std::to_string(model.size()) +
-                    " bytes that are not a SentencePiece model, expected a model written by hero data "
-                    "tokenizer or SentencePiece, or a Hugging Face tokenizer.json");
-  }
+    : pieces_(std::make_unique<sentencepiece::SentencePieceProcessor>()), name_(name) {
+  read_sentencepiece_model(model, name);  // rejects what the library crashes on
+  if (!pieces_->LoadFromSerializedProto(model).ok()) reject_sentencepiece_model(model, name);
   vocab_size_ = pieces_->GetPieceSize();
   eos_id_ = pieces_->eos_id();
   inspect();
@@ -84,14 +80,14 @@ void SentencePieceTokenizer::encode_word(std::string_view word, std::vector<int3
 void SentencePieceTokenizer::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
   std::vector<int> found;
   const auto status = pieces_->Encode(text, &found);
-  if (!status.ok()) throw RunError(std::string("tokenizer: encoding failed: ") + status.error_message());
+  if (!status.ok()) throw UserError(name_ + ": encoding failed: " + status.error_message());
   ids.insert(ids.end(), found.begin(), found.end());
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   const auto status = pieces_->Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-  if (!status.ok()) throw RunError(std::string("tokenizer: decoding failed: ") + status.error_message());
+  if (!status.ok()) throw UserError(name_ + ": decoding failed: " + status.error_message());
   return text;
 }
 

@@ -36,6 +36,7 @@ class SentencePieceTokenizer : public TokenizerBackend {
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
 
   std::unique_ptr<sentencepiece::SentencePieceProcessor> pieces_;
+  std::string name_;  // for messages
   int64_t vocab_size_ = 0;
   int32_t eos_id_ = -1;
   bool lossless_ = false;

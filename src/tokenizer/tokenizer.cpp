@@ -137,9 +137,13 @@ std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) 
       fs::remove(path);  // of a previous tokenizer
     }
   }
-  const std::string path = out + (json ? ".tokenizer.json" : ".model");
+  const std::string path = tokenizer_path(out, tokenizer);
   write_file(path, tokenizer.model());
   return path;
+}
+
+std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer) {
+  return out + (tokenizer.file_name() == kJsonName ? ".tokenizer.json" : ".model");
 }
 
 }  // namespace hero

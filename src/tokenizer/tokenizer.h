@@ -77,4 +77,7 @@ class Tokenizer {
 /// Writes the tokenizer as OUT.model or OUT.tokenizer.json (with companions as OUT.NAME). Returns the path.
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer);
 
+/// The path that write_tokenizer returns.
+std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer);
+
 }  // namespace hero

@@ -120,7 +120,7 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, i
     config = new_config(tokenizer);
   }
   if (tokenizer.file_name() == std::string("tokenizer.model")) {
-    const auto model = read_sentencepiece_model(tokenizer.model());
+    const auto model = read_sentencepiece_model(tokenizer.model(), "tokenizer.model");
     const bool unused = std::any_of(model.pieces.begin(), model.pieces.end(),
                                     [](const auto& piece) { return piece.type == Type::unused; });
     if (!tokenizer.lossless() || unused || model.kind != SentencePieceModel::Kind::bpe) return files;

@@ -99,9 +99,24 @@ struct ExistingRun {
   fs::path checkpoint;
 };
 
+// A run folder that lost its configuration must not count as a new or a default run, whose first step would
+// truncate metrics.jsonl.
+void check_config_is_whole(const fs::path& run) {
+  const auto path = run / "config.toml";
+  const bool logged = fs::exists(run / "metrics.jsonl");
+  if (!logged && list_checkpoints(run).empty()) return;
+  const std::string remedy = ", expected the configuration of the run with this folder's " +
+                             std::string(logged ? "metrics.jsonl" : "checkpoints") +
+                             "; restore it, or pass another --run";
+  if (!fs::exists(path)) throw UserError(path.string() + ": not found" + remedy);
+  if (!read_file(path.string()).ends_with('\n'))
+    throw UserError(path.string() + ": found a truncated file" + remedy);
+}
+
 // Inspects the run folder. Rank 0 only: locks the folder and removes leftovers.
 ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
+  check_config_is_whole(options.run);
   if (!found.started) return found;
   if (!options.resume) {
     throw UserError(options.run.string() +

@@ -172,6 +172,28 @@ TEST(Corpus, SkipsInvalidDocumentsOnRequest) {
   EXPECT_EQ(skipped, 4);
 }
 
+// A compressed bomb: 257 MiB without a line feed in a few kilobytes, between two documents.
+TEST(Corpus, LimitsTheLengthOfALine) {
+  const TemporaryFolder folder;
+  const std::string before = "{\"text\": \"a\"}\n", after = "\n{\"text\": \"b\"}\n";
+  const std::string block(1 << 20, 'x');
+  for (const bool gz : {false, true}) {
+    const auto compress = gz ? gzip : zstd;
+    std::string bytes = compress(before);
+    const std::string part = compress(block);
+    for (int i = 0; i < 257; ++i) bytes += part;
+    auto options = inputs({folder.write(gz ? "a.jsonl.gz" : "a.jsonl.zst", bytes + compress(after))});
+    EXPECT_EQ(user_error([&] { texts(options); }),
+              options.inputs[0] +
+                  ": line 2, byte 14: found a line of more than 268435456 bytes, expected at most 268435456 "
+                  "bytes (--skip-invalid skips such documents)");
+    options.skip_invalid = true;
+    int skipped = 0;
+    EXPECT_EQ(texts(options, &skipped), (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(skipped, 1);
+  }
+}
+
 TEST(Utf8, AcceptsOnlyWellFormedText) {
   const auto npos = std::string_view::npos;
   for (const std::string good :

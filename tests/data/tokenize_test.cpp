@@ -172,5 +172,28 @@ TEST_F(Tokenize, IgnoresJsonFilesOfOtherPrograms) {
   EXPECT_EQ(user_error([&] { read_token_files(folder_ / "own-train"); }).find(broken + ": invalid ("), 0u);
 }
 
+TEST_F(Tokenize, RejectsATokenizerInAnotherFolder) {
+  for (const std::string name : {"../own.model", "/etc/own.model", "..", "", "a\\\\b"}) {
+    const auto card =
+        folder_.write("own.json", "{\"format\": \"hero token files 1\", \"tokenizer\": \"" + name +
+                                      "\", \"tokenizer_sha256\": \"\", \"vocab_size\": 3, "
+                                      "\"eos_id\": 1, \"splits\": {}}");
+    const auto error = user_error([&] { read_token_files(folder_ / "own"); });
+    EXPECT_EQ(error.find(card + ": tokenizer: found \"" + name + "\""), 0u) << error;
+    EXPECT_NE(error.find("expected the name of a file in the same folder"), error.npos) << error;
+  }
+}
+
+TEST_F(Tokenize, RejectsTwoTokenizersOfOnePrefix) {
+  const auto settings = options({folder_.write("two.jsonl", json_line("a") + json_line("b"))}, "two");
+  tokenize(settings);
+  const auto other = folder_.write("two.tokenizer.json", "{}");
+  const std::string message = (folder_ / "two.model") + " and " + other + ": found two tokenizers";
+  EXPECT_EQ(user_error([&] { read_token_files(folder_ / "two"); }).find(message), 0u);
+  std::filesystem::remove(folder_ / "two.model");
+  EXPECT_EQ(user_error([&] { tokenize(settings); }).find(message), 0u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "two.model"));
+}
+
 }  // namespace tokenize_test
 }  // namespace hero

@@ -110,6 +110,28 @@ std::string sections(const AddedTokens& tokens, std::string_view text) {
   return found;
 }
 
+TEST(PreTokenizer, LimitsBacktracking) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    std::vector<std::pair<std::size_t, std::size_t>> found;
+    Regex(pattern, "f.json").find(text, found);
+    return found.size();
+  };
+  for (const std::string pattern : {"(?:a|aa)+(?=[cd])|a", "a*(?=b)|a"}) {  // exponential, quadratic
+    EXPECT_EQ(
+        user_error([&] { matches(pattern, std::string(100'000, 'a')); }),
+        "f.json: found \"" + pattern +
+            "\", expected a regular expression with less backtracking (match limit exceeded in a text of "
+            "100000 bytes)");
+  }
+  EXPECT_EQ(matches("a*(?=b)|a", std::string(1000, 'a')), 1000u);
+  // One word or run of spaces of any length is within the limit.
+  for (const char c : {'a', ' ', '\n', '?'}) {
+    EXPECT_EQ(matches(R"([^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                      std::string(std::size_t{20} << 20, c)),
+              1u);
+  }
+}
+
 TEST(AddedTokens, LeftmostThenLongest) {
   const AddedTokens tokens({token("<a>", 1), token("<a>!", 2), token("a><", 3), token("\u00E9", 4)});
   EXPECT_EQ(sections(tokens, "x<a><a>!y"), "x|1|2|y");

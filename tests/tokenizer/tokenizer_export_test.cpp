@@ -44,7 +44,7 @@ TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
   const std::string model = train_tokenizer(options).model;
   const Tokenizer tokenizer(model, "m");
 
-  const auto pieces = read_sentencepiece_model(model);
+  const auto pieces = read_sentencepiece_model(model, "m");
   EXPECT_EQ(pieces.kind, SentencePieceModel::Kind::bpe);
   ASSERT_EQ(pieces.pieces.size(), 400u);
   for (int id = 0; id < 400; ++id) EXPECT_EQ(pieces.pieces[id].text, tokenizer.piece(id));

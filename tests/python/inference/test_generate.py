@@ -136,6 +136,17 @@ def test_evaluation_does_not_modify_a_checkpoint(run: Path, data: Path) -> None:
     assert shown.splitlines()[1] == run_hero("eval", run, "--data", data).stdout.splitlines()[1]
 
 
+def test_evaluation_of_a_model_folder_with_metrics(run: Path, data: Path, tmp_path: Path) -> None:
+    """It has no step, so there is no eval.json to write."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(run, 30), folder)
+    shutil.copy(run / "metrics.jsonl", folder)
+    before = folder_bytes(folder)
+    shown = run_hero("eval", folder, "--data", data).stdout
+    assert folder_bytes(folder) == before
+    assert shown.splitlines()[1] == run_hero("eval", run, "--data", data).stdout.splitlines()[1]
+
+
 def test_evaluation_does_not_depend_on_its_batch(run: Path, data: Path) -> None:
     losses = []
     for batch in (1, 3, 8):

@@ -445,6 +445,24 @@ def test_damaged_line(copy: Path, finished: Path) -> None:
     assert tensor_bytes(copy, 6) == tensor_bytes(finished, 6)
 
 
+@pytest.mark.parametrize("content", [None, b"", b"[model]\nhidden_si"], ids=["missing", "empty", "truncated"])
+@pytest.mark.parametrize("words", [[], ["--resume"]], ids=["new", "resume"])
+def test_damaged_configuration(data: Path, copy: Path, content: bytes | None, words: list[str]) -> None:
+    """The folder does not count as new, and keeps its metrics."""
+    file = copy / "config.toml"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    before = folder_bytes(copy)
+    for logged in ("metrics.jsonl", "checkpoints"):
+        result = hero("train", "--data", data, "--run", copy, *words)
+        what = "not found" if content is None else "found a truncated file"
+        assert_exit_2(result, f"{file}: {what}, expected", logged, "restore it, or pass another --run")
+        assert folder_bytes(copy) == before
+        (copy / "metrics.jsonl").unlink(missing_ok=True)
+        before.pop("metrics.jsonl", None)
+
+
 def test_file_size_limit(copy: Path) -> None:
     """A write that fails in the middle of a checkpoint, as on a full disk."""
 
