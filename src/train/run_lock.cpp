@@ -37,14 +37,14 @@ bool has_ended(const Owner& owner) {
   return owner.process == own.process || (kill(owner.process, 0) != 0 && errno == ESRCH);
 }
 
-[[noreturn]] void fail(const fs::path& path) {
+[[noreturn]] void cannot_write(const fs::path& path) {
   throw RunError("cannot write " + path.string() + ": " + std::strerror(errno));
 }
 
 bool create(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0 && errno == EEXIST) return false;
-  if (descriptor < 0) fail(path);
+  if (descriptor < 0) cannot_write(path);
   const Owner own = this_process();
   const std::string text = own.host + " " + std::to_string(own.process) + "\n";
   const bool written = ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -52,7 +52,7 @@ bool create(const fs::path& path) {
     const int reason = errno;
     ::unlink(path.c_str());
     errno = reason;
-    fail(path);
+    cannot_write(path);
   }
   return true;
 }
@@ -75,7 +75,7 @@ void create_exclusive(const fs::path& run, const fs::path& path) {
 RunLock::RunLock(const fs::path& run) {
   const auto path = run / "lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail(path);
+  if (descriptor_ < 0) cannot_write(path);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
   const int reason = errno;
   ::close(std::exchange(descriptor_, -1));

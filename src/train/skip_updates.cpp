@@ -18,7 +18,7 @@ bool exceeds(const std::vector<double>& window, double value, double deviations)
   return value > mean + deviations * std::sqrt(squares / (count - 1));
 }
 
-void add(std::vector<double>& window, double value) {
+void append(std::vector<double>& window, double value) {
   if (window.size() == kWindow) window.erase(window.begin());
   window.push_back(value);
 }
@@ -35,8 +35,8 @@ bool skips_update(const TrainConfig& config, SkipState& state, double loss, doub
     if (config.spike_skip > 0) {
       skips = exceeds(state.losses, loss, config.spike_skip) ||
               exceeds(state.gradient_norms, gradient_norm, config.spike_skip);
-      add(state.losses, loss);
-      add(state.gradient_norms, gradient_norm);
+      append(state.losses, loss);
+      append(state.gradient_norms, gradient_norm);
     }
   }
   if (skips) ++state.skipped;

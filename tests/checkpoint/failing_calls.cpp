@@ -17,6 +17,7 @@ std::atomic<int> name = -1, calls = 0, first = 0, end = 0;
 bool fails(FailingCalls::Name called) {
   if (name != static_cast<int>(called)) return false;
   const int number = ++calls;
+  errno = EIO;
   return number >= first && number < end;
 }
 
@@ -33,18 +34,12 @@ FailingCalls::~FailingCalls() { failing_calls::name = -1; }
 
 }  // namespace hero::test
 
-using hero::test::FailingCalls;
-using hero::test::failing_calls::fails;
-
 extern "C" __attribute__((visibility("default"))) int fsync(int descriptor) {
-  if (!fails(FailingCalls::Name::kFsync)) return static_cast<int>(syscall(SYS_fsync, descriptor));
-  errno = EIO;
-  return -1;
+  if (hero::test::failing_calls::fails(hero::test::FailingCalls::Name::kFsync)) return -1;
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
 }
 
 extern "C" __attribute__((visibility("default"))) int rename(const char* from, const char* to) noexcept {
-  if (!fails(FailingCalls::Name::kRename))
-    return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
-  errno = EIO;
-  return -1;
+  if (hero::test::failing_calls::fails(hero::test::FailingCalls::Name::kRename)) return -1;
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }

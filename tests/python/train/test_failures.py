@@ -94,7 +94,7 @@ def test_signal_to_one_rank_saves_on_all_ranks(data: Path, tmp_path: Path) -> No
 
 def test_skipped_updates_on_several_ranks(data: Path, tmp_path: Path) -> None:
     alone, run, log = tmp_path / "alone", tmp_path / "run", tmp_path / "log"
-    settings = MODEL | {"train.steps": 90, "train.spike_skip": 0.3, "checkpoint.every": 75}
+    settings = MODEL | {"train.steps": 110, "train.spike_skip": 0.1, "checkpoint.every": 70}
     run_ranks_checked(training(alone, data, settings), 2, log)
     shutil.copytree(alone, run)
     shutil.rmtree(run / "checkpoints" / checkpoint_names(run)[-1])

@@ -380,14 +380,14 @@ def test_skips_a_limited_number_of_updates_that_are_not_finite(data: Path, tmp_p
     assert checkpoint_names(run) == [f"step-{done - 1:08d}", f"step-{done:08d}"]
 
 
-SPIKES = LONG | {"train.steps": 110, "checkpoint.every": 50, "train.spike_skip": 0.3}
+SPIKES = LONG | {"train.steps": 110, "checkpoint.every": 70, "train.spike_skip": 0.1}
 
 
 def test_skipped_spikes_are_the_same_after_resume(data: Path, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run_hero(*training(whole, data, SPIKES))
     skipped = [line["skipped"] for line in metrics(whole)]
-    assert skipped[63] == 0 and 0 < skipped[99] < skipped[109] < 46
+    assert skipped[63] == 0 <= skipped[69] < skipped[109] < 46
     shutil.copytree(whole, halves)
     shutil.rmtree(checkpoint(halves, 110))
     run_hero("train", "--run", halves, "--resume")
