@@ -1,30 +1,14 @@
 #pragma once
 // Opens a run: folder, configuration, data, and the checkpoint to resume from.
 #include <memory>
-#include <utility>
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
 #include "distributed/world.h"
+#include "train/run_lock.h"
 #include "train/trainer.h"
 
 namespace hero {
-
-/// Exclusive lock on a run folder. UserError if another process holds it.
-class RunLock {
- public:
-  RunLock() = default;
-  explicit RunLock(const std::filesystem::path& run);
-  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  RunLock& operator=(RunLock&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~RunLock();
-
- private:
-  int descriptor_ = -1;
-};
 
 struct Run {
   RunLock lock;
@@ -39,8 +23,8 @@ struct Run {
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its
 /// configuration; the command line may change only options with kMayChangeOnResume (config/fields.h). With
-/// several processes (`world`) rank 0 opens the folder and the others follow. UserError if the settings or
-/// data are invalid, or differ between ranks (configuration, program, data).
+/// several processes (`world`) rank 0 opens the folder and the others follow. UserError, before anything is
+/// written, if the settings or data are invalid, or differ between ranks (configuration, program, data).
 Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero
