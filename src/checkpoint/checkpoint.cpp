@@ -95,9 +95,9 @@ void clean_leftovers(const fs::path& run) {
   }
 }
 
-void verify_checkpoint(const fs::path& checkpoint) {
-  const auto corruption = find_corruption(checkpoint);
-  if (!corruption) return;
+namespace {
+
+[[noreturn]] void reject(const fs::path& checkpoint, const std::string& corruption) {
   std::string advice;
   const fs::path folder = fs::weakly_canonical(checkpoint), parent = folder.parent_path();
   const auto step = checkpoint_step(folder.filename().string());
@@ -108,7 +108,20 @@ void verify_checkpoint(const fs::path& checkpoint) {
     while (!others.empty() && find_corruption(others.back())) others.pop_back();
     if (!others.empty()) advice = "; the newest intact checkpoint before it is " + others.back().string();
   }
-  throw UserError(*corruption + advice);
+  throw UserError(corruption + advice);
+}
+
+}  // namespace
+
+void verify_checkpoint(const fs::path& checkpoint) {
+  if (const auto corruption = find_corruption(checkpoint)) reject(checkpoint, *corruption);
+}
+
+fs::path open_model_folder(const fs::path& dir) {
+  auto folder = resolve_model_dir(dir);
+  if (!fs::exists(folder / kManifestName)) return folder;  // not a checkpoint
+  if (const auto corruption = find_corruption(folder, CheckpointUse::kModel)) reject(folder, *corruption);
+  return folder;
 }
 
 }  // namespace hero

@@ -55,4 +55,9 @@ void clean_leftovers(const std::filesystem::path& run);
 /// altered file, found and expected values, and the newest intact earlier checkpoint, if any.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
 
+/// resolve_model_dir for a command that loads the model. If the folder has a manifest, checks the sizes of
+/// all files and the hashes of the model's, which takes less time than loading them. UserError as
+/// verify_checkpoint.
+std::filesystem::path open_model_folder(const std::filesystem::path& dir);
+
 }  // namespace hero

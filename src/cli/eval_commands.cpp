@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
@@ -37,7 +38,7 @@ int64_t sequence_length(const EvalOptions& options, const Config& config) {
 
 void run_eval(const EvalOptions& options) {
   const auto device = choose_device(options.device, "--device");
-  const auto folder = resolve_model_dir(options.dir);
+  const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const auto& config = model->config();
   const int64_t sequence = sequence_length(options, config);
