@@ -126,6 +126,10 @@ const char* Tokenizer::file_name(std::string_view model) {
 
 bool Tokenizer::in_folder(const std::string& path) { return !find_tokenizer_file(path).empty(); }
 
+std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer) {
+  return out + (tokenizer.file_name() == kJsonName ? ".tokenizer.json" : ".model");
+}
+
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
   const bool json = tokenizer.file_name() == kJsonName;
   for (const char* const name : kCompanions) {
@@ -137,7 +141,7 @@ std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) 
       fs::remove(path);  // of a previous tokenizer
     }
   }
-  const std::string path = out + (json ? ".tokenizer.json" : ".model");
+  const std::string path = tokenizer_path(out, tokenizer);
   write_file(path, tokenizer.model());
   return path;
 }
