@@ -69,7 +69,7 @@ def run_hero(folder: Path, lines: Path) -> float:
     command = [PROGRAM, "data", "tokenize", "--input", lines, "--tokenizer", folder]
     begin = time.perf_counter()
     subprocess.run(
-        [str(word) for word in [*command, "--out", folder / "out"]],
+        [str(word) for word in [*command, "--out", folder / "out", "--overwrite"]],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

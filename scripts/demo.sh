@@ -26,9 +26,10 @@ if [[ ! -f $tokenizer ]]; then
   say "training a tokenizer on ${inputs[*]}"
   "$hero" data tokenizer --input "${inputs[@]}" --vocab-size 8192 --skip-invalid --out "$tokenizer"
 fi
-if [[ ! -f $corpus-valid.idx ]]; then
+if [[ ! -f $corpus.json ]]; then # written last
   say "tokenizing the text"
-  "$hero" data tokenize --input "${inputs[@]}" --tokenizer "$tokenizer" --skip-invalid --out "$corpus"
+  "$hero" data tokenize --input "${inputs[@]}" --tokenizer "$tokenizer" --skip-invalid --out "$corpus" \
+    --overwrite # files of an interrupted demo
 fi
 
 for kind in baseline hero; do

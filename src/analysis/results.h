@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/passes.h"
+#include "tokenizer/tokenizer.h"
 
 namespace hero {
 

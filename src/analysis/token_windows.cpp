@@ -9,6 +9,7 @@
 #include "analysis/benchmark_rows.h"
 #include "data/sampler.h"
 #include "io/error.h"
+#include "tokenizer/tokenizer.h"
 
 namespace hero {
 namespace {
@@ -28,15 +29,12 @@ std::optional<std::string> benchmark_name(const fs::path& path) {
 
 TokenDataset open_token_files(const std::string& prefix, int64_t sequence, int64_t vocab_size) {
   const auto reader = std::make_shared<SequentialReader>(prefix, sequence, vocab_size);
-  TokenDataset dataset{
+  return {
       .name = fs::path(reader->prefix()).filename().string(),
       .windows = reader->windows(),
       .read = [reader](int64_t window, int64_t* out) { return reader->read(window, out); },
+      .tokenizer = reader->tokenizer(),
   };
-  if (const auto& files = reader->token_files())
-    dataset.tokenizer =
-        TokenizerIdentity{reader->prefix() + ".bin (" + files->tokenizer + ")", files->tokenizer_sha256};
-  return dataset;
 }
 
 std::vector<int32_t> benchmark_ids(const std::string& path, const fs::path& folder) {
@@ -76,21 +74,6 @@ TokenDataset open_benchmark(const std::string& path, const std::string& name, co
 }
 
 }  // namespace
-
-std::optional<TokenizerIdentity> tokenizer_identity(const fs::path& folder) {
-  if (!Tokenizer::in_folder(folder.string())) return std::nullopt;
-  const Tokenizer tokenizer(folder.string());
-  return TokenizerIdentity{(folder / tokenizer.file_name()).string(), tokenizer.hash()};
-}
-
-void check_same_tokenizer(const std::vector<TokenizerIdentity>& tokenizers) {
-  for (const auto& other : tokenizers) {
-    if (other.sha256 != tokenizers[0].sha256) {
-      throw UserError(other.where + ": different tokenizer than " + tokenizers[0].where +
-                      ", expected the same vocabulary");
-    }
-  }
-}
 
 TokenDataset open_token_dataset(const std::string& path, const fs::path& folder, int64_t sequence,
                                 int64_t vocab_size) {

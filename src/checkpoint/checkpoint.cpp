@@ -102,8 +102,33 @@ void clean_leftovers(const fs::path& run) {
   }
 }
 
+namespace {
+
+[[noreturn]] void reject(const fs::path& checkpoint, const std::string& corruption) {
+  std::string advice;
+  const fs::path folder = fs::weakly_canonical(checkpoint), parent = folder.parent_path();
+  const auto step = checkpoint_step(folder.filename().string());
+  if (step && parent.filename() == "checkpoints") {
+    std::vector<fs::path> others = list_checkpoints(parent.parent_path());
+    std::erase_if(
+        others, [&](const fs::path& other) { return *checkpoint_step(other.filename().string()) >= *step; });
+    while (!others.empty() && find_corruption(others.back())) others.pop_back();
+    if (!others.empty()) advice = "; the newest intact checkpoint before it is " + others.back().string();
+  }
+  throw UserError(corruption + advice);
+}
+
+}  // namespace
+
 void verify_checkpoint(const fs::path& checkpoint) {
-  if (const auto corruption = find_corruption(checkpoint)) throw UserError(*corruption);
+  if (const auto corruption = find_corruption(checkpoint)) reject(checkpoint, *corruption);
+}
+
+fs::path open_model_folder(const fs::path& dir) {
+  auto folder = resolve_model_dir(dir);
+  if (!fs::exists(folder / kManifestName)) return folder;  // not a checkpoint
+  if (const auto corruption = find_corruption(folder, CheckpointUse::kModel)) reject(folder, *corruption);
+  return folder;
 }
 
 fs::path newest_intact_checkpoint(const fs::path& run) {

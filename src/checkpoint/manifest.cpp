@@ -38,7 +38,7 @@ std::string make_manifest(const std::map<std::string, FileDigest>& files) {
   return canonical(json);
 }
 
-std::optional<std::string> find_corruption(const fs::path& folder) {
+std::optional<std::string> find_corruption(const fs::path& folder, CheckpointUse use) {
   const fs::path path = folder / kManifestName;
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return path.string() + ": missing, expected the hashes of the checkpoint's files";
@@ -53,13 +53,16 @@ std::optional<std::string> find_corruption(const fs::path& folder) {
     const fs::path file = folder / name;
     const auto bytes = entry["bytes"].get<uintmax_t>();
     const auto hash = entry["sha256"].get<std::string>();
+    const bool unread = use == CheckpointUse::kModel && name.starts_with("optimizer");
     std::error_code error;
     const uintmax_t found_bytes = fs::file_size(file, error);
+    if (error && unread) continue;
     if (error) return file.string() + ": missing, expected a file of " + std::to_string(bytes) + " bytes";
     if (found_bytes != bytes) {
       const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
       return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
     }
+    if (unread) continue;
     const std::string found_hash = hash_file(file).sha256;
     if (found_hash != hash) {
       return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;

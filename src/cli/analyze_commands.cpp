@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/results.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/window_options.h"
 #include "hf/load.h"
-#include "hf/resolve.h"
 #include "io/error.h"
 #include "io/python.h"
 #include "io/step_progress.h"
@@ -37,7 +37,7 @@ struct ModelFolder {
 };
 
 ModelFolder open_folder(const std::string& dir) {
-  auto folder = resolve_model_dir(dir);
+  auto folder = open_model_folder(dir);
   auto config = load_model_config(folder);
   return {std::move(folder), std::move(config)};
 }

@@ -154,6 +154,7 @@ void add_data_commands(Command& hero) {
                    "fraction of documents held out for validation")
       .show_default();
   encode->add_option("--seed", options->seed, "seed for selecting validation documents").show_default();
+  encode->add_flag("--overwrite", options->overwrite, "replace existing output files (default: error)");
   encode->callback([options] { run_tokenize(*options); });
 
   auto* const info = data->add_subcommand("info", "Show information about token files");

@@ -1,5 +1,7 @@
+#include <deque>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
@@ -35,16 +37,30 @@ int64_t sequence_length(const EvalOptions& options, const Config& config) {
   return options.sequence ? options.sequence : config.train.sequence;
 }
 
+// The data sets; UserError unless their tokenizer is the model's, where both are known.
+std::deque<SequentialReader> open_data(const EvalOptions& options, const fs::path& folder, int64_t sequence,
+                                       int64_t vocab_size) {
+  std::vector<TokenizerIdentity> tokenizers;
+  if (auto tokenizer = tokenizer_identity(folder)) tokenizers.push_back(std::move(*tokenizer));
+  std::deque<SequentialReader> readers;
+  for (const auto& prefix : options.data) {
+    const auto& reader = readers.emplace_back(prefix, sequence, vocab_size);
+    if (auto tokenizer = reader.tokenizer()) tokenizers.push_back(std::move(*tokenizer));
+  }
+  check_same_tokenizer(tokenizers);
+  return readers;
+}
+
 void run_eval(const EvalOptions& options) {
   const auto device = choose_device(options.device, "--device");
-  const auto folder = resolve_model_dir(options.dir);
+  const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const auto& config = model->config();
   const int64_t sequence = sequence_length(options, config);
+  const auto readers = open_data(options, folder, sequence, config.model.vocab_size);
   json results = json::array();
   std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
-  for (const auto& prefix : options.data) {
-    const SequentialReader reader(prefix, sequence, config.model.vocab_size);
+  for (const auto& reader : readers) {
     StepProgress progress("window", reader.windows(),
                           {.rate_unit = "tok", .rate_per_item = static_cast<double>(sequence)});
     auto result =

@@ -1,3 +1,4 @@
+#include "checkpoint/checkpoint.h"
 #include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -6,7 +7,6 @@
 #include "hf/export.h"
 #include "hf/load.h"
 #include "hf/model_config.h"
-#include "hf/resolve.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/json.h"
@@ -47,7 +47,7 @@ int64_t end_token(const fs::path& source) {
 }
 
 void run_export(Options options) {
-  const auto source = resolve_model_dir(options.dir);
+  const auto source = open_model_folder(options.dir);
   const auto model = load_model(source, Dtype::kFp32);
   options.export_options.files = tokenizer_files_of(source, model->config().model.max_position_embeddings);
   options.export_options.eos = end_token(source);

@@ -1,10 +1,10 @@
 
+#include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
-#include "hf/resolve.h"
 #include "inference/sampler.h"
 #include "io/error.h"
 #include "io/utf8.h"
@@ -46,7 +46,7 @@ void run_generate(GenerateOptions options) {
     throw UserError("--prompt: byte " + std::to_string(bad) + ": invalid UTF-8, expected UTF-8 text");
   }
   const auto device = choose_device(options.device, "--device");
-  const auto folder = resolve_model_dir(options.dir);
+  const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   options.sampling.eos = {tokenizer.eos_id()};

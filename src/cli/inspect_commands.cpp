@@ -1,5 +1,6 @@
 
 #include "analysis/activations.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -23,7 +24,8 @@ struct LogitsOptions {
 };
 
 void run_logits(const LogitsOptions& options) {
-  const auto model = load_model(options.dir, options.dtype, choose_device(options.device, "--device"));
+  const auto folder = open_model_folder(options.dir);
+  const auto model = load_model(folder, options.dtype, choose_device(options.device, "--device"));
   const auto tokens = read_token_lists(options.tokens, model->config().model);
   auto tensors = model_logits(*model, tokens, options.routing);
   if (options.gradients) {
@@ -80,8 +82,8 @@ bool same_activations(const DiffOptions& options, const Transformer& a, const Tr
 // Whether all activations on the given text are equal; without a text, whether the configurations are.
 bool same_models(const DiffOptions& options) {
   const auto device = choose_device(options.device, "--device");
-  const auto a = load_model(options.a, options.dtype, device),
-             b = load_model(options.b, options.dtype, device);
+  const auto a = load_model(open_model_folder(options.a), options.dtype, device),
+             b = load_model(open_model_folder(options.b), options.dtype, device);
   const auto config_differences = differences(a->config(), b->config());
   for (const auto& difference : config_differences) std::printf("%s\n", difference.c_str());
   if (options.text.empty() && options.tokens.empty()) {

@@ -6,13 +6,13 @@
 #include <csignal>
 #include <cstdio>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
-#include "hf/resolve.h"
 #include "inference/server/server.h"
 #include "io/error.h"
 #include "ops/cuda_library.h"
@@ -96,7 +96,7 @@ void run_serve(const ServeCommand& options) {
   // Fewer arenas: hundreds of threads would fragment the heap.
   ::mallopt(M_ARENA_MAX, 2);
   const auto device = choose_device(options.device, "--device");
-  const auto folder = resolve_model_dir(options.dir);
+  const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, options.dtype, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   ServeMetrics metrics;

@@ -110,7 +110,7 @@ std::vector<Field> training_fields(Config& config) {
       positive("optim.lr", kFixedOnResume, &o.lr, "peak learning rate"),
       non_negative("optim.min_lr", kFixedOnResume, &o.min_lr, "final learning rate of the cosine schedule"),
       integer("optim.warmup_steps", kFixedOnResume, &o.warmup_steps, 0,
-              "number of linear warmup steps, included in train.steps"),
+              "number of linear warmup steps, included in train.steps; the default is at most train.steps"),
       fraction("optim.beta1", kFixedOnResume, &o.beta1, "AdamW beta1"),
       fraction("optim.beta2", kFixedOnResume, &o.beta2, "AdamW beta2"),
       positive("optim.eps", kFixedOnResume, &o.eps, "AdamW epsilon"),

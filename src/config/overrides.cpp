@@ -100,7 +100,12 @@ void ConfigOverrides::add_flag(const std::vector<Field>& list, const std::string
 Config ConfigOverrides::applied_to(Config base) const {
   const std::vector<Field> list = fields(base);
   for (const auto& [key, value] : values_) assign(*find_field(list, key), value);
+  if (!sets(kWarmupSteps)) base.optim.warmup_steps = std::min(base.optim.warmup_steps, base.train.steps);
   return base;
+}
+
+bool ConfigOverrides::sets(std::string_view key) const {
+  return std::ranges::any_of(values_, [&](const auto& value) { return value.first == key; });
 }
 
 }  // namespace hero

@@ -1,6 +1,7 @@
 #pragma once
 // The options that TOML files and flags set, parsed once, for any configuration that they change.
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -8,14 +9,21 @@
 
 namespace hero {
 
+/// The key whose default depends on train.steps.
+constexpr std::string_view kWarmupSteps = "optim.warmup_steps";
+
 class ConfigOverrides {
  public:
   ConfigOverrides() = default;
   /// Reads each TOML file in order, then the `--section.key=value` flags. UserError as load_config.
   ConfigOverrides(const std::vector<std::string>& files, const std::vector<std::string>& flags);
 
-  /// `base` with these options; later ones override earlier ones.
+  /// `base` with these options; later ones override earlier ones. Unless they set kWarmupSteps, it is at most
+  /// train.steps.
   Config applied_to(Config base) const;
+
+  /// Whether a file or flag sets the key.
+  bool sets(std::string_view key) const;
 
   bool has_files() const { return has_files_; }
 

@@ -143,4 +143,10 @@ int64_t SequentialReader::read(int64_t window, int64_t* out) const {
   return count - 1;
 }
 
+std::optional<TokenizerIdentity> SequentialReader::tokenizer() const {
+  if (!token_files_) return std::nullopt;
+  return TokenizerIdentity{prefix() + ".bin (" + token_files_->tokenizer + ")",
+                           token_files_->tokenizer_sha256};
+}
+
 }  // namespace hero

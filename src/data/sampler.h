@@ -9,6 +9,7 @@
 
 #include "data/packed_dataset.h"
 #include "data/token_files.h"
+#include "tokenizer/tokenizer_identity.h"
 
 namespace hero {
 
@@ -78,7 +79,8 @@ class SequentialReader {
   /// targets. Thread-safe.
   int64_t read(int64_t window, int64_t* out) const;
 
-  const std::optional<TokenFiles>& token_files() const { return token_files_; }
+  /// nullopt for token files of other programs.
+  std::optional<TokenizerIdentity> tokenizer() const;
 
  private:
   IndexedDataset data_;

@@ -96,6 +96,19 @@ class Splitter {
   std::map<std::string, SplitCounts> counts_;
 };
 
+// A run that reads the files would continue on other text.
+void check_absent(const std::string& out, const Tokenizer& tokenizer) {
+  const auto reject = [](const std::string& path) {
+    throw UserError(path + ": exists, expected a new --out, or --overwrite to replace the files of this one");
+  };
+  std::error_code error;
+  for (const char* const ending : {"-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json"}) {
+    if (std::filesystem::exists(out + ending, error)) reject(out + ending);
+  }
+  const std::string copy = tokenizer_path(out, tokenizer);
+  if (std::filesystem::exists(copy, error) && read_file(copy) != tokenizer.model()) reject(copy);
+}
+
 }  // namespace
 
 TokenizeResult tokenize(const TokenizeOptions& options) {
@@ -111,6 +124,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
                                                                 : ""));
   }
   check_one_tokenizer(options.out, tokenizer_path(options.out, tokenizer));
+  if (!options.overwrite) check_absent(options.out, tokenizer);
   Corpus corpus(options.corpus);
   make_parent_folder(options.out);
   const int workers =

@@ -14,6 +14,7 @@ struct TokenizeOptions {
   double valid_fraction = 0.01;  // of the documents, [0, 1)
   uint64_t seed = 1234;          // of the split
   int workers = 0;               // 0: all cores
+  bool overwrite = false;        // replace existing files
 };
 
 struct TokenizeResult {
@@ -27,7 +28,8 @@ struct TokenizeResult {
 /// A document goes to the validation set if a hash of seed and document index is below the fraction. The
 /// first document is always for training; with two or more, at least one is for validation. Without
 /// validation documents (fraction 0, or a single document) there is no OUT-valid. Memory: a few MB of text
-/// per worker, or the longest documents. UserError for invalid input, without writing anything.
+/// per worker, or the longest documents. UserError, without writing anything, for invalid input and, unless
+/// `overwrite`, if an output file exists; OUT.model or OUT.tokenizer.json may be the same tokenizer.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace hero

@@ -56,10 +56,9 @@ class HeaderReader {
     const auto& offsets = value["data_offsets"];
     const auto begin = offsets.is_array() && offsets.size() == 2 ? unsigned_number(offsets[0]) : std::nullopt;
     const auto end = begin ? unsigned_number(offsets[1]) : std::nullopt;
-    if (!end || *begin > *end || *end > buffer_size_) {
+    if (!end || *begin > *end) {
       throw UserError(where + "found data_offsets " + format_value(offsets) +
-                      ", expected [begin, end] within the " + std::to_string(buffer_size_) +
-                      " bytes after the header");
+                      ", expected [begin, end] with begin <= end");
     }
     if (*end - *begin != bytes) {
       throw UserError(where + "found " + std::to_string(*end - *begin) + " bytes, expected " +
@@ -70,7 +69,7 @@ class HeaderReader {
     return entry;
   }
 
-  // Sorts by offset; rejects gaps, overlaps and trailing bytes.
+  // Sorts by offset; rejects gaps, overlaps, missing and trailing bytes.
   void check_layout(std::vector<Entry>& entries) const {
     std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
     uint64_t expected = 0;
@@ -83,8 +82,9 @@ class HeaderReader {
       expected = entry.end;
     }
     if (expected != buffer_size_) {
-      throw UserError(file_ + ": found " + std::to_string(buffer_size_) +
-                      " bytes after the header, expected " + std::to_string(expected));
+      throw UserError(file_ + (buffer_size_ < expected ? ": truncated: found " : ": found ") +
+                      std::to_string(buffer_size_) + " bytes after the header, expected " +
+                      std::to_string(expected));
     }
   }
 

@@ -25,7 +25,6 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
 
 std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::string>& names,
                                    const std::vector<std::string>& flags) {
-  const Config common = load_config({base.string()}, {});
   std::vector<Variant> variants;
   for (const auto& name : names) {
     const auto overlay = find_config("--variants", name, {base.parent_path(), config_folder()});
@@ -37,7 +36,7 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
         throw UserError("--variants: found " + variant.name + " twice, expected unique names");
       }
     }
-    variant.config = load_config({overlay.string()}, flags, common);
+    variant.config = load_config({base.string(), overlay.string()}, flags);
     check(variant.config);
     const auto same = std::ranges::find_if(
         variants, [&](const Variant& v) { return same_model(v.config, variant.config); });

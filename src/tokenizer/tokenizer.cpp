@@ -126,6 +126,10 @@ const char* Tokenizer::file_name(std::string_view model) {
 
 bool Tokenizer::in_folder(const std::string& path) { return !find_tokenizer_file(path).empty(); }
 
+std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer) {
+  return out + (tokenizer.file_name() == kJsonName ? ".tokenizer.json" : ".model");
+}
+
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
   const bool json = tokenizer.file_name() == kJsonName;
   for (const char* const name : kCompanions) {

@@ -74,7 +74,10 @@ class Tokenizer {
   int32_t eos_id_ = -1;
 };
 
-/// Writes the tokenizer as OUT.model or OUT.tokenizer.json (with companions as OUT.NAME). Returns the path.
+/// OUT.model or OUT.tokenizer.json.
+std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer);
+
+/// Writes the tokenizer to tokenizer_path (with companions as OUT.NAME). Returns the path.
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer);
 
 /// The path that write_tokenizer returns.

@@ -1,18 +1,15 @@
 #include "train/run_folder.h"
 
-#include <algorithm>
-#include <optional>
+#include <functional>
 
 #include "config/fields.h"
-#include "config/router_kinds.h"
-#include "hf/load.h"
-#include "hf/model_config.h"
 #include "hf/resolve.h"
 #include "io/error.h"
 #include "io/file_hash.h"
 #include "io/file_io.h"
 #include "ops/cuda_library.h"
 #include "tokenizer/tokenizer_export.h"
+#include "train/run_config.h"
 #include "train/version.h"
 
 namespace hero {
@@ -23,75 +20,6 @@ namespace fs = std::filesystem;
 // File in the run folder with the source of the initial weights, needed to restart a run that ended before
 // its first checkpoint.
 constexpr const char* kInitFromFile = "init-from";
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& p : parts) text += (text.empty() ? "" : ", ") + p;
-  return text;
-}
-
-// The model of --init-from.
-struct InitialModel {
-  fs::path folder;
-  Config config;
-};
-
-std::optional<InitialModel> find_initial_model(const fs::path& init_from) {
-  if (init_from.empty()) return std::nullopt;
-  auto folder = resolve_model_dir(init_from);
-  auto config = load_model_config(folder);
-  return InitialModel{std::move(folder), std::move(config)};
-}
-
-// Configuration before files and flags: defaults, or the initial model's.
-Config base_config(const std::optional<InitialModel>& initial) {
-  Config base;
-  if (!initial) return base;
-  const Config& from = initial->config;
-  copy_values(from, base, [&](const Field& field) {
-    return field.has(kFromModelFolder) && reads_option(from.router, field);
-  });
-  base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
-  return base;
-}
-
-// The model as in its config.json, without options that its family does not use.
-Config through_config_json(const Config& config, const fs::path& folder) {
-  return parse_model_config(model_config_json(config, /*eos=*/-1), folder.string());
-}
-
-// Rejects options that do not match the weights. Files and flags may add a history, extend positions and
-// change training options. Returns whether they add a history.
-bool check_init(const fs::path& init_from, const InitialModel& initial, const Config& config) {
-  const auto& [folder, from] = initial;
-  const bool new_history = router_kind_info(config.router).extends == from.router.kind;
-  const auto mismatches = differences(
-      through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
-        return field.has(kMustMatchWeights) && !(new_history && field.key.starts_with("router."));
-      });
-  if (!mismatches.empty()) {
-    throw UserError(init_from.string() + ": its weights belong to another model (" + mismatches.front() +
-                    "); they must match");
-  }
-  check_weights(folder, config, new_history);
-  return new_history;
-}
-
-// The configuration of a resumed run: its own, with permitted changes from the command line. Given files
-// start from base_config, not from the run.
-Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial) {
-  const auto path = options.run / "config.toml";
-  const auto own = load_config({path.string()}, {});
-  auto requested = options.overrides.applied_to(options.overrides.has_files() ? base_config(initial) : own);
-  if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
-  const auto rejected =
-      differences(own, requested, [](const Field& field) { return field.has(kFixedOnResume); });
-  if (!rejected.empty()) {
-    throw UserError(path.string() + ": the run was started with different settings (" + join(rejected) +
-                    "); resume with its own configuration");
-  }
-  return requested;
-}
 
 // Whether the folder contains a run, and the checkpoint to resume from.
 struct ExistingRun {
@@ -117,7 +45,13 @@ void check_config_is_whole(const fs::path& run) {
 ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
   check_config_is_whole(options.run);
-  if (!found.started) return found;
+  if (!found.started) {
+    if (options.resume && options.data.empty()) {
+      throw UserError(options.run.string() + ": no such run to resume (found no config.toml); expected " +
+                      "an existing --run, or --data to start a new one");
+    }
+    return found;
+  }
   if (!options.resume) {
     throw UserError(options.run.string() +
                     ": contains a run; pass --resume to continue it, or another --run");
@@ -128,8 +62,8 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   return found;
 }
 
-// `writes`: creates the folder and writes the run's configuration.
-Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found, bool writes, RunLock lock) {
+// Validates everything and writes nothing.
+Run prepare_run(const TrainOptions& given_options, const ExistingRun& found, RunLock lock) {
   Run run;
   run.lock = std::move(lock);
   run.checkpoint = found.checkpoint;
@@ -143,10 +77,11 @@ Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found,
       started ? resumed_config(options, initial) : options.overrides.applied_to(base_config(initial));
   auto& config = run.config;
   if (!run.checkpoint.empty()) {
+    check_steps(config, run.checkpoint);
     run.inputs = load_inputs(run.checkpoint);
     if (!options.data.empty() && options.data != run.inputs.data) {
-      throw UserError("--data: found " + join(options.data) + ", expected " + join(run.inputs.data) +
-                      ", as when the run was started");
+      throw UserError("--data: found " + comma_separated(options.data) + ", expected " +
+                      comma_separated(run.inputs.data) + ", as when the run was started");
     }
   } else {
     run.inputs.data = options.data;
@@ -191,20 +126,24 @@ Run open_run_folder(const TrainOptions& given_options, const ExistingRun& found,
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
-  if (!writes) return run;
+  return run;
+}
+
+// Creates and locks the folder of a new run; writes the configuration.
+void write_run(const fs::path& folder, bool started, Run& run) {
   std::error_code failed;
-  fs::create_directories(options.run, failed);
-  if (failed) throw RunError(options.run.string() + ": cannot create the folder: " + failed.message());
+  fs::create_directories(folder, failed);
+  if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
   if (!started) {
-    run.lock = RunLock(options.run);
+    run.lock = RunLock(folder);
+    const auto init_from_file = folder / kInitFromFile;
     if (run.init_from.empty()) {
       fs::remove(init_from_file);
     } else {
       write_file(init_from_file.string(), run.init_from.string());
     }
   }
-  write_file((options.run / "config.toml").string(), dump(config));
-  return run;
+  write_file((folder / "config.toml").string(), dump(run.config));
 }
 
 // Values that must be equal on all ranks.
@@ -222,42 +161,75 @@ std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
   return all;
 }
 
-// Prefix of rank 0's message if it rejects the run.
-constexpr char kRejected = '!';
+// First character of rank 0's message: its result follows, or the error with which it rejects the run.
+constexpr char kAccepted = '+', kRejected = '!';
+
+// Runs `work` on rank 0 and returns its result on all ranks, which all throw its UserError.
+std::string on_rank_zero(const World& world, const std::string& key,
+                         const std::function<std::string()>& work) {
+  if (!world.is_rank_zero()) {
+    const auto message = world.get(key);
+    if (message[0] == kAccepted) return message.substr(1);
+    world.stop_heartbeat();
+    throw UserError("rank 0: " + message.substr(1));
+  }
+  try {
+    const auto result = work();
+    world.set(key, kAccepted + result);
+    return result;
+  } catch (const UserError& error) {
+    world.set(key, kRejected + std::string(error.what()));
+    world.stop_heartbeat();
+    throw;
+  }
+}
+
+// The mesh depends on the number of processes, which the configuration does not contain.
+void check_mesh(const Config& config, const World& world) {
+  try {
+    make_mesh(config, world.launch().rank, world.launch().world_size);
+  } catch (const UserError&) {
+    world.stop_heartbeat();
+    throw;
+  }
+}
+
+Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
+  Run run;
+  bool started = false;
+  const auto opened = on_rank_zero(world, "run", [&] {
+    RunLock lock;
+    const auto found = find_run(options, lock);
+    started = found.started;
+    run = prepare_run(options, found, std::move(lock));
+    return (started ? "1" : "0") + found.checkpoint.string();
+  });
+  if (!world.is_rank_zero()) {
+    try {
+      run = prepare_run(options, {opened[0] == '1', opened.substr(1)}, RunLock());
+    } catch (const UserError& error) {
+      world.check_same_on_all_ranks({{"opening the run", error.what()}});
+      throw;
+    }
+  }
+  world.check_same_on_all_ranks(rank_invariants(run));
+  check_mesh(run.config, world);
+  on_rank_zero(world, "run folder", [&] {
+    write_run(options.run, started, run);
+    return std::string();
+  });
+  return run;
+}
 
 }  // namespace
 
 Run open_run(const TrainOptions& options, const World* world) {
+  if (world) return open_run_on_all_ranks(options, *world);
   RunLock lock;
-  if (!world) {
-    const auto found = find_run(options, lock);
-    return open_run_folder(options, found, /*writes=*/true, std::move(lock));
-  }
-  Run run;
-  if (world->is_rank_zero()) {
-    try {
-      const auto found = find_run(options, lock);
-      run = open_run_folder(options, found, /*writes=*/true, std::move(lock));
-      world->set("run", (found.started ? "1" : "0") + found.checkpoint.string());
-    } catch (const UserError& error) {
-      world->set("run", kRejected + std::string(error.what()));
-      world->stop_heartbeat();
-      throw;
-    }
-  } else {
-    const auto message = world->get("run");
-    if (message[0] == kRejected) {
-      world->stop_heartbeat();
-      throw UserError("rank 0: " + message.substr(1));
-    }
-    try {
-      run = open_run_folder(options, {message[0] == '1', message.substr(1)}, /*writes=*/false, RunLock());
-    } catch (const UserError& error) {
-      world->check_same_on_all_ranks({{"opening the run", error.what()}});
-      throw;
-    }
-  }
-  world->check_same_on_all_ranks(rank_invariants(run));
+  const auto found = find_run(options, lock);
+  auto run = prepare_run(options, found, std::move(lock));
+  make_mesh(run.config, /*rank=*/0, /*size=*/1);
+  write_run(options.run, found.started, run);
   return run;
 }
 

@@ -23,8 +23,8 @@ struct Run {
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its
 /// configuration; the command line may change only options with kMayChangeOnResume (config/fields.h). With
-/// several processes (`world`) rank 0 opens the folder and the others follow. UserError if the settings or
-/// data are invalid, or differ between ranks (configuration, program, data).
+/// several processes (`world`) rank 0 opens the folder and the others follow. UserError, before anything is
+/// written, if the settings or data are invalid, or differ between ranks (configuration, program, data).
 Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero

@@ -54,16 +54,18 @@ void TrainStep::begin(double busy) {
   if (world_) busy_[world_->mesh().rank].fill_(busy);
 }
 
-void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read) {
+bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
+                    const std::function<bool()>& stopped) {
   if (auto* buckets = optimizer_.buckets()) {
     buckets->prepare_for_backward(micro_batches, model_.config().train.recompute);
   }
   if (!pipeline_) {
     for (int64_t i = 0; i < micro_batches; ++i) {
+      if (i > 0 && stopped()) return false;
       const auto batch = read(i);
       micro_batch(batch.samples, batch.position);
     }
-    return;
+    return true;
   }
   const auto& parallel = model_.config().parallel;
   const auto& mesh = world_->mesh();
@@ -91,6 +93,7 @@ void TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
            [&](const at::Tensor& leaf) {
              if (auto* buckets = optimizer_.buckets()) buckets->mark_deferred_ready(leaf);
            }});
+  return true;
 }
 
 void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& position) {

@@ -27,7 +27,11 @@ class TrainStep {
   /// Starts a new step. `busy`: seconds of the previous step in which this rank did not wait for others.
   void begin(double busy = 0);
   /// Runs this rank's part of a step. `read(i)` returns micro-batch i of `micro_batches` of its data rank.
-  void run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read);
+  /// Without a pipeline, `stopped` is queried between micro-batches. Returns false if it ended the step,
+  /// which changes only gradients and sums.
+  bool run(
+      int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
+      const std::function<bool()>& stopped = [] { return false; });
   /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] is on the CPU, pinned if
   /// the model is on a GPU.
   void micro_batch(const at::Tensor& samples, const ForwardContext& position);

@@ -86,6 +86,13 @@ class Trainer {
 
   int run() {
     const auto& c = run_.config;
+    if (state_.step == c.train.steps) {
+      if (log_) {
+        std::fprintf(stderr, "%s: all %ld steps are done, nothing to do; --train.steps=N trains longer\n",
+                     folder_.c_str(), c.train.steps);
+      }
+      return 0;
+    }
     std::optional<StepProgress> progress;
     if (log_) {
       log_start();
@@ -95,9 +102,10 @@ class Trainer {
               .start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
     }
     while (state_.step < c.train.steps && stop_ == 0) {
-      const double loss = step();
+      const auto loss = step();
+      if (!loss) break;
       char note[32];
-      std::snprintf(note, sizeof note, "loss %.4f", loss);
+      std::snprintf(note, sizeof note, "loss %.4f", *loss);
       if (progress) progress->update(state_.step, note);
       // Nothing has changed since a step before a row of skipped ones, and its checkpoint is not verified.
       const bool updated = state_.skips.nonfinite_in_a_row == 0;
@@ -136,8 +144,9 @@ class Trainer {
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
   }
 
-  /// One optimizer step over the global batch; returns its loss.
-  double step() {
+  /// One optimizer step over the global batch; returns its loss. nullopt if a stop signal ended it between
+  /// micro-batches: the state is that of the preceding step.
+  std::optional<double> step() {
     const auto& c = run_.config;
     const auto begin = std::chrono::steady_clock::now();
     const double waited = seconds_waited();
@@ -146,7 +155,7 @@ class Trainer {
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
     set_current_step(record.step);
     step_.begin(busy_seconds_);
-    step_.run(c.train.global_batch / micro / mesh_.data, [&](int64_t i) {
+    const auto read = [&](int64_t i) {
       // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
       // GPU is asynchronous.
       const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
@@ -154,7 +163,13 @@ class Trainer {
           at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
       run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
       return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
-    });
+    };
+    // Several processes agree on stopping at the end of the step, with its sums.
+    const auto stopped = [&] { return !world_ && stop_signal() != 0; };
+    if (!step_.run(c.train.global_batch / micro / mesh_.data, read, stopped)) {
+      stop_ = stop_signal();
+      return std::nullopt;
+    }
     step_.request_stop(stop_signal());
     bool skipped = false;
     std::function<bool(double, double)> skips;
@@ -300,7 +315,6 @@ void warn_about(const Run& run, int64_t ranks) {
 
 int train_single_process(const TrainOptions& options) {
   auto run = open_run(options);
-  make_mesh(run.config, /*rank=*/0, /*size=*/1);
   if (run.device.is_cuda()) use_deterministic_algorithms();
   prepare_process(run.config, /*processes=*/1);
   warn_about(run, /*ranks=*/1);
@@ -344,8 +358,8 @@ int train_distributed(const TrainOptions& given, const Launch& launch) {
 }  // namespace
 
 int train(const TrainOptions& options) {
-  catch_stop_signals();
   const auto launch = read_launch();
+  catch_stop_signals(/*announce=*/launch.rank == 0);
   return launch.host.empty() ? train_single_process(options) : train_distributed(options, launch);
 }
 

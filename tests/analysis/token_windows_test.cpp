@@ -118,14 +118,6 @@ TEST(TokenWindows, TokenFilesLikeEvaluation) {
             std::string::npos);
 }
 
-TEST(TokenWindows, SameTokenizerForAll) {
-  hero::check_same_tokenizer({});
-  hero::check_same_tokenizer({{"a", "1"}, {"b", "1"}});
-  EXPECT_EQ(
-      error_of<hero::UserError>([] { hero::check_same_tokenizer({{"a", "1"}, {"b", "1"}, {"c", "2"}}); }),
-      "c: different tokenizer than a, expected the same vocabulary");
-}
-
 // A dataset whose token t of window w is 100 w + t.
 hero::TokenDataset numbered(const std::string& name, int64_t windows, int64_t sequence) {
   return {.name = name, .windows = windows, .read = [=](int64_t window, int64_t* out) {

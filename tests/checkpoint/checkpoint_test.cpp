@@ -151,6 +151,49 @@ TEST(Checkpoint, TruncatedExtendedAndMissingFilesAreReported) {
   }
 }
 
+TEST(Checkpoint, ModelFilesAreVerifiedBeforeLoading) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 2, 0);
+  EXPECT_EQ(open_model_folder(run.path()), saved);
+  const fs::path model = saved / "model-00001-of-00002.safetensors",
+                 optimizer = saved / "optimizer.safetensors";
+  const auto error = [&] { return error_of<UserError>([&] { open_model_folder(run.path()); }); };
+  const std::string bytes = read_bytes(model);
+  write_bytes(model, bytes.substr(0, bytes.size() - 1));
+  EXPECT_EQ(error(), model.string() + ": truncated: found " + std::to_string(bytes.size() - 1) +
+                         " bytes, expected " + std::to_string(bytes.size()));
+  write_bytes(model, bytes);
+  flip_bit(model, bytes.size() - 1, 0);
+  EXPECT_EQ(error().rfind(model.string() + ": altered: found sha256 ", 0), 0u) << error();
+  write_bytes(model, bytes);
+
+  flip_bit(optimizer, 0, 0);
+  EXPECT_EQ(open_model_folder(run.path()), saved) << "the optimizer's files are not hashed";
+  write_bytes(optimizer, "");
+  EXPECT_EQ(error().rfind(optimizer.string() + ": truncated: found 0 bytes", 0), 0u) << error();
+  fs::remove(optimizer);
+  EXPECT_EQ(open_model_folder(run.path()), saved);
+
+  write_bytes(model, "");
+  fs::remove(saved / "manifest.json");
+  EXPECT_EQ(open_model_folder(run.path()), saved) << "a model folder has no manifest";
+}
+
+TEST(Checkpoint, ErrorNamesTheNewestIntactEarlierCheckpoint) {
+  const TemporaryFolder run;
+  for (const int64_t step : {1, 2, 3, 4}) save_example(run.path(), step, 0);
+  const fs::path folder = run / "checkpoints";
+  write_bytes(folder / "step-00000003" / "state.json", "{}");
+  write_bytes(folder / "step-00000002" / "state.json", "{}");
+  EXPECT_NE(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000003"); })
+                .find("; the newest intact checkpoint before it is " +
+                      fs::canonical(folder / "step-00000001").string()),
+            std::string::npos);
+  write_bytes(folder / "step-00000001" / "state.json", "{}");
+  EXPECT_EQ(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000002"); }).find("before it"),
+            std::string::npos);
+}
+
 TEST(Checkpoint, FailedSaveKeepsEarlierCheckpoints) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 1);

@@ -149,10 +149,20 @@ TEST_F(ConfigFiles, OverridesApplyToAnyBase) {
   const Config changed = overrides.applied_to(base);
   EXPECT_EQ(differences(base, changed),
             (std::vector<std::string>{"train.steps: 1000 -> 20", "train.sequence: 8 -> 64",
-                                      "train.dtype: \"bf16\" -> \"fp32\""}));
+                                      "train.dtype: \"bf16\" -> \"fp32\"", "optim.warmup_steps: 50 -> 20"}));
   EXPECT_EQ(overrides.applied_to(Config()).train.seed, Config().train.seed);
   EXPECT_TRUE(overrides.has_files());
   EXPECT_FALSE(ConfigOverrides({}, {"--train.steps=20"}).has_files());
+}
+
+TEST_F(ConfigFiles, DefaultWarmupIsAtMostTheSteps) {
+  EXPECT_EQ(load_config({}, {"--train.steps=20"}).optim.warmup_steps, 20);
+  EXPECT_EQ(load_config({}, {"--train.steps=60"}).optim.warmup_steps, 50);
+  EXPECT_EQ(load_config({}, {"--train.steps=20", "--optim.warmup_steps=50"}).optim.warmup_steps, 50);
+  const std::string path = write("[optim]\nwarmup_steps = 30\n");
+  EXPECT_EQ(load_config({path}, {"--train.steps=20"}).optim.warmup_steps, 30);
+  EXPECT_TRUE(ConfigOverrides({path}, {}).sets(kWarmupSteps));
+  EXPECT_FALSE(ConfigOverrides({}, {"--train.steps=20"}).sets(kWarmupSteps));
 }
 
 TEST_F(ConfigFiles, UnreadableFiles) {

@@ -111,6 +111,7 @@ TEST_F(Tokenize, EverySplitHasADocument) {
       for (int i = 0; i < documents; ++i) lines += json_line("document " + std::to_string(i));
       auto settings = options({folder_.write("few.jsonl", lines)}, "few");
       settings.valid_fraction = fraction;
+      settings.overwrite = true;
       const auto splits = tokenize(settings).files.splits;
       EXPECT_GE(splits.at("train").documents, 1);
       EXPECT_EQ(splits.contains("valid"), documents > 1);
@@ -129,10 +130,34 @@ TEST_F(Tokenize, FractionZeroRemovesOldValidationSet) {
   tokenize(settings);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "two-valid.bin"));
   settings.valid_fraction = 0;
+  settings.overwrite = true;
   EXPECT_FALSE(tokenize(settings).files.splits.contains("valid"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "two-valid.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "two-valid.idx"));
   EXPECT_EQ(texts("two-train").size(), 2u);
+}
+
+TEST_F(Tokenize, ReplacesFilesOnlyWithOverwrite) {
+  auto settings = options({folder_.write("a.jsonl", json_line("a") + json_line("b"))}, "set");
+  const auto expect_rejected = [&](const std::string& name) {
+    EXPECT_EQ(
+        user_error([&] { tokenize(settings); }),
+        folder_ / name + ": exists, expected a new --out, or --overwrite to replace the files of this one");
+  };
+  folder_.write("set.model", model_);  // the same tokenizer
+  tokenize(settings);
+  for (const std::string name :
+       {"set-train.bin", "set-train.idx", "set-valid.bin", "set-valid.idx", "set.json"}) {
+    expect_rejected(name);
+    std::filesystem::remove(folder_ / name);
+  }
+  const auto mine = folder_.write("set.model", "another tokenizer");
+  expect_rejected("set.model");
+  EXPECT_EQ(contents(mine), "another tokenizer");
+  settings.overwrite = true;
+  tokenize(settings);
+  EXPECT_EQ(contents(mine), model_);
+  EXPECT_EQ(texts("set-train").size(), 1u);
 }
 
 TEST_F(Tokenize, RejectsInvalidInputAndWritesNothing) {

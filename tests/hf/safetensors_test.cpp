@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"Reversed", entry(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})"),
                   "found data_offsets [8,0]"},
         BadHeader{"OffsetsBeyondEnd", entry(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})"),
-                  "expected [begin, end] within the 8 bytes after the header"},
+                  "truncated: found 8 bytes after the header, expected 16"},
         BadHeader{"ShapeMismatch", entry(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"),
                   "found 8 bytes, expected 12 for F32 [3]"},
         BadHeader{"Gap", entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})"),

@@ -258,6 +258,29 @@ TEST(Step, AccumulatesMicroBatches) {
   EXPECT_TRUE(both.balance.shares_LE.equal(assigned / assigned.sum(1, true)));
 }
 
+// A step that ended between micro-batches leaves no trace in the next one.
+TEST(Step, StopsBetweenMicroBatches) {
+  auto config = small::qwen();
+  config.train.micro_batch = 2;
+  config.train.global_batch = 4;
+  Training stopped(config), whole(config);
+  const auto read = [&](int64_t i) {
+    return MicroBatch{small::tokens(2, kLength + 1, config.model.vocab_size, static_cast<uint64_t>(i)),
+                      {.training = true}};
+  };
+  stopped.step.begin();
+  EXPECT_FALSE(stopped.step.run(2, read, [] { return true; }));
+  for (Training* training : {&stopped, &whole}) {
+    training->step.begin();
+    EXPECT_TRUE(training->step.run(2, read));
+    training->step.update(1, 1e-3);
+  }
+  EXPECT_EQ(stopped.step.read().loss, whole.step.read().loss);
+  const auto& expected = whole.model.parameters().all();
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(stopped.model.parameters().all()[i].values.equal(expected[i].values)) << expected[i].name;
+}
+
 // router.balance = "global": E * sum_e f_e P_e per layer, with the shares f of the previous step's global
 // batch (1/E in the first step) and P of the micro-batch; the metric is the mean over layers and
 // micro-batches.

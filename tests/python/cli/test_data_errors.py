@@ -12,6 +12,7 @@ import pytest
 from program import (
     assert_exit_2,
     checkpoint,
+    folder_bytes,
     hero,
     metrics,
     run_hero,
@@ -121,6 +122,40 @@ def test_two_tokenizers(data: Path, corpus: Path, tmp_path: Path) -> None:
     run_hero("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", other, "--workers", 1)
     result = hero(*training(tmp_path / "run", None, {}, "--data", f"1:{data}", f"1:{other}"))
     assert_exit_2(result, str(other), "tokenizer")
+
+
+def test_evaluation_with_another_tokenizer(
+    trained_run: Path, data: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """Rejected before the first data set is evaluated, like by `hero analyze`."""
+    model, other = tmp_path / "other.model", tmp_path / "other"
+    run_hero("data", "tokenizer", "--input", corpus, "--vocab-size", 400, "--out", model, "--workers", 1)
+    run_hero("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", other, "--workers", 1)
+    result = hero("eval", trained_run, "--data", data, other)
+    assert_exit_2(result, f"{other}-valid.bin ({other}.model): different tokenizer than {trained_run}")
+    assert result.stdout == ""
+
+
+def test_existing_token_files(data: Path, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    words = [
+        "data",
+        "tokenize",
+        "--input",
+        corpus,
+        "--tokenizer",
+        f"{data}.model",
+        "--out",
+        out,
+        "--workers",
+        1,
+    ]
+    run_hero(*words)
+    before = folder_bytes(tmp_path)
+    assert_exit_2(hero(*words, "--seed", 2), f"{out}-train.bin: exists", "--overwrite")
+    assert folder_bytes(tmp_path) == before
+    run_hero(*words, "--seed", 2, "--overwrite")
+    assert folder_bytes(tmp_path) != before
 
 
 @pytest.mark.parametrize(

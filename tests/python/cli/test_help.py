@@ -12,7 +12,7 @@ OPTIONS: dict[str, list[str]] = {
     "": ["version"],
     "data": [],
     "data tokenizer": "input text-key skip-invalid workers vocab-size out seed sample-bytes".split(),
-    "data tokenize": "input text-key skip-invalid workers tokenizer out valid-fraction seed".split(),
+    "data tokenize": "input text-key skip-invalid workers tokenizer out valid-fraction seed overwrite".split(),
     "data info": [],
     "train": "config data run resume init-from".split(),
     "eval": "data batch sequence device".split(),

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,7 @@ def test_weights_of_another_model(
     config = folder / "config.toml"
     assert f"\n{old}\n" in config.read_text()
     config.write_text(config.read_text().replace(f"\n{old}\n", f"\n{new}\n"))
+    (folder / "manifest.json").unlink()
     assert_exit_2(hero("eval", folder, "--data", data), str(folder), tensor, "weights of another model")
     assert_exit_2(hero("generate", folder, "--prompt", "a"), str(folder), tensor, "weights of another model")
 
@@ -110,11 +112,53 @@ def test_incomplete_model_folder(
     assert_exit_2(hero("eval", folder, "--data", data), str(folder), *parts)
 
 
-def test_truncated_weights(trained_run: Path, data: Path, tmp_path: Path) -> None:
+def reading_commands(folder: Path, data: Path, out: Path) -> list[list[Any]]:
+    """Commands that read the model in a folder."""
+    tokens = out.with_suffix(".json")
+    tokens.write_text("[[1, 2, 3]]")
+    return [
+        ["eval", folder, "--data", data],
+        ["generate", folder, "--prompt", "a"],
+        ["export", folder, out],
+        ["logits", folder, "--tokens", tokens, "--out", out],
+        ["diff", folder, folder],
+        ["analyze", folder, "--out", out],
+        ["serve", folder, "--port", 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "found"),
+    [
+        ("model.safetensors", 100_000, "truncated: found 100000 bytes, expected "),
+        ("optimizer.safetensors", 100_000, "truncated: found 100000 bytes, expected "),
+        ("model.safetensors", None, "altered: found sha256 "),
+        ("config.toml", None, "altered: found sha256 "),
+    ],
+)
+def test_checkpoint_that_does_not_match_its_manifest(
+    trained_run: Path, data: Path, tmp_path: Path, name: str, size: int | None, found: str
+) -> None:
+    """`size`: of the truncated file; None: one bit of its last byte is flipped."""
+    folder, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(checkpoint(trained_run, 2), folder)
+    file = folder / name
+    if size:
+        os.truncate(file, size)
+    else:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    for words in reading_commands(folder, data, out):
+        assert_exit_2(hero(*words), f"{file}: {found}")
+    assert not out.exists()
+
+
+def test_checkpoint_without_optimizer_files(trained_run: Path, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoint(trained_run, 2), folder)
-    os.truncate(folder / "model.safetensors", 100_000)
-    assert_exit_2(hero("eval", folder, "--data", data), str(folder / "model.safetensors"))
+    (folder / "optimizer.safetensors").unlink()
+    run_hero("eval", folder, "--data", data)
 
 
 def test_evaluation_data_beyond_the_vocabulary(trained_run: Path, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ SAME_FOLDER = "expected the name of a file in the folder of the index"
 # Name: (folder, corruption, the file at the start of the line or "" for the folder, parts of the line).
 DAMAGES: dict[str, tuple[str, Corruption, str, list[str]]] = {
     # files of weights
-    "cut": ("qwen3", cut(WEIGHTS, to=-1), WEIGHTS, ["data_offsets", "expected [begin, end] within the"]),
+    "cut": ("qwen3", cut(WEIGHTS, to=-1), WEIGHTS, ["truncated: found", "bytes after the header, expected"]),
     "cut-header": ("qwen3", cut(WEIGHTS, to=100), WEIGHTS, ["byte 0: found header length", "at most 92"]),
     "cut-length": ("qwen3", cut(WEIGHTS, to=5), WEIGHTS, ["found 5 bytes, expected a header length of 8"]),
     "empty-weights": ("qwen3", cut(WEIGHTS, to=0), WEIGHTS, ["found 0 bytes"]),
@@ -218,7 +218,7 @@ DAMAGES: dict[str, tuple[str, Corruption, str, list[str]]] = {
     "index-empty": ("shards", cut(INDEX, to=0), INDEX, ["is empty"]),
     "index-twice": ("shards", write(INDEX, b'{"weight_map": {"a": "b", "a": "c"}}'), INDEX,
                     ['"a" is a duplicate key']),
-    "shard-cut": ("shards", cut(SHARD, to=-1), SHARD, ["data_offsets"]),
+    "shard-cut": ("shards", cut(SHARD, to=-1), SHARD, ["truncated: found"]),
     "shard-gone": ("shards", lambda f: (f / SHARD).unlink(), SHARD, ["No such file"]),
     "index-is-a-pipe": ("shards", replaced(INDEX, os.mkfifo), "", ["found neither config.json with"]),
     # config.json

@@ -143,6 +143,38 @@ def test_signal_saves(data: Path, tmp_path: Path, uninterrupted: Path, number: s
     assert_same_outcome(run, uninterrupted, 60)
 
 
+def test_repeated_signal_saves(data: Path, tmp_path: Path, uninterrupted: Path) -> None:
+    """Some terminals and `timeout` send a signal twice."""
+    run = tmp_path / "run"
+    process = start(training(run, data, LONG))
+    wait_until(process, lambda: steps_logged(run) >= 5)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT, message
+    assert message.count("saving; press Ctrl-C again to stop without saving\n") == 1
+    assert checkpoint_names(run) == [f"step-{len(metrics(run)):08d}"]
+    run_hero("train", "--run", run, "--resume")
+    assert_same_outcome(run, uninterrupted, 60)
+
+
+def test_signal_between_micro_batches(data: Path, tmp_path: Path) -> None:
+    """The step that a signal interrupts is discarded; the first one leaves a checkpoint of step 0."""
+    settings = HERO | {"train.micro_batch": 1, "train.global_batch": 200, "train.steps": 2}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    run_hero(*training(whole, data, settings))
+    process = start(training(run, data, settings))
+    wait_until(process, lambda: (run / "metrics.jsonl").exists())
+    process.send_signal(signal.SIGTERM)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, message
+    assert "stopped by signal 15 after step 0 of 2 and saved" in message
+    assert checkpoint_names(run) == ["step-00000000"]
+    run_hero("train", "--run", run, "--resume")
+    assert_same_outcome(run, whole, 2)
+
+
 @pytest.mark.parametrize(
     ("saving", "kills"),
     [
@@ -230,8 +262,48 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 def test_finished_run_is_unchanged(copy: Path) -> None:
     before = folder_bytes(copy)
-    run_hero("train", "--run", copy, "--resume")
+    result = run_hero("train", "--run", copy, "--resume")
+    assert f"{copy}: all 6 steps are done, nothing to do" in result.stderr
     assert folder_bytes(copy) == before
+
+
+@pytest.mark.parametrize("given", ["flag", "file"])
+def test_steps_may_not_end_before_the_checkpoint(copy: Path, tmp_path: Path, given: str) -> None:
+    before = folder_bytes(copy)
+    words: list[Any] = ["--train.steps=5"]
+    if given == "file":
+        words = ["--config", tmp_path / "shorter.toml"]
+        words[1].write_text((copy / "config.toml").read_text().replace("\nsteps = 6\n", "\nsteps = 5\n"))
+    result = hero("train", "--run", copy, "--resume", *words)
+    assert_exit_2(result, f"train.steps: found 5, expected at least 6, the step of {checkpoint(copy, 6)}")
+    assert folder_bytes(copy) == before
+
+
+def test_resume_of_a_run_that_does_not_exist(tmp_path: Path) -> None:
+    typo = tmp_path / "typo"
+    assert_exit_2(hero("train", "--run", typo, "--resume"), f"{typo}: no such run to resume", "--data")
+    assert not typo.exists()
+
+
+def test_rejected_start_writes_nothing(data: Path, tmp_path: Path) -> None:
+    """The corrected command starts the run."""
+    run = tmp_path / "run"
+    rejected = hero(*training(run, data, HERO, "--parallel.pipeline=2"))
+    assert_exit_2(rejected, "parallel.pipeline: found 2, expected a divisor of the 1 process")
+    assert not run.exists()
+    run_hero(*training(run, data, HERO | {"train.steps": 1, "optim.warmup_steps": 1}))
+
+
+def test_default_warmup_of_a_short_run(data: Path, tmp_path: Path) -> None:
+    """It is at most train.steps and part of the run, also if the run is extended."""
+    run = tmp_path / "run"
+    words = training(run, data, HERO)
+    config = run.with_suffix(".toml")
+    config.write_text(config.read_text().replace("optim.warmup_steps = 2\n", ""))
+    run_hero(*words)
+    assert "\nwarmup_steps = 6\n" in (run / "config.toml").read_text()
+    run_hero(*words, "--resume", "--train.steps=8")
+    assert "\nwarmup_steps = 6\n" in (run / "config.toml").read_text()
 
 
 def test_run_folder_in_use(copy: Path, data: Path) -> None:

@@ -1,0 +1,86 @@
+#include "train/run_config.h"
+
+#include <algorithm>
+
+#include "config/fields.h"
+#include "config/router_kinds.h"
+#include "hf/load.h"
+#include "hf/model_config.h"
+#include "hf/resolve.h"
+#include "io/error.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The model as in its config.json, without options that its family does not use.
+Config through_config_json(const Config& config, const fs::path& folder) {
+  return parse_model_config(model_config_json(config, /*eos=*/-1), folder.string());
+}
+
+}  // namespace
+
+std::string comma_separated(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::optional<InitialModel> find_initial_model(const fs::path& init_from) {
+  if (init_from.empty()) return std::nullopt;
+  auto folder = resolve_model_dir(init_from);
+  auto config = load_model_config(folder);
+  return InitialModel{std::move(folder), std::move(config)};
+}
+
+Config base_config(const std::optional<InitialModel>& initial) {
+  Config base;
+  if (!initial) return base;
+  const Config& from = initial->config;
+  copy_values(from, base, [&](const Field& field) {
+    return field.has(kFromModelFolder) && reads_option(from.router, field);
+  });
+  base.train.sequence = std::min(base.train.sequence, base.model.max_position_embeddings);
+  return base;
+}
+
+bool check_init(const fs::path& init_from, const InitialModel& initial, const Config& config) {
+  const auto& [folder, from] = initial;
+  const bool new_history = router_kind_info(config.router).extends == from.router.kind;
+  const auto mismatches = differences(
+      through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
+        return field.has(kMustMatchWeights) && !(new_history && field.key.starts_with("router."));
+      });
+  if (!mismatches.empty()) {
+    throw UserError(init_from.string() + ": its weights belong to another model (" + mismatches.front() +
+                    "); they must match");
+  }
+  check_weights(folder, config, new_history);
+  return new_history;
+}
+
+Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial) {
+  const auto path = options.run / "config.toml";
+  const auto own = load_config({path.string()}, {});
+  auto requested = options.overrides.applied_to(options.overrides.has_files() ? base_config(initial) : own);
+  if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
+  // A new run's default depends on train.steps, which may have changed.
+  if (!options.overrides.sets(kWarmupSteps)) requested.optim.warmup_steps = own.optim.warmup_steps;
+  const auto rejected =
+      differences(own, requested, [](const Field& field) { return field.has(kFixedOnResume); });
+  if (!rejected.empty()) {
+    throw UserError(path.string() + ": the run was started with different settings (" +
+                    comma_separated(rejected) + "); resume with its own configuration");
+  }
+  return requested;
+}
+
+void check_steps(const Config& config, const fs::path& checkpoint) {
+  const int64_t done = *checkpoint_step(checkpoint.filename().string());
+  if (config.train.steps >= done) return;
+  throw UserError("train.steps: found " + std::to_string(config.train.steps) + ", expected at least " +
+                  std::to_string(done) + ", the step of " + checkpoint.string());
+}
+
+}  // namespace hero
