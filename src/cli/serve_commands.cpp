@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kSpareThreads = 32;  // besides those of active and queued requests: to reject others
-constexpr int64_t kMaxBytes = int64_t{1} << 40;
+constexpr int64_t kMaxBudget = int64_t{1} << 40;
 
 struct ServeCommand {
   std::string dir, host = "127.0.0.1", model_name, tokenizer;
@@ -189,15 +189,15 @@ void add_serve_command(Command& hero) {
                  "maximum queued requests; more are rejected with status 503", 4096);
   integer_option("--max-body", o.http.max_body, "maximum size of a request body in bytes", 1 << 30);
   integer_option("--max-response", o.budget.request.bytes,
-                 "maximum size of a request's prompts and estimated response in bytes", kMaxBytes);
+                 "maximum size of a request's prompts and estimated response in bytes", kMaxBudget);
   integer_option("--max-request-tokens", o.budget.request.tokens,
-                 "maximum tokens of a request: prompts and new tokens of all completions", kMaxBytes);
+                 "maximum tokens of a request: prompts and new tokens of all completions", kMaxBudget);
   integer_option("--max-pending-response", o.budget.total.bytes,
                  "the same as --max-response for all accepted requests together; more are rejected with "
                  "status 503",
-                 kMaxBytes);
+                 kMaxBudget);
   integer_option("--max-pending-tokens", o.budget.total.tokens,
-                 "the same as --max-request-tokens for all accepted requests together", kMaxBytes);
+                 "the same as --max-request-tokens for all accepted requests together", kMaxBudget);
   const auto seconds_option = [&](const char* name, double& value, const char* help) {
     command->add_option(name, value, help).range(0.0, 1e6).show_default();
   };

@@ -15,8 +15,8 @@
 #include "io/error.h"
 
 // HttpServer::Impl overrides a private virtual function of httplib::Server and uses protected members. The
-// interface has no limit on all headers together, no deadline for them, and no way to close a
-// connection that has an unread body or to abort all connections.
+// interface has no limit on all headers together, no deadline for them, and no way to close a connection that
+// has an unread body or to abort all connections.
 static_assert(std::string_view(CPPHTTPLIB_VERSION) == "0.11.4",
               "cpp-httplib: found version " CPPHTTPLIB_VERSION
               ", expected 0.11.4, for which src/inference/server/http.cpp was tested: compare "

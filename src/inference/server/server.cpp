@@ -159,7 +159,7 @@ HttpResponse Endpoints::tokenize(const std::string& body) {
 }
 
 HttpResponse Endpoints::detokenize(const std::string& body) {
-  const auto held = budget_.reserve_for_parsing(body.size());
+  auto held = budget_.reserve_for_parsing(body.size());
   const json request = parse_body(body);
   reject_unknown_fields(request, {"model", "tokens"});
   const json tokens = request.value("tokens", json());
@@ -170,6 +170,8 @@ HttpResponse Endpoints::detokenize(const std::string& body) {
     reject_field("tokens[" + std::to_string(i) + "]", ids[i],
                  "an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
   }
+  held.reset();
+  held = budget_.reserve({.bytes = decoded_size(ids)});
   return json_response({{"prompt", decode_text(tokenizer_, ids)}});
 }
 
@@ -189,15 +191,19 @@ EngineRequest Endpoints::make_engine_request(const CompletionRequest& request,
   return engine_request;
 }
 
+// Size of the text of `ids` as JSON.
+int64_t Endpoints::decoded_size(const std::vector<int64_t>& ids) const {
+  int64_t size = 0;
+  for (const int64_t id : ids) {
+    if (id < tokenizer_.vocab_size()) size += escaped_size(tokenizer_.bytes(static_cast<int32_t>(id)));
+  }
+  return size;
+}
+
 RequestCost Endpoints::cost_of(const CompletionRequest& request, const EngineRequest& engine_request) const {
   std::vector<PromptSize> sizes;
   for (const auto& ids : engine_request.prompts) {
-    PromptSize size{.tokens = std::ssize(ids)};
-    for (const int64_t id : ids) {
-      const bool has_text = request.echo && id < tokenizer_.vocab_size();
-      if (has_text) size.echoed_bytes += escaped_size(tokenizer_.bytes(static_cast<int32_t>(id)));
-    }
-    sizes.push_back(size);
+    sizes.push_back({.tokens = std::ssize(ids), .echoed_bytes = request.echo ? decoded_size(ids) : 0});
   }
   return completion_cost(request, sizes, engine_request.sampling.max_tokens);
 }

@@ -35,6 +35,7 @@ class Endpoints {
 
   EngineRequest make_engine_request(const CompletionRequest& request,
                                     std::vector<std::vector<int64_t>> prompts) const;
+  int64_t decoded_size(const std::vector<int64_t>& ids) const;
   RequestCost cost_of(const CompletionRequest& request, const EngineRequest& engine_request) const;
   std::string special_token(const char* name) const;
 

@@ -167,6 +167,9 @@ def test_budgets(run: Path) -> None:
         )
         assert error({"prompt": "x" * 300_000}, "/tokenize")[:2] == (400, "request_too_large")
 
+        ids = json.loads(server.request("/tokenize", {"prompt": "index"})[1])["tokens"]
+        assert error({"tokens": ids * 410_000}, "/detokenize")[:2] == (400, "request_too_large")
+
         connection = server.connect()
         most = {"prompt": [5], "n": 45, "max_tokens": 100, "ignore_eos": True, "stream": True}
         connection.request("POST", "/v1/completions", json.dumps(most))
