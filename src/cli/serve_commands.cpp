@@ -13,6 +13,7 @@
 #include "cli/device_option.h"
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
+#include "inference/server/host_header.h"
 #include "inference/server/server.h"
 #include "io/error.h"
 #include "ops/cuda_library.h"
@@ -24,16 +25,20 @@ namespace fs = std::filesystem;
 using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kSpareThreads = 32;  // besides those of active and queued requests: to reject others
+constexpr int64_t kMaxBudget = int64_t{1} << 40;
 
 struct ServeCommand {
-  std::string dir, host = "127.0.0.1", api_key, model_name, tokenizer;
+  std::string dir, host = "127.0.0.1", model_name, tokenizer;
+  bool allow_unauthenticated = false;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Dtype> dtype;
   int port = 8000;
   double timeout = 600, drain = 30;
   Engine::Limits engine;
   HttpLimits http;
+  HttpAccess access;
   RequestLimits request;
+  Budget::Limits budget;
 };
 
 // The first SIGINT or SIGTERM is written to signal_fd, the second ends the process.
@@ -92,6 +97,25 @@ std::string model_name_of(const ServeCommand& options) {
   return path.filename().string();
 }
 
+void check_options(const ServeCommand& options, bool key_given) {
+  if (key_given && options.access.api_key.empty()) {
+    throw UserError("--api-key: found an empty value, expected a key");
+  }
+  if (options.access.api_key.empty() && !options.allow_unauthenticated && !is_loopback(options.host)) {
+    throw UserError("--host " + options.host +
+                    ": found no API key for an address that other machines can reach, expected --api-key, "
+                    "HERO_API_KEY or --allow-unauthenticated");
+  }
+  const auto check_total = [](const char* name, int64_t total, const char* request_name, int64_t request) {
+    if (total >= request) return;
+    throw UserError(std::string(name) + ": found " + std::to_string(total) + ", expected at least " +
+                    request_name + " = " + std::to_string(request));
+  };
+  const auto& [request, total] = options.budget;
+  check_total("--max-pending-response", total.bytes, "--max-response", request.bytes);
+  check_total("--max-pending-tokens", total.tokens, "--max-request-tokens", request.tokens);
+}
+
 void run_serve(const ServeCommand& options) {
   // Fewer arenas: hundreds of threads would fragment the heap.
   ::mallopt(M_ARENA_MAX, 2);
@@ -103,14 +127,20 @@ void run_serve(const ServeCommand& options) {
   Engine engine(*model, tokenizer, metrics, options.engine);
   HttpLimits limits = options.http;
   limits.threads = options.engine.max_batch + options.engine.max_queue + kSpareThreads;
-  HttpServer http(limits, options.api_key,
+  HttpServer http(limits, options.access,
                   [&](const std::string& endpoint, int status) { metrics.count_request(endpoint, status); });
-  const Endpoints endpoints(http, engine, *model, tokenizer, metrics,
-                            {.model_name = model_name_of(options),
-                             .timeout = Seconds(options.timeout),
-                             .request = options.request});
+  Endpoints endpoints(http, engine, *model, tokenizer, metrics,
+                      {.model_name = model_name_of(options),
+                       .timeout = Seconds(options.timeout),
+                       .request = options.request,
+                       .budget = options.budget});
   const int port = http.bind(options.host, options.port);
   catch_signals();
+  if (options.access.api_key.empty() && !is_loopback(options.host)) {
+    std::fprintf(stderr,
+                 "warning: serve: every machine that reaches %s can use this server without an API key\n",
+                 options.host.c_str());
+  }
   const bool v6 = options.host.find(':') != std::string::npos;
   std::printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", options.host.c_str(), v6 ? "]" : "", port);
   std::fflush(stdout);
@@ -133,10 +163,17 @@ void add_serve_command(Command& hero) {
       .show_default();
   auto key = command
                  ->add_option(
-                     "--api-key", o.api_key,
+                     "--api-key", o.access.api_key,
                      "API key that clients send as Authorization: Bearer KEY; other users can see it on the "
                      "command line, but not in the environment")
                  .environment("HERO_API_KEY");
+  command->add_flag("--allow-unauthenticated", o.allow_unauthenticated,
+                    "accept requests from other machines without an API key");
+  command
+      ->add_option("--allow-host", o.access.hosts,
+                   "comma-separated host names that requests may have in the Host header, besides loopback "
+                   "names and the address of --host")
+      .delimiter(',');
   command->add_option("--model-name", o.model_name,
                       "model name in requests and responses; default: name of DIR");
   add_tokenizer_option(*command, o.tokenizer);
@@ -151,15 +188,23 @@ void add_serve_command(Command& hero) {
   integer_option("--max-queue", o.engine.max_queue,
                  "maximum queued requests; more are rejected with status 503", 4096);
   integer_option("--max-body", o.http.max_body, "maximum size of a request body in bytes", 1 << 30);
+  integer_option("--max-response", o.budget.request.bytes,
+                 "maximum size of a request's prompts and estimated response in bytes", kMaxBudget);
+  integer_option("--max-request-tokens", o.budget.request.tokens,
+                 "maximum tokens of a request: prompts and new tokens of all completions", kMaxBudget);
+  integer_option("--max-pending-response", o.budget.total.bytes,
+                 "the same as --max-response for all accepted requests together; more are rejected with "
+                 "status 503",
+                 kMaxBudget);
+  integer_option("--max-pending-tokens", o.budget.total.tokens,
+                 "the same as --max-request-tokens for all accepted requests together", kMaxBudget);
   const auto seconds_option = [&](const char* name, double& value, const char* help) {
     command->add_option(name, value, help).range(0.0, 1e6).show_default();
   };
   seconds_option("--timeout", o.timeout, "request timeout in seconds");
   seconds_option("--drain", o.drain, "seconds to finish accepted requests after SIGINT or SIGTERM");
   command->callback([options, key] {
-    if (key.given() && options->api_key.empty()) {
-      throw UserError("--api-key: found an empty value, expected a key");
-    }
+    check_options(*options, key.given());
     run_serve(*options);
   });
 }

@@ -14,6 +14,11 @@ struct ApiError : std::runtime_error {
   std::string code;   ///< machine-readable error code; "" for none
 };
 
+/// A request that did not finish in time.
+inline ApiError timeout_error() {
+  return {504, "the request exceeded the server's time limit", "", "timeout"};
+}
+
 /// {"error": {"message", "type", "param", "code"}}, without the status.
 std::string error_json(const ApiError& error);
 

@@ -87,7 +87,7 @@ void Engine::step() {
       metrics_.count_cancelled();
       state.unfinished = 0;
     } else if (Clock::now() >= state.request.deadline) {
-      fail_request(state, ApiError(504, "the request exceeded the server's time limit", "", "timeout"));
+      fail_request(state, timeout_error());
     }
   }
   remove_finished_requests();

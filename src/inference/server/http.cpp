@@ -1,20 +1,22 @@
 #include "inference/server/http.h"
 
-#include <httplib.h>
-#include <poll.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <span>
 #include <string_view>
+#include <utility>
 
+#include "inference/server/connection.h"
+#include "inference/server/connection_threads.h"
 #include "inference/server/constant_time.h"
+#include "inference/server/host_header.h"
 #include "io/error.h"
 
 // HttpServer::Impl overrides a private virtual function of httplib::Server and uses protected members. The
-// interface has no limit on all headers together, no deadline for a whole request, and no way to close a
-// connection that has an unread body or to abort all connections.
+// interface has no limit on all headers together, no deadline for them, and no way to close a connection that
+// has an unread body or to abort all connections.
 static_assert(std::string_view(CPPHTTPLIB_VERSION) == "0.11.4",
               "cpp-httplib: found version " CPPHTTPLIB_VERSION
               ", expected 0.11.4, for which src/inference/server/http.cpp was tested: compare "
@@ -24,144 +26,17 @@ static_assert(std::string_view(CPPHTTPLIB_VERSION) == "0.11.4",
 namespace hero {
 namespace {
 
-using namespace std::chrono_literals;
-using Deadline = std::chrono::steady_clock::time_point;
-
+// Of a connection without a thread: its request has arrived, and the response fits into the send buffer.
+constexpr auto kOverflowTimeout = 100ms;
+// Bytes of a body after which free memory is returned to the system: glibc would keep it (docs/decisions.md).
+constexpr size_t kLarge = 1 << 20;
 constexpr int kBacklog = 256;  // cpp-httplib's default is 5
-// Limits for reading the rest of a rejected body, so that the client receives the response before the close.
-constexpr size_t kMaxDiscardedBytes = 8 << 20;
-constexpr auto kDiscardTimeout = 1000ms;
-
-enum Phase { kServing, kDraining, kAborting };
-
-Deadline deadline_after(std::chrono::milliseconds timeout) {
-  return std::chrono::steady_clock::now() + timeout;
-}
-
 HttpResponse error_response(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error_json(error)};
   if (error.status == 401) response.headers.emplace("WWW-Authenticate", "Bearer");
   if (error.status == 503) response.headers.emplace("Retry-After", "1");
   return response;
 }
-
-// A socket as a cpp-httplib stream, with a byte budget per request and deadlines for all waits.
-class Connection : public httplib::Stream, public ClientConnection {
- public:
-  Connection(int socket, const HttpLimits& limits, const std::atomic<int>& phase)
-      : socket_(socket), limits_(limits), phase_(phase) {}
-  ~Connection() override {
-    ::shutdown(socket_, SHUT_WR);
-    if (has_unread_body) discard_input();
-    ::close(socket_);
-  }
-
-  // Returns whether another request has arrived.
-  bool wait_for_request() {
-    if (begin_ < end_) return true;
-    const auto deadline = deadline_after(limits_.idle);
-    while (phase_ == kServing && std::chrono::steady_clock::now() < deadline) {
-      if (poll_for(POLLIN, 50ms)) return fill();
-    }
-    return false;
-  }
-  void begin_request() {
-    budget_ = limits_.max_head;
-    deadline_ = deadline_after(limits_.read);
-    rejection.reset();
-    head_read = false;
-    line_.clear();
-  }
-  // The budget includes the headers of chunked encoding.
-  void begin_body() {
-    budget_ = limits_.max_head + 8 * limits_.max_body;
-    head_read = true;
-  }
-
-  bool is_readable() const override { return begin_ < end_ || poll_for(POLLIN, 0ms); }
-  bool is_writable() const override { return poll_for(POLLOUT, 0ms) && !disconnected(); }
-  bool disconnected() const override { return phase_ == kAborting || poll_for(POLLRDHUP, 0ms); }
-
-  ssize_t read(char* out, size_t size) override {
-    if (budget_ == 0) return -1;
-    while (begin_ == end_) {
-      if (phase_ == kAborting || std::chrono::steady_clock::now() >= deadline_) return -1;
-      if (poll_for(POLLIN, 50ms) && !fill()) return 0;
-    }
-    const size_t count = std::min({size, end_ - begin_, budget_});
-    std::copy_n(buffer_ + begin_, count, out);
-    if (!head_read) remove_range_header({out, count});
-    begin_ += count;
-    budget_ -= count;
-    return static_cast<ssize_t>(count);
-  }
-
-  ssize_t write(const char* data, size_t size) override {
-    const auto deadline = deadline_after(limits_.write);
-    size_t sent = 0;
-    while (sent < size) {
-      if (phase_ == kAborting || std::chrono::steady_clock::now() >= deadline) return -1;
-      if (!poll_for(POLLOUT, 50ms)) continue;
-      const ssize_t count = ::send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count > 0) sent += static_cast<size_t>(count);
-      if (count < 0 && errno != EAGAIN && errno != EINTR) return -1;
-    }
-    return static_cast<ssize_t>(size);
-  }
-
-  void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = -1; }
-  void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = -1; }
-  socket_t socket() const override { return socket_; }
-
-  bool over_budget() const { return budget_ == 0; }
-
-  std::optional<HttpResponse> rejection;  // of the request, based on its headers
-  bool head_read = false;
-  bool has_unread_body = false;  // the connection cannot be reused for another request
-
- private:
-  bool poll_for(short events, std::chrono::milliseconds time) const {
-    pollfd entry{socket_, events, 0};
-    return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
-  }
-  // cpp-httplib parses Range with a regular expression, which needs megabytes of stack for long headers.
-  // Removing the colon invalidates the header.
-  void remove_range_header(std::span<char> bytes) {
-    for (char& c : bytes) {
-      if (c == '\n') {
-        line_.clear();
-      } else if (c == ':' && line_ == "range") {
-        c = ' ';
-      } else if (line_.size() < 6) {
-        line_ += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      }
-    }
-  }
-  bool fill() {
-    const ssize_t count = ::recv(socket_, buffer_, sizeof buffer_, 0);
-    begin_ = 0;
-    end_ = count > 0 ? static_cast<size_t>(count) : 0;
-    return count > 0;
-  }
-  void discard_input() {
-    size_t count = 0;
-    const auto deadline = deadline_after(kDiscardTimeout);
-    while (count < kMaxDiscardedBytes && phase_ != kAborting && std::chrono::steady_clock::now() < deadline) {
-      if (!poll_for(POLLIN, 50ms)) continue;
-      if (!fill()) return;
-      count += end_;
-    }
-  }
-
-  const int socket_;
-  const HttpLimits& limits_;
-  const std::atomic<int>& phase_;
-  size_t budget_ = 0;  // bytes that may still be read for this request
-  Deadline deadline_;
-  std::string line_;  // beginning of the current header line, in lower case
-  size_t begin_ = 0, end_ = 0;
-  char buffer_[16 << 10];
-};
 
 thread_local Connection* current = nullptr;  // the connection served by this thread
 
@@ -178,7 +53,14 @@ bool is_same_origin(std::string_view origin, std::string_view host) {
 void set_response(HttpResponse source, httplib::Response& response) {
   response.status = source.status;
   for (const auto& [name, value] : source.headers) response.set_header(name, value);
-  if (!source.stream) return response.set_content(source.body, source.type);
+  current->held = std::move(source.held);
+  if (!source.stream) {  // set_content would copy the body
+    response.headers.erase("Content-Type");
+    response.set_header("Content-Type", source.type);
+    response.body = std::move(source.body);
+    current->large |= response.body.size() >= kLarge;
+    return;
+  }
   response.set_chunked_content_provider(
       source.type, [stream = std::move(source.stream)](size_t, httplib::DataSink& sink) {
         const bool complete =
@@ -192,9 +74,15 @@ void set_response(HttpResponse source, httplib::Response& response) {
 
 class HttpServer::Impl : public httplib::Server {
  public:
-  Impl(const HttpLimits& limits, std::string key, Observer observer)
-      : limits_(limits), key_(std::move(key)), observer_(std::move(observer)) {
-    new_task_queue = [this] { return new httplib::ThreadPool(limits_.threads); };
+  Impl(const HttpLimits& limits, HttpAccess access, Observer observer)
+      : limits_(limits),
+        access_(std::move(access)),
+        observer_(std::move(observer)),
+        overflow_(limits.overflow, limits.read,
+                  [this](int socket) { serve_connection(socket, overflow_limits_, /*overflow=*/true); }) {
+    overflow_limits_.read = overflow_limits_.write = kOverflowTimeout;
+    overflow_limits_.discard = 0ms;
+    new_task_queue = [this] { return new ConnectionThreads(limits_.threads); };
     set_tcp_nodelay(true);
     // cpp-httplib's default, SO_REUSEPORT, would let two servers share a port by accident.
     set_socket_options([](socket_t socket) {
@@ -222,8 +110,8 @@ class HttpServer::Impl : public httplib::Server {
   }
 
   void add(const std::string& method, const std::string& path, const HttpServer::Handler& handler,
-           bool open) {
-    endpoints_[path] = {method, open};
+           HttpServer::Availability availability) {
+    endpoints_[path] = {method, availability};
     if (method == "GET") {
       Get(path, [handler](const httplib::Request&, httplib::Response& response) {
         set_response(call_handler(handler, ""), response);
@@ -239,6 +127,7 @@ class HttpServer::Impl : public httplib::Server {
         if (!too_long) body.append(data, size);
         return !too_long;
       });
+      current->large |= body.size() >= kLarge;
       if (complete) return set_response(call_handler(handler, body), response);
       current->has_unread_body = true;
       const bool limit_exceeded = too_long || current->over_budget();
@@ -254,9 +143,12 @@ class HttpServer::Impl : public httplib::Server {
     } else if (!bind_to_port(host, port)) {
       port = -1;
     }
+    hosts_.emplace(host, access_.hosts);
     if (port > 0 && ::listen(svr_sock_, kBacklog) == 0) return port;
     throw UserError("--host " + host + " --port: cannot listen, expected a local address and a free port");
   }
+
+  void stop_overflow() { overflow_.stop(); }
 
   void stop_accepting() { ::shutdown(svr_sock_, SHUT_RDWR); }
 
@@ -265,7 +157,7 @@ class HttpServer::Impl : public httplib::Server {
  private:
   struct Endpoint {
     std::string method;
-    bool open;
+    HttpServer::Availability availability;
   };
 
   ApiError body_too_long() const {
@@ -284,6 +176,21 @@ class HttpServer::Impl : public httplib::Server {
     }
   }
 
+  // HTTP/1.0 clients send no Host header, browsers always do.
+  void check_host(const httplib::Request& request) const {
+    if (!request.has_header("Host")) return;
+    if (request.get_header_value_count("Host") > 1) {
+      throw ApiError(400, "Host: found a repeated header, expected one host");
+    }
+    const std::string host = request.get_header_value("Host");
+    if (hosts_->contains(host)) return;
+    throw ApiError(
+        403,
+        "Host: found " + host +
+            ", expected a loopback address, the address of --host or a name given with --allow-host",
+        "", "unknown_host");
+  }
+
   // Browsers send a form or text of any web page without asking the server first (CORS), but with its origin.
   static void check_origin(const httplib::Request& request) {
     if (!request.has_header("Origin")) return;
@@ -295,12 +202,13 @@ class HttpServer::Impl : public httplib::Server {
 
   // Validates the headers of a request before its body is read.
   void check_head(const httplib::Request& request) const {
+    check_host(request);
     check_origin(request);
     const auto found = endpoints_.find(request.path);
-    const bool open = found != endpoints_.end() && found->second.open;
-    if (!key_.empty() && !open) {
+    const auto availability = found == endpoints_.end() ? Availability() : found->second.availability;
+    if (!access_.api_key.empty() && !availability.open) {
       const std::string given = request.get_header_value("Authorization");
-      if (!given.starts_with("Bearer ") || !equal_in_constant_time(given.substr(7), key_)) {
+      if (!given.starts_with("Bearer ") || !equal_in_constant_time(given.substr(7), access_.api_key)) {
         throw ApiError(401, "Authorization: found no valid key, expected \"Bearer KEY\"", "",
                        "invalid_api_key");
       }
@@ -315,6 +223,13 @@ class HttpServer::Impl : public httplib::Server {
       throw ApiError(405, "found " + request.method + ", expected " + method, "", "method_not_allowed");
     }
     if (phase != kServing) throw ApiError(503, "the server is shutting down", "", "stopping");
+    if (current->overflow && !availability.always) {
+      throw ApiError(503,
+                     "found " + std::to_string(limits_.threads) +
+                         " open connections, expected fewer: try again later (--max-batch and --max-queue "
+                         "determine their number)",
+                     "", "too_many_connections");
+    }
     check_body(request, method == "POST");
   }
 
@@ -357,25 +272,35 @@ class HttpServer::Impl : public httplib::Server {
   }
 
   bool process_and_close_socket(socket_t socket) override {
-    Connection connection(socket, limits_, phase);
+    if (ConnectionThreads::overflowing()) {
+      overflow_.add(socket);
+    } else {
+      serve_connection(socket, limits_, /*overflow=*/false);
+    }
+    return true;
+  }
+
+  void serve_connection(int socket, const HttpLimits& limits, bool overflow) {
+    Connection connection(socket, limits, phase, overflow);
     current = &connection;
     try {
       while (!connection.has_unread_body && connection.wait_for_request()) {
         connection.begin_request();
         bool closed = false;
-        const bool good = process_request(connection, false, closed,
+        const bool good = process_request(connection, /*close_connection=*/overflow, closed,
                                           [&](httplib::Request& request) { prepare(request, connection); });
+        connection.held.reset();
+        if (std::exchange(connection.large, false)) ::malloc_trim(0);
         if (!connection.head_read && connection.over_budget()) {
           connection.has_unread_body = true;
           if (!good) reject_head(connection);  // otherwise cpp-httplib has responded
         }
-        if (!good || closed || !connection.head_read) break;
+        if (!good || closed || overflow || !connection.head_read) break;
       }
     } catch (const std::exception& e) {
       std::fprintf(stderr, "hero: serve: connection failed: %s\n", e.what());
     }
     current = nullptr;
-    return true;
   }
 
   void reject_head(Connection& connection) const {
@@ -389,28 +314,32 @@ class HttpServer::Impl : public httplib::Server {
   }
 
   const HttpLimits limits_;
-  const std::string key_;
+  HttpLimits overflow_limits_ = limits_;
+  const HttpAccess access_;
   const Observer observer_;
   std::map<std::string, Endpoint> endpoints_;
+  std::optional<AllowedHosts> hosts_;  // set by open
+  OverflowConnections overflow_;
 };
 
-HttpServer::HttpServer(const HttpLimits& limits, std::string api_key, Observer observer)
-    : impl_(std::make_unique<Impl>(limits, std::move(api_key), std::move(observer))) {}
+HttpServer::HttpServer(const HttpLimits& limits, HttpAccess access, Observer observer)
+    : impl_(std::make_unique<Impl>(limits, std::move(access), std::move(observer))) {}
 
 HttpServer::~HttpServer() = default;
 
-void HttpServer::get(const std::string& path, const Handler& handler, bool open) {
-  impl_->add("GET", path, handler, open);
+void HttpServer::get(const std::string& path, const Handler& handler, Availability availability) {
+  impl_->add("GET", path, handler, availability);
 }
 
 void HttpServer::post(const std::string& path, const Handler& handler) {
-  impl_->add("POST", path, handler, /*open=*/false);
+  impl_->add("POST", path, handler, {});
 }
 
 int HttpServer::bind(const std::string& host, int port) { return impl_->open(host, port); }
 
 void HttpServer::serve() {
   impl_->listen_after_bind();
+  impl_->stop_overflow();
   if (impl_->phase == kServing) throw RunError("serve: accepting connections failed");
 }
 

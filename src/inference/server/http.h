@@ -1,6 +1,7 @@
 #pragma once
 // HTTP/1.1 server on cpp-httplib, with limits on request sizes, connections and timeouts. Handlers run in a
-// thread pool; an open connection occupies one thread.
+// thread pool; an open connection occupies one thread. While all are occupied, one more thread answers the
+// endpoints that are always available and rejects other requests.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "inference/server/api_error.h"
 
@@ -17,10 +19,17 @@ namespace hero {
 struct HttpLimits {
   size_t max_body = 4 << 20;                ///< bytes
   size_t max_head = 64 << 10;               ///< bytes of request line and headers
-  size_t threads = 64;                      ///< concurrent connections; others wait
-  std::chrono::milliseconds read{30'000};   ///< timeout for receiving a request
-  std::chrono::milliseconds write{10'000};  ///< timeout for sending a chunk of a response
+  size_t threads = 64;                      ///< concurrent connections
+  size_t overflow = 128;                    ///< connections besides those; the oldest are closed
+  std::chrono::milliseconds read{30'000};   ///< timeout for receiving the headers, then each part of the body
+  std::chrono::milliseconds write{10'000};  ///< timeout for sending each part of a response
   std::chrono::milliseconds idle{5'000};    ///< keep-alive timeout between two requests
+  std::chrono::milliseconds discard{1000};  ///< timeout for reading the rest of a rejected body
+};
+
+struct HttpAccess {
+  std::string api_key;             ///< "": none required
+  std::vector<std::string> hosts;  ///< accepted in the Host header, besides loopback and the bound address
 };
 
 /// The client connection of a request.
@@ -38,21 +47,28 @@ struct HttpResponse {
   /// Streams a chunked response instead of `body`: calls `write` until it returns false or all data is sent.
   /// Returns whether the response is complete.
   std::function<bool(const std::function<bool(std::string_view)>& write)> stream;
+  std::shared_ptr<void> held;  ///< destroyed when the response has been sent
 };
 
-/// Rejects requests of web pages from other hosts with status 403: their Origin header differs from the Host
-/// header.
+/// Rejects requests with an unknown host in the Host header (DNS rebinding) with status 403, and requests of
+/// web pages from other hosts, whose Origin header differs from the Host header.
 class HttpServer {
  public:
   using Handler = std::function<HttpResponse(const std::string& body, const ClientConnection& client)>;
   /// Called for every response.
   using Observer = std::function<void(const std::string& endpoint, int status)>;
 
-  HttpServer(const HttpLimits& limits, std::string api_key, Observer observer);
+  struct Availability {
+    bool open = false;    ///< no API key required
+    bool always = false;  ///< also while all threads are occupied: the handler must return at once
+  };
+
+  HttpServer(const HttpLimits& limits, HttpAccess access, Observer observer);
   ~HttpServer();
 
-  /// Adds an endpoint. `open`: no API key required. Handlers throw ApiError; others become status 500.
-  void get(const std::string& path, const Handler& handler, bool open = false);
+  /// Adds an endpoint. Handlers throw ApiError; others become status 500.
+  void get(const std::string& path, const Handler& handler, Availability availability);
+  void get(const std::string& path, const Handler& handler) { get(path, handler, Availability()); }
   /// Adds a POST endpoint, whose handler receives the body whatever its Content-Type.
   void post(const std::string& path, const Handler& handler);
 

@@ -12,9 +12,9 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
-constexpr auto kPollInterval = 100ms;          // between checks for a disconnected client
-constexpr int64_t kMaxEchoedTokens = 1 << 20;  // with logprobs, per response
-constexpr int kClientClosedRequest = 499;      // nginx's status code, only for logs and metrics
+constexpr auto kPollInterval = 100ms;      // between checks for a disconnected client
+constexpr int64_t kTokenIdBytes = 8;       // of a token id as JSON, at most one per byte of text
+constexpr int kClientClosedRequest = 499;  // nginx's status code, only for logs and metrics
 
 // Cancels the request when the scope is left; no effect on a complete output.
 struct CancelOnExit {
@@ -75,13 +75,17 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
       tokenizer_(tokenizer),
       metrics_(metrics),
       options_(std::move(options)),
+      encoder_(tokenizer, model.config().model.vocab_size, model.config().model.max_position_embeddings),
+      budget_(options_.budget),
       start_time_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
   using Body = const std::string&;
   using Client = const ClientConnection&;
-  http.get("/health", [](Body, Client) { return json_response({{"status", "ok"}}); }, /*open=*/true);
-  http.get("/metrics", [this](Body, Client) {
-    return HttpResponse{.body = metrics_.text(), .type = "text/plain; version=0.0.4; charset=utf-8"};
-  });
+  http.get("/health", [](Body, Client) { return json_response({{"status", "ok"}}); },
+           {.open = true, .always = true});
+  const char* const metrics_type = "text/plain; version=0.0.4; charset=utf-8";
+  http.get("/metrics",
+           [=, this](Body, Client) { return HttpResponse{.body = metrics_.text(), .type = metrics_type}; },
+           {.always = true});
   http.get("/v1/models", [this](Body, Client) { return list_models(); });
   http.get("/tokenizer_info", [this](Body, Client) { return tokenizer_info(); });
   http.post("/tokenize", [this](Body body, Client) { return tokenize(body); });
@@ -127,7 +131,8 @@ HttpResponse Endpoints::tokenizer_info() const {
   return json_response(info);
 }
 
-HttpResponse Endpoints::tokenize(const std::string& body) const {
+HttpResponse Endpoints::tokenize(const std::string& body) {
+  auto held = budget_.reserve_for_parsing(body.size());
   const json request = parse_body(body);
   reject_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
   const json prompt = request.value("prompt", json());
@@ -136,6 +141,8 @@ HttpResponse Endpoints::tokenize(const std::string& body) const {
   if (!special.is_boolean() && !special.is_null())
     reject_field("add_special_tokens", special, "true or false");
   const auto text = prompt.get<std::string>();
+  held.reset();
+  held = budget_.reserve({.bytes = kTokenIdBytes * std::ssize(text)});
   // SentencePiece never encodes text to control tokens, but clients look up their ids this way.
   ordered_json ids = ordered_json::array();
   if (text == special_token("eos_token") && tokenizer_.eos_id() >= 0) {
@@ -151,7 +158,8 @@ HttpResponse Endpoints::tokenize(const std::string& body) const {
                         {"max_model_len", model_.config().model.max_position_embeddings}});
 }
 
-HttpResponse Endpoints::detokenize(const std::string& body) const {
+HttpResponse Endpoints::detokenize(const std::string& body) {
+  auto held = budget_.reserve_for_parsing(body.size());
   const json request = parse_body(body);
   reject_unknown_fields(request, {"model", "tokens"});
   const json tokens = request.value("tokens", json());
@@ -162,56 +170,15 @@ HttpResponse Endpoints::detokenize(const std::string& body) const {
     reject_field("tokens[" + std::to_string(i) + "]", ids[i],
                  "an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
   }
+  held.reset();
+  held = budget_.reserve({.bytes = decoded_size(ids)});
   return json_response({{"prompt", decode_text(tokenizer_, ids)}});
 }
 
-std::vector<int64_t> Endpoints::encode(const Prompt& prompt, size_t index) const {
-  const std::string name = "prompt[" + std::to_string(index) + "]";
-  if (const auto* ids = std::get_if<std::vector<int64_t>>(&prompt)) {
-    const int64_t vocabulary = model_.config().model.vocab_size;
-    for (const int64_t id : *ids) {
-      if (id < vocabulary) continue;
-      throw ApiError(400,
-                     name + ": found the token id " + std::to_string(id) + ", expected 0 to " +
-                         std::to_string(vocabulary - 1),
-                     "prompt");
-    }
-    return *ids;
-  }
-  const auto& text = std::get<std::string>(prompt);
-  const auto encoded = tokenizer_.encode(text);
-  std::vector<int64_t> ids(encoded.begin(), encoded.end());
-  if (ids.empty() && tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());  // start of a document
-  if (ids.empty()) throw ApiError(400, name + ": found no tokens, expected at least one", "prompt");
-  return ids;
-}
-
-EngineRequest Endpoints::make_engine_request(const CompletionRequest& request) const {
-  const int64_t positions = model_.config().model.max_position_embeddings;
-  const int64_t max_tokens = request.max_tokens.value_or(1);
-  EngineRequest engine_request;
-  int64_t tokens = 0;
-  for (size_t i = 0; i < request.prompts.size(); ++i) {
-    auto ids = encode(request.prompts[i], i);
-    tokens += std::ssize(ids);
-    if (std::ssize(ids) + max_tokens > positions) {
-      throw ApiError(400,
-                     "prompt[" + std::to_string(i) + "]: found " + std::to_string(ids.size()) +
-                         " tokens and max_tokens = " + std::to_string(max_tokens) + ", expected at most " +
-                         std::to_string(positions) + " in total (max_position_embeddings)",
-                     "prompt", "context_length_exceeded");
-    }
-    engine_request.prompts.push_back(std::move(ids));
-  }
+EngineRequest Endpoints::make_engine_request(const CompletionRequest& request,
+                                             std::vector<std::vector<int64_t>> prompts) const {
+  EngineRequest engine_request{.prompts = std::move(prompts), .n = request.n};
   engine_request.score_prompts = request.echo && request.logprobs >= 0;
-  if (engine_request.score_prompts && tokens * request.n > kMaxEchoedTokens) {
-    throw ApiError(400,
-                   "prompt: found " + std::to_string(tokens) +
-                       " tokens to echo with logprobs for n = " + std::to_string(request.n) +
-                       " completions, expected at most " + std::to_string(kMaxEchoedTokens) + " in total",
-                   "prompt");
-  }
-  engine_request.n = request.n;
   engine_request.sampling = {.max_tokens = request.max_tokens.value_or(16),
                              .temperature = request.temperature,
                              .top_k = request.top_k,
@@ -221,11 +188,29 @@ EngineRequest Endpoints::make_engine_request(const CompletionRequest& request) c
   if (!request.ignore_eos && tokenizer_.eos_id() >= 0) engine_request.sampling.eos = {tokenizer_.eos_id()};
   engine_request.stop = request.stop;
   engine_request.stream = request.stream;
-  engine_request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
   return engine_request;
 }
 
-HttpResponse Endpoints::complete(const std::string& body, const ClientConnection& client) const {
+// Size of the text of `ids` as JSON.
+int64_t Endpoints::decoded_size(const std::vector<int64_t>& ids) const {
+  int64_t size = 0;
+  for (const int64_t id : ids) {
+    if (id < tokenizer_.vocab_size()) size += escaped_size(tokenizer_.bytes(static_cast<int32_t>(id)));
+  }
+  return size;
+}
+
+RequestCost Endpoints::cost_of(const CompletionRequest& request, const EngineRequest& engine_request) const {
+  std::vector<PromptSize> sizes;
+  for (const auto& ids : engine_request.prompts) {
+    sizes.push_back({.tokens = std::ssize(ids), .echoed_bytes = request.echo ? decoded_size(ids) : 0});
+  }
+  return completion_cost(request, sizes, engine_request.sampling.max_tokens);
+}
+
+HttpResponse Endpoints::complete(const std::string& body, const ClientConnection& client) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
+  auto held = budget_.reserve_for_parsing(body.size());
   const auto request = parse_completion_request(parse_body(body), options_.request);
   if (!request.model.empty() && request.model != options_.model_name) {
     throw ApiError(404,
@@ -233,12 +218,18 @@ HttpResponse Endpoints::complete(const std::string& body, const ClientConnection
                        format_value(options_.model_name) + ", the served model",
                    "model", "model_not_found");
   }
-  auto engine_request = make_engine_request(request);
+  held.reset();
+  held = budget_.reserve({.bytes = text_bytes(request)});  // while the text is tokenized
+  auto engine_request = make_engine_request(request, encoder_.encode(request, deadline));
+  engine_request.deadline = deadline;
+  held.reset();
+  held = budget_.reserve(cost_of(request, engine_request));
   auto response =
       std::make_shared<CompletionResponse>(request, engine_request.prompts, tokenizer_, options_.model_name);
   const auto running = std::make_shared<CancelOnExit>(engine_.submit(std::move(engine_request)));
   if (request.stream) {
-    HttpResponse http_response{.type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}};
+    HttpResponse http_response{
+        .type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}, .held = held};
     http_response.stream = [=, &client, usage = request.include_usage](const auto& write) {
       return stream_output(*running->output, *response, usage, client, write);
     };
@@ -248,7 +239,7 @@ HttpResponse Endpoints::complete(const std::string& body, const ClientConnection
     for (const auto& sequence_output : running->output->wait(kPollInterval)) response->add(sequence_output);
     if (!running->output->done() && client.disconnected()) return {.status = kClientClosedRequest};
   }
-  return {.body = response->complete()};
+  return {.body = response->complete(), .held = held};
 }
 
 }  // namespace hero

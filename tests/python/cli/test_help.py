@@ -28,8 +28,9 @@ OPTIONS: dict[str, list[str]] = {
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
     "bench step": "config steps warmup forward".split(),
-    "serve": "host port api-key model-name tokenizer device dtype max-tokens max-batch max-queue max-body timeout "
-    "drain".split(),
+    "serve": "host port api-key allow-unauthenticated allow-host model-name tokenizer device dtype "
+    "max-tokens max-batch max-queue max-body max-response max-request-tokens max-pending-response "
+    "max-pending-tokens timeout drain".split(),
     "study": "variants seeds data held-out out jobs threads report-only".split(),
     "report": ["out"],
 }
@@ -59,6 +60,7 @@ WITHOUT_DEFAULT = {
     "bench step --config",
     "diff --text",
     "diff --tokens",
+    "serve --allow-host",
     "serve --api-key",
     "serve --model-name",
     "serve --tokenizer",

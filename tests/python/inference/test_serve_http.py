@@ -25,7 +25,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(run: Path) -> Iterator[Server]:
-    with serving(run) as started:
+    with serving(run, "--allow-host", "models.example,other.example") as started:
         yield started
 
 
@@ -117,6 +117,102 @@ def test_web_pages_of_other_hosts_are_rejected(server: Server) -> None:
         assert server.request("/v1/completions", body, Origin=origin)[0] == 200
         assert server.request("/v1/models", Origin=origin)[0] == 200
     assert server.request("/v1/models", Origin="https://models.example", Host="Models.example")[0] == 200
+
+
+def test_host_header(server: Server) -> None:
+    port = server.port
+    for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", "127.1.2.3", f"[::1]:{port}",
+                 "models.example:80", "other.example."):  # fmt: skip
+        assert server.request("/health", Host=host)[0] == 200
+        assert server.request("/v1/completions", {"prompt": "def", "max_tokens": 1}, Host=host)[0] == 200
+    for host in ("example.com", f"example.com:{port}", "localhost.example.com", "192.0.2.1", "x.models.example",
+                 "127.0.0.1.example.com", f"[2001:db8::1]:{port}"):  # fmt: skip
+        for path, body in (("/health", None), ("/metrics", None), ("/v1/completions", {"prompt": "def"})):
+            status, text, _ = server.request(path, body, Host=host)
+            error = json.loads(text)["error"]
+            assert status == 403 and error["code"] == "unknown_host"
+            assert error["message"].startswith(f"Host: found {host}, expected") and "--allow-host" in text
+    twice = b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n"
+    assert send_raw(server.port, twice).startswith(b"HTTP/1.1 400")
+
+
+def test_long_prompts_are_rejected_before_tokenization(server: Server) -> None:
+    status, text, _ = server.request("/v1/completions", {"prompt": ["def", "x" * 3_000_000]})
+    error = json.loads(text)["error"]
+    assert status == 400 and error["code"] == "context_length_exceeded" and error["param"] == "prompt"
+    assert error["message"].startswith("prompt[1]: found 3000000 bytes, expected at most ")
+    assert error["message"].endswith(", which fit into 128 tokens (max_position_embeddings)")
+
+
+def test_budgets(run: Path) -> None:
+    words = ["--max-response", 2_000_000, "--max-pending-response", 20_000_000, "--max-batch", 1]
+    with serving(run, *words, "--max-request-tokens", 5000, "--max-pending-tokens", 5500) as server:
+
+        def error(body: dict[str, Any], path: str = "/v1/completions") -> tuple[int, str, str]:
+            status, text, headers = server.request(path, body)
+            found = json.loads(text)["error"]
+            assert (headers["Retry-After"] == "1") == (status == 503)
+            return status, found["code"], found["message"]
+
+        logprobs = {"prompt": [[5] * 100] * 4, "n": 10, "max_tokens": 0, "echo": True, "logprobs": 20}
+        status, code, message = error(logprobs)
+        assert (status, code) == (400, "request_too_large")
+        assert message.endswith("expected at most 2000000 (--max-response)")
+        server.complete(**logprobs | {"n": 4})
+        status, code, message = error({"prompt": [[5] * 10] * 8, "n": 16, "max_tokens": 50})
+        assert (status, code) == (400, "request_too_large")
+        assert message == (
+            f"body: found a request of {8 * (10 + 16 * 50)} tokens (prompts and new tokens of all completions), "
+            "expected at most 5000 (--max-request-tokens)"
+        )
+        assert error({"prompt": "x" * 300_000}, "/tokenize")[:2] == (400, "request_too_large")
+
+        ids = json.loads(server.request("/tokenize", {"prompt": "index"})[1])["tokens"]
+        assert error({"tokens": ids * 410_000}, "/detokenize")[:2] == (400, "request_too_large")
+
+        connection = server.connect()
+        most = {"prompt": [5], "n": 45, "max_tokens": 100, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(most))
+        assert connection.getresponse().readline().startswith(b"data: {")
+        echoed = {"prompt": [[5] * 100] * 20, "max_tokens": 0, "echo": True}
+        status, code, message = error(echoed)
+        assert (status, code) == (503, "server_busy")
+        assert message == (
+            "found a request of 2000 tokens besides 4501 of others, expected at most 5500 in total "
+            "(--max-pending-tokens): try again later"
+        )
+        assert connection.sock
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        wait_for(lambda: server.request("/v1/completions", echoed)[0] == 200)
+
+
+def test_slow_clients_do_not_block_health(run: Path) -> None:
+    """100 incomplete requests occupy all 34 threads."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    with serving(run, "--max-batch", 1, "--max-queue", 1) as server:
+        slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        for i, s in enumerate(slow):
+            s.sendall(head if i % 2 else head[:30])
+
+        def get(path: str) -> tuple[int, str, Any]:
+            connection = server.connect(timeout=5)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            found = response.status, response.read().decode(), response.headers
+            connection.close()
+            return found
+
+        for _ in range(20):
+            assert get("/health")[:2] == (200, '{"status":"ok"}')
+            assert parse_metrics(get("/metrics")[1])["hero_running_texts"] == 0
+        status, text, headers = get("/v1/models")
+        assert status == 503 and headers["Retry-After"] == "1" and headers["Connection"] == "close"
+        assert json.loads(text)["error"]["code"] == "too_many_connections"
+        assert server.request("/v1/completions", {"prompt": "def"})[0] == 503
+        for s in slow:
+            s.close()
+        wait_for(lambda: get("/v1/models")[0] == 200)
 
 
 def test_connections_stay_open(server: Server) -> None:
@@ -237,7 +333,18 @@ def test_second_signal_exits_immediately(run: Path) -> None:
 
 def test_rejects_invalid_command_lines(run: Path, server: Server, tmp_path: Path) -> None:
     assert_exit_2(hero("serve", run, "--port", server.port), "--port", "cannot listen")
-    assert_exit_2(hero("serve", run, "--port", 0, "--host", "203.0.113.1"), "--host 203.0.113.1")
+    assert_exit_2(
+        hero("serve", run, "--port", 0, "--host", "203.0.113.1"), "--host 203.0.113.1", "no API key"
+    )
+    assert_exit_2(
+        hero("serve", run, "--port", 0, "--host", "0.0.0.0"), "--api-key", "--allow-unauthenticated"
+    )
+    words = ["--port", 0, "--host", "203.0.113.1", "--allow-unauthenticated"]
+    assert_exit_2(hero("serve", run, *words), "--host 203.0.113.1", "cannot listen")
+    assert_exit_2(hero("serve", run, "--max-response", 1 << 30), "--max-pending-response: found 268435456")
+    assert_exit_2(
+        hero("serve", run, "--max-pending-tokens", 9), "expected at least --max-request-tokens = 1048576"
+    )
     assert_exit_2(hero("serve", run, "--port", 70000), "--port")
     assert_exit_2(hero("serve", run, "--max-queue", 0), "--max-queue")
     assert_exit_2(hero("serve", run, "--api-key", ""), "--api-key: found an empty value")
@@ -255,3 +362,26 @@ def test_api_key_from_the_environment(run: Path) -> None:
         models = json.loads(server.request("/v1/models", Authorization="Bearer secret")[1])
         assert models["data"][0]["id"] == "step-00000030"
         assert server.stop() == 0
+
+
+def test_all_addresses(run: Path) -> None:
+    words = [PROGRAM, "serve", run, "--port", "0", "--host", "0.0.0.0"]
+    for options, warning in (
+        (["--api-key", "secret"], ""),
+        (
+            ["--allow-unauthenticated"],
+            "warning: serve: every machine that reaches 0.0.0.0 can use this server without an API key\n",
+        ),
+    ):
+        with subprocess.Popen(
+            [*words, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout and process.stderr
+            server = Server(process, int(process.stdout.readline().rsplit(":", 1)[1]))
+            key = {"Authorization": "Bearer secret"}
+            assert server.request("/v1/models")[0] == (200 if warning else 401)
+            assert server.request("/v1/models", Host="192.0.2.1:80", **key)[0] == 200
+            assert server.request("/v1/models", Host="example.com", **key)[0] == 403
+            assert server.stop() == 0
+            errors = process.stderr.read()
+            assert warning in errors and ("warning: serve" in errors) == bool(warning)

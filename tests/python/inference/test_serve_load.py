@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +24,20 @@ pytestmark = pytest.mark.long
 FUZZED, FUZZERS, CLIENTS = 10_000, 12, 64
 GROWTH = 8 << 20  # maximum growth of resident memory in bytes after a fifth of the requests
 SAME = ("index", "text", "finish_reason")
-ERROR_STATUSES = {400, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client disconnected
+ERROR_STATUSES = {400, 403, 404, 405, 411, 413, 414, 415, 431, 499, 503}  # 499: the client disconnected
 
 
 @pytest.fixture(scope="module")
-def server(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model in fp64, so that samples do not depend on other sequences in the batch."""
-    folder = tmp_path_factory.mktemp("serve") / "tiny"
+    run = tmp_path_factory.mktemp("serve") / "tiny"
     settings = {"router.kind": "hero", "train.dtype": "fp64", "train.steps": 10}
-    run_hero(*training(folder, data, settings))
+    run_hero(*training(run, data, settings))
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
     words = ["--max-tokens", 24, "--max-body", 20_000, "--max-batch", 16, "--max-queue", 40]
     with serving(folder, *words) as started:
         yield started
@@ -92,7 +98,7 @@ PATHS = [*POSTED, "/v1/models", "/metrics", "/nowhere", "/%00", "*"]
 
 
 def http_bytes(path: str, body: bytes, length: int | None = None, method: str = "POST") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
@@ -274,3 +280,45 @@ def test_many_concurrent_clients(server: Server) -> None:
     print(dict(counts), f"{before >> 20} -> {resident(server) >> 20} MiB")
     assert counts["answers"] == CLIENTS * 8
     assert resident(server) - before < GROWTH
+
+
+def test_slow_clients_are_served(server: Server) -> None:
+    """A request that arrives in 35 seconds, longer than any single read may take, and a response of megabytes
+    that is read in more than 15 seconds, longer than any single write may take."""
+    request = json.dumps({"prompt": [[5] * 100] * 4, "n": 128, "max_tokens": 0, "echo": True, "logprobs": 20})
+    sent = http_bytes("/v1/completions", request.encode())
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        s.settimeout(60)
+        s.connect(("127.0.0.1", server.port))
+        at = sent.index(b"\r\n\r\n") + 4
+        s.sendall(sent[:at])
+        size = (len(sent) - at) // 6
+        for begin in range(at, len(sent), size):
+            time.sleep(5)
+            s.sendall(sent[begin : begin + size])
+        answer, head, length, begun = bytearray(), b"", 1, time.monotonic()
+        while len(answer) < length:
+            answer += s.recv(1 << 17)
+            head = bytes(answer[:1000]).split(b"\r\n\r\n")[0]
+            assert head.startswith(b"HTTP/1.1 200"), head
+            length = len(head) + 4 + int(re.search(rb"Content-Length: (\d+)", head)[1])  # type: ignore[index]
+            if time.monotonic() - begun < 15:
+                time.sleep(0.2)
+    assert len(answer) == length > 20_000_000
+    assert len(json.loads(answer[len(head) + 4 :])["choices"]) == 512
+
+
+def test_memory_after_large_invalid_bodies(folder: Path) -> None:
+    """The memory of rejected bodies returns to the system."""
+    bodies = [b'{"prompt": [' + b"1," * 2_000_000 + b'"a"]}', b'["' + b"x" * 4_000_000,
+              b"{" + b",".join(b'"k%d":[%d]' % (i, i) for i in range(200_000)) + b"}"]  # fmt: skip
+    with serving(folder) as large:
+        before = resident(large)
+
+        def post(worker: int) -> None:
+            for i in range(6):
+                assert large.request("/v1/completions", raw=bodies[(worker + i) % 3])[0] in (400, 503)
+
+        run_threads(16, post)
+        wait_for(lambda: resident(large) - before < 100 << 20)
