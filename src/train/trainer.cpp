@@ -77,8 +77,9 @@ class Trainer {
     state_.balance = BalanceState::uniform(layout.layers(), layout.experts(), run_.device);
     if (!run_.checkpoint.empty()) state_ = load_training_state(run_.checkpoint, *model_, optimizer_.shards());
     saved_ = run_.checkpoint.empty() ? -1 : state_.step;
-    if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
     writer_.mark_verified(state_.step - state_.skips.nonfinite_in_a_row - 1);
+    if (run_.config.train.skip_nonfinite == 0) state_.skips.nonfinite_in_a_row = 0;
+    if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
     log_->truncate_after(state_.step);
@@ -107,7 +108,7 @@ class Trainer {
       char note[32];
       std::snprintf(note, sizeof note, "loss %.4f", *loss);
       if (progress) progress->update(state_.step, note);
-      // Nothing has changed since a step before a row of skipped ones, and its checkpoint is not verified.
+      // In a row of skipped updates the weights do not change, and nothing verifies them.
       const bool updated = state_.skips.nonfinite_in_a_row == 0;
       if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
         save(/*wait=*/!c.checkpoint.asynchronous);

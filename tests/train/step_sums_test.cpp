@@ -57,6 +57,34 @@ TEST(StepSums, LossesOfTheMicroBatch) {
   EXPECT_EQ(sums.traffic.history_seconds, 0);
 }
 
+TEST(StepSums, SkippedUpdateChangesNothing) {
+  Training training;
+  const auto samples = small::tokens(2, kLength + 1, training.model.config().model.vocab_size, 1);
+  for (const bool skips : {true, false}) {
+    std::vector<at::Tensor> before{training.balance.shares_LE.clone()};
+    std::vector<at::Tensor> now{training.balance.shares_LE};
+    for (const auto& shard : training.optimizer.shards()) {
+      for (const auto& tensor : {shard.values, shard.exp_avg, shard.exp_avg_sq}) {
+        before.push_back(tensor.clone());
+        now.push_back(tensor);
+      }
+    }
+    training.step.begin();
+    training.step.micro_batch(samples, {.training = true});
+    double seen_loss = 0, seen_norm = 0;
+    training.step.update(1, 1e-3, [&](double loss, double norm) {
+      seen_loss = loss, seen_norm = norm;
+      return skips;
+    });
+    EXPECT_EQ(seen_loss, training.step.read().loss);
+    EXPECT_EQ(seen_norm, training.step.read().gradient_norm);
+    EXPECT_GT(seen_norm, 0);
+    bool unchanged = true;
+    for (size_t i = 0; i < now.size(); ++i) unchanged &= at::equal(now[i], before[i]);
+    EXPECT_EQ(unchanged, skips);
+  }
+}
+
 // Means over tokens of the columns of Routing::stats.
 TEST(StepSums, LayerStatistics) {
   Training training;
