@@ -11,7 +11,11 @@ namespace hero {
 template <Choice E, class Value>
 Option add_choice_option(Command& command, const std::string& name, Value& value, const std::string& help) {
   return command.add_option<std::string>(
-      name, [&value](const std::string& text) { value = *find_choice<E>(text); }, help);
+      name,
+      [&value](const std::string& text) {
+        if (const auto choice = find_choice<E>(text)) value = *choice;
+      },
+      help);
 }
 
 }  // namespace hero

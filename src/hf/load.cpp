@@ -123,8 +123,10 @@ const TensorView& find_tensor(const ShardedReader& reader, const std::string& wh
 }
 
 at::Tensor read_elements(const TensorView& found, Range range) {
+  const auto type = floating_point_type(found);
+  TORCH_INTERNAL_ASSERT(type, "find_tensor checks the type");
   // A copy: data in the file may be unaligned.
-  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*floating_point_type(found)));
+  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*type));
   const size_t size = values.element_size();
   if (values.numel() > 0) {
     std::memcpy(values.data_ptr(),

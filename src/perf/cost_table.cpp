@@ -134,6 +134,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
       };
       const auto step_ms = median_of(costs.step_ms),
                  total_ms = forward ? median_of(costs.forward_ms) : step_ms;
+      if (!total_ms) throw RunError("hero bench: found no measured step, expected at least one");
       const double seconds = *total_ms * 1e-3;
       const std::optional<double> values[] = {costs.peak_memory_mib,
                                               counted.router,
