@@ -148,7 +148,8 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
                                               counted.total_exact,
                                               counted.total_exact / seconds / costs.gemm_flops};
       for (size_t i = 0; i < columns.size(); ++i) {
-        if (values[i]) (compared ? columns[i].compared : columns[i].baseline).push_back(*values[i]);
+        const auto& value = values[i];
+        if (value) (compared ? columns[i].compared : columns[i].baseline).push_back(*value);
       }
     }
   }

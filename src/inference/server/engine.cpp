@@ -281,7 +281,7 @@ bool Engine::process_token(Sequence& sequence, std::optional<int64_t> sampled, b
     sequence.last_token = Clock::now();
     metrics_.count_tokens(0, 1);
   }
-  if (finished) {
+  if (finished || !sampled) {
     output.finish_reason = sampled ? "stop" : "length";
   } else {
     // The model's vocabulary may be larger than the tokenizer's.
