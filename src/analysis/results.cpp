@@ -13,10 +13,10 @@
 namespace hero {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-json rows_json(const at::Tensor& values) {
-  json rows = json::array();
+ordered_json rows_json(const at::Tensor& values) {
+  ordered_json rows = ordered_json::array();
   for (int64_t i = 0; i < values.size(0); ++i) {
     if (values.dim() > 1) {
       rows.push_back(rows_json(values[i]));
@@ -36,23 +36,23 @@ std::string model_name(const fs::path& folder) {
   return (in_run ? place.parent_path().parent_path() : place).filename().string();
 }
 
-json model_json(const fs::path& folder, const Config& config) {
+ordered_json model_json(const fs::path& folder, const Config& config) {
   const auto step = checkpoint_step(fs::canonical(folder).filename().string());
   const auto& m = config.model;
   const int64_t layers = moe_layers(m);
-  json decoder_layer = json::array();
+  ordered_json decoder_layer = ordered_json::array();
   const auto numbers = moe_layer_numbers(m);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] > 0) decoder_layer.push_back(i);
   }
   return {{"folder", model_name(folder)},
-          {"step", step ? json(*step) : json(nullptr)},
+          {"step", step ? ordered_json(*step) : ordered_json(nullptr)},
           {"layers", layers},
           {"experts", m.num_experts},
           {"top_k", m.num_experts_per_tok},
           {"hidden_size", m.hidden_size},
           {"stages", stage_of_layers(layers, config.router)},
-          {"window", config.router.window > 0 ? json(config.router.window) : json(nullptr)},
+          {"window", config.router.window > 0 ? ordered_json(config.router.window) : ordered_json(nullptr)},
           {"scale", config.router.scale},
           {"history", name_of(config.router.history)},
           {"detach", config.router.detach},
@@ -61,8 +61,8 @@ json model_json(const fs::path& folder, const Config& config) {
 
 namespace {
 
-json distances_json(const std::optional<StrongCoupling>& strong) {
-  json distances = json::array();
+ordered_json distances_json(const std::optional<StrongCoupling>& strong) {
+  ordered_json distances = ordered_json::array();
   if (!strong) return distances;
   for (const auto& d : strong->distances) {
     distances.push_back({{"distance", d.distance},
@@ -73,12 +73,14 @@ json distances_json(const std::optional<StrongCoupling>& strong) {
   return distances;
 }
 
-json tau_json(const std::optional<StrongCoupling>& strong) { return strong ? json(strong->tau) : json(); }
+ordered_json tau_json(const std::optional<StrongCoupling>& strong) {
+  return strong ? ordered_json(strong->tau) : ordered_json();
+}
 
 }  // namespace
 
-json coupling_json(const Coupling& coupling) {
-  json pairs = json::array();
+ordered_json coupling_json(const Coupling& coupling) {
+  ordered_json pairs = ordered_json::array();
   for (const auto& p : coupling.pairs) {
     pairs.push_back({{"layer", p.pair.layer},
                      {"predecessor", p.pair.predecessor},
@@ -100,27 +102,28 @@ json coupling_json(const Coupling& coupling) {
 
 namespace {
 
-json peak_json(const Peak& peak) {
+ordered_json peak_json(const Peak& peak) {
   return {{"share", peak.share}, {"layer", peak.layer}, {"expert", peak.expert}};
 }
 
 // Spearman correlation between D_{l,p} and the routing change over all visible pairs.
-json correlation_json(const HistoryLayout& layout, const at::Tensor& dependency_LL,
-                      const at::Tensor& change_LL) {
+ordered_json correlation_json(const HistoryLayout& layout, const at::Tensor& dependency_LL,
+                              const at::Tensor& change_LL) {
   std::vector<double> strengths, changes;
   for (const auto& [l, p] : visible_pairs(layout)) {
     strengths.push_back(dependency_LL[l - 1][p - 1].item<double>());
     changes.push_back(change_LL[l - 1][p - 1].item<double>());
   }
   const auto correlation = rank_correlation(strengths, changes);
-  return correlation ? json(*correlation) : json(nullptr);
+  return correlation ? ordered_json(*correlation) : ordered_json(nullptr);
 }
 
-json removal_json(const HistoryEffects& effects, const HistoryLayout& layout, const Coupling& coupling) {
+ordered_json removal_json(const HistoryEffects& effects, const HistoryLayout& layout,
+                          const Coupling& coupling) {
   const auto raw = effects.sums.removal(Contribution::kRaw);
   const auto centered = effects.sums.removal(Contribution::kCentered);
   const double whole = effects.utilization.loss;
-  json losses = json::array();
+  ordered_json losses = ordered_json::array();
   for (const auto& [p, loss, centered_loss] : effects.losses) {
     losses.push_back({{"predecessor", p},
                       {"loss", loss},
@@ -140,16 +143,17 @@ json removal_json(const HistoryEffects& effects, const HistoryLayout& layout, co
 
 }  // namespace
 
-json effects_json(const HistoryEffects& effects, const Config& config, const HistoryLayout& layout,
-                  const Coupling& coupling) {
-  json history = json::array(), agreement = json::array(), alone = json::array();
+ordered_json effects_json(const HistoryEffects& effects, const Config& config, const HistoryLayout& layout,
+                          const Coupling& coupling) {
+  ordered_json history = ordered_json::array(), agreement = ordered_json::array(),
+               alone = ordered_json::array();
   for (int64_t l = 1; l <= layout.layers(); ++l) {
     const auto visible = layout.visible(l).size();
     const auto initial = initial_variance_share(config, layout, l);
     history.push_back({{"layer", l},
                        {"visible", visible},
                        {"variance_share", nullptr},
-                       {"initial_variance_share", initial ? json(*initial) : json(nullptr)}});
+                       {"initial_variance_share", initial ? ordered_json(*initial) : ordered_json(nullptr)}});
     if (visible == 0) continue;
     const auto use = effects.sums.use(l);
     history.back()["variance_share"] = use.variance_share;
@@ -162,7 +166,7 @@ json effects_json(const HistoryEffects& effects, const Config& config, const His
                      {"chance_top_k", chance},
                      {"kl", use.history_only_kl}});
   }
-  json experts = json::array(), weights = json::array();
+  ordered_json experts = ordered_json::array(), weights = ordered_json::array();
   for (const auto& chosen : effects.paths.experts) experts.push_back(rows_json(chosen));
   for (const auto& given : effects.paths.weights) weights.push_back(rows_json(given));
   const auto& shares = effects.utilization.shares_LE;
@@ -176,7 +180,7 @@ json effects_json(const HistoryEffects& effects, const Config& config, const His
       {"paths", {{"ids", effects.paths.ids}, {"text", nullptr}, {"experts", experts}, {"weights", weights}}}};
 }
 
-void add_baseline(json& utilization, const fs::path& folder, const Config& config,
+void add_baseline(ordered_json& utilization, const fs::path& folder, const Config& config,
                   const Utilization& baseline) {
   const auto highest = peak(baseline.shares_LE);
   utilization["baseline"] = {{"folder", model_name(folder)},
@@ -188,9 +192,9 @@ void add_baseline(json& utilization, const fs::path& folder, const Config& confi
       100.0 * (utilization["peak"]["share"].get<double>() / highest.share - 1.0);
 }
 
-json token_texts(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+ordered_json token_texts(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   constexpr std::string_view kSpace = "\u2581";  // SentencePiece's space; decoding drops a leading one
-  json texts = json::array();
+  ordered_json texts = ordered_json::array();
   for (const int64_t wide : ids) {
     const auto id = static_cast<int32_t>(wide);
     if (wide >= tokenizer.vocab_size()) {
@@ -205,7 +209,7 @@ json token_texts(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   return texts;
 }
 
-void write_results(const fs::path& out, const json& results, const RouterHistory& history) {
+void write_results(const fs::path& out, const ordered_json& results, const RouterHistory& history) {
   std::vector<at::Tensor> tensors;
   std::vector<TensorView> views;
   const auto add = [&](const std::string& name, const at::Tensor& values) {
@@ -230,8 +234,8 @@ void write_results(const fs::path& out, const json& results, const RouterHistory
   // One line per key.
   std::string text;
   for (const auto& [key, value] : results.items()) {
-    text += (text.empty() ? "{\n" : ",\n") + json(key).dump() + ": " +
-            value.dump(-1, ' ', false, json::error_handler_t::replace);
+    text += (text.empty() ? "{\n" : ",\n") + ordered_json(key).dump() + ": " +
+            value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   }
   write_file((out / "analysis.json").string(), text + "\n}\n");
 }

@@ -19,7 +19,7 @@ namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 struct AnalyzeOptions {
   std::string dir, out, baseline;
@@ -60,7 +60,7 @@ void check_paths(const AnalyzeOptions& options) {
   }
 }
 
-json pair_json(const AnalyzeOptions& options, const HistoryLayout& layout) {
+ordered_json pair_json(const AnalyzeOptions& options, const HistoryLayout& layout) {
   auto pair = default_pair(layout);
   if (!options.pair.empty()) {
     pair = LayerPair{options.pair[0], options.pair[1]};
@@ -71,7 +71,8 @@ json pair_json(const AnalyzeOptions& options, const HistoryLayout& layout) {
                       ", and a preceding layer visible to it");
     }
   }
-  return pair ? json{{"layer", pair->layer}, {"predecessor", pair->predecessor}} : json(nullptr);
+  return pair ? ordered_json{{"layer", pair->layer}, {"predecessor", pair->predecessor}}
+              : ordered_json(nullptr);
 }
 
 int64_t sequence_length(const AnalyzeOptions& options, const std::vector<ModelFolder>& models) {
@@ -119,7 +120,7 @@ TokenWindows open_token_windows(const AnalyzeOptions& options, const std::vector
   return TokenWindows(std::move(datasets), sequence, options.tokens);
 }
 
-void add_forward_results(json& results, const AnalyzeOptions& options, const ModelFolder& target,
+void add_forward_results(ordered_json& results, const AnalyzeOptions& options, const ModelFolder& target,
                          const Coupling& coupling) {
   const auto device = choose_device(options.device, "--device");
   const auto models = open_models(options, target);
@@ -157,7 +158,7 @@ void run_analyze(const AnalyzeOptions& options) {
   const auto model = open_folder(options.dir);
   const RouterHistory history(model.folder, model.config);
   const auto strengths = coupling(history);
-  json results = {{"model", model_json(model.folder, model.config)}};
+  ordered_json results = {{"model", model_json(model.folder, model.config)}};
   results.update(coupling_json(strengths));
   results["default_pair"] = pair_json(options, history.layout());
   if (!options.data.empty()) add_forward_results(results, options, model, strengths);

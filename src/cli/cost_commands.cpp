@@ -15,7 +15,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 struct CostOptions {
   std::vector<std::string> configs;
@@ -154,7 +154,7 @@ void print(const std::vector<Table>& all, const RouterKindInfo& compared) {
 }
 
 void print_json(const std::vector<Table>& all, const RouterKindInfo& compared) {
-  json out = json::object();
+  ordered_json out = ordered_json::object();
   for (const Table& table : all) {
     for (const Row& row : table.rows)
       out[table.name][row.name] = {{"baseline", row.baseline}, {compared.name, row.compared}};

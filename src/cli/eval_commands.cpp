@@ -18,7 +18,7 @@ namespace hero {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 struct EvalOptions {
   std::string dir;
@@ -58,7 +58,7 @@ void run_eval(const EvalOptions& options) {
   const auto& config = model->config();
   const int64_t sequence = sequence_length(options, config);
   const auto readers = open_data(options, folder, sequence, config.model.vocab_size);
-  json results = json::array();
+  ordered_json results = ordered_json::array();
   std::printf("%-40s %12s %10s %12s\n", "data set", "tokens", "loss", "perplexity");
   for (const auto& reader : readers) {
     StepProgress progress("window", reader.windows(),
@@ -79,7 +79,7 @@ void run_eval(const EvalOptions& options) {
   // metrics.jsonl too, but no step.
   const auto step = checkpoint_step(folder.filename().string());
   if (step && fs::exists(fs::path(options.dir) / "metrics.jsonl")) {
-    const json result = {{"step", *step}, {"datasets", results}};
+    const ordered_json result = {{"step", *step}, {"datasets", results}};
     write_file((fs::path(options.dir) / "eval.json").string(), result.dump(1) + "\n");
   }
 }

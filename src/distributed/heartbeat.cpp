@@ -216,7 +216,7 @@ void Heartbeat::watchdog_loop() {
     // If this process itself was suspended, the store may be fine.
     if (age(last) > unresponsive_after_) store_responded_ = Clock::now();
     last = Clock::now();
-    if (reported_ && age(*reported_) > kGracePeriod) terminate(*report_);
+    if (report_ && reported_ && age(*reported_) > kGracePeriod) terminate(*report_);
     if (failure_.empty() && !ended_ && age(store_responded_) > timeout_ + interval_)
       terminate(self_ + " aborts " + describe(make_heartbeat_message(0, true)) + ": " +
                 store_failure("has not responded for " + format_seconds(age(store_responded_))));

@@ -7,7 +7,7 @@
 
 namespace hero {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 namespace {
 
@@ -26,9 +26,9 @@ ModelClass model_class(const Config& config) {
   return {"modeling_" + kind.modeling + "_" + name_of(config.model.model_type), kind.class_prefix + family};
 }
 
-json rope_json(const ModelConfig& m) {
+ordered_json rope_json(const ModelConfig& m) {
   const RopeScaling& y = m.rope_scaling;
-  json j = {{"rope_type", name_of(y.type)}, {"rope_theta", m.rope_theta}};
+  ordered_json j = {{"rope_type", name_of(y.type)}, {"rope_theta", m.rope_theta}};
   if (!y.is_yarn()) return j;
   j.update({{"factor", y.factor},
             {"original_max_position_embeddings", y.original_max_position_embeddings},
@@ -58,30 +58,30 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
   const auto& m = config.model;
   const bool deepseek = m.is_deepseek();
   const ModelClass code = model_class(config);
-  const auto token = eos >= 0 ? json(eos) : json(nullptr);
-  json j = {{"architectures", {code.prefix + "ForCausalLM"}},
-            {"model_type", name_of(m.model_type)},
-            {"vocab_size", m.vocab_size},
-            {"hidden_size", m.hidden_size},
-            {"intermediate_size", m.intermediate_size},
-            {"moe_intermediate_size", m.moe_intermediate_size},
-            {"num_hidden_layers", m.num_hidden_layers},
-            {"num_attention_heads", m.num_attention_heads},
-            {"num_key_value_heads", deepseek ? m.num_attention_heads : m.num_key_value_heads},
-            {"num_experts_per_tok", m.num_experts_per_tok},
-            {"norm_topk_prob", m.norm_topk_prob},
-            {"hidden_act", "silu"},
-            {"max_position_embeddings", m.max_position_embeddings},
-            {"initializer_range", m.initializer_range},
-            {"rms_norm_eps", m.rms_norm_eps},
-            {"rope_theta", m.rope_theta},
-            {"attention_bias", false},
-            {"attention_dropout", 0.0},
-            {"tie_word_embeddings", m.tie_word_embeddings},
-            {"bos_token_id", nullptr},
-            {"eos_token_id", token},
-            {"use_cache", true},
-            {"torch_dtype", dtype}};
+  const auto token = eos >= 0 ? ordered_json(eos) : ordered_json(nullptr);
+  ordered_json j = {{"architectures", {code.prefix + "ForCausalLM"}},
+                    {"model_type", name_of(m.model_type)},
+                    {"vocab_size", m.vocab_size},
+                    {"hidden_size", m.hidden_size},
+                    {"intermediate_size", m.intermediate_size},
+                    {"moe_intermediate_size", m.moe_intermediate_size},
+                    {"num_hidden_layers", m.num_hidden_layers},
+                    {"num_attention_heads", m.num_attention_heads},
+                    {"num_key_value_heads", deepseek ? m.num_attention_heads : m.num_key_value_heads},
+                    {"num_experts_per_tok", m.num_experts_per_tok},
+                    {"norm_topk_prob", m.norm_topk_prob},
+                    {"hidden_act", "silu"},
+                    {"max_position_embeddings", m.max_position_embeddings},
+                    {"initializer_range", m.initializer_range},
+                    {"rms_norm_eps", m.rms_norm_eps},
+                    {"rope_theta", m.rope_theta},
+                    {"attention_bias", false},
+                    {"attention_dropout", 0.0},
+                    {"tie_word_embeddings", m.tie_word_embeddings},
+                    {"bos_token_id", nullptr},
+                    {"eos_token_id", token},
+                    {"use_cache", true},
+                    {"torch_dtype", dtype}};
   if (m.rope_scaling.is_yarn()) j["rope_parameters"] = rope_json(m);
   if (!code.file.empty()) {
     const std::string classes = code.file + "." + code.prefix;
@@ -91,7 +91,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
     j.update({{"n_routed_experts", m.num_experts},
               {"n_shared_experts", m.n_shared_experts},
               {"first_k_dense_replace", m.first_k_dense_replace},
-              {"q_lora_rank", m.q_lora_rank ? json(m.q_lora_rank) : json(nullptr)},
+              {"q_lora_rank", m.q_lora_rank ? ordered_json(m.q_lora_rank) : ordered_json(nullptr)},
               {"kv_lora_rank", m.kv_lora_rank},
               {"qk_nope_head_dim", m.qk_nope_head_dim},
               {"qk_rope_head_dim", m.qk_rope_head_dim},

@@ -8,7 +8,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 class HeroRouterKind final : public RouterKind {
  public:
@@ -33,9 +33,9 @@ class HeroRouterKind final : public RouterKind {
   }
   double saved_values(const Config&, int64_t, double) const override { return 0; }
 
-  void write(const Config& config, json& config_json) const override {
+  void write(const Config& config, ordered_json& config_json) const override {
     const auto& r = config.router;
-    config_json["hero_router"] = {{"window", r.window ? json(r.window) : json(nullptr)},
+    config_json["hero_router"] = {{"window", r.window ? ordered_json(r.window) : ordered_json(nullptr)},
                                   {"scale", r.scale},
                                   {"eps", r.eps},
                                   {"detach", r.detach},

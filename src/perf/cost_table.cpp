@@ -19,7 +19,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 using Samples = std::vector<double>;
 
 double median(Samples values) {
@@ -157,7 +157,7 @@ std::vector<Column> measure(const Config variants[2], const CostTableOptions& op
   return columns;
 }
 
-json summary_json(const Samples& values) {
+ordered_json summary_json(const Samples& values) {
   return {{"median", median(values)},
           {"min", std::ranges::min(values)},
           {"max", std::ranges::max(values)},
@@ -168,7 +168,7 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
                 const CostTableOptions& options) {
   const auto machine = this_machine(device);
   const auto& t = config.train;
-  json table = json::object();
+  ordered_json table = ordered_json::object();
   for (const Column& c : columns) {
     table[c.key] = nullptr;
     if (!c.known()) continue;
@@ -179,22 +179,22 @@ void print_json(const std::vector<Column>& columns, const Config& config, at::De
         {"difference",
          {{"absolute", c.difference()}, {"percent", c.percent()}, {"percent_rounds", c.percents()}}}};
   }
-  const json all = {{"machine",
-                     {{"gpu", machine.gpu.empty() ? json() : json(machine.gpu)},
-                      {"cpu", machine.cpu},
-                      {"cores", machine.cores},
-                      {"instructions", machine.instructions},
-                      {"bf16_instructions", machine.bf16}}},
-                    {"parameters", parameters(config)},
-                    {"layers", config.model.num_hidden_layers},
-                    {"dtype", name_of(t.dtype)},
-                    {"forward", options.steps.forward},
-                    {"tokens_a_step", tokens_of(config, options.steps.forward)},
-                    {"micro_batches", options.steps.forward ? 1 : t.global_batch / t.micro_batch},
-                    {"train_steps", t.steps},
-                    {"rounds", options.rounds},
-                    {"steps", options.steps.steps},
-                    {"columns", table}};
+  const ordered_json all = {{"machine",
+                             {{"gpu", machine.gpu.empty() ? ordered_json() : ordered_json(machine.gpu)},
+                              {"cpu", machine.cpu},
+                              {"cores", machine.cores},
+                              {"instructions", machine.instructions},
+                              {"bf16_instructions", machine.bf16}}},
+                            {"parameters", parameters(config)},
+                            {"layers", config.model.num_hidden_layers},
+                            {"dtype", name_of(t.dtype)},
+                            {"forward", options.steps.forward},
+                            {"tokens_a_step", tokens_of(config, options.steps.forward)},
+                            {"micro_batches", options.steps.forward ? 1 : t.global_batch / t.micro_batch},
+                            {"train_steps", t.steps},
+                            {"rounds", options.rounds},
+                            {"steps", options.steps.steps},
+                            {"columns", table}};
   std::printf("%s\n", all.dump(1).c_str());
 }
 

@@ -10,7 +10,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr double kGiB = 1 << 30;
 
@@ -174,12 +174,12 @@ void print_hours(const Report& report) {
   }
 }
 
-json as_json(const Prediction& p) {
-  json out = {{"seconds", p.seconds},
-              {"tokens_per_second", p.tokens_per_second},
-              {"mfu", p.mfu},
-              {"bubble", p.bubble},
-              {"ideal_bubble", p.ideal_bubble}};
+ordered_json as_json(const Prediction& p) {
+  ordered_json out = {{"seconds", p.seconds},
+                      {"tokens_per_second", p.tokens_per_second},
+                      {"mfu", p.mfu},
+                      {"bubble", p.bubble},
+                      {"ideal_bubble", p.ideal_bubble}};
   for (const TimeItem& item : p.time) out["time"][item.name] = item.seconds;
   for (const MemoryItem& item : p.memory) out["memory"][item.name] = item.bytes;
   out["memory"]["peak"] = total(p.memory);
@@ -198,24 +198,24 @@ void print_report(const Report& report) {
 }
 
 void print_report_json(const Report& report) {
-  json out;
+  ordered_json out;
   Cluster cluster = report.cluster;
   for (const Field& field : cluster_fields(cluster))
     std::visit([&](const auto& value) { out["cluster"][field.key] = value; }, read(field));
   out["layouts_tried"] = report.tried;
   out["layouts_fitting"] = report.fitting;
-  out["layouts"] = json::array();
+  out["layouts"] = ordered_json::array();
   const auto all = compared_routers(report.layouts.front().config.router);
   for (const Comparison& c : report.layouts) {
     const ParallelConfig& p = c.config.parallel;
-    json layout = {{"parallel.data", p.data},
-                   {"parallel.pipeline", p.pipeline},
-                   {"parallel.expert", p.expert},
-                   {"parallel.chunks", p.chunks},
-                   {"parallel.schedule", name_of(p.schedule)},
-                   {"parallel.chunk_sizes", p.chunk_sizes},
-                   {"train.micro_batch", c.config.train.micro_batch},
-                   {"train.recompute", c.config.train.recompute}};
+    ordered_json layout = {{"parallel.data", p.data},
+                           {"parallel.pipeline", p.pipeline},
+                           {"parallel.expert", p.expert},
+                           {"parallel.chunks", p.chunks},
+                           {"parallel.schedule", name_of(p.schedule)},
+                           {"parallel.chunk_sizes", p.chunk_sizes},
+                           {"train.micro_batch", c.config.train.micro_batch},
+                           {"train.recompute", c.config.train.recompute}};
     for (size_t v = 0; v < all.size(); ++v) layout[all[v].key] = as_json(c.predictions[v]);
     out["layouts"].push_back(std::move(layout));
   }

@@ -16,7 +16,7 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 // A temporary configuration file.
@@ -46,15 +46,15 @@ class ConfigFile {
 void write_steps(const Config& config, const StepOptions& options) {
   int64_t done = 0;
   const auto costs = measure_steps(config, options, [&] {
-    std::printf("%s\n", json({{"step", ++done}}).dump().c_str());
+    std::printf("%s\n", ordered_json({{"step", ++done}}).dump().c_str());
     std::fflush(stdout);
   });
-  std::printf("%s\n", json({{"step_ms", costs.step_ms},
-                            {"forward_ms", costs.forward_ms},
-                            {"router_ms", costs.router_ms},
-                            {"peak_memory_mib", costs.peak_memory_mib},
-                            {"tensor_peak_mib", costs.tensor_peak_mib},
-                            {"product_rate", costs.gemm_flops}})
+  std::printf("%s\n", ordered_json({{"step_ms", costs.step_ms},
+                                    {"forward_ms", costs.forward_ms},
+                                    {"router_ms", costs.router_ms},
+                                    {"peak_memory_mib", costs.peak_memory_mib},
+                                    {"tensor_peak_mib", costs.tensor_peak_mib},
+                                    {"product_rate", costs.gemm_flops}})
                           .dump()
                           .c_str());
 }
@@ -71,7 +71,7 @@ StepCosts measure_in_child(const Config& config, const StepOptions& options,
   StepCosts costs;
   bool complete = false;
   while (const auto line = child.read_line()) {
-    const auto found = json::parse(*line);
+    const auto found = ordered_json::parse(*line);
     if (found.contains("step")) {
       on_step();
       continue;

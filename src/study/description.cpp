@@ -9,9 +9,9 @@
 namespace hero {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-json cost_of(const Config& config) {
+ordered_json cost_of(const Config& config) {
   double parameters = 0, active = 0, exact = 0, paper = 0, router_exact = 0, router_paper = 0;
   const auto tokens = static_cast<double>(config.train.global_batch * config.train.sequence);
   for (const auto& item : model_costs(config)) {
@@ -34,11 +34,11 @@ json cost_of(const Config& config) {
 
 }  // namespace
 
-json describe_study(const StudyOptions& options, const std::vector<Variant>& variants,
-                    const std::vector<StudyRun>& runs) {
+ordered_json describe_study(const StudyOptions& options, const std::vector<Variant>& variants,
+                            const std::vector<StudyRun>& runs) {
   std::vector<int64_t> seeds;
   int64_t vocab_size = 0;
-  json folders = json::object();
+  ordered_json folders = ordered_json::object();
   for (const auto& run : runs) {
     if (std::ranges::find(seeds, run.config.train.seed) == seeds.end())
       seeds.push_back(run.config.train.seed);
@@ -49,15 +49,15 @@ json describe_study(const StudyOptions& options, const std::vector<Variant>& var
   }
   if (folders.empty()) throw UserError(options.out.string() + ": found no finished run, expected one");
   const auto& first = runs.front().config;
-  json listed = json::array();
+  ordered_json listed = ordered_json::array();
   for (const auto& variant : variants) {
     Config config = variant.config;
     config.model.vocab_size = vocab_size;
     listed.push_back({{"name", variant.name},
-                      {"same_as", variant.same_as.empty() ? json() : json(variant.same_as)},
+                      {"same_as", variant.same_as.empty() ? ordered_json() : ordered_json(variant.same_as)},
                       {"layers_cut", layers_cut(config)},
                       {"cost", cost_of(config)},
-                      {"runs", folders.value(variant.name, json::object())}});
+                      {"runs", folders.value(variant.name, ordered_json::object())}});
   }
   return {{"format", 1},
           {"config", options.config.filename().string()},

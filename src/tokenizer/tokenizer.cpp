@@ -146,8 +146,4 @@ std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) 
   return path;
 }
 
-std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer) {
-  return out + (tokenizer.file_name() == kJsonName ? ".tokenizer.json" : ".model");
-}
-
 }  // namespace hero

@@ -80,7 +80,4 @@ std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer);
 /// Writes the tokenizer to tokenizer_path (with companions as OUT.NAME). Returns the path.
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer);
 
-/// The path that write_tokenizer returns.
-std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer);
-
 }  // namespace hero

@@ -17,13 +17,13 @@
 
 namespace hero {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 namespace {
 
 constexpr double kMib = 1 << 20;
 
-json ranks(const StepRecord& s) {
+ordered_json ranks(const StepRecord& s) {
   const auto slowest = std::ranges::max_element(s.busy_ms);
   const double sum = std::accumulate(s.busy_ms.begin(), s.busy_ms.end(), 0.0);
   return {{"count", s.busy_ms.size()},
@@ -36,10 +36,10 @@ json ranks(const StepRecord& s) {
 }
 
 // One list per metric, with one value per layer.
-json per_layer_values(const std::vector<LayerTotals>& layers) {
-  json out;
+ordered_json per_layer_values(const std::vector<LayerTotals>& layers) {
+  ordered_json out;
   for (const auto& metric : layer_metrics()) {
-    auto& list = out[metric.key] = json::array();
+    auto& list = out[metric.key] = ordered_json::array();
     for (const auto& layer : layers) {
       const auto value = metric.value(layer);
       if (!value) {
@@ -61,21 +61,21 @@ RunLog::RunLog(const std::filesystem::path& run)
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
   const double share = layers.max_share();
-  const json per_layer = per_layer_values(layers.totals());
-  json line = {{"step", s.step},
-               {"tokens", s.tokens},
-               {"loss", s.loss},
-               {"lm_loss", s.lm},
-               {"aux_losses", {{"balance", s.balance}, {"z", s.z}, {"coupling", s.coupling}}},
-               {"lr", s.lr},
-               {"grad_norm", s.gradient_norm},
-               {"skipped", s.skipped},
-               {"step_ms", s.milliseconds},
-               {"tokens_per_second", s.tokens_per_second},
-               {"mfu", s.mfu},
-               {"peak_memory_mib", s.peak_memory_mib},
-               {"max_expert_share", share},
-               {"layers", per_layer}};
+  const ordered_json per_layer = per_layer_values(layers.totals());
+  ordered_json line = {{"step", s.step},
+                       {"tokens", s.tokens},
+                       {"loss", s.loss},
+                       {"lm_loss", s.lm},
+                       {"aux_losses", {{"balance", s.balance}, {"z", s.z}, {"coupling", s.coupling}}},
+                       {"lr", s.lr},
+                       {"grad_norm", s.gradient_norm},
+                       {"skipped", s.skipped},
+                       {"step_ms", s.milliseconds},
+                       {"tokens_per_second", s.tokens_per_second},
+                       {"mfu", s.mfu},
+                       {"peak_memory_mib", s.peak_memory_mib},
+                       {"max_expert_share", share},
+                       {"layers", per_layer}};
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
   metrics_.append(line);
   const double now =
@@ -102,7 +102,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
   }
   if (snapshot) {
     const auto shares = layers.shares_LE();
-    json rows = json::array();
+    ordered_json rows = ordered_json::array();
     for (int64_t l = 0; l < shares.size(0); ++l) {
       const auto row = shares[l].contiguous();
       rows.push_back(
