@@ -120,10 +120,6 @@ namespace {
 
 }  // namespace
 
-void verify_checkpoint(const fs::path& checkpoint) {
-  if (const auto corruption = find_corruption(checkpoint)) reject(checkpoint, *corruption);
-}
-
 fs::path open_model_folder(const fs::path& dir) {
   auto folder = resolve_model_dir(dir);
   if (!fs::exists(folder / kManifestName)) return folder;  // not a checkpoint

@@ -54,18 +54,14 @@ void prune_checkpoints(const std::filesystem::path& run, int keep, int64_t step,
 /// Removes what killed processes left unfinished. Call it before a run resumes, never while it is running.
 void clean_leftovers(const std::filesystem::path& run);
 
-/// Checks every file's size and hash against manifest.json. UserError naming the first missing, truncated or
-/// altered file, found and expected values, and the newest intact earlier checkpoint, if any.
-void verify_checkpoint(const std::filesystem::path& checkpoint);
-
 /// resolve_model_dir for a command that loads the model. If the folder has a manifest, checks the sizes of
-/// all files and the hashes of the model's, which takes less time than loading them. UserError as
-/// verify_checkpoint.
+/// all files and the hashes of the model's, which takes less time than loading them. UserError naming the
+/// first missing, truncated or altered file, found and expected values, and the newest intact earlier
+/// checkpoint.
 std::filesystem::path open_model_folder(const std::filesystem::path& dir);
 
 /// The newest intact checkpoint of a run; empty if the run has no checkpoints. Renames damaged newer ones to
-/// NAME.damaged, with a warning. If none is intact, renames nothing and throws as verify_checkpoint for the
-/// newest.
+/// NAME.damaged, with a warning. If none is intact, renames nothing; UserError with the newest one's damage.
 std::filesystem::path newest_intact_checkpoint(const std::filesystem::path& run);
 
 }  // namespace hero

@@ -43,7 +43,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
                                        bool buffers = true);
 
 /// Reads moments, state, and the fp32 values that exist only in the optimizer's shards. Call after
-/// verify_checkpoint; load_weights reads the other weights. UserError as verify_checkpoint.
+/// newest_intact_checkpoint; load_weights reads the other weights. UserError for a mismatch with the model.
 TrainingState load_training_state(const std::filesystem::path& dir, Transformer& model,
                                   const std::vector<ParameterShard>& shards);
 

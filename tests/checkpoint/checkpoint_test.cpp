@@ -16,6 +16,7 @@ using test::read_bytes;
 using test::save_checkpoint;
 using test::save_example;
 using test::TemporaryFolder;
+using test::verify_checkpoint;
 using test::write_bytes;
 
 std::vector<std::string> example_files() {
@@ -185,12 +186,12 @@ TEST(Checkpoint, ErrorNamesTheNewestIntactEarlierCheckpoint) {
   const fs::path folder = run / "checkpoints";
   write_bytes(folder / "step-00000003" / "state.json", "{}");
   write_bytes(folder / "step-00000002" / "state.json", "{}");
-  EXPECT_NE(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000003"); })
+  EXPECT_NE(error_of<UserError>([&] { open_model_folder(folder / "step-00000003"); })
                 .find("; the newest intact checkpoint before it is " +
                       fs::canonical(folder / "step-00000001").string()),
             std::string::npos);
   write_bytes(folder / "step-00000001" / "state.json", "{}");
-  EXPECT_EQ(error_of<UserError>([&] { verify_checkpoint(folder / "step-00000002"); }).find("before it"),
+  EXPECT_EQ(error_of<UserError>([&] { open_model_folder(folder / "step-00000002"); }).find("before it"),
             std::string::npos);
 }
 

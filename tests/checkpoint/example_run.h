@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/manifest.h"
 #include "checkpoint/ranks.h"
 #include "checkpoint/writer.h"
 #include "hf/ranges.h"
@@ -18,6 +19,11 @@
 namespace hero::test {
 
 constexpr int kKeep = 2;
+
+/// UserError with the first difference between a checkpoint and its manifest.
+inline void verify_checkpoint(const std::filesystem::path& checkpoint) {
+  if (const auto corruption = find_corruption(checkpoint)) throw UserError(*corruption);
+}
 
 /// A small checkpoint. Every file depends on its step; `model` is sharded when saved with kShardBytes.
 class ExampleContents {

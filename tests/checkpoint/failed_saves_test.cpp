@@ -16,6 +16,7 @@ using test::ExampleContents;
 using test::FailingCalls;
 using test::names_in;
 using test::TemporaryFolder;
+using test::verify_checkpoint;
 using Names = std::vector<std::string>;
 
 void save(CheckpointWriter& writer, int64_t step, bool wait = true) {

@@ -20,6 +20,7 @@ using test::InMemoryStore;
 using test::names_in;
 using test::run_ranks;
 using test::TemporaryFolder;
+using test::verify_checkpoint;
 
 constexpr int64_t kRanks = 4;
 
