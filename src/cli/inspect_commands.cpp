@@ -24,8 +24,9 @@ struct LogitsOptions {
 };
 
 void run_logits(const LogitsOptions& options) {
+  const auto device = choose_device(options.device, "--device");
   const auto folder = open_model_folder(options.dir);
-  const auto model = load_model(folder, options.dtype, choose_device(options.device, "--device"));
+  const auto model = load_model(folder, options.dtype, device);
   const auto tokens = read_token_lists(options.tokens, model->config().model);
   auto tensors = model_logits(*model, tokens, options.routing);
   if (options.gradients) {
