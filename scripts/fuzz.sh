@@ -9,7 +9,7 @@ seconds=${1:-30}
 
 out=build/fuzz
 flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Itests)
-sources=(src/config/{check,config,field_values,fields,json_section,layers,model_fields,router_kinds,toml_file}.cpp
+sources=(src/config/{check,config,field_values,fields,json_section,layers,model_fields,overrides,router_kinds,toml_file}.cpp
   src/io/{durable_file,file_io,json,suggest}.cpp
   src/hf/{model_config_read,safetensors_parse,safetensors_write,weight_shapes}.cpp
   src/model/counts.cpp src/model/router_kind*.cpp tests/fuzz/targets.cpp)
