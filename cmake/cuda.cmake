@@ -42,7 +42,7 @@ add_library(
   src/ops/cuda/route.cu
   src/ops/cuda/swiglu.cu)
 set_target_properties(hero_cuda PROPERTIES CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Shared DEFINE_SYMBOL ""
-                                          UNITY_BUILD OFF)
+                                          UNITY_BUILD_BATCH_SIZE 4)
 target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda CUDA::cudart)
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)

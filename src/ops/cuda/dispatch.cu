@@ -86,8 +86,8 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   return out;
 }
 
-at::Tensor sum(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
-               const std::optional<at::Tensor>& base) {
+at::Tensor cuda_sum_rows(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
+                         const std::optional<at::Tensor>& base) {
   if (!is_supported(x.scalar_type()) || (weights && weights->scalar_type() != at::kFloat))
     return sum_rows_reference(x, weights, row, base);
   const c10::cuda::CUDAGuard guard(x.device());
@@ -140,7 +140,7 @@ TORCH_LIBRARY_IMPL(hero, CUDA, m) {
   m.impl("count_assignments", count_assignments);
   m.impl("plan_assignments", plan);
   m.impl("gather_rows", gather_rows);
-  m.impl("sum_rows", sum);
+  m.impl("sum_rows", cuda_sum_rows);
   m.impl("combine_backward", combine_backward);
 }
 

@@ -129,8 +129,8 @@ at::Tensor gemm_weights(const at::Tensor& a, const at::Tensor& b, const Groups& 
   return dw;
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& gate_up,
-                                           const at::Tensor& down, const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor> cuda_experts_forward(const at::Tensor& x, const at::Tensor& gate_up,
+                                                        const at::Tensor& down, const at::Tensor& offsets) {
   if (!fused(x, gate_up, down)) return experts_forward_reference(x, gate_up, down, offsets);
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t rows = x.size(0), f = down.size(2);
@@ -151,10 +151,11 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   return {gemm_rows(act, down.contiguous(), groups, true, /*clear=*/true), h};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& dy, const at::Tensor& h,
-                                                              const at::Tensor& gate_up,
-                                                              const at::Tensor& down,
-                                                              const at::Tensor& offsets) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_experts_backward_input(const at::Tensor& dy,
+                                                                           const at::Tensor& h,
+                                                                           const at::Tensor& gate_up,
+                                                                           const at::Tensor& down,
+                                                                           const at::Tensor& offsets) {
   if (!fused(dy, gate_up, down)) return experts_backward_input_reference(dy, h, gate_up, down, offsets);
   const c10::cuda::CUDAGuard guard(dy.device());
   const int64_t rows = dy.size(0), f = down.size(2);
@@ -178,7 +179,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_input(const at::Tensor& 
   return {gemm_rows(dh, gate_up.contiguous(), groups, false, /*clear=*/true), dh, act};
 }
 
-at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets) {
+at::Tensor cuda_experts_backward_weight(const at::Tensor& dy, const at::Tensor& x,
+                                        const at::Tensor& offsets) {
   if (!is_supported(x.scalar_type())) return experts_backward_weight_reference(dy, x, offsets);
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t experts = offsets.size(0) - 1;
@@ -188,20 +190,22 @@ at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, const at::
   return gemm_weights(dy.contiguous(), x.contiguous(), {offsets.contiguous(), {}});
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x,
-                                                        const at::Tensor& h, const at::Tensor& gate_up,
-                                                        const at::Tensor& down, const at::Tensor& offsets) {
-  const auto [dx, dh, act] = backward_input(dy, h, gate_up, down, offsets);
-  return {dx, backward_weight(dh, x, offsets), backward_weight(dy, act, offsets)};
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_experts_backward(const at::Tensor& dy,
+                                                                     const at::Tensor& x, const at::Tensor& h,
+                                                                     const at::Tensor& gate_up,
+                                                                     const at::Tensor& down,
+                                                                     const at::Tensor& offsets) {
+  const auto [dx, dh, act] = cuda_experts_backward_input(dy, h, gate_up, down, offsets);
+  return {dx, cuda_experts_backward_weight(dh, x, offsets), cuda_experts_backward_weight(dy, act, offsets)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
-  m.impl("experts_forward", forward);
-  m.impl("experts_backward", backward);
-  m.impl("experts_backward_input", backward_input);
-  m.impl("experts_backward_weight", backward_weight);
+  m.impl("experts_forward", cuda_experts_forward);
+  m.impl("experts_backward", cuda_experts_backward);
+  m.impl("experts_backward_input", cuda_experts_backward_input);
+  m.impl("experts_backward_weight", cuda_experts_backward_weight);
 }
 
 }  // namespace hero::ops

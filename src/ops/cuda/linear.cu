@@ -9,7 +9,7 @@
 namespace hero::ops {
 namespace {
 
-at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
+at::Tensor cuda_linear_backward_weight(const at::Tensor& dy, const at::Tensor& x) {
   if (!cuda::is_supported(x.scalar_type()) || dy.scalar_type() != x.scalar_type())
     return linear_backward_weight_reference(dy, x);
   const c10::cuda::CUDAGuard guard(x.device());
@@ -18,6 +18,6 @@ at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(hero, CUDA, m) { m.impl("linear_backward_weight", backward_weight); }
+TORCH_LIBRARY_IMPL(hero, CUDA, m) { m.impl("linear_backward_weight", cuda_linear_backward_weight); }
 
 }  // namespace hero::ops

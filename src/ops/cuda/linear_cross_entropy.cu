@@ -22,7 +22,7 @@ constexpr int64_t kLogits = int64_t{1} << 27;  // per chunk: 512 MiB
 constexpr int64_t kMinChunk = 128;             // tokens; chunks are multiples of it
 
 template <typename T, int n>
-void launch(const CrossEntropyParams& params, int64_t rows, bool gradients) {
+void launch_cross_entropy(const CrossEntropyParams& params, int64_t rows, bool gradients) {
   const auto stream = at::cuda::getCurrentCUDAStream();
   const dim3 grid(static_cast<unsigned>(rows));
   if (gradients) {
@@ -57,8 +57,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
                                     .targets = target.const_data_ptr<int64_t>() + t,
                                     .losses = losses.data_ptr<float>() + t};
     // Vectors of four logits for every gradient type.
-    dispatch_type(type, v % 4 == 0,
-                  [&]<typename T, int n>() { launch<T, n == 1 ? 1 : 4>(params, rows, gradients); });
+    dispatch_type(type, v % 4 == 0, [&]<typename T, int n>() {
+      launch_cross_entropy<T, n == 1 ? 1 : 4>(params, rows, gradients);
+    });
     if (!gradients) continue;
     // View of the front part of each row in the gradient's type.
     const auto dz = logits.view(type).slice(1, 0, v);

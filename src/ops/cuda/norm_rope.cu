@@ -16,7 +16,7 @@ namespace {
 using namespace cuda;
 
 constexpr int64_t kMaxWidth = 512;  // elements that a warp keeps in registers
-constexpr int64_t kMaxStrips = 512, kMinStrip = 64;
+constexpr int64_t kMaxRopeStrips = 512, kMinRopeStrip = 64;
 
 bool fused(const at::Tensor& x, const at::Tensor& w, const at::Tensor& cos, const at::Tensor& sin) {
   return is_supported(x.scalar_type()) && w.scalar_type() == x.scalar_type() && x.size(3) <= kMaxWidth &&
@@ -69,8 +69,9 @@ struct Operands {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
-                                           const at::Tensor& cos, const at::Tensor& sin) {
+std::tuple<at::Tensor, at::Tensor> cuda_norm_rope_forward(const at::Tensor& x, const at::Tensor& w,
+                                                          double eps, const at::Tensor& cos,
+                                                          const at::Tensor& sin) {
   if (!fused(x, w, cos, sin)) return norm_rope_forward_reference(x, w, eps, cos, sin);
   const c10::cuda::CUDAGuard guard(x.device());
   const Operands in(x, w, cos, sin);
@@ -89,9 +90,9 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
   return {y, rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd, const at::Tensor& cos,
-                                            const at::Tensor& sin) {
+std::tuple<at::Tensor, at::Tensor> cuda_norm_rope_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                           const at::Tensor& w, const at::Tensor& rstd,
+                                                           const at::Tensor& cos, const at::Tensor& sin) {
   if (!fused(x, w, cos, sin)) return norm_rope_backward_reference(dy, x, w, rstd, cos, sin);
   const c10::cuda::CUDAGuard guard(x.device());
   const auto stream = at::cuda::getCurrentCUDAStream();
@@ -100,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
   const int64_t width = x.size(3), rows = x.size(0) * x.size(1) * x.size(2);
   auto dx = at::empty(x.sizes(), x.options());
   if (dx.numel() == 0) return {dx, at::zeros({width}, rstd.options())};
-  const int64_t strip = std::max(kMinStrip, (rows + kMaxStrips - 1) / kMaxStrips);
+  const int64_t strip = std::max(kMinRopeStrip, (rows + kMaxRopeStrips - 1) / kMaxRopeStrips);
   const int64_t strips = (rows + strip - 1) / strip;
   auto partial = at::empty({strips, width}, rstd.options()), dw = at::empty({width}, rstd.options());
   dispatch_heads(in.x, in.pairs() && can_vectorize_pairs(gradient), [&]<typename T, int n, int parts>() {
@@ -124,8 +125,8 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
-  m.impl("norm_rope_forward", forward);
-  m.impl("norm_rope_backward", backward);
+  m.impl("norm_rope_forward", cuda_norm_rope_forward);
+  m.impl("norm_rope_backward", cuda_norm_rope_backward);
 }
 
 }  // namespace hero::ops

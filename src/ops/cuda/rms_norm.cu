@@ -15,7 +15,7 @@ namespace {
 using namespace cuda;
 
 constexpr int64_t kBlocks = 1024;  // for reductions of strips: several per SM
-constexpr int64_t kMaxStrips = 512, kMinStrip = 64;
+constexpr int64_t kMaxNormStrips = 512, kMinNormStrip = 64;
 
 bool fused(const at::Tensor& x, const at::Tensor& w) {
   return is_supported(x.scalar_type()) && w.scalar_type() == x.scalar_type();
@@ -49,7 +49,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> launch_forward(const at::Tensor& 
   return {sum, y, rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps) {
+std::tuple<at::Tensor, at::Tensor> cuda_rms_norm_forward(const at::Tensor& x, const at::Tensor& w,
+                                                         double eps) {
   if (!fused(x, w)) return rms_norm_forward_reference(x, w, eps);
   auto [none, y, rstd] = launch_forward(x, {}, w, eps);
   return {y, rstd};
@@ -60,8 +61,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward(const at::Tensor& x, 
   return fused(x, w) ? launch_forward(x, update, w, eps) : add_rms_norm_forward_reference(x, update, w, eps);
 }
 
-std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
-                                            const at::Tensor& rstd, const std::optional<at::Tensor>& dsum) {
+std::tuple<at::Tensor, at::Tensor> cuda_rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                          const at::Tensor& w, const at::Tensor& rstd,
+                                                          const std::optional<at::Tensor>& dsum) {
   if (!fused(x, w)) return rms_norm_backward_reference(dy, x, w, rstd, dsum);
   const c10::cuda::CUDAGuard guard(x.device());
   const auto stream = at::cuda::getCurrentCUDAStream();
@@ -72,8 +74,8 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
   if (dx.numel() == 0) return {dx, at::zeros({d}, rstd.options())};
   auto dw = at::empty({d}, rstd.options());
   const int64_t tiles = (d + kWarpSize * kStripColumns - 1) / (kWarpSize * kStripColumns);
-  const int64_t most = std::clamp<int64_t>(kBlocks / tiles, 1, kMaxStrips);
-  const int64_t strip = std::max(kMinStrip, (rows + most - 1) / most);
+  const int64_t most = std::clamp<int64_t>(kBlocks / tiles, 1, kMaxNormStrips);
+  const int64_t strip = std::max(kMinNormStrip, (rows + most - 1) / most);
   const int64_t strips = (rows + strip - 1) / strip;
   const auto partial = at::empty({strips, d}, rstd.options());
   const bool vectors = can_vectorize(in, d, {weight, gradient, dsum ? addend : in});
@@ -103,9 +105,9 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& dy, const at::Tens
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
-  m.impl("rms_norm_forward", forward);
+  m.impl("rms_norm_forward", cuda_rms_norm_forward);
   m.impl("add_rms_norm_forward", add_forward);
-  m.impl("rms_norm_backward", backward);
+  m.impl("rms_norm_backward", cuda_rms_norm_backward);
 }
 
 }  // namespace hero::ops

@@ -25,12 +25,10 @@ bool fused(const at::Tensor& x, const std::optional<at::Tensor>& history,
          (!slot || (slot->scalar_type() == type && slot->stride(1) == 1));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w,
-                                                       const std::optional<at::Tensor>& history,
-                                                       const std::optional<at::Tensor>& sumsq,
-                                                       double depth_factor, double eps, bool scale,
-                                                       const std::optional<at::Tensor>& slot,
-                                                       const std::optional<at::Tensor>& slot_sumsq) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_route_forward(
+    const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
+    const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
+    const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq) {
   if (!fused(x, history, slot))
     return route_forward_reference(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
   const c10::cuda::CUDAGuard guard(x.device());
@@ -65,11 +63,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   return {logits, probs, stats};
 }
 
-std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, const at::Tensor& dprobs,
-                                                  const at::Tensor& probs, const at::Tensor& x,
-                                                  const at::Tensor& w,
-                                                  const std::optional<at::Tensor>& history,
-                                                  const at::Tensor& stats) {
+std::tuple<at::Tensor, at::Tensor> cuda_route_backward_input(
+    const at::Tensor& dlogits, const at::Tensor& dprobs, const at::Tensor& probs, const at::Tensor& x,
+    const at::Tensor& w, const std::optional<at::Tensor>& history, const at::Tensor& stats) {
   if (!fused(x, history, std::nullopt))
     return route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
   const c10::cuda::CUDAGuard guard(x.device());
@@ -85,8 +81,8 @@ std::tuple<at::Tensor, at::Tensor> backward_input(const at::Tensor& dlogits, con
   return {at::mm(dz[0], w.slice(1, 0, d)), dz};
 }
 
-at::Tensor backward_weight(const at::Tensor& dz, const at::Tensor& x,
-                           const std::optional<at::Tensor>& history) {
+at::Tensor cuda_route_backward_weight(const at::Tensor& dz, const at::Tensor& x,
+                                      const std::optional<at::Tensor>& history) {
   if (!fused(x, history, std::nullopt)) return route_backward_weight_reference(dz, x, history);
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t d = x.size(1), seen = history ? history->size(1) : 0;
@@ -99,9 +95,9 @@ at::Tensor backward_weight(const at::Tensor& dz, const at::Tensor& x,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
-  m.impl("route_forward", forward);
-  m.impl("route_backward_input", backward_input);
-  m.impl("route_backward_weight", backward_weight);
+  m.impl("route_forward", cuda_route_forward);
+  m.impl("route_backward_input", cuda_route_backward_input);
+  m.impl("route_backward_weight", cuda_route_backward_weight);
 }
 
 }  // namespace hero::ops

@@ -11,7 +11,7 @@ namespace {
 
 using namespace cuda;
 
-at::Tensor forward(const at::Tensor& gate_up) {
+at::Tensor cuda_swiglu_forward(const at::Tensor& gate_up) {
   if (!is_supported(gate_up.scalar_type())) return swiglu_forward_reference(gate_up);
   const c10::cuda::CUDAGuard guard(gate_up.device());
   const auto in = gate_up.contiguous();
@@ -30,7 +30,7 @@ at::Tensor forward(const at::Tensor& gate_up) {
   return y;
 }
 
-at::Tensor backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+at::Tensor cuda_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
   if (!is_supported(gate_up.scalar_type())) return swiglu_backward_reference(dy, gate_up);
   const c10::cuda::CUDAGuard guard(gate_up.device());
   const auto in = gate_up.contiguous(), gradient = dy.contiguous();
@@ -53,8 +53,8 @@ at::Tensor backward(const at::Tensor& dy, const at::Tensor& gate_up) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hero, CUDA, m) {
-  m.impl("swiglu_forward", forward);
-  m.impl("swiglu_backward", backward);
+  m.impl("swiglu_forward", cuda_swiglu_forward);
+  m.impl("swiglu_backward", cuda_swiglu_backward);
 }
 
 }  // namespace hero::ops
