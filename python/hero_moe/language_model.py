@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import hero_moe.library  # noqa: F401
+from hero_moe.manifest import check_manifest
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}
 _NAMES = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"}
@@ -28,7 +29,8 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
 ) -> LanguageModel:
-    """Opens a model folder, a checkpoint or a run folder (its latest checkpoint).
+    """Opens a model folder, a checkpoint or a run folder (its latest checkpoint). If the folder has a
+    manifest, checks the sizes of all files and the hashes of the model's.
 
     Args:
         dir: a Hugging Face `qwen3_moe` or `deepseek_v3` folder, with or without `hero_router`.
@@ -42,13 +44,15 @@ def load(
         uses the number of threads set by `torch.set_num_threads`.
 
     Raises:
-        ValueError: for an invalid model folder, with the file and the key, for an invalid `dtype` or
-            `device`, and for "cuda" if it is not available.
+        ValueError: for an invalid model folder, with the file and the key, for a file that does not match
+            the manifest, for an invalid `dtype` or `device`, and for "cuda" if it is not available.
     """
     name = _DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else _NAMES.get(str(dtype))
     if dtype is not None and name is None:
         raise ValueError(f"dtype: found {dtype}, expected fp32, bf16 or fp64")
-    return LanguageModel(torch.classes.hero.LanguageModel(os.fspath(dir), name or "", _device(device)))
+    folder = torch.classes.hero.LanguageModel.resolve(os.fspath(dir))
+    check_manifest(Path(folder))
+    return LanguageModel(torch.classes.hero.LanguageModel(folder, name or "", _device(device)))
 
 
 def _device(device: str | torch.device) -> str:

@@ -50,6 +50,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
       {"skips", nlohmann::json(state.skips)},
       {"stages", model.layout().stage_of()},
       {"data", inputs.data},
+      {"token_files", digests_to_json(inputs.token_files)},
       {"eos", inputs.eos},
       {"threads", at::get_num_threads()},
       {"versions", {{"torch", TORCH_VERSION}, {"checkpoint", 1}}}};
@@ -90,6 +91,7 @@ RunInputs load_inputs(const fs::path& dir) {
   try {
     inputs.data = saved.at("data").get<std::vector<std::string>>();
     inputs.eos = saved.at("eos");
+    if (saved.contains("token_files")) inputs.token_files = digests_from_json(saved.at("token_files"));
   } catch (const nlohmann::json::exception& error) {
     reject_state(dir, error);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "checkpoint/writer.h"
+#include "data/fingerprint.h"
 #include "loss/loss.h"
 #include "model/transformer.h"
 #include "optim/parameter_shard.h"
@@ -27,9 +28,10 @@ struct TrainingState {
   SkipState skips;
 };
 
-/// Inputs of a run that must not change when it resumes.
+/// Inputs of a run that must not change when it resumes; token files only with --data-changed.
 struct RunInputs {
   std::vector<std::string> data;                       ///< the --data arguments
+  TokenFileDigests token_files;                        ///< empty: saved before they were recorded
   std::string tokenizer;                               ///< contents of the tokenizer file; empty: none
   std::map<std::string, std::string> tokenizer_files;  ///< for a model folder: see tokenizer_export.h
   int64_t eos = -1;

@@ -60,6 +60,13 @@ Heartbeat::~Heartbeat() {
   watchdog_thread_.join();
 }
 
+uint64_t Heartbeat::bytes_hashed_by_others() {
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = 0;
+  for (size_t i = launch_.rank == 0 ? 1 : 0; i < peers_.size(); ++i) sum += peers_[i].message.bytes_hashed;
+  return sum;
+}
+
 void Heartbeat::end() {
   if (!heartbeat_thread_.joinable()) return;
   {
@@ -113,7 +120,9 @@ bool Heartbeat::exchange() {
     ending = ending_;
     failure = failure_;
   }
-  set(store_, heartbeat_key(launch_.rank), dump(make_heartbeat_message(++sequence_number_, ending)));
+  HeartbeatMessage message = make_heartbeat_message(++sequence_number_, ending);
+  if (launch_.rank == 0) message.bytes_hashed += bytes_hashed_by_others();
+  set(store_, heartbeat_key(launch_.rank), dump(message));
   if (ending && !hosts_store_) return true;
   read_heartbeats();
   if (ending && all_ranks_ended()) return true;

@@ -32,6 +32,9 @@ class Heartbeat {
   /// later.
   std::string report_failure(const std::string& failure);
 
+  /// Bytes hashed so far by the other ranks; except on rank 0, the sum over all ranks. Thread-safe.
+  uint64_t bytes_hashed_by_others();
+
   /// Announces the normal end of this process. If it hosts the store, waits until all ranks have ended.
   void end();
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "distributed/activity.h"
+#include "io/file_hash.h"
 
 namespace hero {
 
@@ -18,18 +19,19 @@ std::string host_and_pid() {
 
 HeartbeatMessage make_heartbeat_message(int64_t sequence_number, bool ended) {
   const Activity activity = current_activity();
-  return {sequence_number, activity.step, activity.operation, activity.last_operation, host_and_pid(), ended};
+  return {sequence_number, activity.step, activity.operation, activity.last_operation,
+          host_and_pid(),  ended,         bytes_hashed()};
 }
 
 std::string dump(const HeartbeatMessage& message) {
-  return nlohmann::json{message.sequence_number, message.step,    message.operation,
-                        message.last_operation,  message.process, message.ended}
+  return nlohmann::json{message.sequence_number, message.step,  message.operation,   message.last_operation,
+                        message.process,         message.ended, message.bytes_hashed}
       .dump();
 }
 
 HeartbeatMessage parse_heartbeat_message(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4), json.at(5)};
+  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4), json.at(5), json.at(6)};
 }
 
 std::string describe(const HeartbeatMessage& message) {

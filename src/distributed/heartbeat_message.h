@@ -12,6 +12,7 @@ struct HeartbeatMessage {
   std::string last_operation;  ///< previous collective
   std::string process;         ///< host and pid
   bool ended = false;          ///< last message of a process that ends normally
+  uint64_t bytes_hashed = 0;   ///< so far; that of rank 0 includes all ranks
 };
 
 /// The current status of this process.

@@ -12,6 +12,7 @@
 #include "distributed/backends.h"
 #include "distributed/heartbeat.h"
 #include "distributed/rendezvous.h"
+#include "distributed/wait_limit.h"
 #include "io/error.h"
 
 namespace hero {
@@ -116,11 +117,10 @@ void World::set(const std::string& key, const std::string& value) const {
 
 std::string World::get(const std::string& key) const {
   const ScopedWait waiting("store get of " + key);
-  const auto begin = Clock::now();
-  const std::chrono::duration<double> longest(timeout_);
+  WaitLimit limit(timeout_, Clock::now());
   auto pause = std::chrono::milliseconds(1);
   try {
-    while (Clock::now() - begin < longest) {
+    while (!limit.exceeded(Clock::now(), heartbeat_ ? heartbeat_->bytes_hashed_by_others() : 0)) {
       if (const auto value = try_get(*stores_->messages, key)) return *value;
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::milliseconds(100));

@@ -48,7 +48,8 @@ class World {
   /// Sets a key of the store. Each key may be used once per run. Thread-safe. RunError if the store is
   /// unreachable.
   void set(const std::string& key, const std::string& value) const;
-  /// Waits for `key` and returns its value. Thread-safe. RunError after parallel.timeout.
+  /// Waits for `key` and returns its value. Thread-safe. RunError after parallel.timeout in which no other
+  /// rank hashed a file.
   std::string get(const std::string& key) const;
 
   /// Collective. Checks that every rank passes the same named values (configuration, version, data).

@@ -186,6 +186,10 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       .def("score", &LanguageModel::score)
       .def("generation", &LanguageModel::generation)
       .def("folder", &LanguageModel::folder)
+      .def_static("resolve",
+                  [](const std::string& dir) {
+                    return with_value_errors([&] { return resolve_model_dir(dir).string(); });
+                  })
       .def("dtype", &LanguageModel::dtype)
       .def("device", &LanguageModel::device)
       .def("vocab_size", &LanguageModel::vocab_size)

@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,8 @@
 
 namespace hero {
 namespace {
+
+std::atomic<uint64_t> hashed_bytes{0};
 
 void check(int succeeded) {
   if (!succeeded) throw RunError("libcrypto does not support SHA-256");
@@ -27,6 +30,7 @@ RunningHash::RunningHash() : context_(EVP_MD_CTX_new()) {
 void RunningHash::add(const void* data, size_t size) {
   check(EVP_DigestUpdate(context_.get(), data, size));
   bytes_ += size;
+  hashed_bytes += size;
 }
 
 FileDigest RunningHash::record() {
@@ -40,6 +44,8 @@ FileDigest RunningHash::record() {
   }
   return {bytes_, hex};
 }
+
+uint64_t bytes_hashed() { return hashed_bytes; }
 
 FileDigest hash_file(const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);

@@ -31,6 +31,10 @@ class RunningHash {
   uint64_t bytes_ = 0;
 };
 
+/// Bytes that this process has hashed so far, in all threads. Heartbeats report them: hashing a checkpoint
+/// can take longer than parallel.timeout.
+uint64_t bytes_hashed();
+
 /// Size and SHA-256 of a file. UserError if it cannot be read.
 FileDigest hash_file(const std::filesystem::path& path);
 

@@ -29,9 +29,7 @@ std::string comma_separated(const std::vector<std::string>& parts) {
 
 std::optional<InitialModel> find_initial_model(const fs::path& init_from) {
   if (init_from.empty()) return std::nullopt;
-  auto folder = resolve_model_dir(init_from);
-  auto config = load_model_config(folder);
-  return InitialModel{std::move(folder), std::move(config)};
+  return InitialModel{init_from, load_model_config(init_from)};
 }
 
 Config base_config(const std::optional<InitialModel>& initial) {
@@ -45,7 +43,7 @@ Config base_config(const std::optional<InitialModel>& initial) {
   return base;
 }
 
-bool check_init(const fs::path& init_from, const InitialModel& initial, const Config& config) {
+bool check_init(const InitialModel& initial, const Config& config) {
   const auto& [folder, from] = initial;
   const bool new_history = router_kind_info(config.router).extends == from.router.kind;
   const auto mismatches = differences(
@@ -53,7 +51,7 @@ bool check_init(const fs::path& init_from, const InitialModel& initial, const Co
         return field.has(kMustMatchWeights) && !(new_history && field.key.starts_with("router."));
       });
   if (!mismatches.empty()) {
-    throw UserError(init_from.string() + ": its weights belong to another model (" + mismatches.front() +
+    throw UserError(folder.string() + ": its weights belong to another model (" + mismatches.front() +
                     "); they must match");
   }
   check_weights(folder, config, new_history);
@@ -65,8 +63,10 @@ Config resumed_config(const TrainOptions& options, const std::optional<InitialMo
   const auto own = load_config({path.string()}, {});
   auto requested = options.overrides.applied_to(options.overrides.has_files() ? base_config(initial) : own);
   if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
-  // A new run's default depends on train.steps, which may have changed.
-  if (!options.overrides.sets(kWarmupSteps)) requested.optim.warmup_steps = own.optim.warmup_steps;
+  // The default of an option that files do not set is not a request to change it.
+  copy_values(own, requested, [&](const Field& field) {
+    return field.has(kMayChangeOnResume) && !options.overrides.sets(field.key);
+  });
   const auto rejected =
       differences(own, requested, [](const Field& field) { return field.has(kFixedOnResume); });
   if (!rejected.empty()) {

@@ -15,7 +15,7 @@ struct InitialModel {
   Config config;
 };
 
-/// nullopt if `init_from` is empty.
+/// `init_from`: a folder from open_model_folder. nullopt if it is empty.
 std::optional<InitialModel> find_initial_model(const std::filesystem::path& init_from);
 
 /// Configuration before files and flags: defaults, or the initial model's.
@@ -23,10 +23,10 @@ Config base_config(const std::optional<InitialModel>& initial);
 
 /// UserError for options that do not match the weights. Files and flags may add a history, extend positions
 /// and change training options. Returns whether they add a history.
-bool check_init(const std::filesystem::path& init_from, const InitialModel& initial, const Config& config);
+bool check_init(const InitialModel& initial, const Config& config);
 
-/// The configuration of a resumed run: its own, with permitted changes from the command line. Given files
-/// start from base_config, not from the run.
+/// The configuration of a resumed run: its own, with the options that the command line changes. UserError for
+/// options with kFixedOnResume. With files, these options start from base_config, not from the run.
 Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial);
 
 /// UserError if the run ends before the checkpoint: it would claim fewer steps than it has.

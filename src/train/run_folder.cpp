@@ -5,11 +5,13 @@
 #include "config/fields.h"
 #include "hf/resolve.h"
 #include "io/error.h"
-#include "io/file_hash.h"
 #include "io/file_io.h"
+#include "io/json.h"
 #include "ops/cuda_library.h"
 #include "tokenizer/tokenizer_export.h"
+#include "train/existing_run.h"
 #include "train/run_config.h"
+#include "train/run_starts.h"
 #include "train/version.h"
 
 namespace hero {
@@ -17,64 +19,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// File in the run folder with the source of the initial weights, needed to restart a run that ended before
-// its first checkpoint.
-constexpr const char* kInitFromFile = "init-from";
-
-// Whether the folder contains a run, and the checkpoint to resume from.
-struct ExistingRun {
-  bool started = false;
-  fs::path checkpoint;
-};
-
-// A run folder that lost its configuration must not count as a new or a default run, whose first step would
-// truncate metrics.jsonl.
-void check_config_is_whole(const fs::path& run) {
-  const auto path = run / "config.toml";
-  const bool logged = fs::exists(run / "metrics.jsonl");
-  if (!logged && list_checkpoints(run).empty()) return;
-  const std::string remedy = ", expected the configuration of the run with this folder's " +
-                             std::string(logged ? "metrics.jsonl" : "checkpoints") +
-                             "; restore it, or pass another --run";
-  if (!fs::exists(path)) throw UserError(path.string() + ": not found" + remedy);
-  if (!read_file(path.string()).ends_with('\n'))
-    throw UserError(path.string() + ": found a truncated file" + remedy);
-}
-
-// Inspects the run folder. Rank 0 only: locks the folder and removes leftovers.
-ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
-  ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}};
-  check_config_is_whole(options.run);
-  if (!found.started) {
-    if (options.resume && options.data.empty()) {
-      throw UserError(options.run.string() + ": no such run to resume (found no config.toml); expected " +
-                      "an existing --run, or --data to start a new one");
-    }
-    return found;
-  }
-  if (!options.resume) {
-    throw UserError(options.run.string() +
-                    ": contains a run; pass --resume to continue it, or another --run");
-  }
-  lock = RunLock(options.run);
-  clean_leftovers(options.run);
-  found.checkpoint = newest_intact_checkpoint(options.run);
-  return found;
+// Replaces the recorded digests of the token files. UserError for a file that changed since the checkpoint.
+void check_token_files(const TrainOptions& options, Run& run) {
+  auto digests = digest_token_files(parse_sources(run.inputs.data));
+  run.changed_data = changed_token_files(digests, run.inputs.token_files);
+  run.inputs.token_files = std::move(digests);
+  if (run.changed_data.empty() || options.data_changed) return;
+  throw UserError(run.changed_data.begin()->second + " as in " + (run.checkpoint / "state.json").string() +
+                  "; restore the file, or pass --data-changed to continue with the new data");
 }
 
 // Validates everything and writes nothing.
-Run prepare_run(const TrainOptions& given_options, const ExistingRun& found, RunLock lock) {
+Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock lock) {
   Run run;
   run.lock = std::move(lock);
   run.checkpoint = found.checkpoint;
-  TrainOptions options = given_options;
-  const bool started = found.started;
-  const fs::path init_from_file = options.run / kInitFromFile;
-  if (started && run.checkpoint.empty() && options.init_from.empty() && fs::exists(init_from_file))
-    options.init_from = read_file(init_from_file.string());
-  const auto initial = find_initial_model(options.init_from);
+  const auto initial = find_initial_model(found.init_from);
   run.config =
-      started ? resumed_config(options, initial) : options.overrides.applied_to(base_config(initial));
+      found.started ? resumed_config(options, initial) : options.overrides.applied_to(base_config(initial));
   auto& config = run.config;
   if (!run.checkpoint.empty()) {
     check_steps(config, run.checkpoint);
@@ -107,7 +69,7 @@ Run prepare_run(const TrainOptions& given_options, const ExistingRun& found, Run
   run.device = choose_device(config.train.device, "train.device");
   if (run.checkpoint.empty() && initial) {
     run.init_from = fs::absolute(initial->folder);
-    run.new_history = check_init(options.init_from, *initial, config);
+    run.new_history = check_init(*initial, config);
   }
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
                                              static_cast<uint64_t>(config.train.seed),
@@ -126,11 +88,13 @@ Run prepare_run(const TrainOptions& given_options, const ExistingRun& found, Run
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
+  check_token_files(options, run);
   return run;
 }
 
-// Creates and locks the folder of a new run; writes the configuration.
+// Creates and locks the folder of a new run; writes the configuration and the record of this start.
 void write_run(const fs::path& folder, bool started, Run& run) {
+  if (first_step(run) > run.config.train.steps) return;  // nothing to do
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
@@ -142,7 +106,9 @@ void write_run(const fs::path& folder, bool started, Run& run) {
     } else {
       write_file(init_from_file.string(), run.init_from.string());
     }
+    fs::remove(folder / kStartsFile);
   }
+  record_start(folder, run);
   write_file((folder / "config.toml").string(), dump(run.config));
 }
 
@@ -153,11 +119,7 @@ std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
   for (const auto& field : fields(run.config)) {
     if (!field.has(kMayDifferBetweenRanks)) all.emplace_back(field.key, literal(read(field)));
   }
-  for (const auto& source : parse_sources(run.inputs.data)) {
-    const auto prefix = resolve_prefix(source.prefix, "train");
-    all.emplace_back(prefix + ".idx", "sha256 " + hash_file(prefix + ".idx").sha256);
-    all.emplace_back(prefix + ".bin", std::to_string(fs::file_size(prefix + ".bin")) + " bytes");
-  }
+  for (const auto& [path, digest] : run.inputs.token_files) all.emplace_back(path, describe(digest));
   return all;
 }
 
@@ -196,17 +158,18 @@ void check_mesh(const Config& config, const World& world) {
 
 Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
   Run run;
-  bool started = false;
+  ExistingRun found;
   const auto opened = on_rank_zero(world, "run", [&] {
     RunLock lock;
-    const auto found = find_run(options, lock);
-    started = found.started;
+    found = find_run(options, lock);
     run = prepare_run(options, found, std::move(lock));
-    return (started ? "1" : "0") + found.checkpoint.string();
+    return nlohmann::json{found.started, found.checkpoint.string(), found.init_from.string()}.dump();
   });
   if (!world.is_rank_zero()) {
+    const auto message = nlohmann::json::parse(opened);
+    found = {message.at(0), message.at(1).get<std::string>(), message.at(2).get<std::string>()};
     try {
-      run = prepare_run(options, {opened[0] == '1', opened.substr(1)}, RunLock());
+      run = prepare_run(options, found, RunLock());
     } catch (const UserError& error) {
       world.check_same_on_all_ranks({{"opening the run", error.what()}});
       throw;
@@ -215,7 +178,7 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
   world.check_same_on_all_ranks(rank_invariants(run));
   check_mesh(run.config, world);
   on_rank_zero(world, "run folder", [&] {
-    write_run(options.run, started, run);
+    write_run(options.run, found.started, run);
     return std::string();
   });
   return run;

@@ -1,6 +1,8 @@
 #pragma once
 // Opens a run: folder, configuration, data, and the checkpoint to resume from.
+#include <map>
 #include <memory>
+#include <string>
 
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
@@ -15,6 +17,7 @@ struct Run {
   Config config;
   at::Device device = at::kCPU;  ///< resolved train.device
   RunInputs inputs;
+  std::map<std::string, std::string> changed_data;  ///< see changed_token_files; only with --data-changed
   std::unique_ptr<TokenStream> stream;
   std::filesystem::path checkpoint;  ///< to resume from; empty: none
   std::filesystem::path init_from;   ///< model folder of the initial weights; empty: random
@@ -22,9 +25,10 @@ struct Run {
 };
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its
-/// configuration; the command line may change only options with kMayChangeOnResume (config/fields.h). With
-/// several processes (`world`) rank 0 opens the folder and the others follow. UserError, before anything is
-/// written, if the settings or data are invalid, or differ between ranks (configuration, program, data).
+/// configuration; the command line may change only options with kMayChangeOnResume (config/fields.h). A run
+/// that has completed its steps is not changed. With several processes (`world`) rank 0 opens the folder and
+/// the others follow. UserError, before anything is written, if the settings or data are invalid, or differ
+/// between ranks (configuration, program, data).
 Run open_run(const TrainOptions& options, const World* world = nullptr);
 
 }  // namespace hero

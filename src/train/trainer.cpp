@@ -280,7 +280,7 @@ class Trainer {
     if (good.empty()) return "none; no step after " + later + " had a finite loss: start a new run";
     return good + "; to continue from it, " +
            (later.empty() ? "" : "move " + later + " to another folder and ") +
-           "pass --resume --train.skip_nonfinite=10";
+           "pass --resume with a smaller --optim.lr or with --train.skip_nonfinite=10";
   }
 
   Run run_;
@@ -326,8 +326,7 @@ int train_single_process(const TrainOptions& options) {
 // Timeout of the rendezvous, needed before the run is opened.
 double initial_timeout(const TrainOptions& options) {
   const auto own = options.run / "config.toml";
-  const bool resumed = !options.overrides.has_files() && fs::exists(own);
-  const Config base = resumed ? load_config({own.string()}, {}) : Config();
+  const Config base = fs::exists(own) ? load_config({own.string()}, {}) : Config();
   return options.overrides.applied_to(base).parallel.timeout;
 }
 

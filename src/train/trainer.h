@@ -13,6 +13,7 @@ struct TrainOptions {
   std::vector<std::string> data;  ///< PREFIX or WEIGHT:PREFIX
   std::filesystem::path run;
   bool resume = false;
+  bool data_changed = false;        ///< resume although token files have changed
   std::filesystem::path init_from;  ///< run, checkpoint or model folder of a new run's weights
 };
 

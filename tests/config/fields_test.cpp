@@ -119,11 +119,31 @@ using Keys = std::vector<std::string>;
 TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
   Config config;
   for (const Field& f : fields(config)) EXPECT_NE(f.has(kFixedOnResume), f.has(kMayChangeOnResume)) << f.key;
-  EXPECT_EQ(keys_with(kMayChangeOnResume),
-            (Keys{"train.steps", "train.device", "train.cuda_graph", "train.threads", "train.routing_every",
-                  "train.skip_nonfinite", "train.spike_skip", "checkpoint.every", "checkpoint.keep",
-                  "checkpoint.asynchronous", "parallel.data", "parallel.pipeline", "parallel.expert",
-                  "parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.timeout"}));
+  EXPECT_EQ(keys_with(kMayChangeOnResume), (Keys{"train.steps",
+                                                 "train.device",
+                                                 "train.cuda_graph",
+                                                 "train.threads",
+                                                 "train.routing_every",
+                                                 "train.skip_nonfinite",
+                                                 "train.spike_skip",
+                                                 "optim.lr",
+                                                 "optim.min_lr",
+                                                 "optim.warmup_steps",
+                                                 "optim.beta1",
+                                                 "optim.beta2",
+                                                 "optim.eps",
+                                                 "optim.weight_decay",
+                                                 "optim.clip_norm",
+                                                 "checkpoint.every",
+                                                 "checkpoint.keep",
+                                                 "checkpoint.asynchronous",
+                                                 "parallel.data",
+                                                 "parallel.pipeline",
+                                                 "parallel.expert",
+                                                 "parallel.chunks",
+                                                 "parallel.chunk_sizes",
+                                                 "parallel.schedule",
+                                                 "parallel.timeout"}));
 }
 
 TEST(FieldAttributes, RequireEachOther) {

@@ -3,10 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "distributed/heartbeat.h"
 #include "distributed/processes.h"
+#include "distributed/rendezvous.h"
+#include "distributed/wait_limit.h"
 #include "io/error.h"
+#include "io/file_hash.h"
 
 namespace hero {
 namespace world_test {
@@ -85,6 +92,30 @@ TEST(World, missing_rank_zero_is_reported) {
   EXPECT_EQ(result.status, 1);
   EXPECT_TRUE(result.error.starts_with("rank 1: no connection to the store within 2 s at 127.0.0.1:"))
       << result.error;
+}
+
+TEST(WaitLimit, starts_again_while_ranks_hash) {
+  const WaitLimit::Clock::time_point begin;
+  const auto after = [&](int seconds) { return begin + std::chrono::seconds(seconds); };
+  WaitLimit limit(10, begin);
+  EXPECT_FALSE(limit.exceeded(after(9), 0));
+  EXPECT_FALSE(limit.exceeded(after(12), 1 << 20));
+  EXPECT_FALSE(limit.exceeded(after(21), 1 << 20));
+  EXPECT_FALSE(limit.exceeded(after(23), 2 << 20));
+  EXPECT_TRUE(limit.exceeded(after(33), 2 << 20));
+  EXPECT_TRUE(WaitLimit(10, begin).exceeded(after(10), 0));
+}
+
+TEST(Heartbeat, reports_hashed_bytes_to_all_ranks) {
+  run_processes(3, [] {
+    const Launch launch = read_launch();
+    const Stores stores = rendezvous(launch, 60);
+    Heartbeat heartbeat(*stores.messages, launch, 10);
+    const std::string bytes(1000, 'a');
+    if (launch.rank == 1) RunningHash().add(bytes.data(), bytes.size());
+    while (heartbeat.bytes_hashed_by_others() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(heartbeat.bytes_hashed_by_others(), bytes.size());
+  });
 }
 
 TEST(Launch, reads_torchrun_environment) {

@@ -18,8 +18,9 @@ from hero_moe.analysis.drawing import Rendered
 from hero_moe.analysis.reading import load_analysis
 from hero_moe.analysis.sections import build_report
 from hero_moe.report.figures import STYLE
+from hero_moe.report.json_lines import InputError
 from hero_moe.report.output import write_atomically
-from hero_moe.report.run_files import InputError, load_run, run_names
+from hero_moe.report.run_files import load_run, run_names
 from hero_moe.report.sections import Comparison
 
 PROGRAM = "hero analyze"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hero_moe.report.run_files import InputError
+from hero_moe.report.json_lines import InputError
 
 
 def found(value: Any) -> str:

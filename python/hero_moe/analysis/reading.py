@@ -21,7 +21,7 @@ from hero_moe.analysis.contents import (
 )
 from hero_moe.analysis.fields import Fields
 from hero_moe.analysis.reading_data import read_data
-from hero_moe.report.run_files import InputError
+from hero_moe.report.json_lines import InputError
 
 
 def load_analysis(folder: Path) -> Analysis:

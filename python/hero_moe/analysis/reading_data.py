@@ -7,7 +7,7 @@ import numpy as np
 from hero_moe.analysis.contents import FORMS, Data, Form, LayerPair, Model, Paths, Removal, Utilization
 from hero_moe.analysis.fields import Fields
 from hero_moe.report.comparison import Peak
-from hero_moe.report.run_files import InputError
+from hero_moe.report.json_lines import InputError
 
 
 def read_data(top: Fields, model: Model, pairs: set[LayerPair]) -> Data:

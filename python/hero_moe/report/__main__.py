@@ -14,11 +14,12 @@ from typing import NoReturn
 
 import matplotlib
 
-from hero_moe.report import page
+from hero_moe.report import comparability, page
 from hero_moe.report.figures import STYLE
+from hero_moe.report.json_lines import InputError
 from hero_moe.report.output import write_atomically
 from hero_moe.report.routing_sections import history_section, routing_section, speed_section
-from hero_moe.report.run_files import InputError, Run, load_run, run_names
+from hero_moe.report.run_files import Run, load_run, run_names
 from hero_moe.report.sections import (
     Comparison,
     configuration_section,
@@ -47,11 +48,15 @@ def build_page(runs: list[Run]) -> str:
                 routing_section,
                 history_section,
                 speed_section,
+                comparability.data_section,
                 configuration_section,
             )
         ]
-    warning = single_runs_in_words(shown)
-    sections.insert(0, page.paragraph(warning, "summary") if warning else "")
+    for text, css in (
+        (single_runs_in_words(shown), "summary"),
+        (comparability.warning(shown), "summary warning"),
+    ):
+        sections.insert(0, page.paragraph(text, css) if text else "")
     return page.document(title, summary, [section for section in sections if section])
 
 

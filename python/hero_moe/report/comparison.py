@@ -15,13 +15,17 @@ from hero_moe.report.run_files import Run, last_tenth
 
 @dataclass(frozen=True)
 class Difference:
-    """Loss of a run minus the baseline's on common steps; `end` is the mean over their last tenth, `relative`
-    is `end` divided by the baseline's mean loss there."""
+    """Loss of a run minus the baseline's on common steps. Means over their last tenth: `mine` and `theirs` of
+    the two losses, `end` of the difference; `relative` is `end / theirs`."""
 
     steps: np.ndarray
     values: np.ndarray
+    mine: float
+    theirs: float
     end: float
     relative: float
+    all_steps: bool
+    """Whether both runs have the common steps and no others."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,17 @@ def difference(run: Run, baseline: Run) -> Difference | None:
     )
     if not len(steps):
         return None
-    reference = baseline.metrics.scalars["lm_loss"][theirs]
-    values = run.metrics.scalars["lm_loss"][mine] - reference
-    end = end_mean(values)
-    return Difference(steps=steps, values=values, end=end, relative=end / (end_mean(reference) or np.nan))
+    own, reference = run.metrics.scalars["lm_loss"][mine], baseline.metrics.scalars["lm_loss"][theirs]
+    end = end_mean(own - reference)
+    return Difference(
+        steps=steps,
+        values=own - reference,
+        mine=end_mean(own),
+        theirs=end_mean(reference),
+        end=end,
+        relative=end / (end_mean(reference) or np.nan),
+        all_steps=len(steps) == len(run.metrics.steps) == len(baseline.metrics.steps),
+    )
 
 
 def peak_load(run: Run) -> float:

@@ -14,6 +14,7 @@ body { margin: 0 auto; max-width: 1080px; padding: 24px 28px 64px; background: #
 h1 { font-size: 26px; line-height: 1.2; margin: 8px 0 12px; overflow-wrap: anywhere; }
 h2 { font-size: 19px; margin: 40px 0 10px; padding-top: 12px; border-top: 1px solid #ddd; }
 p.summary { font-size: 17px; max-width: 60em; margin: 0 0 12px; }
+p.warning { background: #fdf0d5; padding: 8px 12px; }
 p.note, figcaption { color: #4a4a4a; font-size: 13.5px; max-width: 70em; }
 figure { margin: 14px 0 22px; break-inside: avoid; }
 figure > svg { display: block; width: 100%; height: auto; }

@@ -1,4 +1,4 @@
-"""Reading run folders: `config.toml`, `metrics.jsonl`, `routing.jsonl` and `eval.json`.
+"""Reading run folders: `config.toml`, `metrics.jsonl`, `routing.jsonl`, `starts.jsonl` and `eval.json`.
 
 Every error in these files raises an `InputError` with one line that contains the file and the line number. An
 incomplete last line of a JSON Lines file is ignored, because the run may still be writing it.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import tomllib
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
+from hero_moe.report.starts import Start, read_starts
 
 SCALARS = (
     "loss",
@@ -38,10 +40,6 @@ LAYER_SERIES = (
     "rho",
     "history_variance_share",
 )
-
-
-class InputError(Exception):
-    """An error in an input file or on the command line, described in one line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +86,8 @@ class Run:
     metrics: Metrics
     routing: Routing | None
     evaluations: list[Evaluation]
+    starts: list[Start]
+    """The first start and every resume; empty for runs of older versions."""
 
     @property
     def is_baseline(self) -> bool:
@@ -116,65 +116,22 @@ def last_tenth(count: int) -> int:
     return max(1, -(-count // 10))
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror or error}), expected a file of a run"
-        ) from error
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (`FILE:LINE`, object) for every complete line; ignores an incomplete last line."""
-    *lines, tail = _read(path).split(b"\n")
-    for number, line in enumerate([*lines, tail], start=1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if number == len(lines) + 1:
-                return
-            raise InputError(f"{where}: invalid line ({error}), expected one JSON object") from error
-        if not isinstance(record, dict):
-            raise InputError(f"{where}: found {type(record).__name__}, expected one JSON object")
-        yield where, record
-
-
-def _number(value: Any, where: str, key: str) -> float:
-    if value is None:
-        return float("nan")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{where}: {key}: found {json.dumps(value)[:40]}, expected a number or null")
-    return float(value)
-
-
-def _integer(record: dict[str, Any], where: str, key: str) -> int:
-    value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        found = json.dumps(value)[:40] if key in record else "nothing"
-        raise InputError(f"{where}: {key}: found {found}, expected an integer")
-    return value
-
-
 def _read_metrics(path: Path) -> Metrics:
     steps, tokens = array("q"), array("q")
     scalars = {key: array("d") for key in SCALARS}
     layers: dict[str, array] = {}
     depth = 0
-    for where, record in _json_lines(path):
+    for where, record in json_lines(path):
         for key in ("loss", "lm_loss"):
             if key not in record:
                 raise InputError(f"{where}: {key}: found nothing, expected a number or null")
-        step = _integer(record, where, "step")
+        step = integer(record, where, "step")
         if steps and step <= steps[-1]:
             raise InputError(f"{where}: step: found {step} after {steps[-1]}, expected ascending steps")
         steps.append(step)
-        tokens.append(_integer(record, where, "tokens"))
+        tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
-            column.append(_number(record.get(key), where, key))
+            column.append(number(record.get(key), where, key))
         per_layer = record.get("layers") or {}
         if not isinstance(per_layer, dict):
             raise InputError(
@@ -192,7 +149,7 @@ def _read_metrics(path: Path) -> Metrics:
             if key not in layers:
                 layers[key] = array("d", [float("nan")]) * (depth * (len(steps) - 1))
             values = present.get(key, [None] * depth)
-            layers[key].extend([_number(value, where, f"layers.{key}") for value in values])
+            layers[key].extend([number(value, where, f"layers.{key}") for value in values])
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
     return Metrics(
@@ -207,8 +164,8 @@ def _read_routing(path: Path, since: int) -> Routing | None:
     """The mean of the complete snapshots from step `since`, or the last one before it, or None."""
     steps: list[int] = []
     total = np.zeros(())
-    for where, record in _json_lines(path) if path.exists() else ():
-        step, share = _integer(record, where, "step"), _read_share(record, where)
+    for where, record in json_lines(path) if path.exists() else ():
+        step, share = integer(record, where, "step"), _read_share(record, where)
         if not steps or steps[-1] < since or share.shape != total.shape:
             steps, total = [], np.zeros(share.shape)
         steps.append(step)
@@ -224,14 +181,14 @@ def _read_share(record: dict[str, Any], where: str) -> np.ndarray:
         raise InputError(
             f"{where}: expert_share: found rows of different lengths, expected one value per expert"
         )
-    return np.array([[_number(value, where, "expert_share") for value in row] for row in rows])
+    return np.array([[number(value, where, "expert_share") for value in row] for row in rows])
 
 
 def _read_evaluations(path: Path) -> list[Evaluation]:
     if not path.exists():
         return []
     try:
-        content = json.loads(_read(path))
+        content = json.loads(read(path))
     except ValueError as error:
         raise InputError(f"{path}: invalid JSON ({error}), expected an evaluation") from error
     entries = content.get("datasets") if isinstance(content, dict) else None
@@ -242,10 +199,10 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
     return [
         Evaluation(
             dataset=str(entry["name"]),
-            step=_integer(content, str(path), "step") if "step" in content else None,
-            tokens=_integer(entry, str(path), "tokens") if "tokens" in entry else None,
-            loss=_number(entry.get("loss"), str(path), "loss"),
-            perplexity=_number(entry.get("perplexity"), str(path), "perplexity"),
+            step=integer(content, str(path), "step") if "step" in content else None,
+            tokens=integer(entry, str(path), "tokens") if "tokens" in entry else None,
+            loss=number(entry.get("loss"), str(path), "loss"),
+            perplexity=number(entry.get("perplexity"), str(path), "perplexity"),
         )
         for entry in entries
     ]
@@ -266,7 +223,7 @@ def load_run(path: Path, name: str) -> Run:
         )
     config_path = path / "config.toml"
     try:
-        config = tomllib.loads(_read(config_path).decode("utf-8"))
+        config = tomllib.loads(read(config_path).decode("utf-8"))
     except ValueError as error:
         raise InputError(f"{config_path}: invalid TOML ({error}), expected a run's configuration") from error
     metrics = _read_metrics(path / "metrics.jsonl")
@@ -278,6 +235,7 @@ def load_run(path: Path, name: str) -> Run:
         metrics=metrics,
         routing=_read_routing(path / "routing.jsonl", int(late[0])),
         evaluations=_read_evaluations(path / "eval.json"),
+        starts=read_starts(path / "starts.jsonl"),
     )
 
 

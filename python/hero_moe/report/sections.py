@@ -98,6 +98,14 @@ def _difference_words(diff: Difference | None) -> str:
     return signed(diff.end)
 
 
+def _difference_and_terms(diff: Difference | None) -> str:
+    """The difference; if it is not that of the final losses, with the losses that it is the difference of."""
+    words = _difference_words(diff)
+    if diff is None or diff.all_steps or not math.isfinite(diff.end):
+        return words
+    return f"at the steps in common {plain(diff.mine)} against {plain(diff.theirs)}: {words}"
+
+
 def title_and_summary(shown: Comparison) -> tuple[str, str]:
     """The page's title, and the comparison in one sentence."""
     runs, base = shown.runs, shown.baseline
@@ -116,7 +124,7 @@ def title_and_summary(shown: Comparison) -> tuple[str, str]:
     )
     listed = ranked if len(ranked) <= 4 else [ranked[0], ranked[-1]]
     words = [
-        f"{run.name} {plain(numbers.final_loss(run))} ({_difference_words(diff)})" for run, diff in listed
+        f"{run.name} {plain(numbers.final_loss(run))} ({_difference_and_terms(diff)})" for run, diff in listed
     ]
     if len(ranked) > 4:
         words = [f"best other run: {words[0]}", f"worst: {words[1]}"]
@@ -197,7 +205,9 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
     ]
     header += ["last step", "tokens"]
     if len(losses) > 1:
-        header[2:2] = [("difference", "run − baseline"), ("relative", "to baseline")]
+        same = all(diff.all_steps for diff in shown.differences if diff is not None)
+        at = "run − baseline" if same else "at common steps"
+        header[2:2] = [("difference", at), ("relative", "to baseline")]
     rows = []
     for run, loss, diff in zip(shown.runs, losses, shown.differences):
         row = [

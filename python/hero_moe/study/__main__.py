@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from hero_moe.report import page
 from hero_moe.report.figures import SMOOTHED, SMOOTHED_DIFFERENCE, STYLE, to_svg
+from hero_moe.report.json_lines import InputError
 from hero_moe.report.output import write_atomically
-from hero_moe.report.run_files import InputError
 from hero_moe.study import drawing, table
 from hero_moe.study.reading import Study, load_study
 from hero_moe.study.statistics import Result, results

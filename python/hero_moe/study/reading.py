@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hero_moe.report.run_files import InputError, Run, load_run
+from hero_moe.report.json_lines import InputError
+from hero_moe.report.run_files import Run, load_run
 
 COSTS = (
     "parameters",

@@ -14,7 +14,7 @@ OPTIONS: dict[str, list[str]] = {
     "data tokenizer": "input text-key skip-invalid workers vocab-size out seed sample-bytes".split(),
     "data tokenize": "input text-key skip-invalid workers tokenizer out valid-fraction seed overwrite".split(),
     "data info": [],
-    "train": "config data run resume init-from".split(),
+    "train": "config data run resume data-changed init-from".split(),
     "eval": "data batch sequence device".split(),
     "generate": "prompt max-tokens temperature top-k top-p seed tokenizer no-cache device".split(),
     "logits": "tokens out routing gradients dtype device".split(),

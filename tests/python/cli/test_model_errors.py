@@ -124,6 +124,7 @@ def reading_commands(folder: Path, data: Path, out: Path) -> list[list[Any]]:
         ["diff", folder, folder],
         ["analyze", folder, "--out", out],
         ["serve", folder, "--port", 0],
+        ["train", "--init-from", folder, "--data", data, "--run", out],
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from torch import Tensor
 
 import hero_moe
 from hf_models import class_of, configuration, random_ids, random_model
-from program import DEEPSEEK, run_hero, training
+from program import DEEPSEEK, checkpoint, run_hero, training
 
 FAMILIES = {"qwen3_moe": {"router.kind": "hero"}, "deepseek_v3": DEEPSEEK}
 PROMPT = "def index_1(node):\n\treturn "
@@ -259,3 +261,30 @@ def test_rejects_invalid_folders(folder: Path, tmp_path: Path, change: dict[str,
         hero_moe.load(tmp_path)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_checkpoint_that_does_not_match_its_manifest(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(run, 8), folder)
+    weights, optimizer, manifest = (
+        folder / name for name in ("model.safetensors", "optimizer.safetensors", "manifest.json")
+    )
+    os.truncate(optimizer, 1000)
+    with pytest.raises(ValueError, match=f"{optimizer}: truncated: found 1000 bytes, expected "):
+        hero_moe.load(folder)
+    optimizer.unlink()
+    hero_moe.load(folder)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ValueError, match=f"{weights}: altered: found sha256 "):
+        hero_moe.load(folder)
+    os.truncate(weights, len(content) - 1)
+    truncated = f"{weights}: truncated: found {len(content) - 1} bytes, expected {len(content)}"
+    with pytest.raises(ValueError, match=truncated):
+        hero_moe.load(folder)
+    os.truncate(manifest, 100)
+    with pytest.raises(ValueError, match=f"{manifest}: altered or truncated: found 100 bytes"):
+        hero_moe.load(folder)
+    manifest.unlink()
+    weights.write_bytes(content)
+    hero_moe.load(folder)

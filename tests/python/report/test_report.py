@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -278,3 +279,69 @@ def test_page_replaces_an_older_one_without_leftovers(tmp_path: Path, make_run: 
     (out / "report.html").write_text("an older page")
     assert "an older page" not in render(out, make_run("run"))
     assert [path.name for path in out.iterdir()] == ["report.html"]
+
+
+def record_starts(run: Path, *starts: dict[str, Any]) -> None:
+    first = {
+        "step": 0,
+        "data": ["data/a"],
+        "token_files": {"data/a.bin": {"bytes": 10, "sha256": "11"}},
+        "tokenizer_sha256": "abcdef0123456789",
+        "options": {},
+        "changed_data": [],
+    }
+    (run / "starts.jsonl").write_text("".join(json.dumps(first | start) + "\n" for start in starts))
+
+
+def test_data_and_resumes(tmp_path: Path, three: list[Path]) -> None:
+    """A resume from an earlier step replaces later ones; the rows name what the runs were trained on."""
+    halved = {"step": 20, "options": {"optim.lr": {"from": 1e-3, "to": 5e-4}}}
+    record_starts(three[0], {})
+    record_starts(three[1], {}, {"step": 40}, halved, {"step": 30, "changed_data": ["data/a.bin"]})
+    page = Page(render(tmp_path, *three))
+    data = page.row("baseline", 4)[1]  # without the table of histories
+    assert re.fullmatch(r"data/a \([0-9a-f]{12}\)", data)
+    assert page.row("baseline", 4)[2:] == ["abcdef012345", "–", "–"]
+    changes = "from step 21: optim.lr 0.001 → 0.0005; from step 31: a.bin replaced"
+    assert page.row("hero", 5) == ["hero", data, "abcdef012345", "20, 30", changes]
+    assert page.row("hero-3", 5)[1:3] == ["not recorded", "not recorded"]
+    warned = "These runs are not comparable: optim.lr changed during hero; the data changed during hero."
+    assert warned in page.text
+    assert "not comparable" not in Page(render(tmp_path, three[1])).text
+
+
+def test_warns_of_runs_that_are_not_comparable(tmp_path: Path, make_run: MakeRun) -> None:
+    a, b, c = make_run("a", steps=60), make_run("b", steps=60, seed=2), make_run("c", steps=40)
+    config = c / "config.toml"
+    config.write_text(config.read_text().replace("lr = 1e-3", "lr = 2e-3"))
+    other = {"data": ["data/b"], "token_files": {"data/b.bin": {"bytes": 10, "sha256": "22"}}}
+    moved = {"data": ["0.5:copy/b"], "token_files": {"copy/b.bin": {"bytes": 10, "sha256": "22"}}}
+    record_starts(a, {})
+    record_starts(b, {})
+    record_starts(c, other | {"tokenizer_sha256": "0123456789abcdef"})
+    assert "not comparable" not in Page(render(tmp_path, a, b)).text
+    assert (
+        "These runs are not comparable: different data (a, b: data/a; c: data/b); "
+        "different tokenizers (a, b: abcdef012345; c: 0123456789ab); "
+        "different numbers of training tokens (81.9k to 123k tokens); "
+        "different training options (optim.lr)."
+    ) in Page(render(tmp_path, a, b, c)).text
+    record_starts(a, other)
+    record_starts(b, moved)
+    assert "different data (a: data/b; b: 0.5:copy/b)." in Page(render(tmp_path, a, b)).text
+    record_starts(b, moved | {"data": ["copy/b"]})
+    assert "not comparable" not in Page(render(tmp_path, a, b)).text, "the same data at another path"
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_signs_agree_with_the_losses_next_to_them(tmp_path: Path, make_run: MakeRun, longer: int) -> None:
+    """A run that is better at equal steps, and ends earlier with a higher loss, and the reverse."""
+    runs = make_run("base", steps=[100, 40][longer]), make_run("other", steps=[40, 100][longer], lower=0.25)
+    text = Page(render(tmp_path, *runs)).text
+    found = re.search(r"other ([\d.]+) \(at the steps in common ([\d.]+) against ([\d.]+): −0.250\)", text)
+    assert found, text
+    final, mine, theirs = map(float, found.groups())
+    assert final == pytest.approx(final_loss(runs[1]), abs=6e-4)
+    assert mine - theirs == pytest.approx(-0.25, abs=2e-3)
+    assert (final > final_loss(runs[0])) == (longer == 0)
+    assert "at common steps" in text

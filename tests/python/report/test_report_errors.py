@@ -77,6 +77,7 @@ def assert_rejected(
             '{"step": 1, "expert_share": [[0.1], [0.1, 0.2]]}\n',
             "routing.jsonl:1: expert_share",
         ),
+        ("starts.jsonl", '{"step": 2}\n', "starts.jsonl:1: invalid line"),
         ("eval.json", "{", "eval.json: invalid JSON"),
         ("eval.json", '{"datasets": 3}', "eval.json: datasets"),
     ],
@@ -90,7 +91,7 @@ def test_rejects_missing_or_invalid_files(
     message: str,
 ) -> None:
     run = make_run("run", steps=3)
-    (run / name).unlink()
+    (run / name).unlink(missing_ok=True)
     if content is not None:
         (run / name).write_text(content)
     assert_rejected([str(run)], tmp_path, capsys, str(run / message))

@@ -236,7 +236,7 @@ def test_rejects_different_router(
     data: Path, tmp_path: Path, windowed: Path, flag: str, parts: list[str]
 ) -> None:
     result = hero(*training(tmp_path / "run", data, LAYERS, "--init-from", windowed, flag))
-    assert_exit_2(result, f"{windowed}: its weights belong to another model (", *parts)
+    assert_exit_2(result, str(windowed), ": its weights belong to another model (", *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -253,5 +253,5 @@ def test_rejects_different_model(
 ) -> None:
     words = ["--config", CONFIGS / config, "--data", data, "--init-from", starts("qwen3")]
     result = hero("train", *words, "--run", tmp_path / "run")
-    assert_exit_2(result, f"{starts('qwen3')}: its weights belong to another model (", *parts)
+    assert_exit_2(result, str(starts("qwen3")), ": its weights belong to another model (", *parts)
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,58 @@
+"""Files of run folders: JSON Lines and their values, with one-line errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class InputError(Exception):
+    """An error in an input file or on the command line, described in one line."""
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file. Raises `InputError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}), expected a file of a run"
+        ) from error
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (`FILE:LINE`, object) for every complete line; ignores an incomplete last line."""
+    *lines, tail = read(path).split(b"\n")
+    for number, line in enumerate([*lines, tail], start=1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) + 1:
+                return
+            raise InputError(f"{where}: invalid line ({error}), expected one JSON object") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{where}: found {type(record).__name__}, expected one JSON object")
+        yield where, record
+
+
+def number(value: Any, where: str, key: str) -> float:
+    """A number, or NaN for null. Raises `InputError`."""
+    if value is None:
+        return float("nan")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{where}: {key}: found {json.dumps(value)[:40]}, expected a number or null")
+    return float(value)
+
+
+def integer(record: dict[str, Any], where: str, key: str) -> int:
+    """The integer at `key`. Raises `InputError`."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        found = json.dumps(value)[:40] if key in record else "nothing"
+        raise InputError(f"{where}: {key}: found {found}, expected an integer")
+    return value

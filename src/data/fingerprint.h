@@ -1,0 +1,33 @@
+#pragma once
+// Fingerprints of token files, by which a resumed run notices that its data was replaced.
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "io/file_hash.h"
+
+namespace hero {
+
+struct DataSource;
+
+/// Digests by path. That of an .idx file covers all bytes; that of a .bin file its size and blocks sampled at
+/// equal distances, 4 MiB in total, so that it is inexpensive for files of any size.
+using TokenFileDigests = std::map<std::string, FileDigest>;
+
+/// Reads the files of the training split of all sources. UserError if one cannot be read.
+TokenFileDigests digest_token_files(const std::vector<DataSource>& sources);
+
+/// The files with different digests, as "PATH: found ..., expected ...", by path. None if `expected` is
+/// empty.
+std::map<std::string, std::string> changed_token_files(const TokenFileDigests& found,
+                                                       const TokenFileDigests& expected);
+
+/// "120 bytes with sha256 0a1b..."
+std::string describe(const FileDigest& digest);
+
+/// {PATH: {"bytes": n, "sha256": hex}}. Parsing throws what nlohmann::json throws.
+nlohmann::ordered_json digests_to_json(const TokenFileDigests& digests);
+TokenFileDigests digests_from_json(const nlohmann::json& object);
+
+}  // namespace hero

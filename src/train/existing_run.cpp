@@ -1,0 +1,61 @@
+#include "train/existing_run.h"
+
+#include "checkpoint/checkpoint.h"
+#include "hf/resolve.h"
+#include "io/error.h"
+#include "io/file_io.h"
+
+namespace hero {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run folder that lost its configuration must not count as a new or a default run, whose first step would
+// truncate metrics.jsonl.
+void check_config_is_whole(const fs::path& run) {
+  const auto path = run / "config.toml";
+  const bool logged = fs::exists(run / "metrics.jsonl");
+  if (!logged && list_checkpoints(run).empty()) return;
+  const std::string remedy = ", expected the configuration of the run with this folder's " +
+                             std::string(logged ? "metrics.jsonl" : "checkpoints") +
+                             "; restore it, or pass another --run";
+  if (!fs::exists(path)) throw UserError(path.string() + ": not found" + remedy);
+  if (!read_file(path.string()).ends_with('\n'))
+    throw UserError(path.string() + ": found a truncated file" + remedy);
+}
+
+// The model folder of --init-from, of which only the configuration is read if the run has a checkpoint.
+fs::path find_init_from(const TrainOptions& options, const ExistingRun& found) {
+  const fs::path file = options.run / kInitFromFile;
+  fs::path given = options.init_from;
+  if (given.empty() && found.started && found.checkpoint.empty() && fs::exists(file))
+    given = read_file(file.string());
+  if (given.empty()) return given;
+  return found.checkpoint.empty() ? open_model_folder(given) : resolve_model_dir(given);
+}
+
+}  // namespace
+
+ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
+  ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}, .init_from = {}};
+  check_config_is_whole(options.run);
+  if (!found.started) {
+    if (options.resume && options.data.empty()) {
+      throw UserError(options.run.string() + ": no such run to resume (found no config.toml); expected " +
+                      "an existing --run, or --data to start a new one");
+    }
+    found.init_from = find_init_from(options, found);
+    return found;
+  }
+  if (!options.resume) {
+    throw UserError(options.run.string() +
+                    ": contains a run; pass --resume to continue it, or another --run");
+  }
+  lock = RunLock(options.run);
+  clean_leftovers(options.run);
+  found.checkpoint = newest_intact_checkpoint(options.run);
+  found.init_from = find_init_from(options, found);
+  return found;
+}
+
+}  // namespace hero

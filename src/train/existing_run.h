@@ -1,0 +1,25 @@
+#pragma once
+// What a run folder contains before training starts.
+#include <filesystem>
+
+#include "train/run_lock.h"
+#include "train/trainer.h"
+
+namespace hero {
+
+/// File with the source of the initial weights, needed to restart a run that ended before its first
+/// checkpoint.
+constexpr const char* kInitFromFile = "init-from";
+
+/// What rank 0 finds and verifies for all ranks.
+struct ExistingRun {
+  bool started = false;              ///< the folder contains a run
+  std::filesystem::path checkpoint;  ///< the newest intact one, to resume from; empty: none
+  std::filesystem::path init_from;   ///< model folder of --init-from; empty: none
+};
+
+/// Inspects the folder of `options` and verifies the files to read. If it contains a run, locks it and
+/// removes leftovers. UserError, also for a run without `resume` and for damaged files.
+ExistingRun find_run(const TrainOptions& options, RunLock& lock);
+
+}  // namespace hero
