@@ -43,7 +43,7 @@ TEST(TokenFileDigests, change_with_the_files) {
                                     describe(before.at(file)));
     flip(file, at);
   }
-  flip(large + ".bin", kLarge / 126);  // between the first two samples
+  flip(large + ".bin", 70'000);  // between the first two samples of 65536 bytes
   EXPECT_TRUE(changed_token_files(digest_token_files(sources), before).empty());
 }
 

@@ -79,7 +79,7 @@ def test_help(command: str) -> None:
     shown = {name: rest for name, rest in re.findall(r"^  (?:-h,)?--([\w-]+)(.*)$", own, re.MULTILINE)}
     assert set(shown) == {"help", *OPTIONS[command]}
     for name, rest in shown.items():
-        takes_value = re.match(r" [A-Z]+", rest)
+        takes_value = re.match(r" [A-Z]+\b", rest)
         if takes_value and "REQUIRED" not in rest and f"{command} --{name}" not in WITHOUT_DEFAULT:
             assert re.match(r" \S.*=\S+", rest), f"--{name}: no default in {rest!r}"
 
