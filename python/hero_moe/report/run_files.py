@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from hero_moe.json_text import parse_json
+
 SCALARS = (
     "loss",
     "lm_loss",
@@ -133,7 +135,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             if number == len(lines) + 1:
                 return
@@ -231,7 +233,7 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
     if not path.exists():
         return []
     try:
-        content = json.loads(_read(path))
+        content = parse_json(_read(path))
     except ValueError as error:
         raise InputError(f"{path}: invalid JSON ({error}), expected an evaluation") from error
     entries = content.get("datasets") if isinstance(content, dict) else None
