@@ -33,8 +33,8 @@ test-sets: build ## run the same tests once per instruction set of this CPU
 test-all: build ## run all tests including the long ones, test-sets and the fuzzers
 	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/test_sets.sh || failed=1; scripts/fuzz.sh || failed=1; exit $$failed
 
-fuzz: install ## fuzz the parsers of model folders (SECONDS=n per target; default: 30)
-	@scripts/fuzz.sh $(SECONDS)
+fuzz: install ## fuzz all parsers of files and requests (SECONDS=n each, default: 30; TARGETS="a b")
+	@scripts/fuzz.sh $(or $(SECONDS),30) $(TARGETS)
 
 bench: build ## run all CPU benchmarks, write docs/results/cpu.md; hours on an idle machine (QUICK=1: short run)
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)

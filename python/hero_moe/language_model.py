@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 import hero_moe.library  # noqa: F401
+from hero_moe.json_text import parse_json
 from hero_moe.manifest import check_manifest
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -262,7 +262,7 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = parse_json(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict):

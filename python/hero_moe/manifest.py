@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hero_moe.json_text import parse_json
+
 
 def check_manifest(folder: Path) -> None:
     """Checks the sizes of all files in the manifest and the hashes of the model's; a folder without a manifest
@@ -32,7 +34,7 @@ def check_manifest(folder: Path) -> None:
 def _files(text: bytes) -> dict[str, Any] | None:
     """The files of a manifest, or None if the program did not write it."""
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         files: dict[str, Any] = content["files"]
         plain = json.dumps(files, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         intact = content["sha256"] == hashlib.sha256(plain.encode()).hexdigest()

@@ -1,5 +1,6 @@
 #include "checkpoint/manifest.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -15,6 +16,12 @@ std::string canonical(const nlohmann::json& files) {
   return nlohmann::json{{"files", files}, {"sha256", sha256(files.dump())}}.dump(2) + "\n";
 }
 
+// Whether it names a file of the folder itself. Other names would read files elsewhere.
+bool is_file_name(const std::string& name) {
+  return name != "." && name != ".." && fs::path(name).filename() == name &&
+         std::ranges::none_of(name, [](unsigned char c) { return c < 0x20; });
+}
+
 // The files of a manifest, or nullopt if make_manifest did not write this text.
 std::optional<nlohmann::json> read_files(const std::string& text) {
   const auto manifest = parse_json_or_null(text);
@@ -22,8 +29,8 @@ std::optional<nlohmann::json> read_files(const std::string& text) {
     return std::nullopt;
   const auto& files = manifest["files"];
   for (const auto& [name, entry] : files.items()) {
-    if (!entry.is_object() || !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
-        !entry.contains("sha256") || !entry["sha256"].is_string()) {
+    if (!is_file_name(name) || !entry.is_object() || !entry.contains("bytes") ||
+        !entry["bytes"].is_number_unsigned() || !entry.contains("sha256") || !entry["sha256"].is_string()) {
       return std::nullopt;
     }
   }

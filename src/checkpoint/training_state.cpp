@@ -16,19 +16,13 @@
 
 namespace hero {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SkipState, skipped, nonfinite_in_a_row, losses, gradient_norms)
-
 namespace {
 
 namespace fs = std::filesystem;
 
-nlohmann::json read_state(const fs::path& dir) {
+StateFile read_state(const fs::path& dir) {
   const std::string path = (dir / "state.json").string();
-  return parse_json(read_file(path), {path});
-}
-
-[[noreturn]] void reject_state(const fs::path& dir, const nlohmann::json::exception& error) {
-  throw UserError((dir / "state.json").string() + ": not a valid checkpoint state: " + error.what());
+  return parse_state(read_file(path), path);
 }
 
 }  // namespace
@@ -47,7 +41,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
       {"tokens", state.tokens},
       {"samples", state.samples},
       {"balance_shares", std::vector<double>(values, values + shares.numel())},
-      {"skips", nlohmann::json(state.skips)},
+      {"skips", skip_state_json(state.skips)},
       {"stages", model.layout().stage_of()},
       {"data", inputs.data},
       {"token_files", digests_to_json(inputs.token_files)},
@@ -66,35 +60,24 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model,
                                   const std::vector<ParameterShard>& shards) {
   const auto saved = read_state(dir);
   read_parameter_shards(dir, model.parameters(), shards);
-  TrainingState state;
-  try {
-    auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
-    const auto shares = saved.at("balance_shares").get<std::vector<double>>();
-    if (static_cast<int64_t>(shares.size()) != balance.shares_LE.numel()) {
-      throw UserError((dir / "state.json").string() + ": balance_shares: found " +
-                      std::to_string(shares.size()) + " values, expected " +
-                      std::to_string(balance.shares_LE.numel()));
-    }
-    std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
-    balance.shares_LE = balance.shares_LE.to(model.device());
-    state = {saved.at("step"), saved.at("tokens"), saved.at("samples"), balance, {}};
-    if (saved.contains("skips")) state.skips = saved.at("skips");  // absent before the options existed
-  } catch (const nlohmann::json::exception& error) {
-    reject_state(dir, error);
+  auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
+  const auto& shares = saved.balance_shares;
+  if (static_cast<int64_t>(shares.size()) != balance.shares_LE.numel()) {
+    throw UserError((dir / "state.json").string() + ": balance_shares: found " +
+                    std::to_string(shares.size()) + " values, expected " +
+                    std::to_string(balance.shares_LE.numel()));
   }
-  return state;
+  std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
+  balance.shares_LE = balance.shares_LE.to(model.device());
+  return {saved.step, saved.tokens, saved.samples, balance, saved.skips};
 }
 
 RunInputs load_inputs(const fs::path& dir) {
-  const auto saved = read_state(dir);
+  StateFile saved = read_state(dir);
   RunInputs inputs;
-  try {
-    inputs.data = saved.at("data").get<std::vector<std::string>>();
-    inputs.eos = saved.at("eos");
-    if (saved.contains("token_files")) inputs.token_files = digests_from_json(saved.at("token_files"));
-  } catch (const nlohmann::json::exception& error) {
-    reject_state(dir, error);
-  }
+  inputs.data = std::move(saved.data);
+  inputs.token_files = std::move(saved.token_files);
+  inputs.eos = saved.eos;
   if (Tokenizer::in_folder(dir)) {
     const Tokenizer tokenizer(dir.string());
     inputs.tokenizer = tokenizer.model();

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "checkpoint/state_file.h"
 #include "checkpoint/writer.h"
 #include "data/fingerprint.h"
 #include "loss/loss.h"
@@ -11,13 +12,6 @@
 #include "optim/parameter_shard.h"
 
 namespace hero {
-
-/// Skipped updates (see train/skip_updates.h).
-struct SkipState {
-  int64_t skipped = 0;                         ///< so far
-  int64_t nonfinite_in_a_row = 0;              ///< up to the last step
-  std::vector<double> losses, gradient_norms;  ///< of the last finite steps; only with train.spike_skip
-};
 
 /// State of a run after a step. Complete: random numbers are functions of the seed and these.
 struct TrainingState {

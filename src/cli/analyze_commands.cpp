@@ -114,7 +114,7 @@ TokenWindows open_token_windows(const AnalyzeOptions& options, const std::vector
   for (const auto& path : options.data) {
     datasets.push_back(
         open_token_dataset(path, models[0].folder, sequence, models[0].config.model.vocab_size));
-    if (datasets.back().tokenizer) tokenizers.push_back(*datasets.back().tokenizer);
+    if (const auto& tokenizer = datasets.back().tokenizer) tokenizers.push_back(*tokenizer);
   }
   check_same_tokenizer(tokenizers);
   return TokenWindows(std::move(datasets), sequence, options.tokens);

@@ -5,8 +5,8 @@
 #include "config/config.h"
 #include "config/fields.h"
 #include "config/router_kinds.h"
-#include "config/toml_file.h"
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
 namespace {

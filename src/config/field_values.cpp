@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "config/fields.h"
-#include "config/toml_file.h"
+#include "io/one_line.h"
 #include "io/suggest.h"
 
 namespace hero {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "config/toml_file.h"
 #include "io/error.h"
 #include "io/json.h"
+#include "io/one_line.h"
 
 namespace hero {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "config/toml_file.h"
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
 namespace {

@@ -21,7 +21,4 @@ struct TomlEntry {
 /// file or invalid TOML, with the position.
 std::vector<TomlEntry> read_toml(const std::string& path);
 
-/// `text` on one line, truncated to `longest` bytes.
-std::string one_line(std::string text, size_t longest = 60);
-
 }  // namespace hero

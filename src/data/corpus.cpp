@@ -163,7 +163,13 @@ bool Corpus::text(Record& record, std::string& out) const {
   const auto field = object.find(options_.text_key);
   if (field == object.end()) {
     std::string keys;
-    for (const auto& [key, value] : object.items()) keys += (keys.empty() ? "\"" : ", \"") + key + "\"";
+    for (const auto& [key, value] : object.items()) {
+      if (keys.size() > 300) {
+        keys += ", ...";
+        break;
+      }
+      keys += (keys.empty() ? "" : ", ") + format_value(key);
+    }
     throw UserError(at + "no field \"" + options_.text_key + "\", found " +
                     (keys.empty() ? "no field" : keys) + " (set --text-key)");
   }

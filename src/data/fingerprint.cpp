@@ -74,11 +74,4 @@ nlohmann::ordered_json digests_to_json(const TokenFileDigests& digests) {
   return object;
 }
 
-TokenFileDigests digests_from_json(const nlohmann::json& object) {
-  TokenFileDigests digests;
-  for (const auto& [path, digest] : object.items())
-    digests[path] = {digest.at("bytes").get<uint64_t>(), digest.at("sha256").get<std::string>()};
-  return digests;
-}
-
 }  // namespace hero

@@ -26,8 +26,7 @@ std::map<std::string, std::string> changed_token_files(const TokenFileDigests& f
 /// "120 bytes with sha256 0a1b..."
 std::string describe(const FileDigest& digest);
 
-/// {PATH: {"bytes": n, "sha256": hex}}. Parsing throws what nlohmann::json throws.
+/// {PATH: {"bytes": n, "sha256": hex}}
 nlohmann::ordered_json digests_to_json(const TokenFileDigests& digests);
-TokenFileDigests digests_from_json(const nlohmann::json& object);
 
 }  // namespace hero

@@ -4,7 +4,7 @@
 
 #include "io/error.h"
 #include "io/file_io.h"
-#include "io/json.h"
+#include "io/json_node.h"
 
 namespace hero {
 
@@ -61,20 +61,17 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
   if (bytes.substr(0, 64).find(kFormat) == bytes.npos)
     return std::nullopt;  // another program's file, such as a corpus
   check_one_tokenizer(out);
+  const auto parsed = parse_json(bytes, {path});
+  const JsonNode root(parsed, path);
+  const auto count = [](const JsonNode& node, const char* key) { return node.at(key).integer(0, INT64_MAX); };
   TokenFiles files;
-  try {
-    const auto object = parse_json(bytes, {path});
-    files.tokenizer = beside(path, object.at("tokenizer").get<std::string>());
-    files.tokenizer_sha256 = object.at("tokenizer_sha256").get<std::string>();
-    files.vocab_size = object.at("vocab_size").get<int64_t>();
-    files.eos_id = object.at("eos_id").get<int64_t>();
-    for (const auto& [name, counts] : object.at("splits").items()) {
-      files.splits[name] = {counts.at("documents").get<int64_t>(), counts.at("tokens").get<int64_t>(),
-                            counts.at("bytes").get<int64_t>()};
-    }
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(path + ": invalid (" + error.what() +
-                    "), expected a file written by hero data tokenize; tokenize again");
+  files.tokenizer = beside(path, root.at("tokenizer").text());
+  files.tokenizer_sha256 = root.at("tokenizer_sha256").text();
+  files.vocab_size = root.at("vocab_size").integer(1, INT32_MAX);
+  files.eos_id = root.at("eos_id").integer(0, files.vocab_size - 1);
+  for (const std::string& name : root.at("splits").keys()) {
+    const JsonNode counts = root.at("splits").at(name);
+    files.splits[name] = {count(counts, "documents"), count(counts, "tokens"), count(counts, "bytes")};
   }
   return files;
 }

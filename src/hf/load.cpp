@@ -6,11 +6,11 @@
 #include <optional>
 #include <set>
 
-#include "config/toml_file.h"
 #include "hf/model_config.h"
 #include "hf/resolve.h"
 #include "hf/weight_shapes.h"
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
 namespace {

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <optional>
 
-#include "config/toml_file.h"
 #include "hf/load.h"
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
 namespace {

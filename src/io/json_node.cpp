@@ -3,13 +3,22 @@
 #include <algorithm>
 
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
+
+namespace {
+
+std::string joined(const std::string& path, const std::string& key) {
+  return path.empty() ? one_line(key) : path + "." + one_line(key);
+}
+
+}  // namespace
 
 JsonNode JsonNode::at(const std::string& key) const {
   if (!value_.is_object()) reject("an object");
   const auto found = value_.find(key);
-  const std::string path = path_.empty() ? key : path_ + "." + key;
+  const std::string path = joined(path_, key);
   if (found == value_.end()) throw UserError(file_ + ": " + path + ": not found, expected this key");
   return {*found, file_, path};
 }
@@ -22,14 +31,20 @@ std::vector<JsonNode> JsonNode::items() const {
   return nodes;
 }
 
+std::vector<std::string> JsonNode::keys() const {
+  if (!value_.is_object()) reject("an object");
+  std::vector<std::string> all;
+  for (const auto& [key, member] : value_.items()) all.push_back(key);
+  return all;
+}
+
 void JsonNode::check_keys(std::initializer_list<const char*> keys) const {
   if (!value_.is_object()) reject("an object");
   for (const auto& [key, member] : value_.items()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     std::string known;
     for (const char* const name : keys) known += (known.empty() ? "" : ", ") + std::string(name);
-    throw UserError(file_ + ": " + (path_.empty() ? key : path_ + "." + key) + ": unknown key, expected " +
-                    known);
+    throw UserError(file_ + ": " + joined(path_, key) + ": unknown key, expected " + known);
   }
 }
 
@@ -45,7 +60,8 @@ bool JsonNode::flag() const {
 
 int64_t JsonNode::integer(int64_t least, int64_t most) const {
   const auto expected = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
-  if (!value_.is_number_integer()) reject(expected);
+  const bool too_large = value_.is_number_unsigned() && value_.get<uint64_t>() > uint64_t{INT64_MAX};
+  if (!value_.is_number_integer() || too_large) reject(expected);
   const auto number = value_.get<int64_t>();
   if (number < least || number > most) reject(expected);
   return number;

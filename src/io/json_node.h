@@ -23,6 +23,8 @@ class JsonNode {
   JsonNode at(const std::string& key) const;
   /// Elements of an array.
   std::vector<JsonNode> items() const;
+  /// Keys of an object.
+  std::vector<std::string> keys() const;
   /// UserError if an object has a key that is not in `keys`.
   void check_keys(std::initializer_list<const char*> keys) const;
 

@@ -45,9 +45,8 @@ at::Tensor preceding_state(const Router& router, const RoutingHistory& history, 
   const int64_t l = router.layer();
   if (router.layout().visible(l).empty())
     return at::zeros({like.size(0), router.config().state_size}, like.options());
-  const auto state = history.differentiable() ? history.visible_differentiable(l).front()
-                                              : history.visible(l, router.config())->probs;
-  return state.to(like.scalar_type());
+  if (history.differentiable()) return history.visible_differentiable(l).front().to(like.scalar_type());
+  return history.visible(l, router.config()).value_or(ops::VisibleHistory{}).probs.to(like.scalar_type());
 }
 
 at::Tensor statistics(const at::Tensor& x, const at::Tensor& state, const at::Tensor& logits) {

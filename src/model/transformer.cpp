@@ -26,10 +26,10 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
   post_norm_ = parameters.add(prefix + ".post_attention_layernorm.weight", {model.hidden_size},
                               constant_init(1), false);
   if (l > 0) {
-    moe_.emplace(parameters, prefix + ".mlp", l, config, layout, shard);
+    mlp_.emplace<Moe>(parameters, prefix + ".mlp", l, config, layout, shard);
   } else {
-    dense_.emplace(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
-                   model.initializer_range);
+    mlp_.emplace<FeedForward>(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
+                              model.initializer_range);
   }
 }
 
@@ -43,8 +43,9 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
                                 : std::get<LatentAttention>(attention_)(first.normed, rotary, extension);
   const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
   const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
-  if (!moe_) return {second.sum + (*dense_)(rows(second.normed)).view(x.sizes()), std::nullopt};
-  auto [y_TD, routing] = (*moe_)(rows(second.normed), history, context, rows(second.sum));
+  if (const auto* dense = std::get_if<FeedForward>(&mlp_))
+    return {second.sum + (*dense)(rows(second.normed)).view(x.sizes()), std::nullopt};
+  auto [y_TD, routing] = std::get<Moe>(mlp_)(rows(second.normed), history, context, rows(second.sum));
   return {y_TD.view(x.sizes()), std::move(routing)};
 }
 

@@ -26,14 +26,13 @@ class DecoderLayer {
   Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history,
                     const ForwardContext& context, const Extension* extension) const;
 
-  const Moe* moe() const { return moe_ ? &*moe_ : nullptr; }
+  const Moe* moe() const { return std::get_if<Moe>(&mlp_); }
 
  private:
   double eps_;
   at::Tensor input_norm_, post_norm_;
   std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;
-  std::optional<FeedForward> dense_;
-  std::optional<Moe> moe_;
+  std::variant<std::monostate, FeedForward, Moe> mlp_;
 };
 
 class Transformer {

@@ -16,6 +16,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_reference(
     const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
     const std::optional<at::Tensor>& sumsq, double depth_factor, double eps, bool scale,
     const std::optional<at::Tensor>& slot, const std::optional<at::Tensor>& slot_sumsq) {
+  TORCH_CHECK(history.has_value() == sumsq.has_value() && slot.has_value() == slot_sumsq.has_value(),
+              "route: history and slot need their sumsq, got one without the other");
   const auto acc = accumulation_type(x.scalar_type());
   const int64_t d = x.size(1);
   const auto wide = x.to(acc);
@@ -24,7 +26,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_reference(
   auto stats = at::zeros({x.size(0), kRouteStats}, wide.options());
   stats.select(1, kRmsHidden).copy_(wide.pow(2).mean(1).sqrt());
   stats.select(1, kHiddenVariance).copy_(variance(logits));
-  if (history) {
+  if (history && sumsq) {
     const auto rms_h = (sumsq->to(acc).sum(1) / history->size(1)).sqrt();
     const auto rho =
         scale ? stats.select(1, kRmsHidden) / (rms_h + eps) * depth_factor : at::ones_like(rms_h);
@@ -35,7 +37,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward_reference(
     logits = logits + residual;
   }
   auto probs = logits.softmax(1);
-  if (slot) {
+  if (slot && slot_sumsq) {
     slot->copy_(probs);
     slot_sumsq->copy_(slot->to(acc).pow(2).sum(1));
   }

@@ -18,7 +18,7 @@ std::vector<ComparedRouter> compared_routers(const RouterConfig& configured) {
     return all;
   }
   for (const std::string& history : names_of<HistoryScope>()) {
-    router.history = *find_choice<HistoryScope>(history);
+    router.history = parse_choice<HistoryScope>("router.history", history);
     all.push_back({compared.title + ", " + history, compared.name + "_" + history, history, router});
   }
   return all;

@@ -151,8 +151,7 @@ void print_fastest(const Comparison& first) {
 
 double hours_of(const Prediction& p, const Hours& hours) { return p.seconds * hours.steps / 3600; }
 
-void print_hours(const Report& report) {
-  const Hours& h = *report.hours;
+void print_hours(const Report& report, const Hours& h) {
   const Comparison& c = report.layouts.front();
   std::printf("\n%-40s %14s %14s\n", "hours", "predicted", "measured");
   const auto all = compared_routers(c.config.router);
@@ -194,7 +193,7 @@ void print_report(const Report& report) {
   print_layouts(report);
   if (report.layouts.size() > 1) print_shares(report);
   print_fastest(report.layouts.front());
-  if (report.hours) print_hours(report);
+  if (report.hours) print_hours(report, *report.hours);
 }
 
 void print_report_json(const Report& report) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/error.h"
+#include "io/one_line.h"
 #include "io/utf8.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/tokenizer_json.h"
@@ -36,7 +37,7 @@ BpeTokenizer::BpeTokenizer(TokenizerJson json, const std::string& name)
   const bool every_byte = std::find(bytes.begin(), bytes.end(), -1) == bytes.end();
   const auto unknown = json.vocab.find(json.unknown);
   if (!every_byte && !json.unknown.empty() && unknown == json.vocab.end()) {
-    throw UserError(name + ": model.unk_token: found \"" + json.unknown +
+    throw UserError(name + ": model.unk_token: found \"" + one_line(json.unknown) +
                     "\", expected a piece of model.vocab, which does not cover all bytes");
   }
   merges_ = std::make_unique<BpeMerges>(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/error.h"
+#include "io/one_line.h"
 
 namespace hero {
 
@@ -50,8 +51,8 @@ class PatternTranslator {
 
  private:
   [[noreturn]] void reject(std::size_t at, const std::string& found) const {
-    throw UserError(name_ + ": character " + std::to_string(at) + ": found " + found + " in \"" +
-                    std::string(pattern_) + "\", which has no exact translation to PCRE2");
+    throw UserError(name_ + ": character " + std::to_string(at) + ": found " + one_line(found) + " in \"" +
+                    one_line(std::string(pattern_), 200) + "\", which has no exact translation to PCRE2");
   }
   char peek(std::size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';

@@ -74,7 +74,9 @@ void PreTokenizer::add_prefix_space() {
 }
 
 void PreTokenizer::split(std::string_view text, Scratch& scratch) const {
-  auto& [words, pieces, matches, prefixed] = scratch;
+  auto &words = scratch.words, &pieces = scratch.pieces;
+  auto& matches = scratch.matches;
+  auto& prefixed = scratch.prefixed;
   prefixed.clear();
   words.clear();
   if (!text.empty()) words.push_back(text);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "io/error.h"
+#include "io/one_line.h"
 #include "tokenizer/oniguruma.h"
 
 namespace hero {
@@ -97,8 +98,8 @@ Regex::Regex(std::string_view pattern, const std::string& name) : pattern_(patte
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                             PCRE2_UTF | PCRE2_UCP, &error, &at, context.get()));
   if (!code_) {
-    throw UserError(name + ": found \"" + std::string(pattern) + "\", expected a regular expression (" +
-                    message_of(error) + " in \"" + translated.substr(0, at) + "\")");
+    throw UserError(name + ": found \"" + one_line(pattern_, 200) + "\", expected a regular expression (" +
+                    message_of(error) + " in \"" + one_line(translated.substr(0, at), 200) + "\")");
   }
   // Without JIT support, PCRE2 interprets the pattern with the same result.
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
@@ -111,7 +112,7 @@ void Regex::find(std::string_view text, std::vector<std::pair<std::size_t, std::
   std::optional<std::size_t> last_end;
   for (std::size_t at = 0; at <= text.size();) {
     if (const int error = matcher.find(code_.get(), text, at, budget, match)) {
-      throw UserError(name_ + ": found \"" + pattern_ +
+      throw UserError(name_ + ": found \"" + one_line(pattern_, 200) +
                       "\", expected a regular expression with less backtracking (" + message_of(error) +
                       " in a text of " + std::to_string(text.size()) + " bytes)");
     }

@@ -6,12 +6,14 @@
 
 #include "io/error.h"
 #include "io/json_node.h"
+#include "io/one_line.h"
 
 namespace hero {
 
 namespace {
 
 constexpr int64_t kMostIds = 1 << 24;
+constexpr int64_t kMostUnusedIds = 1 << 20;  // besides as many as there are pieces; each takes memory
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -147,7 +149,7 @@ void read_merges(const JsonNode& node, TokenizerJson& json) {
   const auto id_of = [&](const JsonNode& merge, const std::string& piece) {
     const auto found = json.vocab.find(piece);
     if (found == json.vocab.end())
-      merge.reject("pieces and a merge result in model.vocab (\"" + piece + "\" is missing)");
+      merge.reject("pieces and a merge result in model.vocab (\"" + one_line(piece) + "\" is missing)");
     return found->second;
   };
   for (const auto& merge : node.items()) {
@@ -187,11 +189,13 @@ void read_model(const JsonNode& model, TokenizerJson& json) {
 
   const auto vocab = model.at("vocab");
   if (!vocab.value().is_object() || vocab.value().empty()) vocab.reject("an object of pieces and their ids");
+  const auto count = static_cast<int64_t>(vocab.value().size());
+  const int64_t most = std::min(kMostIds, 2 * count + kMostUnusedIds) - 1;
   std::unordered_map<int32_t, const std::string*> pieces;
   for (const auto& [piece, value] : vocab.value().items()) {
-    const auto id = static_cast<int32_t>(vocab.at(piece).integer(0, kMostIds - 1));
+    const auto id = static_cast<int32_t>(vocab.at(piece).integer(0, most));
     const auto [other, fresh] = pieces.emplace(id, &json.vocab.emplace(piece, id).first->first);
-    if (!fresh) vocab.at(piece).reject("a different id than \"" + *other->second + "\"");
+    if (!fresh) vocab.at(piece).reject("a different id than \"" + one_line(*other->second) + "\"");
   }
   read_merges(model.at("merges"), json);
 }

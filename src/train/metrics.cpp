@@ -41,6 +41,8 @@ std::optional<int64_t> step_of(const std::string& line) {
   const auto parsed = parse_json_or_null(line);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
     return std::nullopt;
+  if (parsed["step"].is_number_unsigned() && parsed["step"].get<uint64_t>() > uint64_t{INT64_MAX})
+    return std::nullopt;
   return parsed["step"].get<int64_t>();
 }
 

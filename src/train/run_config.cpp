@@ -77,10 +77,10 @@ Config resumed_config(const TrainOptions& options, const std::optional<InitialMo
 }
 
 void check_steps(const Config& config, const fs::path& checkpoint) {
-  const int64_t done = *checkpoint_step(checkpoint.filename().string());
-  if (config.train.steps >= done) return;
+  const auto done = checkpoint_step(checkpoint.filename().string());
+  if (!done || config.train.steps >= *done) return;
   throw UserError("train.steps: found " + std::to_string(config.train.steps) + ", expected at least " +
-                  std::to_string(done) + ", the step of " + checkpoint.string());
+                  std::to_string(*done) + ", the step of " + checkpoint.string());
 }
 
 }  // namespace hero

@@ -270,7 +270,8 @@ class Trainer {
     std::string good, later;
     for (const auto& checkpoint : list_checkpoints(folder_)) {
       const auto name = checkpoint.filename().string();
-      if (*checkpoint_step(name) <= writer_.verified()) {
+      const auto step = checkpoint_step(name);
+      if (step && *step <= writer_.verified()) {
         good = checkpoint.string();
       } else {
         later += (later.empty() ? "" : ", ") + name;

@@ -39,8 +39,8 @@ TEST(TokenFileDigests, change_with_the_files) {
     const auto found = digest_token_files(sources);
     const auto changes = changed_token_files(found, before);
     ASSERT_EQ(changes.size(), 1U) << file << " " << at;
-    EXPECT_EQ(changes.at(file), file + ": found " + describe(found.at(file)) + ", expected " +
-                                    describe(before.at(file)));
+    EXPECT_EQ(changes.at(file),
+              file + ": found " + describe(found.at(file)) + ", expected " + describe(before.at(file)));
     flip(file, at);
   }
   flip(large + ".bin", 70'000);  // between the first two samples of 65536 bytes

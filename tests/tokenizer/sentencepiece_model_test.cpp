@@ -11,35 +11,13 @@
 #include "data/tokenizer_training.h"
 #include "tokenizer/character_map.h"
 #include "tokenizer/generated_text.h"
+#include "tokenizer/sentencepiece_bytes.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
 namespace sentencepiece_model_test {
 
-using Type = SentencePieceModel::Type;
-
-std::string varint(uint64_t value) {
-  std::string bytes;
-  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-  return bytes + static_cast<char>(value);
-}
-
-std::string field(int number, const std::string& bytes) {
-  return varint(number << 3 | 2) + varint(bytes.size()) + bytes;
-}
-
-std::string field(int number, uint64_t value) { return varint(number << 3) + varint(value); }
-
-std::string piece(const std::string& text, Type type = Type::normal, float score = 0) {
-  std::string bits(sizeof score, '\0');
-  std::memcpy(bits.data(), &score, sizeof score);
-  return field(1, field(1, text) + varint(2 << 3 | 5) + bits + field(3, static_cast<uint64_t>(type)));
-}
-
-std::string model_of(const std::string& pieces, SentencePieceModel::Kind kind, const std::string& map = "") {
-  return piece("<unk>", Type::unknown) + pieces + field(2, field(3, static_cast<uint64_t>(kind))) +
-         field(3, field(2, map));
-}
+using namespace sentencepiece_bytes;
 
 std::string unigram(const std::string& pieces) { return model_of(pieces, SentencePieceModel::Kind::unigram); }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from hero_moe.analysis.contents import (
 )
 from hero_moe.analysis.fields import Fields
 from hero_moe.analysis.reading_data import read_data
+from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError
 
 
@@ -37,8 +37,8 @@ def load_analysis(folder: Path) -> Analysis:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start}: found invalid UTF-8, expected JSON") from error
     try:
-        top = Fields(json.loads(text), str(path))
-    except (ValueError, RecursionError) as error:
+        top = Fields(parse_json(text), str(path))
+    except ValueError as error:
         raise InputError(f"{path}: invalid JSON ({error}), expected the output of `hero analyze`") from error
     model = _model(top.fields("model"))
     pairs = _pairs(top, model.layers)

@@ -65,6 +65,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--restart", action="store_true", help="start over and discard earlier progress")
     parser.add_argument(
+        "--overwrite", action="store_true", help="replace existing token files (default: error)"
+    )
+    parser.add_argument(
         "--batch-rows", type=int, default=256, metavar="N", help="rows per batch (default: 256)"
     )
     parser.add_argument(
@@ -193,7 +196,9 @@ def _tokenize(given: argparse.Namespace) -> None:
     options = TokenizeOptions(
         **base | {"inputs": given.input, "records": records, "config": given.config, "split": given.split}
     )
-    report(given.out, tokenize(options, restart=given.restart, resume=given.resume))
+    report(
+        given.out, tokenize(options, restart=given.restart, resume=given.resume, overwrite=given.overwrite)
+    )
 
 
 def _warn(chat: str, tokenizer: TokenizerFile) -> None:
@@ -215,7 +220,13 @@ def _mix(given: argparse.Namespace) -> None:
         corpora = [corpus for corpus in corpora if corpus.name in given.only]
     options = _options(given, load_tokenizer(given.tokenizer))
     tokenize_mix(
-        corpora, given.root, given.out, options, chat_template=given.chat_template, restart=given.restart
+        corpora,
+        given.root,
+        given.out,
+        options,
+        chat_template=given.chat_template,
+        restart=given.restart,
+        overwrite=given.overwrite,
     )
 
 

@@ -105,6 +105,7 @@ def tokenize_mix(
     *,
     chat_template: str | None = None,
     restart: bool = False,
+    overwrite: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, TokenizeResult]:
     """Writes token files OUT/NAME for every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
@@ -133,6 +134,7 @@ def tokenize_mix(
                     split=corpus.split,
                 ),
                 restart=restart,
+                overwrite=overwrite,
             )
         except DataError as error:
             raise DataError(f"{corpus.name}: {error}") from error

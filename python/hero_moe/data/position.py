@@ -15,6 +15,7 @@ from hero_moe.data.errors import DataError
 from hero_moe.data.readers import Place
 from hero_moe.data.sources import Source
 from hero_moe.data.token_writer import write_atomically
+from hero_moe.json_text import parse_json
 
 FORMAT = "hero data position 1"
 SKIP_REASONS = ("missing", "wrong", "empty", "invalid")
@@ -59,7 +60,7 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
         return None
     try:
         with open(path, encoding="utf-8") as file:
-            saved = json.load(file)
+            saved = parse_json(file.read())
         if saved.pop("format", None) != FORMAT:
             raise ValueError(f'expected "format": "{FORMAT}"')
         position = Position(**saved)

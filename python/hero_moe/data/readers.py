@@ -30,9 +30,13 @@ class Place(NamedTuple):
     record: int = 0
 
 
+LONGEST_LINE = 256 << 20  # bytes; a longer line is no document but damage or a decompression bomb
+
+
 @dataclass(frozen=True)
 class RawBatch:
-    """Records of one source. An empty payload marks the end of the source."""
+    """Records of one source. An empty payload marks the end of the source. A line that is too long is a batch
+    of its own, without its text."""
 
     source: int  # index
     path: str
@@ -41,6 +45,7 @@ class RawBatch:
     begin: Place
     end: Place
     consumed: int  # bytes of the source on disk read up to the end of this batch
+    too_long: bool = False
 
 
 def read_batches(
@@ -66,7 +71,7 @@ def read_batches(
             ):
                 end = batch.end
                 yield batch
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = " ".join(str(error).split())
             raise DataError(
                 f"{this.path}: corrupt or unreadable after record {end.record}: {what}"
@@ -87,6 +92,7 @@ def _parquet(
             skip = place.offset if group == place.unit else 0
             at = 0
             for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                batch.validate(full=True)  # text that is not UTF-8
                 begin, at = at, at + batch.num_rows
                 if at <= skip:
                     continue
@@ -103,6 +109,7 @@ def _arrow(number: int, source: Source, records: RecordFormat, place: Place, row
         for unit, (batch, consumed) in enumerate(_record_batches(file, source, place.unit), place.unit):
             columns = {column.split(".")[0] for column in records.columns(batch.schema, source.path)}
             batch = batch.select([name for name in batch.schema.names if name in columns])
+            batch.validate(full=True)  # pyarrow reads outside the file where its offsets say so
             at = place.offset if unit == place.unit else 0
             while at < batch.num_rows:
                 piece = batch.slice(at, rows)
@@ -175,24 +182,44 @@ def _json(number: int, source: Source, records: RecordFormat, place: Place, size
         with stream:
             for payload, end in _line_blocks(stream, source, place, size):
                 consumed = raw.consumed if source.compression else end.offset
-                yield RawBatch(number, source.path, "json", payload, place, end, consumed)
+                too_long = end.offset - place.offset > len(payload)
+                yield RawBatch(number, source.path, "json", payload, place, end, consumed, too_long)
                 place = end
 
 
 def _line_blocks(stream: Any, source: Source, place: Place, size: int) -> Iterator[tuple[bytes, Place]]:
-    """Complete lines of about `size` bytes, and the place after them."""
+    """Complete lines of about `size` bytes, and the place after them. A line that is too long is b"\\n"."""
     pending: list[bytes] = []
+    skipped = 0  # bytes of a line that is too long
     offset, lines = place.offset, place.record
     while True:
         block = stream.read(size)
-        if offset == 0 and not pending and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
+        if (
+            offset == 0
+            and not pending
+            and not skipped
+            and block.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+        ):
             raise DataError(
                 f"{source.path}: line 1, byte 0: found a JSON array, expected one object per line"
             )
         cut = block.rfind(b"\n") + 1 if block else 0
         if block and not cut:
             pending.append(block)
+            if skipped or sum(map(len, pending)) > LONGEST_LINE:
+                skipped += sum(map(len, pending))
+                pending = []
             continue
+        if skipped:
+            end = block.find(b"\n") + 1  # 0 at the end of the file
+            offset, lines, skipped = offset + skipped + end, lines + 1, 0
+            yield b"\n", Place(0, offset, lines)
+            if not block:
+                return
+            block, cut = block[end:], cut - end
+            if not cut:
+                pending = [block] if block else []
+                continue
         payload = b"".join((*pending, block[:cut]))
         pending = [block[cut:]] if block[cut:] else []
         if payload:

@@ -8,7 +8,6 @@ read in path order."""
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from typing import Any
 import yaml
 
 from hero_moe.data.errors import DataError
+from hero_moe.json_text import parse_json
 
 FORMATS = {
     ".parquet": "parquet",
@@ -305,7 +305,7 @@ def _quoted(names: Iterable[str]) -> str:
 def _json(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.load(file)
+            value = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(value, dict):

@@ -60,17 +60,23 @@ class TokenizeResult:
     was_complete: bool = False
 
 
+OUTPUTS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")  # besides the tokenizer
+
+
 def position_path(out: str) -> str:
     """The position file of token files."""
     return out + ".position.json"
 
 
-def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = False) -> TokenizeResult:
+def tokenize(
+    options: TokenizeOptions, *, restart: bool = False, resume: bool = False, overwrite: bool = False
+) -> TokenizeResult:
     """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
     tokenize` does, bit for bit for the same text.
 
     Resumes from OUT.position.json if there is one (`resume`: it must exist; `restart`: starts over). Memory
-    is a few batches per worker. Raises `DataError` for invalid input."""
+    is a few batches per worker. Raises `DataError` for invalid input, and unless `overwrite` if a new start
+    would replace finished files."""
     if not 0 <= options.valid_fraction < 1:
         raise DataError(f"--valid-fraction {options.valid_fraction}: expected 0 or more and less than 1")
     if not 0 <= options.seed < 1 << 64:
@@ -85,12 +91,27 @@ def tokenize(options: TokenizeOptions, *, restart: bool = False, resume: bool = 
     if position and position.stage == "complete" and _output_is_complete(options, position):
         clean(options.out)
         return _result(position, was_complete=True)
+    if position is None and not overwrite:
+        _check_absent(options)
     if position is None or position.stage == "complete":
         position = Position(recorded, source_list(sources))
     if position.stage == "reading":
         _read(options, sources, position)
     _finish(options, position)
     return _result(position)
+
+
+def _check_absent(options: TokenizeOptions) -> None:
+    """A run that reads the files would continue on other text."""
+    copy = options.out + options.tokenizer.extension
+    paths = [options.out + ending for ending in OUTPUTS if os.path.exists(options.out + ending)]
+    if os.path.exists(copy):
+        with open(copy, "rb") as file:
+            paths += [] if file.read() == options.tokenizer.data else [copy]
+    if paths:
+        raise DataError(
+            f"{paths[0]}: exists, expected a new --out, or --overwrite to replace the files of this one"
+        )
 
 
 def _recorded_options(options: TokenizeOptions) -> dict[str, Any]:

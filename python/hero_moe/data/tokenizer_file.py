@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import sentencepiece
 import tokenizers
 
 from hero_moe.data.errors import DataError
+from hero_moe.json_text import parse_json
 
 # End-of-document tokens if no configuration names one; the first that is an added token.
 DEFAULT_EOS_TOKENS = (
@@ -179,7 +179,7 @@ def _object(path: str) -> dict[str, Any]:
     if not os.path.isfile(path):
         return {}
     try:
-        value = json.loads(_read(path))
+        value = parse_json(_read(path))
     except ValueError as error:
         raise DataError(f"{path}: invalid JSON ({error})") from error
     return value if isinstance(value, dict) else {}

@@ -20,9 +20,10 @@ import numpy as np
 
 from hero_moe.data.encoders import make_encoder
 from hero_moe.data.errors import DataError
-from hero_moe.data.readers import RawBatch, arrow_rows
+from hero_moe.data.readers import LONGEST_LINE, RawBatch, arrow_rows
 from hero_moe.data.records import RecordFormat, UnusableRecord
 from hero_moe.data.tokenizer_file import TokenizerFile
+from hero_moe.json_text import parse_json
 
 IN_FLIGHT = 4  # batches per worker, finished or not
 
@@ -87,9 +88,13 @@ class Task:
         offset = batch.begin.offset
         for number, line in enumerate(io.BytesIO(batch.payload), batch.begin.record + 1):
             at, offset = offset, offset + len(line)
-            if not line.strip(b" \t\r\n"):
+            if not batch.too_long and not line.strip(b" \t\r\n"):
                 continue
             try:
+                if batch.too_long or len(line) > LONGEST_LINE:
+                    raise _InvalidLine(
+                        0, f"found a line of more than {LONGEST_LINE} bytes, expected at most that"
+                    )
                 record = _parse(line.removesuffix(b"\n"))
             except _InvalidLine as error:
                 if not self._skip_invalid:
@@ -120,12 +125,12 @@ def _parse(line: bytes) -> Any:
             error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
         ) from error
     try:
-        return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
+        return parse_json(text.removeprefix("\ufeff"), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise _InvalidLine(
             len(text[: error.pos].encode()), "invalid JSON, expected one object per line"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _InvalidLine(0, f"invalid JSON ({error}), expected one object per line") from error
 
 

@@ -14,6 +14,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from tqdm import tqdm
 
+from hero_moe.json_text import parse_json
+
 _ITEMS_PER_WRITE = {"loglikelihood": 128, "generate_until": 32}
 """Items answered between two writes. Items and batches are the same in an interrupted run."""
 
@@ -42,7 +44,10 @@ class RecordedLM(LM):
         complete = content[: content.rfind(b"\n") + 1]
         if len(complete) < len(content):
             os.truncate(self._path, len(complete))
-        lines = [json.loads(line) for line in complete.splitlines()]
+        try:
+            lines = [parse_json(line) for line in complete.splitlines()]
+        except ValueError as error:
+            raise ValueError(f"{self._path}: invalid JSON ({error}); --restart starts over") from error
         return lines[1:] if lines and lines[0] == header else []
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:

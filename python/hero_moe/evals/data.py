@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hero_moe.evals.benchmarks import Benchmark
+from hero_moe.json_text import parse_json
 
 Row = dict[str, Any]
 
@@ -68,7 +69,7 @@ def _rows(path: Path, content: bytes, benchmark: Benchmark, fewshot: bool) -> It
         raise ValueError(f"{path}: found an empty file, expected one row per line")
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = parse_json(line.decode("utf-8"))
             if not isinstance(row, dict):
                 raise ValueError(f"found {_short(row)}, expected a JSON object")
             _check(row, benchmark, fewshot)

@@ -15,6 +15,7 @@ from lm_eval.api.model import LM
 from hero_moe.evals.answers import RecordedLM
 from hero_moe.evals.benchmarks import Benchmark
 from hero_moe.evals.loading import Suite
+from hero_moe.json_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,12 @@ def read(path: Path) -> Result | None:
     """A finished result; None if there is none."""
     if not path.is_file():
         return None
-    with path.open(encoding="utf-8") as lines:
-        header, *items = map(json.loads, lines)
-    return Result(header["metrics"], items)
+    try:
+        with path.open(encoding="utf-8") as lines:
+            header, *items = map(parse_json, lines)
+        return Result(header["metrics"], items)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: invalid ({error}), expected results; --restart starts over") from error
 
 
 def check_header(path: Path, header: dict[str, Any]) -> None:
@@ -97,7 +101,14 @@ def check_header(path: Path, header: dict[str, Any]) -> None:
             first = lines.readline()
         if not first.endswith(b"\n"):
             continue  # interrupted before the first line was written
-        found = json.loads(first)
+        try:
+            found = parse_json(first)
+        except ValueError as error:
+            raise ValueError(f"{file}:1: invalid JSON ({error}); --restart starts over") from error
+        if not isinstance(found, dict):
+            raise ValueError(
+                f"{file}:1: found {type(found).__name__}, expected an object; --restart starts over"
+            )
         for name, value in header.items():
             if found.get(name) != value:
                 was, now = _short(found.get(name)), _short(value)

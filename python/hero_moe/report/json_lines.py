@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hero_moe.json_text import parse_json
+
 
 class InputError(Exception):
     """An error in an input file or on the command line, described in one line."""
@@ -30,7 +32,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             if number == len(lines) + 1:
                 return

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
 from hero_moe.report.starts import Start, read_starts
 
@@ -188,7 +189,7 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
     if not path.exists():
         return []
     try:
-        content = json.loads(read(path))
+        content = parse_json(read(path))
     except ValueError as error:
         raise InputError(f"{path}: invalid JSON ({error}), expected an evaluation") from error
     entries = content.get("datasets") if isinstance(content, dict) else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError
 from hero_moe.report.run_files import Run, load_run
 
@@ -57,7 +58,7 @@ class Study:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}), expected a study's description"

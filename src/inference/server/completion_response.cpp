@@ -29,22 +29,17 @@ std::string bytes_of(const Tokenizer& tokenizer, int64_t id) {
   return in_vocabulary(tokenizer, id) ? tokenizer.bytes(static_cast<int32_t>(id)) : "";
 }
 
+// nullptr: none.
+const TokenLogprobs* logprobs_of(const TokenWithLogprobs& token) {
+  return token.logprobs ? &*token.logprobs : nullptr;
+}
+
 bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
 std::string json_line(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-std::string error_json(const ApiError& error) {
-  const auto or_null = [](const std::string& s) { return s.empty() ? ordered_json() : ordered_json(s); };
-  const char* const type = error.status < 500 ? "invalid_request_error" : "server_error";
-  return json_line({{"error",
-                     {{"message", error.what()},
-                      {"type", type},
-                      {"param", or_null(error.param)},
-                      {"code", or_null(error.code)}}}});
 }
 
 std::string token_string(const Tokenizer& tokenizer, int64_t id) {
@@ -117,17 +112,17 @@ ordered_json CompletionResponse::take_logprobs(Choice& choice) const {
     offsets.push_back(choice.text_offset - inside);
     for (const char c : bytes) choice.text_offset += !is_continuation_byte(c);
     strings.push_back(string);
-    if (!token.logprobs) {
+    const TokenLogprobs* found = logprobs_of(token);
+    if (!found) {
       logprobs.push_back(nullptr);
       tops.push_back(nullptr);
       continue;
     }
     // Several ids may have the same string: emplace keeps the most likely.
     std::map<std::string, double> top;
-    for (const auto& [id, logprob] : token.logprobs->top)
-      top.emplace(token_string(tokenizer_, id), finite(logprob));
-    top.emplace(string, finite(token.logprobs->chosen));
-    logprobs.push_back(finite(token.logprobs->chosen));
+    for (const auto& [id, logprob] : found->top) top.emplace(token_string(tokenizer_, id), finite(logprob));
+    top.emplace(string, finite(found->chosen));
+    logprobs.push_back(finite(found->chosen));
     tops.push_back(std::move(top));
   }
   choice.tokens.clear();

@@ -126,7 +126,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward(const at::Tensor& x
     if (seen) pack(weight + d, seen, e, w.stride(0), true, packed.get() + e * d);
   }
   const auto* in = x.const_data_ptr<bf16>();
-  const auto* h = seen ? history->const_data_ptr<bf16>() : nullptr;
+  const auto* h = history ? history->const_data_ptr<bf16>() : nullptr;
   parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
     const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
     const auto residual = scratch<float>(seen ? count * e : 0);

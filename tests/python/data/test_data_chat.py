@@ -106,7 +106,11 @@ def chat_documents(
     rows: list[dict[str, Any]] = [{"m": [{k: v for k, v in m.items() if k != "extra"} for m in CHAT]}] * 3
     path = write_rows(tmp_path / name, rows)
     records = RecordFormat(messages="m", chat_template=template, special_tokens=tokenizer.special_tokens)
-    tokenize(options(tokenizer, [path], tmp_path / "chat", records=records, valid_fraction=0), restart=True)
+    tokenize(
+        options(tokenizer, [path], tmp_path / "chat", records=records, valid_fraction=0),
+        restart=True,
+        overwrite=True,
+    )
     return documents(tmp_path / "chat-train")
 
 

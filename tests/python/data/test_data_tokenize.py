@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from data_files import documents, options, some_texts, token_files, train_bpe, train_sentencepiece, write_rows
-from hero_moe.data import DataError, TokenizerFile, load_tokenizer, tokenize
+from hero_moe.data import DataError, TokenizerFile, load_tokenizer, readers, tokenize, workers
 from hero_moe.data.commands import main
 from program import ENVIRONMENT, ROOT, run_hero
 
@@ -186,8 +187,8 @@ def test_kills_during_the_final_steps(tmp_path: Path, folder: Path, pieces: Toke
     calls, finished = 0, False
     while not finished:
         calls += 1
-        tokenize(options(pieces, [folder / "c.jsonl"], tmp_path / "o"), restart=True)
-        finished = runs_to_completion(lambda: tokenize(started, restart=True), calls)
+        tokenize(options(pieces, [folder / "c.jsonl"], tmp_path / "o"), restart=True, overwrite=True)
+        finished = runs_to_completion(lambda: tokenize(started, restart=True, overwrite=True), calls)
         if (
             finished
             or json.loads(Path(tmp_path / "o.position.json").read_text())["options"]["valid_fraction"] == 0.2
@@ -267,7 +268,7 @@ def test_resumes_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     os.truncate(tmp_path / "o-train.bin.tmp", 3)
     with pytest.raises(DataError, match=r"o-train.bin.tmp: found less than the \d+ committed bytes"):
         tokenize(started)
-    result = tokenize(started, restart=True)
+    result = tokenize(started, restart=True, overwrite=True)
     assert not result.was_complete and tokenize(started).was_complete
     (tmp_path / "o-valid.idx").unlink()  # then it is written again
     assert not tokenize(started).was_complete and (tmp_path / "o-valid.idx").exists()
@@ -280,6 +281,53 @@ def test_token_files_inside_the_folder_of_their_sources(tmp_path: Path, pieces: 
     assert not runs_to_completion(lambda: tokenize(started), 25)
     assert not tokenize(started).was_complete
     assert tokenize(started).was_complete
+
+
+def test_overwrites_finished_files_only_when_told(tmp_path: Path, pieces: TokenizerFile) -> None:
+    first = write_rows(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS[:40]])
+    other = write_rows(tmp_path / "b.jsonl", [{"text": "other"}] * 40)
+    tokenize(options(pieces, [first], tmp_path / "o"))
+    before = token_files(tmp_path / "o")
+    started = options(pieces, [other], tmp_path / "o")
+    with pytest.raises(DataError, match=r"o-train.bin: exists, expected a new --out, or --overwrite"):
+        tokenize(started, restart=True)
+    (tmp_path / "o.position.json").unlink()  # of files that hero data tokenize wrote
+    with pytest.raises(DataError, match=r"o-train.bin: exists, expected a new --out, or --overwrite"):
+        tokenize(started)
+    assert token_files(tmp_path / "o") == before
+    tokenize(started, overwrite=True)
+    assert token_files(tmp_path / "o") != before
+
+
+def test_lines_that_are_too_long(
+    tmp_path: Path, pieces: TokenizerFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(workers, "LONGEST_LINE", 5000)
+    rows = [{"text": text} for text in ["a", "b" * 30_000, "[" * 5000, "c", "d" * 6000]]
+    for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+        path = write_rows(tmp_path / name, rows)
+        for size in (1000, 1 << 20):
+            long = options(pieces, [path], tmp_path / "long", batch_bytes=size, valid_fraction=0)
+            with pytest.raises(
+                DataError, match=rf"{name}: line 2, byte 14: found a line of more than 5000 bytes"
+            ):
+                tokenize(long, restart=True, overwrite=True)
+            skipping = replace(long, skip_invalid=True)
+            assert tokenize(skipping, restart=True, overwrite=True).skipped["invalid"] == 3
+            tokenize(
+                options(
+                    pieces,
+                    [write_rows(tmp_path / "s.jsonl", [rows[0], rows[3]])],
+                    tmp_path / "short",
+                    valid_fraction=0,
+                ),
+                restart=True,
+                overwrite=True,
+            )
+            assert (
+                token_files(tmp_path / "long")["-train.bin"] == token_files(tmp_path / "short")["-train.bin"]
+            )
 
 
 def test_one_writer_at_a_time(tmp_path: Path, folder: Path, pieces: TokenizerFile) -> None:
@@ -338,6 +386,17 @@ def test_templates_and_warnings_on_the_command_line(
     run_hero("data", "info", tmp_path / "o")
     assert "one\n\ntwo" in run_hero("data", "info", tmp_path / "o").stdout
     capsys.readouterr()
-    pair = ["--prompt", "q", "--response", "a", "--chat-template", "chatml", "--workers", "1", "--restart"]
+    pair = [
+        "--prompt",
+        "q",
+        "--response",
+        "a",
+        "--chat-template",
+        "chatml",
+        "--workers",
+        "1",
+        "--restart",
+        "--overwrite",
+    ]
     assert main(["tokenize", *words, *pair, "--valid", "0"]) == 0
     assert "writes <|im_end|>, <|im_start|>, which the tokenizer has no token for" in capsys.readouterr().err

@@ -27,6 +27,10 @@ def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
     ("change", "message"),
     [
         (break_line, "metrics.jsonl:5: invalid line"),
+        (
+            lambda lines: [*lines[:4], "[" * 1_000_000 + "\n"],
+            "metrics.jsonl:5: invalid line (found values nested too deeply)",
+        ),
         (lambda lines: [*lines[:4], "[1]\n"], "metrics.jsonl:5: found list, expected one JSON object"),
         (
             lambda lines: [*lines[:4], lines[2]],
@@ -79,6 +83,7 @@ def assert_rejected(
         ),
         ("starts.jsonl", '{"step": 2}\n', "starts.jsonl:1: invalid line"),
         ("eval.json", "{", "eval.json: invalid JSON"),
+        ("eval.json", "[" * 1_000_000, "eval.json: invalid JSON (found values nested too deeply)"),
         ("eval.json", '{"datasets": 3}', "eval.json: datasets"),
     ],
 )

@@ -1,0 +1,15 @@
+"""Reads JSON that may be damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def parse_json(text: str | bytes, *, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """`json.loads`. Raises `ValueError` for invalid JSON, and where json.loads would raise `RecursionError`."""
+    try:
+        return json.loads(text, parse_constant=parse_constant)
+    except RecursionError as error:
+        raise ValueError("found values nested too deeply") from error

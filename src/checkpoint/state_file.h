@@ -1,0 +1,38 @@
+// state.json of a checkpoint: the training state that is not a tensor. No tensors, so that the fuzzers link
+// it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file_hash.h"
+
+namespace hero {
+
+/// Skipped updates (see train/skip_updates.h).
+struct SkipState {
+  int64_t skipped = 0;                         ///< so far
+  int64_t nonfinite_in_a_row = 0;              ///< up to the last step
+  std::vector<double> losses, gradient_norms;  ///< of the last finite steps; only with train.spike_skip
+};
+
+/// What a resumed run reads from state.json, which has more keys for information.
+struct StateFile {
+  int64_t step = 0, tokens = 0, samples = 0;  ///< see TrainingState
+  std::vector<double> balance_shares;         ///< row-major [L, E]
+  SkipState skips;
+  std::vector<std::string> data;  ///< the --data arguments
+  std::map<std::string, FileDigest> token_files;  ///< see data/fingerprint.h; empty in old checkpoints
+  int64_t eos = -1;
+};
+
+nlohmann::ordered_json skip_state_json(const SkipState& skips);
+
+/// Reads the contents of state.json; `file`: its name in messages. UserError naming the key, the found and
+/// the expected value.
+StateFile parse_state(std::string_view text, const std::string& file);
+
+}  // namespace hero
