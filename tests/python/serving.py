@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,14 @@ class Server:
         """Every sample by name with labels."""
         return parse_metrics(self.request("/metrics")[1])
 
+    def memory(self, name: str = "VmRSS") -> int:
+        """Resident memory in bytes; "VmHWM": its peak since `reset_peak`."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
+
+    def reset_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=60)
@@ -92,6 +101,25 @@ def parse_metrics(text: str) -> dict[str, float]:
             assert match[1] + match[2] not in found
             found[match[1] + match[2]] = float(match[3])
     return found
+
+
+def run_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work(0)`, `work(1)`, ... in threads; raises the first failure."""
+    failures: list[BaseException] = []
+
+    def guarded(i: int) -> None:
+        try:
+            work(i)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 @contextmanager

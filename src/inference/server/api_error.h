@@ -19,7 +19,4 @@ inline ApiError timeout_error() {
   return {504, "the request exceeded the server's time limit", "", "timeout"};
 }
 
-/// {"error": {"message", "type", "param", "code"}}, without the status.
-std::string error_json(const ApiError& error);
-
 }  // namespace hero

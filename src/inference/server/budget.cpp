@@ -1,7 +1,5 @@
 #include "inference/server/budget.h"
 
-#include <algorithm>
-
 namespace hero {
 namespace {
 
@@ -13,9 +11,6 @@ constexpr int64_t kChunkBytes = 256;  // the object of a streamed token
 constexpr int64_t kTextBytes = 8;     // of a new token
 constexpr int64_t kLogprobBytes = 64;
 constexpr int64_t kTopLogprobBytes = 36;
-
-// A list "1,1,..." has a JSON value of 16 bytes for every 2 bytes; a growing list has twice the memory.
-constexpr int64_t kParsedBytes = 16;
 
 ApiError request_too_large(int64_t found, const char* unit, int64_t limit, const char* option) {
   return {400,
@@ -76,15 +71,6 @@ std::shared_ptr<void> Budget::reserve(const RequestCost& cost) {
     throw request_too_large(cost.tokens, "tokens (prompts and new tokens of all completions)",
                             limits_.request.tokens, "--max-request-tokens");
   }
-  return hold(cost);
-}
-
-std::shared_ptr<void> Budget::reserve_for_parsing(size_t body_bytes) {
-  const int64_t bytes = kParsedBytes * static_cast<int64_t>(body_bytes);
-  return hold({.bytes = std::min(bytes, limits_.total.bytes)});
-}
-
-std::shared_ptr<void> Budget::hold(const RequestCost& cost) {
   const std::lock_guard lock(mutex_);
   if (held_.bytes + cost.bytes > limits_.total.bytes) {
     throw server_busy(cost.bytes, held_.bytes, "bytes", limits_.total.bytes, "--max-pending-response");

@@ -44,13 +44,8 @@ class Budget {
   /// Holds `cost` until the result is destroyed, which the budget must outlive. ApiError 400 if it exceeds
   /// the limit of a request, 503 if other requests hold too much.
   std::shared_ptr<void> reserve(const RequestCost& cost);
-  /// The same for parsing a body, with the limit of all requests only: the values of a JSON list need many
-  /// times its size.
-  std::shared_ptr<void> reserve_for_parsing(size_t body_bytes);
 
  private:
-  std::shared_ptr<void> hold(const RequestCost& cost);
-
   const Limits limits_;
   std::mutex mutex_;
   RequestCost held_;

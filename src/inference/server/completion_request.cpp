@@ -166,6 +166,26 @@ bool read_include_usage(const Fields& fields, bool stream) {
   return Fields(*options, "stream_options.").boolean("include_usage");
 }
 
+// As JSON values, "{}," and "\"\"," need more than 20 times their size, numbers at most 8 times.
+void check_composite_values(std::string_view body) {
+  int64_t count = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (in_string) {
+      i += c == '\\';
+      in_string = c != '"';
+    } else {
+      in_string = c == '"';
+      count += in_string || c == '[' || c == '{';
+    }
+  }
+  if (count <= RequestLimits::composite_values) return;
+  throw ApiError(400, "body: found " + std::to_string(count) +
+                          " strings, lists and objects, expected at most " +
+                          std::to_string(RequestLimits::composite_values));
+}
+
 }  // namespace
 
 void reject_field(const std::string& field, const json& found, const std::string& expected) {
@@ -174,6 +194,7 @@ void reject_field(const std::string& field, const json& found, const std::string
 }
 
 json parse_body(std::string_view body) {
+  check_composite_values(body);
   json value;
   try {
     value = parse_json(body, {"body"});

@@ -28,6 +28,7 @@ struct CompletionRequest {
 /// Upper limits for the fields of a request.
 struct RequestLimits {
   static constexpr int64_t n = 128, sequences = 1024, logprobs = 20, stops = 64, stop_bytes = 1024;
+  static constexpr int64_t composite_values = 4096;  ///< strings, lists and objects in a body
   int64_t max_tokens = 4096;
 };
 

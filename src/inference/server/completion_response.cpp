@@ -4,15 +4,15 @@
 #include <cstdio>
 #include <random>
 
-#include "inference/server/text_stream.h"
-#include "io/utf8.h"
+#include "inference/server/api_json.h"
+#include "inference/server/token_text.h"
 
 namespace hero {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kMinLogprob = -9999;  // replaces -inf, which JSON lacks
+constexpr size_t kPartBytes = 64 << 10;  // of a response: choices are collected up to this size
 
 std::string new_id() {
   thread_local std::mt19937_64 random{std::random_device()()};
@@ -21,47 +21,7 @@ std::string new_id() {
   return text;
 }
 
-double finite(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
-
-bool in_vocabulary(const Tokenizer& tokenizer, int64_t id) { return id < tokenizer.vocab_size(); }
-
-std::string bytes_of(const Tokenizer& tokenizer, int64_t id) {
-  return in_vocabulary(tokenizer, id) ? tokenizer.bytes(static_cast<int32_t>(id)) : "";
-}
-
-// nullptr: none.
-const TokenLogprobs* logprobs_of(const TokenWithLogprobs& token) {
-  return token.logprobs ? &*token.logprobs : nullptr;
-}
-
-bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
 }  // namespace
-
-std::string json_line(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-std::string token_string(const Tokenizer& tokenizer, int64_t id) {
-  std::string bytes = bytes_of(tokenizer, id);
-  if (bytes.empty() && in_vocabulary(tokenizer, id)) bytes = tokenizer.piece(static_cast<int32_t>(id));
-  if (bytes.empty()) return "token_id:" + std::to_string(id);
-  if (find_invalid_utf8(bytes) == std::string::npos) return bytes;
-  std::string text = "bytes:";
-  for (const char c : bytes) {
-    char hex[8];
-    std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(c));
-    text += hex;
-  }
-  return text;
-}
-
-std::string decode_text(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
-  Utf8StreamDecoder decoder;
-  std::string text;
-  for (const int64_t id : ids) text += decoder.add(bytes_of(tokenizer, id));
-  return text + decoder.flush();
-}
 
 CompletionResponse::CompletionResponse(const CompletionRequest& request,
                                        const std::vector<std::vector<int64_t>>& prompts,
@@ -82,14 +42,9 @@ CompletionResponse::CompletionResponse(const CompletionRequest& request,
   }
 }
 
-void CompletionResponse::add(const SequenceOutput& output) {
-  auto& choice = choices_[output.sequence];
-  if (!choice.started && !echoed_prompts_.empty()) choice.text = echoed_prompts_[output.sequence / n_];
-  choice.started = true;
-  choice.text += output.text;
-  choice.tokens.insert(choice.tokens.end(), output.tokens.begin(), output.tokens.end());
-  choice.finish_reason = output.finish_reason;
+void CompletionResponse::add(SequenceOutput output) {
   completion_tokens_ += output.num_generated;
+  choices_[output.sequence].output.append(std::move(output));
 }
 
 ordered_json CompletionResponse::header() const {
@@ -102,58 +57,57 @@ ordered_json CompletionResponse::usage() const {
           {"total_tokens", prompt_tokens_ + completion_tokens_}};
 }
 
-ordered_json CompletionResponse::take_logprobs(Choice& choice) const {
-  ordered_json strings = ordered_json::array(), logprobs = strings, tops = strings, offsets = strings;
-  for (const auto& token : choice.tokens) {
-    const std::string bytes = bytes_of(tokenizer_, token.id);
-    const std::string string = token_string(tokenizer_, token.id);
-    // A token that starts inside a character has the offset of that character.
-    const bool inside = !bytes.empty() && is_continuation_byte(bytes[0]) && choice.text_offset > 0;
-    offsets.push_back(choice.text_offset - inside);
-    for (const char c : bytes) choice.text_offset += !is_continuation_byte(c);
-    strings.push_back(string);
-    const TokenLogprobs* found = logprobs_of(token);
-    if (!found) {
-      logprobs.push_back(nullptr);
-      tops.push_back(nullptr);
-      continue;
+std::string CompletionResponse::take_logprobs(Choice& choice) {
+  LogprobsJson logprobs(choice.text_offset);
+  if (const auto prompt = std::exchange(choice.output.prompt, nullptr)) {
+    if (last_prompt_ != prompt) {
+      last_prompt_ = prompt;
+      last_prompt_json_ = LogprobsJson();
+      last_prompt_json_.add(*prompt, tokenizer_);
     }
-    // Several ids may have the same string: emplace keeps the most likely.
-    std::map<std::string, double> top;
-    for (const auto& [id, logprob] : found->top) top.emplace(token_string(tokenizer_, id), finite(logprob));
-    top.emplace(string, finite(found->chosen));
-    logprobs.push_back(finite(found->chosen));
-    tops.push_back(std::move(top));
+    logprobs = last_prompt_json_;
   }
-  choice.tokens.clear();
-  return {
-      {"tokens", strings}, {"token_logprobs", logprobs}, {"top_logprobs", tops}, {"text_offset", offsets}};
+  logprobs.add(std::exchange(choice.output.tokens, {}), tokenizer_);
+  choice.text_offset = logprobs.text_offset();
+  return logprobs.object();
 }
 
-ordered_json CompletionResponse::take_choice(size_t sequence) {
+std::string CompletionResponse::take_choice(size_t sequence) {
   auto& choice = choices_[sequence];
-  ordered_json object{{"text", std::exchange(choice.text, {})}, {"index", sequence}, {"logprobs", nullptr}};
-  if (logprobs_) object["logprobs"] = take_logprobs(choice);
-  object["finish_reason"] = choice.finish_reason ? ordered_json(choice.finish_reason) : ordered_json();
-  return object;
+  std::string text = std::exchange(choice.output.text, {});
+  if (!echoed_prompts_.empty() && !std::exchange(choice.prompt_echoed, true)) {
+    text.insert(0, echoed_prompts_[sequence / n_]);
+  }
+  const std::string logprobs = logprobs_ ? take_logprobs(choice) : "null";
+  const char* const reason = choice.output.finish_reason;
+  return "{\"text\":" + json_line(text) + ",\"index\":" + std::to_string(sequence) +
+         ",\"logprobs\":" + logprobs +
+         ",\"finish_reason\":" + json_line(reason ? ordered_json(reason) : ordered_json()) + "}";
 }
 
-// Serializes choice by choice: the logprobs of all choices as JSON values would need too much memory.
-std::string CompletionResponse::complete() {
-  std::string line = json_line(header());
-  line.back() = ',';
-  line += "\"choices\":[";
-  for (size_t i = 0; i < choices_.size(); ++i) line.append(i ? "," : "").append(json_line(take_choice(i)));
-  return line.append("],\"usage\":").append(json_line(usage())).append("}");
+bool CompletionResponse::write(const std::function<bool(std::string_view)>& write) {
+  std::string part = json_line(header());
+  part.back() = ',';
+  part += "\"choices\":[";
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    part.append(i ? "," : "").append(take_choice(i));
+    if (part.size() < kPartBytes) continue;
+    if (!write(part)) return false;
+    part.clear();
+  }
+  return write(part.append("],\"usage\":").append(json_line(usage())).append("}"));
 }
 
 std::string CompletionResponse::chunk(size_t sequence) {
   const auto& choice = choices_[sequence];
-  if (choice.text.empty() && choice.tokens.empty() && !choice.finish_reason) return "";
-  auto object = header();
-  object["choices"] = ordered_json::array({take_choice(sequence)});
-  if (include_usage_) object["usage"] = nullptr;
-  return json_line(object);
+  const bool echo = !echoed_prompts_.empty() && !choice.prompt_echoed;
+  const auto& output = choice.output;
+  const bool tokens = output.prompt || !output.tokens.empty();
+  if (!echo && !tokens && output.text.empty() && !output.finish_reason) return "";
+  std::string object = json_line(header());
+  object.back() = ',';
+  object += "\"choices\":[" + take_choice(sequence) + "]";
+  return object + (include_usage_ ? ",\"usage\":null}" : "}");
 }
 
 std::string CompletionResponse::usage_chunk() const {

@@ -1,24 +1,19 @@
 #pragma once
-// OpenAI's text_completion objects: the complete response, or chunks for streaming.
+// OpenAI's text_completion objects: the complete response, or chunks for streaming. Outputs are kept as text
+// and compact records; the JSON of a choice is made when it is written.
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "inference/server/completion_request.h"
+#include "inference/server/logprobs_json.h"
 #include "inference/server/request_output.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
-
-/// Single-line JSON; replaces invalid UTF-8 by U+FFFD.
-std::string json_line(const nlohmann::ordered_json& value);
-
-/// The string of a single token: its text, "bytes:\xe4\xb8" for incomplete UTF-8, "token_id:7" for an id
-/// without text.
-std::string token_string(const Tokenizer& tokenizer, int64_t id);
-
-/// Decodes ids; skips special tokens.
-std::string decode_text(const Tokenizer& tokenizer, const std::vector<int64_t>& ids);
 
 class CompletionResponse {
  public:
@@ -26,9 +21,9 @@ class CompletionResponse {
   CompletionResponse(const CompletionRequest& request, const std::vector<std::vector<int64_t>>& prompts,
                      const Tokenizer& tokenizer, std::string model);
 
-  void add(const SequenceOutput& output);
-  /// The complete response object.
-  std::string complete();
+  void add(SequenceOutput output);
+  /// Writes the complete response object in parts, once. Returns false as soon as `write` does.
+  bool write(const std::function<bool(std::string_view)>& write);
   /// The streaming object with the new output of a sequence since the last call; "" if there is none.
   std::string chunk(size_t sequence);
   /// The last streaming object with include_usage: token counts, no choices.
@@ -36,16 +31,14 @@ class CompletionResponse {
 
  private:
   struct Choice {
-    std::string text;
-    std::vector<TokenWithLogprobs> tokens;
-    const char* finish_reason = nullptr;
-    bool started = false;
+    SequenceOutput output;  // not yet written
+    bool prompt_echoed = false;
     int64_t text_offset = 0;  // in characters
   };
   nlohmann::ordered_json header() const;
   nlohmann::ordered_json usage() const;
-  nlohmann::ordered_json take_choice(size_t sequence);
-  nlohmann::ordered_json take_logprobs(Choice& choice) const;
+  std::string take_choice(size_t sequence);
+  std::string take_logprobs(Choice& choice);
 
   const Tokenizer& tokenizer_;
   std::string id_, model_;
@@ -55,6 +48,9 @@ class CompletionResponse {
   std::vector<std::string> echoed_prompts_;  // empty without echo
   std::vector<Choice> choices_;
   int64_t prompt_tokens_ = 0, completion_tokens_ = 0;
+  // The choices of a prompt have the same log-probabilities for it.
+  std::shared_ptr<const LoggedTokens> last_prompt_;
+  LogprobsJson last_prompt_json_;
 };
 
 }  // namespace hero

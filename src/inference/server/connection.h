@@ -65,7 +65,8 @@ class Connection : public httplib::Stream, public ClientConnection {
   }
 
   bool is_readable() const override { return begin_ < end_ || poll_for(POLLIN, 0ms); }
-  bool is_writable() const override { return poll_for(POLLOUT, 0ms) && !disconnected(); }
+  // cpp-httplib asks before the parts of a response, for which `write` waits.
+  bool is_writable() const override { return phase_ != kAborting; }
   bool disconnected() const override { return phase_ == kAborting || poll_for(POLLRDHUP, 0ms); }
 
   ssize_t read(char* out, size_t size) override {
@@ -110,6 +111,7 @@ class Connection : public httplib::Stream, public ClientConnection {
   std::optional<HttpResponse> rejection;  // of the request, based on its headers
   std::shared_ptr<void> held;             // released when the response has been sent
   bool large = false;                     // the body of the request or response
+  bool chunked_responses = true;          // false for HTTP/1.0, which has no chunked encoding
   bool head_read = false;
   bool has_unread_body = false;  // the connection cannot be reused for another request
 

@@ -184,13 +184,14 @@ void Engine::score_batch() {
 void Engine::process_scored_prompt(RequestState& state, size_t prompt,
                                    const std::vector<TokenLogprobs>& tokens, const at::Tensor& next_V) {
   const auto& ids = state.request.prompts[prompt];
-  std::vector<TokenWithLogprobs> logged{{ids[0], std::nullopt}};
-  for (size_t i = 1; i < ids.size(); ++i) logged.push_back({ids[i], tokens[i - 1]});
+  const auto logged = std::make_shared<LoggedTokens>();
+  logged->add(ids[0], std::nullopt);
+  for (size_t i = 1; i < ids.size(); ++i) logged->add(ids[i], tokens[i - 1]);
   const auto n = static_cast<size_t>(state.request.n);
   for (size_t index = (prompt + 1) * n; index-- > prompt * n;) {
     Sequence sequence = make_sequence(state, index);
     const bool finished = sequence.max_new_tokens == 0;
-    state.output->push({.sequence = index, .tokens = logged, .finish_reason = finished ? "length" : nullptr});
+    state.output->push({.sequence = index, .prompt = logged, .finish_reason = finished ? "length" : nullptr});
     if (finished) {
       --state.unfinished;
     } else if (sequence.max_new_tokens == 1) {
@@ -257,9 +258,9 @@ void Engine::admit_sequences() {
 void Engine::generate_tokens() {
   if (running_.empty()) return;
   metrics_.observe_batch(std::ssize(running_));
-  for (auto& token : generator_->step()) {
+  for (const auto& token : generator_->step()) {
     const auto entry = running_.find(token.sequence);
-    if (process_token(entry->second, token.sampled, !token.id, std::move(token.logprobs))) continue;
+    if (process_token(entry->second, token.sampled, !token.id, token.logprobs)) continue;
     generator_->remove(token.sequence);
     running_.erase(entry);
   }
@@ -268,13 +269,13 @@ void Engine::generate_tokens() {
 // Appends a token to a sequence and returns whether it is still running. `finished`: the generator has ended
 // the sequence, and the token is not part of its text.
 bool Engine::process_token(Sequence& sequence, std::optional<int64_t> sampled, bool finished,
-                           std::optional<TokenLogprobs> logprobs) {
+                           const std::optional<TokenLogprobs>& logprobs) {
   RequestState& state = *sequence.state;
   SequenceOutput output{.sequence = sequence.index};
   if (sampled) {
     output.num_generated = 1;
     ++sequence.num_generated;
-    if (logprobs) output.tokens.push_back({*sampled, std::move(logprobs)});
+    if (logprobs) output.tokens.add(*sampled, logprobs);
     if (sequence.num_generated > 1) metrics_.observe_next_token(seconds_since(sequence.last_token));
     if (!state.has_first_token) metrics_.observe_first_token(seconds_since(state.arrival));
     state.has_first_token = true;

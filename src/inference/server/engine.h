@@ -69,7 +69,7 @@ class Engine {
   Sequence make_sequence(RequestState& state, size_t index) const;
   SamplingParams sampling_params(const Sequence& sequence) const;
   bool process_token(Sequence& sequence, std::optional<int64_t> sampled, bool finished,
-                     std::optional<TokenLogprobs> logprobs);
+                     const std::optional<TokenLogprobs>& logprobs);
   void mark_scheduled(RequestState& state);
   void fail_request(RequestState& state, const ApiError& error);
   void update_load_metrics();

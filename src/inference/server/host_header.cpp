@@ -26,6 +26,11 @@ bool is_address(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), &v4) == 1 || ::inet_pton(AF_INET6, host.c_str(), &v6) == 1;
 }
 
+// ":80", ":" or nothing.
+bool is_port(std::string_view text) {
+  return text.empty() || (text[0] == ':' && text.find_first_not_of("0123456789", 1) == text.npos);
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& host) {
@@ -35,10 +40,14 @@ bool is_loopback(const std::string& host) {
 }
 
 std::string host_of(std::string_view header) {
-  if (header.starts_with('[')) return normalized_host(header.substr(1, header.find(']') - 1));
-  const size_t colon = header.find(':');
-  const bool is_v6 = colon != header.npos && header.find(':', colon + 1) != header.npos;
-  return normalized_host(is_v6 ? header : header.substr(0, colon));
+  if (is_address(std::string(header))) return normalized_host(header);
+  const bool bracketed = header.starts_with('[');
+  const size_t end = bracketed ? header.find(']') : header.find(':');
+  if (bracketed && end == header.npos) return "";
+  const auto host = header.substr(bracketed, end - bracketed);
+  const auto port = end == header.npos ? "" : header.substr(end + bracketed);
+  if (!is_port(port) || (bracketed && !is_address(std::string(host)))) return "";
+  return normalized_host(host);
 }
 
 AllowedHosts::AllowedHosts(const std::string& bound, const std::vector<std::string>& names)

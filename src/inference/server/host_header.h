@@ -11,7 +11,8 @@ namespace hero {
 /// Whether `host` is localhost or a loopback address.
 bool is_loopback(const std::string& host);
 
-/// The host of a Host header without its port: in lower case, without brackets and final dot.
+/// The host of a Host header without its port: in lower case, without brackets and final dot. "" for an
+/// invalid header.
 std::string host_of(std::string_view header);
 
 class AllowedHosts {

@@ -10,8 +10,9 @@
 
 #include "inference/server/connection.h"
 #include "inference/server/connection_threads.h"
-#include "inference/server/constant_time.h"
-#include "inference/server/host_header.h"
+#include "inference/server/http_messages.h"
+#include "inference/server/overflow_connections.h"
+#include "inference/server/request_head.h"
 #include "io/error.h"
 
 // HttpServer::Impl overrides a private virtual function of httplib::Server and uses protected members. The
@@ -28,47 +29,9 @@ namespace {
 
 // Of a connection without a thread: its request has arrived, and the response fits into the send buffer.
 constexpr auto kOverflowTimeout = 100ms;
-// Bytes of a body after which free memory is returned to the system: glibc would keep it (docs/decisions.md).
-constexpr size_t kLarge = 1 << 20;
 constexpr int kBacklog = 256;  // cpp-httplib's default is 5
-HttpResponse error_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = error_json(error)};
-  if (error.status == 401) response.headers.emplace("WWW-Authenticate", "Bearer");
-  if (error.status == 503) response.headers.emplace("Retry-After", "1");
-  return response;
-}
 
 thread_local Connection* current = nullptr;  // the connection served by this thread
-
-// Whether `origin` is SCHEME://HOST[:PORT] with the host and port of the Host header `host`. The scheme may
-// differ: a proxy may add TLS.
-bool is_same_origin(std::string_view origin, std::string_view host) {
-  const size_t separator = origin.find("://");
-  return separator != origin.npos &&
-         std::ranges::equal(origin.substr(separator + 3), host, [](unsigned char a, unsigned char b) {
-           return std::tolower(a) == std::tolower(b);
-         });
-}
-
-void set_response(HttpResponse source, httplib::Response& response) {
-  response.status = source.status;
-  for (const auto& [name, value] : source.headers) response.set_header(name, value);
-  current->held = std::move(source.held);
-  if (!source.stream) {  // set_content would copy the body
-    response.headers.erase("Content-Type");
-    response.set_header("Content-Type", source.type);
-    response.body = std::move(source.body);
-    current->large |= response.body.size() >= kLarge;
-    return;
-  }
-  response.set_chunked_content_provider(
-      source.type, [stream = std::move(source.stream)](size_t, httplib::DataSink& sink) {
-        const bool complete =
-            stream([&](std::string_view chunk) { return sink.write(chunk.data(), chunk.size()); });
-        if (complete) sink.done();
-        return complete;
-      });
-}
 
 }  // namespace
 
@@ -91,17 +54,17 @@ class HttpServer::Impl : public httplib::Server {
     });
     set_pre_routing_handler([](const httplib::Request&, httplib::Response& response) {
       if (!current->rejection) return HandlerResponse::Unhandled;
-      set_response(*current->rejection, response);
+      set_response(*current->rejection, *current, response);
       return HandlerResponse::Handled;
     });
     set_error_handler([](const httplib::Request&, httplib::Response& response) {
       if (response.body.empty()) {
-        set_response(error_response({response.status, "found an invalid HTTP request"}), response);
+        set_response(error_response({response.status, "found an invalid HTTP request"}), *current, response);
       }
     });
     set_exception_handler(
         [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
-          set_response(error_response({500, "internal server error"}), response);
+          set_response(error_response({500, "internal server error"}), *current, response);
         });
     set_logger([this](const httplib::Request& request, const httplib::Response& response) {
       const bool known = endpoints_.contains(request.path);
@@ -114,26 +77,13 @@ class HttpServer::Impl : public httplib::Server {
     endpoints_[path] = {method, availability};
     if (method == "GET") {
       Get(path, [handler](const httplib::Request&, httplib::Response& response) {
-        set_response(call_handler(handler, ""), response);
+        respond(response, [&] { return handler("", *current); });
       });
       return;
     }
     Post(path, [this, handler](const httplib::Request&, httplib::Response& response,
                                const httplib::ContentReader& reader) {
-      std::string body;
-      bool too_long = false;
-      const bool complete = reader([&](const char* data, size_t size) {
-        too_long = body.size() + size > limits_.max_body;
-        if (!too_long) body.append(data, size);
-        return !too_long;
-      });
-      current->large |= body.size() >= kLarge;
-      if (complete) return set_response(call_handler(handler, body), response);
-      current->has_unread_body = true;
-      const bool limit_exceeded = too_long || current->over_budget();
-      set_response(
-          error_response(limit_exceeded ? body_too_long() : ApiError(400, "body: found an incomplete body")),
-          response);
+      respond(response, [&] { return handler(read_body(reader), *current); });
     });
   }
 
@@ -160,114 +110,74 @@ class HttpServer::Impl : public httplib::Server {
     HttpServer::Availability availability;
   };
 
-  ApiError body_too_long() const {
-    return {413,
-            "body: found more than " + std::to_string(limits_.max_body) + " bytes, expected at most that"};
+  std::string read_body(const httplib::ContentReader& reader) const {
+    std::string body;
+    bool too_long = false;
+    const bool complete = reader([&](const char* data, size_t size) {
+      too_long = body.size() + size > limits_.max_body;
+      if (!too_long) body.append(data, size);
+      return !too_long;
+    });
+    current->large |= body.size() >= kLargeBody;
+    if (complete) return body;
+    current->has_unread_body = true;
+    if (too_long || current->over_budget()) throw body_too_long(limits_.max_body);
+    throw ApiError(400, "body: found an incomplete body");
   }
 
-  static HttpResponse call_handler(const HttpServer::Handler& handler, const std::string& body) {
+  static void respond(httplib::Response& response, const std::function<HttpResponse()>& handle) {
+    HttpResponse found;
     try {
-      return handler(body, *current);
+      found = handle();
     } catch (const ApiError& e) {
-      return error_response(e);
+      found = error_response(e);
     } catch (const std::exception& e) {
       std::fprintf(stderr, "hero: serve: %s\n", e.what());
-      return error_response({500, "internal server error"});
+      found = error_response({500, "internal server error"});
     }
-  }
-
-  // HTTP/1.0 clients send no Host header, browsers always do.
-  void check_host(const httplib::Request& request) const {
-    if (!request.has_header("Host")) return;
-    if (request.get_header_value_count("Host") > 1) {
-      throw ApiError(400, "Host: found a repeated header, expected one host");
-    }
-    const std::string host = request.get_header_value("Host");
-    if (hosts_ && hosts_->contains(host)) return;
-    throw ApiError(
-        403,
-        "Host: found " + host +
-            ", expected a loopback address, the address of --host or a name given with --allow-host",
-        "", "unknown_host");
-  }
-
-  // Browsers send a form or text of any web page without asking the server first (CORS), but with its origin.
-  static void check_origin(const httplib::Request& request) {
-    if (!request.has_header("Origin")) return;
-    const std::string origin = request.get_header_value("Origin"), host = request.get_header_value("Host");
-    if (is_same_origin(origin, host)) return;
-    throw ApiError(403, "Origin: found " + origin + ", expected the Host header's host and port, " + host, "",
-                   "cross_origin");
+    set_response(std::move(found), *current, response);
   }
 
   // Validates the headers of a request before its body is read.
-  void check_head(const httplib::Request& request) const {
-    check_host(request);
-    check_origin(request);
-    const auto found = endpoints_.find(request.path);
+  void check_head(const RequestHead& head) const {
+    if (hosts_) check_host(head, *hosts_);
+    check_origin(head);
+    const auto found = endpoints_.find(head.path);
     const auto availability = found == endpoints_.end() ? Availability() : found->second.availability;
-    if (!access_.api_key.empty() && !availability.open) {
-      const std::string given = request.get_header_value("Authorization");
-      if (!given.starts_with("Bearer ") || !equal_in_constant_time(given.substr(7), access_.api_key)) {
-        throw ApiError(401, "Authorization: found no valid key, expected \"Bearer KEY\"", "",
-                       "invalid_api_key");
-      }
-    }
+    if (!access_.api_key.empty() && !availability.open) check_api_key(head, access_.api_key);
     if (found == endpoints_.end()) {
       throw ApiError(404, "found an unknown path, expected /v1/completions or another endpoint", "",
                      "unknown_url");
     }
     const std::string& method = found->second.method;
-    const bool head = request.method == "HEAD" && method == "GET";
-    if (request.method != method && !head) {
-      throw ApiError(405, "found " + request.method + ", expected " + method, "", "method_not_allowed");
+    if (head.method != method && !(head.method == "HEAD" && method == "GET")) {
+      throw ApiError(405, "found " + head.method + ", expected " + method, "", "method_not_allowed");
     }
     if (phase != kServing) throw ApiError(503, "the server is shutting down", "", "stopping");
-    if (current->overflow && !availability.always) {
-      throw ApiError(503,
-                     "found " + std::to_string(limits_.threads) +
-                         " open connections, expected fewer: try again later (--max-batch and --max-queue "
-                         "determine their number)",
-                     "", "too_many_connections");
-    }
-    check_body(request, method == "POST");
+    if (current->overflow && !availability.always) throw too_many_connections();
+    check_body_headers(head, method == "POST", limits_.max_body);
   }
 
-  void check_body(const httplib::Request& request, bool expected) const {
-    const std::string length = request.get_header_value("Content-Length");
-    const bool chunked = request.has_header("Transfer-Encoding");
-    if (request.get_header_value_count("Content-Length") + chunked > 1 || length.size() > 18 ||
-        length.find_first_not_of("0123456789") != length.npos) {
-      throw ApiError(400, "Content-Length: found an invalid or repeated header, expected one number");
-    }
-    if (!expected) {
-      if (chunked || length.find_first_not_of('0') != length.npos) {
-        throw ApiError(400, "body: found a body, expected none with GET");
-      }
-      return;
-    }
-    if (!chunked && length.empty())
-      throw ApiError(411, "Content-Length: found none, expected the length of the body");
-    if (chunked && request.get_header_value("Transfer-Encoding") != "chunked") {
-      throw ApiError(400, "Transfer-Encoding: found another encoding, expected chunked");
-    }
-    if (!length.empty() && std::stoull(length) > limits_.max_body) throw body_too_long();
-    const std::string encoding = request.get_header_value("Content-Encoding");
-    if (!encoding.empty() && encoding != "identity")
-      throw ApiError(415, "Content-Encoding: found " + encoding + ", expected none");
+  ApiError too_many_connections() const {
+    return {503,
+            "found " + std::to_string(limits_.threads) +
+                " open connections, expected fewer: try again later (--max-batch and --max-queue determine "
+                "their number)",
+            "", "too_many_connections"};
   }
 
   void prepare(httplib::Request& request, Connection& connection) const {
     connection.begin_body();
     request.headers.erase("Accept-Encoding");  // responses are not compressed
     request.headers.erase("Content-Type");     // cpp-httplib would parse multipart bodies itself
+    connection.chunked_responses = request.version != "HTTP/1.0";
+    if (!connection.chunked_responses) close_after(request);  // that ends the response
     try {
-      check_head(request);
+      check_head(head_of(request));
     } catch (const ApiError& e) {
       connection.rejection = error_response(e);
       connection.has_unread_body = true;
-      request.headers.erase("Connection");
-      request.headers.emplace("Connection", "close");
+      close_after(request);
     }
   }
 

@@ -44,8 +44,9 @@ struct HttpResponse {
   std::string body;
   std::string type = "application/json";
   std::map<std::string, std::string> headers;
-  /// Streams a chunked response instead of `body`: calls `write` until it returns false or all data is sent.
-  /// Returns whether the response is complete.
+  /// Writes the response in parts instead of `body`, with chunked encoding (HTTP/1.0: until the connection
+  /// closes): calls `write` until it returns false or all data is sent. Returns whether the response is
+  /// complete.
   std::function<bool(const std::function<bool(std::string_view)>& write)> stream;
   std::shared_ptr<void> held;  ///< destroyed when the response has been sent
 };
@@ -54,7 +55,7 @@ struct HttpResponse {
 /// web pages from other hosts, whose Origin header differs from the Host header.
 class HttpServer {
  public:
-  using Handler = std::function<HttpResponse(const std::string& body, const ClientConnection& client)>;
+  using Handler = std::function<HttpResponse(std::string body, const ClientConnection& client)>;
   /// Called for every response.
   using Observer = std::function<void(const std::string& endpoint, int status)>;
 

@@ -4,13 +4,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "inference/sampler.h"
 #include "inference/server/api_error.h"
+#include "inference/server/logged_tokens.h"
 
 namespace hero {
 
@@ -28,26 +30,25 @@ struct EngineRequest {
   Clock::time_point deadline = Clock::time_point::max();
 };
 
-/// A token with its log-probabilities; none for the first token of a prompt.
-struct TokenWithLogprobs {
-  int64_t id;
-  std::optional<TokenLogprobs> logprobs;
-};
-
 /// New output of a sequence.
 struct SequenceOutput {
   size_t sequence = 0;
-  std::string text;                       ///< complete UTF-8 characters
-  std::vector<TokenWithLogprobs> tokens;  ///< of a scored prompt, or one generated; only with logprobs
-  int64_t num_generated = 0;              ///< generated tokens, including the eos
-  const char* finish_reason = nullptr;    ///< "stop" or "length" in the last output
+  std::string text;                            ///< complete UTF-8 characters
+  std::shared_ptr<const LoggedTokens> prompt;  ///< of a scored prompt, shared by its completions
+  LoggedTokens tokens;                         ///< generated tokens; only with logprobs
+  int64_t num_generated = 0;                   ///< generated tokens, including the eos
+  const char* finish_reason = nullptr;         ///< "stop" or "length" in the last output
+
+  /// Adds the next output of the same sequence.
+  void append(SequenceOutput next);
 };
 
 class RequestOutput {
  public:
   explicit RequestOutput(size_t sequences, bool stream) : unfinished_(sequences), stream_(stream) {}
 
-  /// The outputs since the last call, in order; empty after `timeout`. Throws the error given to `fail`.
+  /// The output of every sequence since the last call; empty after `timeout`. Throws the error given to
+  /// `fail`.
   std::vector<SequenceOutput> wait(std::chrono::milliseconds timeout);
   /// Whether every sequence has finished and `wait` has returned all outputs.
   bool done() const;
@@ -61,7 +62,7 @@ class RequestOutput {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<SequenceOutput> outputs_;
+  std::map<size_t, SequenceOutput> outputs_;  // by sequence
   std::exception_ptr error_;
   size_t unfinished_;
   const bool stream_;

@@ -1,8 +1,8 @@
 #include "inference/server/server.h"
 
-#include <random>
-
-#include "inference/server/completion_response.h"
+#include "inference/server/api_json.h"
+#include "inference/server/text_stream.h"
+#include "inference/server/token_text.h"
 #include "io/json.h"
 
 namespace hero {
@@ -10,24 +10,17 @@ namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
-using namespace std::chrono_literals;
 
-constexpr auto kPollInterval = 100ms;      // between checks for a disconnected client
-constexpr int64_t kTokenIdBytes = 8;       // of a token id as JSON, at most one per byte of text
-constexpr int kClientClosedRequest = 499;  // nginx's status code, only for logs and metrics
-
-// Cancels the request when the scope is left; no effect on a complete output.
-struct CancelOnExit {
-  std::shared_ptr<RequestOutput> output;
-  ~CancelOnExit() { output->cancel(); }
-};
-
-uint64_t random_seed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
+constexpr int64_t kTokenIdBytes = 8;  // of a token id as JSON, at most one per byte of text
+constexpr size_t kTextPartBytes = 64 << 10;
 
 HttpResponse json_response(const ordered_json& value) { return {.body = json_line(value)}; }
+
+// The text of a JSON string, without the quotes.
+std::string json_escaped(const std::string& text) {
+  const std::string quoted = json_line(text);
+  return quoted.substr(1, quoted.size() - 2);
+}
 
 // A special token in tokenizer_config.json: a string, or an object with the key "content".
 std::string token_content(const json& config, const char* name) {
@@ -44,28 +37,6 @@ json tokenizer_config(const Tokenizer& tokenizer) {
   return config.is_object() ? config : json::object();
 }
 
-bool write_sse(const std::function<bool(std::string_view)>& write, const std::string& data) {
-  return data.empty() || write("data: " + data + "\n\n");
-}
-
-// Streams the output as server-sent events. Returns whether the stream is complete.
-bool stream_output(RequestOutput& output, CompletionResponse& response, bool include_usage,
-                   const ClientConnection& client, const std::function<bool(std::string_view)>& write) {
-  try {
-    while (!output.done()) {
-      for (const auto& sequence_output : output.wait(kPollInterval)) {
-        response.add(sequence_output);
-        if (!write_sse(write, response.chunk(sequence_output.sequence))) return false;
-      }
-      if (!output.done() && client.disconnected()) return false;
-    }
-  } catch (const ApiError& e) {
-    write_sse(write, error_json(e));
-    return true;
-  }
-  return (!include_usage || write_sse(write, response.usage_chunk())) && write_sse(write, "[DONE]");
-}
-
 }  // namespace
 
 Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model, const Tokenizer& tokenizer,
@@ -78,7 +49,7 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
       encoder_(tokenizer, model.config().model.vocab_size, model.config().model.max_position_embeddings),
       budget_(options_.budget),
       start_time_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
-  using Body = const std::string&;
+  using Body = std::string;
   using Client = const ClientConnection&;
   http.get("/health", [](Body, Client) { return json_response({{"status", "ok"}}); },
            {.open = true, .always = true});
@@ -88,9 +59,10 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
            {.always = true});
   http.get("/v1/models", [this](Body, Client) { return list_models(); });
   http.get("/tokenizer_info", [this](Body, Client) { return tokenizer_info(); });
-  http.post("/tokenize", [this](Body body, Client) { return tokenize(body); });
-  http.post("/detokenize", [this](Body body, Client) { return detokenize(body); });
-  http.post("/v1/completions", [this](Body body, Client client) { return complete(body, client); });
+  http.post("/tokenize", [this](Body body, Client) { return tokenize(std::move(body)); });
+  http.post("/detokenize", [this](Body body, Client) { return detokenize(std::move(body)); });
+  http.post("/v1/completions",
+            [this](Body body, Client client) { return complete(std::move(body), client); });
 }
 
 HttpResponse Endpoints::list_models() const {
@@ -131,64 +103,67 @@ HttpResponse Endpoints::tokenizer_info() const {
   return json_response(info);
 }
 
-HttpResponse Endpoints::tokenize(const std::string& body) {
-  auto held = budget_.reserve_for_parsing(body.size());
-  const json request = parse_body(body);
-  reject_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
-  const json prompt = request.value("prompt", json());
-  if (!prompt.is_string()) reject_field("prompt", prompt, "a string");
-  const json special = request.value("add_special_tokens", json());
-  if (!special.is_boolean() && !special.is_null())
-    reject_field("add_special_tokens", special, "true or false");
-  const auto text = prompt.get<std::string>();
-  held.reset();
-  held = budget_.reserve({.bytes = kTokenIdBytes * std::ssize(text)});
-  // SentencePiece never encodes text to control tokens, but clients look up their ids this way.
-  ordered_json ids = ordered_json::array();
-  if (text == special_token("eos_token") && tokenizer_.eos_id() >= 0) {
-    ids.push_back(tokenizer_.eos_id());
-  } else if (tokenizer_.bos_id() >= 0 && text == tokenizer_.piece(tokenizer_.bos_id())) {
-    ids.push_back(tokenizer_.bos_id());
-  } else {
-    for (const int32_t id : tokenizer_.encode(text)) ids.push_back(id);
-  }
-  const size_t count = ids.size();
-  return json_response({{"tokens", std::move(ids)},
-                        {"count", count},
-                        {"max_model_len", model_.config().model.max_position_embeddings}});
+HttpResponse Endpoints::tokenize(std::string body) {
+  const auto text = parse(std::move(body), [](const json& request) {
+    reject_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
+    const json prompt = request.value("prompt", json());
+    if (!prompt.is_string()) reject_field("prompt", prompt, "a string");
+    const json special = request.value("add_special_tokens", json());
+    if (!special.is_boolean() && !special.is_null()) {
+      reject_field("add_special_tokens", special, "true or false");
+    }
+    return prompt.get<std::string>();
+  });
+  HttpResponse response{.held = budget_.reserve({.bytes = kTokenIdBytes * std::ssize(text)})};
+  response.stream = [ids = encode_special_or_text(text),
+                     max_length = model_.config().model.max_position_embeddings](const auto& write) {
+    std::string part = "{\"tokens\":[";
+    for (size_t i = 0; i < ids.size(); ++i) {
+      part.append(i ? "," : "").append(std::to_string(ids[i]));
+      if (part.size() < kTextPartBytes) continue;
+      if (!write(part)) return false;
+      part.clear();
+    }
+    return write(part + "],\"count\":" + std::to_string(ids.size()) +
+                 ",\"max_model_len\":" + std::to_string(max_length) + "}");
+  };
+  return response;
 }
 
-HttpResponse Endpoints::detokenize(const std::string& body) {
-  auto held = budget_.reserve_for_parsing(body.size());
-  const json request = parse_body(body);
-  reject_unknown_fields(request, {"model", "tokens"});
-  const json tokens = request.value("tokens", json());
-  if (tokens.is_array() && tokens.empty()) return json_response({{"prompt", ""}});
-  const auto ids = token_ids(tokens, "tokens");
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < tokenizer_.vocab_size()) continue;
-    reject_field("tokens[" + std::to_string(i) + "]", ids[i],
-                 "an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
-  }
-  held.reset();
-  held = budget_.reserve({.bytes = decoded_size(ids)});
-  return json_response({{"prompt", decode_text(tokenizer_, ids)}});
+// SentencePiece never encodes text to control tokens, but clients look up their ids this way.
+std::vector<int32_t> Endpoints::encode_special_or_text(const std::string& text) const {
+  if (tokenizer_.eos_id() >= 0 && text == special_token("eos_token")) return {tokenizer_.eos_id()};
+  if (tokenizer_.bos_id() >= 0 && text == tokenizer_.piece(tokenizer_.bos_id())) return {tokenizer_.bos_id()};
+  return tokenizer_.encode(text);
 }
 
-EngineRequest Endpoints::make_engine_request(const CompletionRequest& request,
-                                             std::vector<std::vector<int64_t>> prompts) const {
-  EngineRequest engine_request{.prompts = std::move(prompts), .n = request.n};
-  engine_request.score_prompts = request.echo && request.logprobs >= 0;
-  engine_request.sampling = {.max_tokens = request.max_tokens.value_or(16),
-                             .temperature = request.temperature,
-                             .top_k = request.top_k,
-                             .top_p = request.top_p,
-                             .seed = request.seed ? *request.seed : random_seed(),
-                             .logprobs = request.logprobs};
-  if (!request.ignore_eos && tokenizer_.eos_id() >= 0) engine_request.sampling.eos = {tokenizer_.eos_id()};
-  engine_request.stop = request.stop;
-  engine_request.stream = request.stream;
-  return engine_request;
+HttpResponse Endpoints::detokenize(std::string body) {
+  auto ids = parse(std::move(body), [this](const json& request) {
+    reject_unknown_fields(request, {"model", "tokens"});
+    const json tokens = request.value("tokens", json());
+    if (tokens.is_array() && tokens.empty()) return std::vector<int64_t>();
+    auto found = token_ids(tokens, "tokens");
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i] < tokenizer_.vocab_size()) continue;
+      reject_field("tokens[" + std::to_string(i) + "]", found[i],
+                   "an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
+    }
+    return found;
+  });
+  HttpResponse response{.held = budget_.reserve({.bytes = decoded_size(ids)})};
+  response.stream = [this, ids = std::move(ids)](const auto& write) {
+    Utf8StreamDecoder decoder;
+    std::string text;
+    if (!write("{\"prompt\":\"")) return false;
+    for (const int64_t id : ids) {
+      text += decoder.add(token_bytes(tokenizer_, id));
+      if (text.size() < kTextPartBytes) continue;
+      if (!write(json_escaped(text))) return false;
+      text.clear();
+    }
+    return write(json_escaped(text + decoder.flush()) + "\"}");
+  };
+  return response;
 }
 
 // Size of the text of `ids` as JSON.
@@ -198,48 +173,6 @@ int64_t Endpoints::decoded_size(const std::vector<int64_t>& ids) const {
     if (id < tokenizer_.vocab_size()) size += escaped_size(tokenizer_.bytes(static_cast<int32_t>(id)));
   }
   return size;
-}
-
-RequestCost Endpoints::cost_of(const CompletionRequest& request, const EngineRequest& engine_request) const {
-  std::vector<PromptSize> sizes;
-  for (const auto& ids : engine_request.prompts) {
-    sizes.push_back({.tokens = std::ssize(ids), .echoed_bytes = request.echo ? decoded_size(ids) : 0});
-  }
-  return completion_cost(request, sizes, engine_request.sampling.max_tokens);
-}
-
-HttpResponse Endpoints::complete(const std::string& body, const ClientConnection& client) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
-  auto held = budget_.reserve_for_parsing(body.size());
-  const auto request = parse_completion_request(parse_body(body), options_.request);
-  if (!request.model.empty() && request.model != options_.model_name) {
-    throw ApiError(404,
-                   "model: found " + format_value(request.model) + ", expected " +
-                       format_value(options_.model_name) + ", the served model",
-                   "model", "model_not_found");
-  }
-  held.reset();
-  held = budget_.reserve({.bytes = text_bytes(request)});  // while the text is tokenized
-  auto engine_request = make_engine_request(request, encoder_.encode(request, deadline));
-  engine_request.deadline = deadline;
-  held.reset();
-  held = budget_.reserve(cost_of(request, engine_request));
-  auto response =
-      std::make_shared<CompletionResponse>(request, engine_request.prompts, tokenizer_, options_.model_name);
-  const auto running = std::make_shared<CancelOnExit>(engine_.submit(std::move(engine_request)));
-  if (request.stream) {
-    HttpResponse http_response{
-        .type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}, .held = held};
-    http_response.stream = [=, &client, usage = request.include_usage](const auto& write) {
-      return stream_output(*running->output, *response, usage, client, write);
-    };
-    return http_response;
-  }
-  while (!running->output->done()) {
-    for (const auto& sequence_output : running->output->wait(kPollInterval)) response->add(sequence_output);
-    if (!running->output->done() && client.disconnected()) return {.status = kClientClosedRequest};
-  }
-  return {.body = response->complete(), .held = held};
 }
 
 }  // namespace hero

@@ -1,6 +1,7 @@
 #pragma once
 // HTTP endpoints for clients of OpenAI's completions API and lm-evaluation-harness' local-completions.
 #include <chrono>
+#include <mutex>
 #include <string>
 
 #include "inference/server/budget.h"
@@ -27,12 +28,25 @@ class Endpoints {
             const ServeMetrics& metrics, ServeOptions options);
 
  private:
-  HttpResponse complete(const std::string& body, const ClientConnection& client);
+  static constexpr size_t kSmallBody = 64 << 10;  // bytes
+
+  HttpResponse complete(std::string body, const ClientConnection& client);
   HttpResponse list_models() const;
-  HttpResponse tokenize(const std::string& body);
-  HttpResponse detokenize(const std::string& body);
+  HttpResponse tokenize(std::string body);
+  std::vector<int32_t> encode_special_or_text(const std::string& text) const;
+  HttpResponse detokenize(std::string body);
   HttpResponse tokenizer_info() const;
 
+  // Parses a body and returns read(value). Large bodies are parsed one at a time: their JSON values need many
+  // times their size.
+  template <class Read>
+  auto parse(std::string body, const Read& read) {
+    std::unique_lock lock(parsing_, std::defer_lock);
+    if (body.size() > kSmallBody) lock.lock();
+    return read(parse_body(body));
+  }
+  CompletionRequest parse_completion(std::string body);
+  std::vector<std::vector<int64_t>> encode(const CompletionRequest& request, Clock::time_point deadline);
   EngineRequest make_engine_request(const CompletionRequest& request,
                                     std::vector<std::vector<int64_t>> prompts) const;
   int64_t decoded_size(const std::vector<int64_t>& ids) const;
@@ -46,6 +60,7 @@ class Endpoints {
   const ServeOptions options_;
   const PromptEncoder encoder_;
   Budget budget_;
+  std::mutex parsing_;
   int64_t start_time_;
 };
 

@@ -88,14 +88,4 @@ TEST(Budget, LimitsOfARequestAndOfAll) {
   EXPECT_EQ(error_of([&] { budget.reserve({.bytes = 100, .tokens = 10}); }).first, 0);
 }
 
-TEST(Budget, Parsing) {
-  hero::Budget budget({.request = {.bytes = 100, .tokens = 10}, .total = {.bytes = 320, .tokens = 15}});
-  auto first = budget.reserve_for_parsing(10);
-  auto second = budget.reserve_for_parsing(10);
-  EXPECT_EQ(error_of([&] { budget.reserve_for_parsing(1); }).first, 503);
-  first.reset();
-  second.reset();
-  EXPECT_EQ(error_of([&] { budget.reserve_for_parsing(1'000'000); }).first, 0) << "alone";
-}
-
 }  // namespace budget_test

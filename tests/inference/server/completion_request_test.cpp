@@ -175,4 +175,20 @@ TEST(Body, RejectsNonObjects) {
   EXPECT_TRUE(rejected("{\"a\": " + std::string(1000, '[') + std::string(1000, ']') + "}"));
 }
 
+// Brackets and escaped quotes in strings do not count.
+TEST(Body, LimitOfCompositeValues) {
+  const auto body = [](int64_t strings) {
+    json prompts = json::array();
+    for (int64_t i = 0; i < strings; ++i) prompts.push_back("[{\"\\\"[");
+    return json{{"prompt", prompts}}.dump();  // an object, a key and a list besides
+  };
+  EXPECT_EQ(hero::parse_body(body(4093))["prompt"].size(), 4093u);
+  try {
+    hero::parse_body(body(4094));
+    ADD_FAILURE() << "accepted";
+  } catch (const hero::ApiError& e) {
+    EXPECT_STREQ(e.what(), "body: found 4097 strings, lists and objects, expected at most 4096");
+  }
+}
+
 }  // namespace completion_request_test

@@ -3,14 +3,36 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "inference/server/served_model.h"
+#include "inference/server/token_text.h"
 
 namespace completion_response_test {
 
 using nlohmann::json;
 
-hero::TokenWithLogprobs token(int64_t id, double chosen, std::vector<std::pair<int64_t, double>> top) {
+using Token = std::pair<int64_t, std::optional<hero::TokenLogprobs>>;
+
+Token token(int64_t id, double chosen, std::vector<std::pair<int64_t, double>> top) {
   return {id, hero::TokenLogprobs{chosen, std::move(top)}};
+}
+
+hero::LoggedTokens logged(const std::vector<Token>& tokens) {
+  hero::LoggedTokens found;
+  for (const auto& [id, logprobs] : tokens) found.add(id, logprobs);
+  return found;
+}
+
+// The parts that `write` receives, concatenated.
+std::string complete_text(hero::CompletionResponse& response) {
+  std::string text;
+  EXPECT_TRUE(response.write([&](std::string_view part) {
+    EXPECT_FALSE(part.empty()) << "ends a chunked response";
+    text += part;
+    return true;
+  }));
+  return text;
 }
 
 hero::CompletionResponse response(const hero::CompletionRequest& request,
@@ -31,13 +53,15 @@ TEST(TokenString, AllKinds) {
 TEST(Response, CompleteWithLogprobs) {
   hero::CompletionRequest request{.prompts = {std::string("汉b")}, .logprobs = 1, .echo = true};
   auto completion = response(request, {{0xE6, 0xB1, 0x89, 'b'}});
-  completion.add({.tokens = {{0xE6, std::nullopt},
-                             token(0xB1, -1, {{5, -0.5}}),
-                             token(0x89, -2, {{0x89, -2}}),
-                             token('b', -3, {{'c', -1}})}});
-  completion.add(
-      {.text = "d", .tokens = {token('d', -4, {{'d', -4}})}, .num_generated = 1, .finish_reason = "length"});
-  const auto complete = json::parse(completion.complete());
+  completion.add({.prompt = std::make_shared<hero::LoggedTokens>(logged({{0xE6, std::nullopt},
+                                                                         token(0xB1, -1, {{5, -0.5}}),
+                                                                         token(0x89, -2, {{0x89, -2}}),
+                                                                         token('b', -3, {{'c', -1}})}))});
+  completion.add({.text = "d",
+                  .tokens = logged({token('d', -4, {{'d', -4}})}),
+                  .num_generated = 1,
+                  .finish_reason = "length"});
+  const auto complete = json::parse(complete_text(completion));
   EXPECT_EQ(complete["object"], "text_completion");
   EXPECT_EQ(complete["model"], "name");
   EXPECT_EQ(complete["usage"],
@@ -59,13 +83,60 @@ TEST(Response, LogprobsAreFiniteAndConsistent) {
   hero::CompletionRequest request{.prompts = {std::string("a")}, .logprobs = 2};
   auto completion = response(request, {{'a'}});
   const double logprob = -0.1234567890123456789;
-  completion.add({.tokens = {token('x', -INFINITY, {{'y', logprob}, {'x', -INFINITY}}),
-                             token('y', logprob, {{'y', logprob}, {'z', NAN}})},
+  completion.add({.tokens = logged({token('x', -INFINITY, {{'y', logprob}, {'x', -INFINITY}}),
+                                    token('y', logprob, {{'y', logprob}, {'z', NAN}})}),
                   .finish_reason = "stop"});
-  const auto logs = json::parse(completion.complete())["choices"][0]["logprobs"];
+  const auto logs = json::parse(complete_text(completion))["choices"][0]["logprobs"];
   EXPECT_EQ(logs["token_logprobs"][0], -9999.0);
   EXPECT_EQ(logs["top_logprobs"][0], (json{{"x", -9999.0}, {"y", logprob}}));
   EXPECT_EQ(logs["token_logprobs"][1].get<double>(), logs["top_logprobs"][1]["y"].get<double>());
+}
+
+// Random ids (special tokens, parts of characters, ids without text), texts and log-probabilities.
+hero::SequenceOutput random_output(std::mt19937& random, size_t sequence,
+                                   const std::shared_ptr<const hero::LoggedTokens>& prompt) {
+  hero::SequenceOutput output{.sequence = sequence, .prompt = prompt, .finish_reason = "length"};
+  std::vector<int64_t> ids;
+  std::normal_distribution<double> logprob(-5, 30);
+  const auto id = [&] { return static_cast<int64_t>(random() % 300); };
+  for (int i = 0; i < 40; ++i) {
+    ids.push_back(id());
+    output.tokens.add(ids.back(),
+                      hero::TokenLogprobs{logprob(random), {{id(), logprob(random)}, {id(), -1}}});
+  }
+  output.text = hero::decode_text(served::tokenizer(), ids);
+  return output;
+}
+
+// The parts are what the whole object would be as a single JSON value, and end after a failed write.
+TEST(Response, PartsAreOneJsonValue) {
+  std::mt19937 random(3);
+  hero::CompletionRequest request{
+      .prompts = {std::string("\"\\\n\x01汉"), std::vector<int64_t>{0xE6, 9}}, .n = 40, .logprobs = 2};
+  for (const bool echo : {false, true}) {
+    request.echo = echo;
+    const auto prompt = std::make_shared<hero::LoggedTokens>(
+        logged({{'a', std::nullopt}, token(0xE6, -1e-300, {{258, -0.1}}), token(259, -1, {})}));
+    std::vector<hero::SequenceOutput> outputs;
+    for (size_t i = 0; i < 80; ++i) outputs.push_back(random_output(random, i, echo ? prompt : nullptr));
+    auto completion = response(request, {{'a', 0xE6, 259}, {0xE6, 9}});
+    for (const auto& output : outputs) completion.add(output);
+    const auto text = complete_text(completion);
+    EXPECT_EQ(text, nlohmann::ordered_json::parse(text).dump());
+    const auto choices = json::parse(text)["choices"];
+    ASSERT_EQ(choices.size(), outputs.size());
+    for (size_t i = 0; i < choices.size(); ++i) {
+      EXPECT_EQ(choices[i]["index"], i);
+      EXPECT_TRUE(choices[i]["text"].get<std::string>().ends_with(outputs[i].text));
+      for (const auto& [name, array] : choices[i]["logprobs"].items()) {
+        EXPECT_EQ(array.size(), 40u + (echo ? 3 : 0)) << name;
+      }
+    }
+    for (const auto& output : outputs) completion.add(output);
+    int calls = 0;
+    EXPECT_FALSE(completion.write([&](std::string_view) { return ++calls < 2; }));
+    EXPECT_EQ(calls, 2);
+  }
 }
 
 TEST(Response, ChunksAddUpToTheCompleteText) {

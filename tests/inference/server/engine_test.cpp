@@ -9,9 +9,14 @@ namespace engine_test {
 
 using namespace std::chrono_literals;
 
+struct LoggedToken {
+  int64_t id;
+  bool has_logprob;
+};
+
 struct FinishedSequence {
   std::string text;
-  std::vector<hero::TokenWithLogprobs> tokens;
+  std::vector<LoggedToken> tokens;
   int64_t num_generated = 0;
   std::string finish_reason;
 };
@@ -23,7 +28,11 @@ std::vector<FinishedSequence> wait_until_done(hero::RequestOutput& output, size_
       auto& sequence = sequences.at(next.sequence);
       EXPECT_EQ(sequence.finish_reason, "") << "output after the finish reason";
       sequence.text += next.text;
-      sequence.tokens.insert(sequence.tokens.end(), next.tokens.begin(), next.tokens.end());
+      const auto add = [&](int64_t id, std::optional<double> logprob, auto&&...) {
+        sequence.tokens.push_back({id, logprob.has_value()});
+      };
+      if (next.prompt) next.prompt->for_each(add);
+      next.tokens.for_each(add);
       sequence.num_generated += next.num_generated;
       if (next.finish_reason) sequence.finish_reason = next.finish_reason;
     }
@@ -138,8 +147,8 @@ TEST_F(EngineTest, ScoredPrompts) {
     const auto found = run(scored);
     for (size_t i = 0; i < 4; ++i) {
       ASSERT_EQ(std::ssize(found[i].tokens), std::ssize(scored.prompts[i / 2]) + max_tokens);
-      EXPECT_FALSE(found[i].tokens[0].logprobs);
-      for (size_t t = 1; t < found[i].tokens.size(); ++t) ASSERT_TRUE(found[i].tokens[t].logprobs);
+      EXPECT_FALSE(found[i].tokens[0].has_logprob);
+      for (size_t t = 1; t < found[i].tokens.size(); ++t) ASSERT_TRUE(found[i].tokens[t].has_logprob);
       EXPECT_EQ(found[i].num_generated, max_tokens);
       EXPECT_EQ(found[i].finish_reason, "length");
     }

@@ -73,6 +73,40 @@ def test_invalid_http_requests(server: Server) -> None:
     assert status(post + kind + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n") == 200
 
 
+def test_responses_by_protocol_version(server: Server) -> None:
+    """Chunked for HTTP/1.1, until the connection closes for HTTP/1.0; also if the client has finished sending."""
+    ids = [5, 269, 228] * 30_000
+    for path, request, key in (("/v1/completions", {"prompt": [5], "n": 99, "max_tokens": 2, "seed": 1}, "choices"),
+                               ("/tokenize", {"prompt": PROMPT * 3000}, "tokens"),
+                               ("/detokenize", {"tokens": ids}, "prompt")):  # fmt: skip
+        body = json.dumps(request)
+        expected = json.loads(server.request(path, raw=body.encode())[1])
+        for version in ("1.0", "1.1"):
+            head = (
+                f"POST {path} HTTP/{version}\r\nConnection: Keep-Alive\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            answer_head, _, answer = send_raw(server.port, (head + body).encode()).partition(b"\r\n\r\n")
+            assert answer_head.startswith(b"HTTP/1.1 200")
+            chunked = version == "1.1"
+            assert (b"Transfer-Encoding: chunked" in answer_head) == chunked
+            assert (b"Connection: close" in answer_head) == (not chunked)
+            found = json.loads(unchunked(answer) if chunked else answer)
+            assert found[key] == expected[key] and len(found[key]) >= 99
+
+
+def unchunked(body: bytes) -> bytes:
+    """The content of a complete chunked body."""
+    content = b""
+    while True:
+        size, _, rest = body.partition(b"\r\n")
+        if size == b"0":
+            assert rest == b"\r\n"
+            return content
+        content += rest[: int(size, 16)]
+        assert rest[int(size, 16) :].startswith(b"\r\n")
+        body = rest[int(size, 16) + 2 :]
+
+
 @pytest.mark.parametrize(
     "kind",
     [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "unknown"],

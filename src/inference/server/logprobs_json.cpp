@@ -1,0 +1,56 @@
+#include "inference/server/logprobs_json.h"
+
+#include <map>
+#include <string_view>
+
+#include "inference/server/api_json.h"
+#include "inference/server/token_text.h"
+
+namespace hero {
+namespace {
+
+constexpr double kMinLogprob = -9999;  // replaces -inf, which JSON lacks
+
+double finite(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
+
+bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+std::string array_of(std::string_view elements) {
+  if (elements.ends_with(',')) elements.remove_suffix(1);
+  return "[" + std::string(elements) + "]";
+}
+
+}  // namespace
+
+void LogprobsJson::add(const LoggedTokens& tokens, const Tokenizer& tokenizer) {
+  tokens.for_each([&](int64_t id, std::optional<double> logprob, std::span<const int32_t> top_ids,
+                      std::span<const double> top_logprobs) {
+    const std::string bytes = token_bytes(tokenizer, id);
+    const std::string string = token_string(tokenizer, id);
+    // A token that starts inside a character has the offset of that character.
+    const bool inside = !bytes.empty() && is_continuation_byte(bytes[0]) && text_offset_ > 0;
+    text_offsets_ += std::to_string(text_offset_ - inside) + ",";
+    for (const char c : bytes) text_offset_ += !is_continuation_byte(c);
+    tokens_ += json_line(string) + ",";
+    if (!logprob) {
+      logprobs_ += "null,";
+      top_logprobs_ += "null,";
+      return;
+    }
+    // Several ids may have the same string: emplace keeps the most likely.
+    std::map<std::string, double> top;
+    for (size_t i = 0; i < top_ids.size(); ++i) {
+      top.emplace(token_string(tokenizer, top_ids[i]), finite(top_logprobs[i]));
+    }
+    top.emplace(string, finite(*logprob));
+    logprobs_ += json_line(finite(*logprob)) + ",";
+    top_logprobs_ += json_line(top) + ",";
+  });
+}
+
+std::string LogprobsJson::object() const {
+  return "{\"tokens\":" + array_of(tokens_) + ",\"token_logprobs\":" + array_of(logprobs_) +
+         ",\"top_logprobs\":" + array_of(top_logprobs_) + ",\"text_offset\":" + array_of(text_offsets_) + "}";
+}
+
+}  // namespace hero
