@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -72,6 +73,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few cases of every kind")
     parser.add_argument("--out", type=Path, help="appends one JSON line for each case")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes of the network too
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     reference, failed = Reference(folder), 0
     print(f"seed {arguments.seed}, folder {folder}", flush=True)
