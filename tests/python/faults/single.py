@@ -111,7 +111,8 @@ def disk(case: Case, reference: Reference) -> None:
         first = case.rng.randint(0, 250)
         while process.poll() is None and steps_done(inside.run) < first:
             time.sleep(0.002)
-        fill(filler, left=case.rng.randint(0, 30_000))
+        # Enough for some steps of the logs, but not for a checkpoint.
+        fill(filler, left=case.rng.choice([0, 30_000, 300_000]))
         freed = threading.Timer(case.rng.uniform(0.1, 1), lambda: filler.unlink())
         freed.start()
         status = wait(process, log)
@@ -128,10 +129,13 @@ def disk(case: Case, reference: Reference) -> None:
 
 
 def fill(path: Path, left: int) -> None:
-    """Writes a file that leaves `left` bytes of its file system."""
-    free = os.statvfs(path.parent)
+    """Writes a file that leaves `left` bytes of its file system, in blocks because others write too."""
     with path.open("wb") as out:
-        os.posix_fallocate(out.fileno(), 0, max(free.f_bavail * free.f_frsize - left, 1))
+        while (free := os.statvfs(path.parent)).f_bavail * free.f_frsize > left + 4096:
+            try:
+                os.posix_fallocate(out.fileno(), os.fstat(out.fileno()).st_size, 4096)
+            except OSError:
+                return
 
 
 def clock(case: Case, reference: Reference) -> None:
