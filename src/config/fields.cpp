@@ -106,7 +106,14 @@ std::vector<Field> training_fields(Config& config) {
       non_negative("train.spike_skip", kMayChangeOnResume, &t.spike_skip,
                    "skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by this "
                    "many standard deviations; 0: off"),
+      integer(
+          "train.norms_every", kMayChangeOnResume, &t.norms_every, 0,
+          "steps between norms of gradients, updates and weights per layer and component, and the largest "
+          "attention and router logits, in metrics.jsonl; 0: none"),
 
+      choice("optim.kind", kFixedOnResume, &o.kind,
+             "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
+             "embeddings, the output head, routers and vectors"),
       positive("optim.lr", kFixedOnResume, &o.lr, "peak learning rate"),
       non_negative("optim.min_lr", kFixedOnResume, &o.min_lr, "final learning rate of the cosine schedule"),
       integer("optim.warmup_steps", kFixedOnResume, &o.warmup_steps, 0,
@@ -114,8 +121,19 @@ std::vector<Field> training_fields(Config& config) {
       fraction("optim.beta1", kFixedOnResume, &o.beta1, "AdamW beta1"),
       fraction("optim.beta2", kFixedOnResume, &o.beta2, "AdamW beta2"),
       positive("optim.eps", kFixedOnResume, &o.eps, "AdamW epsilon"),
-      non_negative("optim.weight_decay", kFixedOnResume, &o.weight_decay, "decoupled weight decay of AdamW"),
+      non_negative("optim.weight_decay", kFixedOnResume, &o.weight_decay,
+                   "decoupled weight decay of matrices"),
       non_negative("optim.clip_norm", kFixedOnResume, &o.clip_norm, "maximum gradient norm; 0: no clipping"),
+      fraction("optim.muon_momentum", kFixedOnResume | kMuonOnly, &o.muon_momentum,
+               "Nesterov momentum of Muon"),
+      flag("optim.muon_router", kFixedOnResume | kMuonOnly, &o.muon_router,
+           "Muon also for the matrices of routers; W_O and W_R are separate matrices"),
+      non_negative("optim.router_lr", kFixedOnResume, &o.router_lr,
+                   "factor of the learning rate of routers (W_O)"),
+      non_negative("optim.history_lr", kFixedOnResume | kHistoryOnly, &o.history_lr,
+                   "factor of the learning rate of the routers' history weights (W_R)"),
+      at_least(-1, "optim.history_weight_decay", kFixedOnResume | kHistoryOnly, &o.history_weight_decay,
+               "decoupled weight decay of the history weights (W_R); -1: same as optim.weight_decay"),
 
       integer("checkpoint.every", kMayChangeOnResume | kMayDifferInStudy, &c.every, 0,
               "steps between checkpoints; 0: only after the last step"),

@@ -73,6 +73,11 @@ void add_router(Unused& unused, const Config& config) {
                 "router.capacity_factor and router.eval_capacity_factor are 0");
 }
 
+void add_optim(Unused& unused, const OptimConfig& o) {
+  unused.unless(o.kind == OptimKind::kMuon, keys_with(kMuonOnly),
+                format_option("optim.kind", name_of(o.kind)));
+}
+
 void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda) {
   const ParallelConfig& p = config.parallel;
   unused.unless(cuda, {"train.cuda_graph"}, "the device is the CPU");
@@ -91,6 +96,7 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   Unused unused(config);
   add_model(unused, config.model);
   add_router(unused, config);
+  add_optim(unused, config.optim);
   add_parallel(unused, config, ranks, cuda);
   return std::move(unused).lines();
 }

@@ -72,6 +72,13 @@ double experts(const ModelConfig& m, const ElementSizes& w) {
   return rows * row + feed_forward(to_double(m.n_shared_experts * m.moe_intermediate_size), w);
 }
 
+bool is_updated_by_muon(const OptimConfig& optim, const std::string& cost_item) {
+  if (optim.kind != OptimKind::kMuon) return false;
+  static const std::set<std::string> hidden = {"attention", "dense layers", "experts", "shared experts"};
+  const bool router = cost_item == kRouterCost || cost_item == kHistoryCost;
+  return hidden.contains(cost_item) || (router && optim.muon_router);
+}
+
 }  // namespace
 
 ElementSizes::ElementSizes(const Config& config)
@@ -178,10 +185,14 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     StageWeights& sum = sums[stage_of[i]];
     for (const CostItem& item : layer_costs(config, i, visible[i])) {
+      const bool muon = is_updated_by_muon(config.optim, item.name);
       if (item.name == "experts") {
-        sum.experts += item.parameters / to_double(layout.expert);
+        const double own = item.parameters / to_double(layout.expert);
+        sum.experts += own;
+        if (muon) sum.muon_experts += own;
       } else {
         sum.common += item.parameters;
+        if (muon) sum.muon_common += item.parameters;
       }
     }
   }
@@ -212,8 +223,12 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
     largest = std::max(largest, config.train.recompute ? layer : 0.0);
   }
   const StageWeights weights = stage_weights(config, layout)[stage];
-  const double parameters = weights.sum(), sharded = weights.common / to_double(layout.data) +
-                                                     weights.experts / to_double(expert_replicas(layout));
+  const auto sharded_sum = [&](double common, double experts) {
+    return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
+  };
+  const double parameters = weights.sum(), sharded = sharded_sum(weights.common, weights.experts);
+  // Muon has one moment.
+  const double moments = 2 * sharded - sharded_sum(weights.muon_common, weights.muon_experts);
   // The output projection's gradient exists twice during the loss's backward pass.
   const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
                                                          to_double(m.vocab_size * m.hidden_size) * w.accum
@@ -224,7 +239,7 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   return {{"weights", parameters * w.operand},
           {"master weights", w.operand == w.accum && layout.data == 1 ? 0 : sharded * w.accum},
           {"gradients", gradients},
-          {"optimizer moments", 2 * sharded * w.accum},
+          {"optimizer moments", moments * w.accum},
           {"activations", activations},
           {"gradients in place of activations", -shared},
           {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};

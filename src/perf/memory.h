@@ -60,6 +60,7 @@ double total(const std::vector<MemoryItem>& items);
 /// layout.expert-th data rank.
 struct StageWeights {
   double common = 0, experts = 0;
+  double muon_common = 0, muon_experts = 0;  ///< the part that Muon updates
   double sum() const { return common + experts; }
 };
 

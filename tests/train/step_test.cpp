@@ -138,7 +138,7 @@ struct Training {
   }
 
   Transformer model;
-  AdamW optimizer;
+  Optimizer optimizer;
   BalanceState balance;
   TrainStep step;
 };
