@@ -121,9 +121,10 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
   for (const Field& f : fields(config)) EXPECT_NE(f.has(kFixedOnResume), f.has(kMayChangeOnResume)) << f.key;
   EXPECT_EQ(keys_with(kMayChangeOnResume),
             (Keys{"train.steps", "train.device", "train.cuda_graph", "train.threads", "train.routing_every",
-                  "train.skip_nonfinite", "train.spike_skip", "checkpoint.every", "checkpoint.keep",
-                  "checkpoint.asynchronous", "parallel.data", "parallel.pipeline", "parallel.expert",
-                  "parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.timeout"}));
+                  "train.skip_nonfinite", "train.spike_skip", "train.norms_every", "checkpoint.every",
+                  "checkpoint.keep", "checkpoint.asynchronous", "parallel.data", "parallel.pipeline",
+                  "parallel.expert", "parallel.chunks", "parallel.chunk_sizes", "parallel.schedule",
+                  "parallel.timeout"}));
 }
 
 TEST(FieldAttributes, RequireEachOther) {
@@ -168,7 +169,9 @@ TEST(FieldAttributes, ModelFolders) {
 TEST(FieldAttributes, OptionsReadOnlyWithAnother) {
   EXPECT_EQ(keys_with(kHistoryOnly),
             (Keys{"router.window", "router.scale", "router.stages", "router.stage_sizes", "router.eps",
-                  "router.init", "router.detach", "router.history"}));
+                  "router.init", "router.detach", "router.history", "optim.history_lr",
+                  "optim.history_weight_decay"}));
+  EXPECT_EQ(keys_with(kMuonOnly), (Keys{"optim.muon_momentum", "optim.muon_router"}));
   EXPECT_EQ(keys_with(kSetsChunks), (Keys{"router.stages", "router.stage_sizes"}));
   EXPECT_EQ(keys_with(kPipelineOnly),
             (Keys{"parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.history_top"}));

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from hero_moe.report.norm_series import NormSeries, read_norms
+
 SCALARS = (
     "loss",
     "lm_loss",
@@ -56,6 +58,7 @@ class Metrics:
     tokens: np.ndarray
     scalars: dict[str, np.ndarray]
     layers: dict[str, np.ndarray]
+    norms: NormSeries | None  # None: the run logged none
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +166,7 @@ def _read_metrics(path: Path) -> Metrics:
     steps, tokens = array("q"), array("q")
     scalars = {key: array("d") for key in SCALARS}
     layers: dict[str, array] = {}
+    norms: list[tuple[str, int, Any]] = []
     depth = 0
     for where, record in _json_lines(path):
         for key in ("loss", "lm_loss"):
@@ -175,6 +179,8 @@ def _read_metrics(path: Path) -> Metrics:
         tokens.append(_integer(record, where, "tokens"))
         for key, column in scalars.items():
             column.append(_number(record.get(key), where, key))
+        if record.get("norms") is not None:
+            norms.append((where, step, record["norms"]))
         per_layer = record.get("layers") or {}
         if not isinstance(per_layer, dict):
             raise InputError(
@@ -195,11 +201,16 @@ def _read_metrics(path: Path) -> Metrics:
             layers[key].extend([_number(value, where, f"layers.{key}") for value in values])
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
+    try:
+        norm_series = read_norms(norms)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     return Metrics(
         steps=np.array(steps),
         tokens=np.array(tokens),
         scalars={key: np.array(column) for key, column in scalars.items()},
         layers={key: np.array(layers[key]).reshape(-1, depth) for key in LAYER_SERIES if key in layers},
+        norms=norm_series,
     )
 
 

@@ -39,7 +39,7 @@ HERO_SIMD void scale_row(bf16* x, int64_t n, float divisor) {
 
 // out = alpha * sums + beta * x
 HERO_SIMD void combine_row(const float* sums, float alpha, const bf16* x, float beta, int64_t n, bf16* out) {
-  for (int64_t i = 0; i < n; ++i) store(out[i], alpha * sums[i] + beta * load(x[i]));
+  for (int64_t i = 0; i < n; ++i) store(out[i], __builtin_fmaf(beta, load(x[i]), alpha * sums[i]));
 }
 
 // One matrix X [m, n], m <= n, both multiples of 16.
