@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from rounds import PROGRAM, Target, json_lines, parser, ratios_per_round, round_robin, spread, table, write_page
+from rounds import (
+    PROGRAM,
+    Target,
+    json_lines,
+    parser,
+    ratios_per_round,
+    round_robin,
+    spread,
+    table,
+    write_page,
+)
 
 CONFIG = "configs/small-qwen3.toml"
 BATCHES = (4, 16, 64)
