@@ -41,7 +41,7 @@ std::vector<at::Tensor> add_hero_weights(Parameters& parameters, const std::stri
   const auto leaf = parameters.add(prefix + "." + gate.name, gate.shape,
                                    router_init(l, config.model.hidden_size, config, layout),
                                    /*decay=*/true, router_dtype(config));
-  parameters.mark_history_columns(seen * config.model.num_experts);
+  parameters.mark_history_columns(gate.history_columns);
   return {leaf};
 }
 

@@ -72,13 +72,6 @@ double experts(const ModelConfig& m, const ElementSizes& w) {
   return rows * row + feed_forward(to_double(m.n_shared_experts * m.moe_intermediate_size), w);
 }
 
-bool is_updated_by_muon(const OptimConfig& optim, const std::string& cost_item) {
-  if (optim.kind != OptimKind::kMuon) return false;
-  static const std::set<std::string> hidden = {"attention", "dense layers", "experts", "shared experts"};
-  const bool router = cost_item == kRouterCost || cost_item == kHistoryCost;
-  return hidden.contains(cost_item) || (router && optim.muon_router);
-}
-
 }  // namespace
 
 ElementSizes::ElementSizes(const Config& config)
@@ -185,16 +178,16 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
     StageWeights& sum = sums[stage_of[i]];
     for (const CostItem& item : layer_costs(config, i, visible[i])) {
-      const bool muon = is_updated_by_muon(config.optim, item.name);
       if (item.name == "experts") {
-        const double own = item.parameters / to_double(layout.expert);
-        sum.experts += own;
-        if (muon) sum.muon_experts += own;
+        sum.experts += item.parameters / to_double(layout.expert);
       } else {
         sum.common += item.parameters;
-        if (muon) sum.muon_common += item.parameters;
       }
     }
+    sum.muon_common += muon_layer_cost(config, i, visible[i]);
+    const MuonCost experts = muon_expert_cost(config, i);
+    sum.muon_experts +=
+        {experts.weights / to_double(layout.expert), experts.flops / to_double(layout.expert)};
   }
   const double table = to_double(m.vocab_size * m.hidden_size);
   sums.front().common += table;
@@ -228,7 +221,7 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   };
   const double parameters = weights.sum(), sharded = sharded_sum(weights.common, weights.experts);
   // Muon has one moment.
-  const double moments = 2 * sharded - sharded_sum(weights.muon_common, weights.muon_experts);
+  const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
   // The output projection's gradient exists twice during the loss's backward pass.
   const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
                                                          to_double(m.vocab_size * m.hidden_size) * w.accum

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "perf/muon_cost.h"
 
 namespace hero {
 
@@ -60,7 +61,7 @@ double total(const std::vector<MemoryItem>& items);
 /// layout.expert-th data rank.
 struct StageWeights {
   double common = 0, experts = 0;
-  double muon_common = 0, muon_experts = 0;  ///< the part that Muon updates
+  MuonCost muon_common, muon_experts;  ///< the part that Muon updates
   double sum() const { return common + experts; }
 };
 

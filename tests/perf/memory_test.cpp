@@ -6,6 +6,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "loss/loss.h"
 #include "optim/optimizer.h"
 #include "oracle/small_models.h"
@@ -73,10 +75,9 @@ TEST(OptimizerMoments, MatchTheOptimizer) {
           elements += shard.exp_avg.numel();
           if (shard.exp_avg_sq.defined()) elements += shard.exp_avg_sq.numel();
         }
-        for (const MemoryItem& item : device_memory(config, {})) {
-          if (item.name == "optimizer moments")
-            EXPECT_EQ(item.bytes, static_cast<double>(4 * elements)) << name_of(kind) << router << deepseek;
-        }
+        const auto items = device_memory(config, {});
+        const auto moments = std::ranges::find(items, "optimizer moments", &MemoryItem::name);
+        EXPECT_EQ(moments->bytes, static_cast<double>(4 * elements)) << name_of(kind) << router << deepseek;
       }
     }
   }
