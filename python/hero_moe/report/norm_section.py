@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from hero_moe.report import page
 from hero_moe.report.comparison import layer_mean
-from hero_moe.report.figures import RAW_RUNS, LineStyle, downsample, new_figure, step_axis, to_svg
+from hero_moe.report.figures import (
+    RAW_RUNS,
+    ROUND_STEPS,
+    LineStyle,
+    downsample,
+    new_figure,
+    step_axis,
+    to_svg,
+)
 from hero_moe.report.norm_series import LOGITS, WEIGHT_METRICS
 from hero_moe.report.run_files import Run
 from hero_moe.report.sections import Comparison
@@ -63,13 +72,24 @@ def weights_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
     for row, metric in zip(grid, WEIGHT_METRICS):
         for axes, component in zip(row, found):
             draw_series(axes, runs, styles, f"{metric}.{component}")
-            axes.set_yscale("log")
+            if metric != "weight_rms":  # changes little
+                log_axis(axes)
             axes.set_xlabel("step" if metric == WEIGHT_METRICS[-1] else "")
-            axes.tick_params(labelsize=7, which="both")
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True, steps=ROUND_STEPS))
+            axes.tick_params(labelsize=7)
         row[0].set_ylabel(TITLES[metric])
     for axes, component in zip(grid[0], found):
         axes.set_title(COMPONENTS[component])
     return to_svg(figure, "norms", "Norms of gradients, updates and weights over steps")
+
+
+def log_axis(axes: Axes) -> None:
+    """A logarithmic y axis with plain numbers; matplotlib's own labels are mathematical text."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def logits_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
