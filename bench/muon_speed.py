@@ -52,7 +52,7 @@ def main() -> None:
         f"`small-qwen3`, bf16, CPU time of one thread; median and range of {args.rounds} rounds.",
         "",
         "Newton-Schulz takes the same time for any number of tokens. Five iterations on the 768 expert matrices and "
-        "32 attention matrices of `small-qwen3` are 142 GFLOP per step, 97 without the upper halves of symmetric "
+        "32 attention matrices of `small-qwen3` are 142 GFLOP per step, 98 without the upper halves of symmetric "
         "products, which the kernel does not compute. Forward and backward pass are about 0.05 GFLOP per token: with "
         "the configuration's own batch of 4 x 512 tokens, 93 GFLOP, Muon cannot be cheap; its share falls in "
         "proportion to the batch, and with the number of tokens per expert.",

@@ -16,11 +16,11 @@ MuonCost matrices(double count, int64_t rows, int64_t columns) {
 }
 
 // Gate, up and down projection of one feed-forward block.
-MuonCost feed_forward(double count, int64_t hidden, int64_t intermediate) {
+MuonCost feed_forward_matrices(double count, int64_t hidden, int64_t intermediate) {
   return matrices(3 * count, intermediate, hidden);
 }
 
-MuonCost attention(const ModelConfig& m) {
+MuonCost attention_matrices(const ModelConfig& m) {
   const int64_t d = m.hidden_size, h = m.num_attention_heads;
   MuonCost sum;
   if (!m.is_deepseek()) {
@@ -37,7 +37,7 @@ MuonCost attention(const ModelConfig& m) {
   return sum;
 }
 
-MuonCost router(const Config& config, int64_t l, int64_t visible) {
+MuonCost router_matrices(const Config& config, int64_t l, int64_t visible) {
   const RouterKind& kind = router_kind(config.router);
   MuonCost sum;
   for (const RouterWeight& weight : kind.weights(config, l, visible)) {
@@ -60,21 +60,21 @@ MuonCost& MuonCost::operator+=(const MuonCost& other) {
 MuonCost muon_layer_cost(const Config& config, int64_t i, int64_t visible) {
   const ModelConfig& m = config.model;
   if (config.optim.kind != OptimKind::kMuon) return {};
-  MuonCost sum = attention(m);
+  MuonCost sum = attention_matrices(m);
   const int64_t l = moe_layer_numbers(m)[i];
   if (l == 0) {
-    sum += feed_forward(1, m.hidden_size, m.intermediate_size);
+    sum += feed_forward_matrices(1, m.hidden_size, m.intermediate_size);
   } else if (m.n_shared_experts > 0) {
-    sum += feed_forward(1, m.hidden_size, m.n_shared_experts * m.moe_intermediate_size);
+    sum += feed_forward_matrices(1, m.hidden_size, m.n_shared_experts * m.moe_intermediate_size);
   }
-  if (l > 0 && config.optim.muon_router) sum += router(config, l, visible);
+  if (l > 0 && config.optim.muon_router) sum += router_matrices(config, l, visible);
   return sum;
 }
 
 MuonCost muon_expert_cost(const Config& config, int64_t i) {
   const ModelConfig& m = config.model;
   if (config.optim.kind != OptimKind::kMuon || moe_layer_numbers(m)[i] == 0) return {};
-  return feed_forward(to_double(m.num_experts), m.hidden_size, m.moe_intermediate_size);
+  return feed_forward_matrices(to_double(m.num_experts), m.hidden_size, m.moe_intermediate_size);
 }
 
 MuonCost muon_model_cost(const Config& config) {
