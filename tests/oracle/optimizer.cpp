@@ -39,7 +39,7 @@ int64_t hidden_columns(const hero::Config& config, const std::string& name, cons
   return split ? config.model.hidden_size : weight.size(-1);
 }
 
-void Optimizer::update(const std::string& name, Tensor weight, const Tensor& gradient, int64_t step,
+void Optimizer::update(const std::string& name, const Tensor& weight, const Tensor& gradient, int64_t step,
                        double rate) {
   const auto& o = config_.optim;
   const int64_t split = hidden_columns(config_, name, weight), columns = weight.size(-1);
@@ -65,8 +65,8 @@ void Optimizer::update(const std::string& name, Tensor weight, const Tensor& gra
   }
 }
 
-void Optimizer::adamw(const std::string& name, Tensor weight, const Tensor& g, int64_t step, double rate,
-                      Rates rates) {
+void Optimizer::adamw(const std::string& name, const Tensor& weight, const Tensor& g, int64_t step,
+                      double rate, Rates rates) {
   const auto& o = config_.optim;
   auto& first = first_.try_emplace(name, at::zeros_like(g)).first->second;
   auto& second = second_.try_emplace(name, at::zeros_like(g)).first->second;
@@ -77,7 +77,8 @@ void Optimizer::adamw(const std::string& name, Tensor weight, const Tensor& g, i
   weight.copy_(weight - rate * rates.factor * (mean / (square.sqrt() + o.eps) + rates.decay * weight));
 }
 
-void Optimizer::muon(const std::string& name, Tensor weight, const Tensor& g, double rate, Rates rates) {
+void Optimizer::muon(const std::string& name, const Tensor& weight, const Tensor& g, double rate,
+                     Rates rates) {
   const double mu = config_.optim.muon_momentum;
   auto& buffer = first_.try_emplace(name, at::zeros_like(g)).first->second;
   buffer = mu * buffer + (1 - mu) * g;

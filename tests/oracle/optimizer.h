@@ -10,16 +10,17 @@ class Optimizer {
   explicit Optimizer(const hero::Config& config) : config_(config) {}
 
   /// Updates a weight in place; `step` from 1. W_O and W_R of a HERO router are two matrices.
-  void update(const std::string& name, at::Tensor weight, const at::Tensor& gradient, int64_t step,
+  void update(const std::string& name, const at::Tensor& weight, const at::Tensor& gradient, int64_t step,
               double rate);
 
  private:
   struct Rates {
     double factor, decay;
   };
-  void adamw(const std::string& name, at::Tensor weight, const at::Tensor& gradient, int64_t step,
+  void adamw(const std::string& name, const at::Tensor& weight, const at::Tensor& gradient, int64_t step,
              double rate, Rates rates);
-  void muon(const std::string& name, at::Tensor weight, const at::Tensor& gradient, double rate, Rates rates);
+  void muon(const std::string& name, const at::Tensor& weight, const at::Tensor& gradient, double rate,
+            Rates rates);
 
   hero::Config config_;
   std::map<std::string, at::Tensor> first_, second_;  ///< moments
