@@ -52,7 +52,8 @@ void add_parameter_shards(const Parameters& parameters, const std::vector<Parame
     if (!shard.exp_avg.defined()) return;
     const std::string name = whole ? part.name : slice_name(part.name, range);
     contents.optimizer.emplace_back("exp_avg." + name, slice.select(shard.exp_avg));
-    contents.optimizer.emplace_back("exp_avg_sq." + name, slice.select(shard.exp_avg_sq));
+    if (shard.exp_avg_sq.defined())
+      contents.optimizer.emplace_back("exp_avg_sq." + name, slice.select(shard.exp_avg_sq));
   });
 }
 
@@ -66,7 +67,8 @@ void read_parameter_shards(const std::filesystem::path& checkpoint, const Parame
       model.read(part.name, part.shape, range.begin, slice.select(shard.values));
     if (!shard.exp_avg.defined()) return;
     optimizer.read("exp_avg." + part.name, part.shape, range.begin, slice.select(shard.exp_avg));
-    optimizer.read("exp_avg_sq." + part.name, part.shape, range.begin, slice.select(shard.exp_avg_sq));
+    if (shard.exp_avg_sq.defined())
+      optimizer.read("exp_avg_sq." + part.name, part.shape, range.begin, slice.select(shard.exp_avg_sq));
   });
 }
 

@@ -11,8 +11,8 @@
 namespace hero {
 
 /// Adds the shards' values and moments to a checkpoint: parameter parts under their names on disk, moments as
-/// exp_avg.NAME and exp_avg_sq.NAME. If a shard contains only a slice of a part, its values become a
-/// ModelSlice and its moments tensors exp_avg.NAME[begin,end).
+/// exp_avg.NAME and exp_avg_sq.NAME (Muon has only the first). If a shard contains only a slice of a part,
+/// its values become a ModelSlice and its moments tensors exp_avg.NAME[begin,end).
 void add_parameter_shards(const Parameters& parameters, const std::vector<ParameterShard>& shards,
                           CheckpointContents& contents);
 

@@ -24,7 +24,7 @@ struct StateFile {
   int64_t step = 0, tokens = 0, samples = 0;  ///< see TrainingState
   std::vector<double> balance_shares;         ///< row-major [L, E]
   SkipState skips;
-  std::vector<std::string> data;  ///< the --data arguments
+  std::vector<std::string> data;                  ///< the --data arguments
   std::map<std::string, FileDigest> token_files;  ///< see data/fingerprint.h; empty in old checkpoints
   int64_t eos = -1;
 };

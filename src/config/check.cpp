@@ -123,6 +123,10 @@ void check_training(const Config& config) {
           "false with " + format_option("train.skip_nonfinite", t.skip_nonfinite));
   require(!t.cuda_graph || t.spike_skip == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.spike_skip", t.spike_skip));
+  require(!t.cuda_graph || t.norms_every == 0, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.norms_every", t.norms_every));
+  require(o.history_weight_decay >= 0 || o.history_weight_decay == -1, "optim.history_weight_decay",
+          o.history_weight_decay, "-1 (optim.weight_decay) or a number of at least 0");
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));
   require(o.warmup_steps <= t.steps, "optim.warmup_steps", o.warmup_steps,
           "at most " + format_option("train.steps", t.steps));

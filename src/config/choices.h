@@ -83,6 +83,13 @@ enum class Trainable {
 };
 constexpr auto choice_names(Trainable) { return std::to_array<std::string_view>({"all", "routers"}); }
 
+/// optim.kind
+enum class OptimKind {
+  kAdamW,
+  kMuon  ///< for hidden matrices; AdamW for all other weights
+};
+constexpr auto choice_names(OptimKind) { return std::to_array<std::string_view>({"adamw", "muon"}); }
+
 /// parallel.schedule
 enum class PipelineSchedule {
   k1F1B,         ///< PipeDream-flush (arXiv 2104.04473)

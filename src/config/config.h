@@ -107,9 +107,11 @@ struct TrainConfig {
   int64_t routing_every = 50;  ///< steps between snapshots of expert shares in routing.jsonl
   int64_t skip_nonfinite = 0;  ///< updates in a row; 0: a value that is not finite ends the run
   double spike_skip = 0;       ///< standard deviations; 0: none
+  int64_t norms_every = 0;     ///< steps between norms of gradients, updates and weights; 0: none
 };
 
 struct OptimConfig {
+  OptimKind kind = OptimKind::kAdamW;
   double lr = 1e-3;
   double min_lr = 1e-4;
   int64_t warmup_steps = 50;
@@ -118,6 +120,11 @@ struct OptimConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_norm = 1.0;  ///< 0: none
+  double muon_momentum = 0.95;
+  bool muon_router = false;          ///< Muon for the matrices of routers
+  double router_lr = 1.0;            ///< factor of the learning rate of W_O
+  double history_lr = 1.0;           ///< the same of W_R
+  double history_weight_decay = -1;  ///< of W_R; -1: weight_decay
 };
 
 struct CheckpointConfig {

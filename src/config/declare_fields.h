@@ -39,6 +39,12 @@ inline Field non_negative(std::string key, uint32_t attributes, double* value, s
   return {.key = std::move(key), .attributes = attributes, .value = value, .help = std::move(help), .min = 0};
 }
 
+inline Field at_least(double min, std::string key, uint32_t attributes, double* value, std::string help) {
+  Field field = non_negative(std::move(key), attributes, value, std::move(help));
+  field.min = min;
+  return field;
+}
+
 inline Field positive(std::string key, uint32_t attributes, double* value, std::string help) {
   Field field = non_negative(std::move(key), attributes, value, std::move(help));
   field.above_min = true;

@@ -106,7 +106,14 @@ std::vector<Field> training_fields(Config& config) {
       non_negative("train.spike_skip", kMayChangeOnResume, &t.spike_skip,
                    "skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by this "
                    "many standard deviations; 0: off"),
+      integer(
+          "train.norms_every", kMayChangeOnResume, &t.norms_every, 0,
+          "steps between norms of gradients, updates and weights per layer and component, and the largest "
+          "attention and router logits, in metrics.jsonl; 0: none"),
 
+      choice("optim.kind", kFixedOnResume, &o.kind,
+             "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
+             "embeddings, the output head, routers and vectors"),
       positive("optim.lr", kMayChangeOnResume, &o.lr, "peak learning rate"),
       non_negative("optim.min_lr", kMayChangeOnResume, &o.min_lr,
                    "final learning rate of the cosine schedule"),
@@ -116,9 +123,19 @@ std::vector<Field> training_fields(Config& config) {
       fraction("optim.beta2", kMayChangeOnResume, &o.beta2, "AdamW beta2"),
       positive("optim.eps", kMayChangeOnResume, &o.eps, "AdamW epsilon"),
       non_negative("optim.weight_decay", kMayChangeOnResume, &o.weight_decay,
-                   "decoupled weight decay of AdamW"),
+                   "decoupled weight decay of matrices"),
       non_negative("optim.clip_norm", kMayChangeOnResume, &o.clip_norm,
                    "maximum gradient norm; 0: no clipping"),
+      fraction("optim.muon_momentum", kMayChangeOnResume | kMuonOnly, &o.muon_momentum,
+               "Nesterov momentum of Muon"),
+      flag("optim.muon_router", kFixedOnResume | kMuonOnly, &o.muon_router,
+           "Muon also for the matrices of routers; W_O and W_R are separate matrices"),
+      non_negative("optim.router_lr", kMayChangeOnResume, &o.router_lr,
+                   "factor of the learning rate of routers (W_O)"),
+      non_negative("optim.history_lr", kMayChangeOnResume | kHistoryOnly, &o.history_lr,
+                   "factor of the learning rate of the routers' history weights (W_R)"),
+      at_least(-1, "optim.history_weight_decay", kMayChangeOnResume | kHistoryOnly, &o.history_weight_decay,
+               "decoupled weight decay of the history weights (W_R); -1: same as optim.weight_decay"),
 
       integer("checkpoint.every", kMayChangeOnResume | kMayDifferInStudy, &c.every, 0,
               "steps between checkpoints; 0: only after the last step"),

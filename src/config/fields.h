@@ -31,6 +31,7 @@ enum FieldAttribute : uint32_t {
   kDeepseekOnly = 1 << 10,          ///< read only if model.model_type is "deepseek_v3"
   kYarnOnly = 1 << 11,              ///< read only if model.rope_scaling.type is "yarn"
   kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks
+  kMuonOnly = 1 << 13,              ///< read only if optim.kind is "muon"
 };
 
 /// A member of any enum of config/choices.h.

@@ -73,6 +73,15 @@ void add_router(Unused& unused, const Config& config) {
                 "router.capacity_factor and router.eval_capacity_factor are 0");
 }
 
+void add_optim(Unused& unused, const Config& config) {
+  const OptimConfig& o = config.optim;
+  const bool muon = o.kind == OptimKind::kMuon, frozen = config.train.trainable == Trainable::kRouters;
+  unused.unless(muon, keys_with(kMuonOnly), format_option("optim.kind", name_of(o.kind)));
+  unused.unless(!frozen || o.muon_router, {"optim.kind"},
+                format_option("train.trainable", name_of(config.train.trainable)) + " and " +
+                    format_option("optim.muon_router", o.muon_router));
+}
+
 void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda) {
   const ParallelConfig& p = config.parallel;
   unused.unless(cuda, {"train.cuda_graph"}, "the device is the CPU");
@@ -91,6 +100,7 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   Unused unused(config);
   add_model(unused, config.model);
   add_router(unused, config);
+  add_optim(unused, config);
   add_parallel(unused, config, ranks, cuda);
   return std::move(unused).lines();
 }

@@ -1,7 +1,9 @@
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/ops.h"
@@ -11,10 +13,31 @@ namespace {
 
 constexpr double kLatentEps = 1e-6;  // of the latent norms; DeepSeek-V3 does not use rms_norm_eps for them
 
+constexpr int64_t kQueryBlock = 256;  // rows of the logits at a time, which bounds their memory
+
+// Raises `max_logit` to the largest of the causal logits q k^T * scale of q, k [B, S, H, Q]. Separate from
+// the attention operators, whose kernels do not keep the logits.
+void raise_to_max_logit(const at::Tensor& max_logit, const at::Tensor& q, const at::Tensor& k, double scale) {
+  const at::NoGradGuard no_grad;
+  const int64_t length = q.size(1), groups = q.size(2) / k.size(2);
+  const auto wide = [](const at::Tensor& x) {
+    return x.detach().to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).transpose(1, 2);
+  };
+  const auto queries = wide(q), keys = wide(k).repeat_interleave(groups, 1).transpose(2, 3);
+  for (int64_t first = 0; first < length; first += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, length - first), visible = first + rows;
+    const auto logits = at::matmul(queries.narrow(2, first, rows), keys.narrow(3, 0, visible));
+    const auto future = at::ones({rows, visible}, logits.options().dtype(at::kBool)).triu(first + 1);
+    const auto largest = logits.masked_fill(future, -INFINITY).max() * scale;
+    max_logit.copy_(at::maximum(max_logit, largest.to(at::kDouble)));
+  }
+}
+
 // Attention within each sequence: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an extension B = 1
 // and S holds its sequences, concatenated.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                  const Extension* extension) {
+                  const Extension* extension, const at::Tensor& max_logit) {
+  if (max_logit.defined()) raise_to_max_logit(max_logit, q, k, scale);
   const auto attend_range = [&](int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
     const auto out = ops::attention(heads(q), heads(k), heads(v), scale).transpose(1, 2);
@@ -49,7 +72,7 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
 }
 
 at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                             const Extension* extension) const {
+                                             const Extension* extension, const at::Tensor& max_logit) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
                 p = model_.head_dim;
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
@@ -71,7 +94,7 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
       return ops::linear(out.view({1, s, h * p}), out_);
     }
   }
-  return ops::linear(attend(q, k, v, scale, extension), out_);
+  return ops::linear(attend(q, k, v, scale, extension, max_logit), out_);
 }
 
 LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
@@ -111,7 +134,7 @@ at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor
 }
 
 at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                       const Extension* extension) const {
+                                       const Extension* extension, const at::Tensor& max_logit) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
                 rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
   const auto down = ops::linear(x, down_);
@@ -132,7 +155,7 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   }
   const auto kv = ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim});
   const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
-  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension), out_);
+  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension, max_logit), out_);
 }
 
 }  // namespace hero

@@ -10,7 +10,9 @@ class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
   /// x [B, S, D] at positions 0 to S-1; with `extension` [1, T, D], at the positions that follow the caches.
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
+  /// `max_logit`: if defined, an fp64 scalar that is raised to the largest attention logit.
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
+                        const at::Tensor& max_logit = {}) const;
 
  private:
   ModelConfig model_;
@@ -24,7 +26,8 @@ class LatentAttention {
   LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
   /// As GroupedQueryAttention. With caches, keys are not expanded: queries are projected into the latent
   /// space and all heads attend to the latents (weight absorption).
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension) const;
+  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
+                        const at::Tensor& max_logit = {}) const;
 
  private:
   at::Tensor attend_latents(const at::Tensor& q, const at::Tensor& latent, const at::Tensor& shared_key,

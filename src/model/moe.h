@@ -28,6 +28,8 @@ struct ForwardContext {
   uint64_t seed = 0;
   int64_t step = 0;
   int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's global batch
+  /// If defined, [decoder layers] fp64: each layer raises its element to its largest attention logit.
+  at::Tensor max_attention_logits = {};
 };
 
 class Moe {

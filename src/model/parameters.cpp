@@ -37,6 +37,7 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
               .values = at::empty(shape, at::TensorOptions(wide)),
               .leaf = {},
               .decay = decay,
+              .component = component_of(name, /*is_vector=*/shape.size() == 1),
               .parts = std::move(parts)};
   int64_t offset = 0;
   for (auto& part : p.parts) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "model/component.h"
+
 namespace hero {
 
 /// Initializes a part; the values depend only on the seed and the part's name.
@@ -37,6 +39,8 @@ struct Parameter {
   bool decay = false;   ///< weight decay applies: to matrices, not to norm weights
   int64_t uses = 1;     ///< layers that read the leaf
   bool expert = false;  ///< weights of routed experts, which expert parallelism shards
+  Component component = Component::kEmbedding;  ///< kRouter also for a router with history columns
+  int64_t history_columns = 0;                  ///< trailing columns of a router's weight: W_R
   std::vector<ParameterPart> parts;
 };
 
@@ -54,6 +58,8 @@ class Parameters {
                  std::optional<at::ScalarType> dtype = {});
   /// Marks the last parameter as weights of routed experts.
   void mark_expert() { all_.back().expert = true; }
+  /// Marks the last `columns` columns of the last parameter as a router's history weights.
+  void mark_history_columns(int64_t columns) { all_.back().history_columns = columns; }
   /// The leaf of the last parameter whose name ends with `suffix`, for one more layer that reads it.
   at::Tensor share(const std::string& suffix);
   /// Adds an fp32 tensor that is saved with the weights and has no gradient (expert biases).

@@ -38,9 +38,11 @@ std::vector<at::Tensor> add_hero_weights(Parameters& parameters, const std::stri
                                          const Config& config, const HistoryLayout& layout) {
   const auto seen = static_cast<int64_t>(layout.visible(l).size());
   const RouterWeight gate = router_kind(config.router).weights(config, l, seen).front();
-  return {parameters.add(prefix + "." + gate.name, gate.shape,
-                         router_init(l, config.model.hidden_size, config, layout),
-                         /*decay=*/true, router_dtype(config))};
+  const auto leaf = parameters.add(prefix + "." + gate.name, gate.shape,
+                                   router_init(l, config.model.hidden_size, config, layout),
+                                   /*decay=*/true, router_dtype(config));
+  parameters.mark_history_columns(gate.history_columns);
+  return {leaf};
 }
 
 ops::RouteOutput route_hero(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {

@@ -17,6 +17,7 @@ struct CostItem;
 struct RouterWeight {
   std::string name;  ///< in checkpoints, after the MoE block's name ("model.layers.3.mlp."): "gate.weight"
   std::vector<int64_t> shape;
+  int64_t history_columns = 0;  ///< trailing columns that multiply the history: W_R
 };
 
 /// One value of router.kind. MoE layers l count from 1; `seen` is the number of layers in S(l).

@@ -22,7 +22,7 @@ class HeroRouterKind final : public RouterKind {
 
   std::vector<RouterWeight> weights(const Config& config, int64_t, int64_t seen) const override {
     const int64_t e = config.model.num_experts;
-    return {{"gate.weight", {e, config.model.hidden_size + seen * e}}};
+    return {{"gate.weight", {e, config.model.hidden_size + seen * e}, seen * e}};
   }
   std::vector<CostItem> costs(const Config& config, int64_t, int64_t seen) const override {
     const auto d = static_cast<double>(config.model.hidden_size),

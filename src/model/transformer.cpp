@@ -13,7 +13,7 @@ namespace hero {
 
 DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
                            const HistoryLayout& layout, const ModelShard& shard)
-    : eps_(config.model.rms_norm_eps) {
+    : index_(i), eps_(config.model.rms_norm_eps) {
   const auto& model = config.model;
   const std::string prefix = "model.layers." + std::to_string(i);
   input_norm_ = parameters.add(prefix + ".input_layernorm.weight", {model.hidden_size}, constant_init(1),
@@ -38,9 +38,12 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
                                               const Extension* extension) const {
   // first.sum is x; using it here lets add_rms_norm add the residual's gradient in its own backward pass.
   const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
+  const auto& max_logits = context.max_attention_logits;
+  const auto max_logit = max_logits.defined() ? max_logits[index_] : at::Tensor();
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
-  const auto attended = grouped ? (*grouped)(first.normed, rotary, extension)
-                                : std::get<LatentAttention>(attention_)(first.normed, rotary, extension);
+  const auto attended =
+      grouped ? (*grouped)(first.normed, rotary, extension, max_logit)
+              : std::get<LatentAttention>(attention_)(first.normed, rotary, extension, max_logit);
   const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
   const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
   if (const auto* dense = std::get_if<FeedForward>(&mlp_))

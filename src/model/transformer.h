@@ -29,6 +29,7 @@ class DecoderLayer {
   const Moe* moe() const { return std::get_if<Moe>(&mlp_); }
 
  private:
+  int64_t index_;  ///< among all decoder layers
   double eps_;
   at::Tensor input_norm_, post_norm_;
   std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;

@@ -170,6 +170,11 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& w_VD, 
 /// partial sums (fp64 for fp64). At least one tensor.
 at::Tensor sum_of_squares(at::TensorList tensors);
 
+/// Muon's approximation of U V^T for each matrix U S V^T of x [B, I, O]: five Newton-Schulz iterations
+/// (Jordan et al. 2024), in bf16 as in torch.optim.Muon, in fp64 for fp64 x. Returns [B, I, O] in that type;
+/// a matrix of zeros stays zero. No gradient.
+at::Tensor newton_schulz(const at::Tensor& x);
+
 struct AdamWOptions {
   double lr, beta1, beta2, weight_decay, eps;
 };

@@ -112,6 +112,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_reference(co
                                                                               const at::Tensor& targets,
                                                                               bool gradients);
 
+at::Tensor newton_schulz_reference(const at::Tensor& x);
 at::Tensor sum_of_squares_reference(at::TensorList tensors);
 void adamw_step_reference(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                           at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,

@@ -44,6 +44,7 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("experts_backward_input", experts_backward_input_reference);
   m.impl("experts_backward_weight", experts_backward_weight_reference);
   m.impl("linear_cross_entropy_forward", linear_cross_entropy_reference);
+  m.impl("newton_schulz", newton_schulz_reference);
   m.impl("sum_of_squares", sum_of_squares_reference);
   m.impl("adamw_step", adamw_step_reference);
 }

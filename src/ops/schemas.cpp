@@ -78,6 +78,8 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
       "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, "
       "Tensor)");
+  // newton_schulz.cpp
+  m.def("newton_schulz(Tensor x) -> Tensor");
   // adamw.cpp
   m.def("sum_of_squares(Tensor[] tensors) -> Tensor");
   m.def(

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "ops/autograd.h"
 
 namespace hero {
@@ -13,12 +15,20 @@ constexpr int64_t kBucketSize = int64_t{1} << 22;
 
 }  // namespace
 
+// Elements [begin, end) of a parameter, at `position` in the bucket's gradients and values.
+struct Buckets::Segment {
+  size_t parameter;
+  int64_t begin, end, position;
+  int64_t size() const { return end - begin; }
+};
+
 struct Buckets::Bucket {
   const Group* group;
+  bool whole;  // shards consist of whole segments, and the leaves have a buffer of another layout
   std::vector<size_t> parameters;
-  std::vector<int64_t> offsets;  // of each parameter
-  int64_t filled = 0, size = 0;  // elements; size is padded to a multiple of the group's size
-  at::Tensor leaves;             // [size] in the leaves' dtype
+  std::vector<Segment> segments;
+  int64_t filled = 0, size = 0;  // elements; size is a multiple of the group's size
+  at::Tensor leaves;             // the leaves' dtype: [filled] if whole, otherwise [size]
   at::Tensor master_values;      // [size / ranks] in the gradients' dtype, this rank's shard
   at::Tensor gradients;          // reduced, shaped like master_values
   int64_t incomplete = 0;        // parameters whose gradients are not complete
@@ -28,60 +38,105 @@ struct Buckets::Bucket {
   int64_t shard_begin() const { return shard_size() * group->rank(); }
 };
 
-Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica)
+Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica,
+                 const std::function<bool(const Parameter&)>& whole)
     : parameters_(parameters),
       data_(data),
       replica_(replica),
       bucket_of_(parameters.all().size(), -1),
       pending_(parameters.all().size(), 0) {
   const at::NoGradGuard no_grad;
-  auto& all = parameters.all();
+  const auto& all = parameters.all();
   // In reverse order: the last layers' gradients are complete first.
   for (size_t i = all.size(); i-- > 0;) {
-    const auto& p = all[i];
-    const Group& group = group_of(i);
-    if (group.size() == 1 || !p.leaf.requires_grad()) continue;
-    Bucket* open = nullptr;
-    for (auto& bucket : buckets_) {
-      const auto type = all[bucket->parameters[0]].leaf.scalar_type();
-      if (bucket->group == &group && type == p.leaf.scalar_type() && bucket->filled < kBucketSize)
-        open = bucket.get();
-    }
-    if (!open) {
-      buckets_.push_back(std::make_unique<Bucket>());
-      open = buckets_.back().get();
-      open->group = &group;
-    }
-    open->parameters.push_back(i);
-    open->offsets.push_back(open->filled);
-    open->filled += p.leaf.numel();
+    if (group_of(i).size() == 1 || !all[i].leaf.requires_grad()) continue;
+    Bucket& open = open_bucket(i, whole(all[i]));
+    open.parameters.push_back(i);
+    open.filled += all[i].leaf.numel();
   }
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    Bucket& bucket = *buckets_[b];
-    const int64_t ranks = bucket.group->size();
-    bucket.size = (bucket.filled + ranks - 1) / ranks * ranks;
-    const auto& first = all[bucket.parameters[0]];
-    bucket.leaves = at::zeros({bucket.size}, first.leaf.options().requires_grad(false));
-    auto values = at::zeros({bucket.size}, first.values.options());
-    for (size_t k = 0; k < bucket.parameters.size(); ++k) {
-      auto& p = all[bucket.parameters[k]];
-      bucket_of_[bucket.parameters[k]] = static_cast<int64_t>(b);
-      const int64_t begin = bucket.offsets[k], end = begin + p.leaf.numel();
-      const auto view = bucket.leaves.slice(0, begin, end).view(p.leaf.sizes());
-      values.slice(0, begin, end).copy_(p.values.view({-1}));
-      view.copy_(p.leaf);
-      const bool narrow = p.leaf.scalar_type() != p.values.scalar_type();
-      p.leaf.set_data(view);
-      p.values = narrow ? at::Tensor() : view;
-      ops::set_post_accumulate_grad_hook(p.leaf,
-                                         [this, parameter = bucket.parameters[k]] { mark_ready(parameter); });
-      parameter_of_[p.leaf.unsafeGetTensorImpl()] = bucket.parameters[k];
-    }
-    const bool narrow = first.leaf.scalar_type() != values.scalar_type();
-    const int64_t begin = bucket.shard_begin(), end = begin + bucket.shard_size();
-    const auto shard = (narrow ? values : bucket.leaves).slice(0, begin, end);
-    bucket.master_values = narrow ? shard.clone() : shard;
+    for (const size_t parameter : buckets_[b]->parameters) bucket_of_[parameter] = static_cast<int64_t>(b);
+    assign(*buckets_[b]);
+    create_buffers(*buckets_[b]);
   }
+}
+
+// The bucket for the next parameter.
+Buckets::Bucket& Buckets::open_bucket(size_t parameter, bool whole) {
+  const auto& all = parameters_.all();
+  const Group& group = group_of(parameter);
+  for (auto& bucket : buckets_) {
+    const auto type = all[bucket->parameters[0]].leaf.scalar_type();
+    if (bucket->group == &group && bucket->whole == whole && type == all[parameter].leaf.scalar_type() &&
+        bucket->filled < kBucketSize)
+      return *bucket;
+  }
+  buckets_.push_back(std::make_unique<Bucket>());
+  buckets_.back()->group = &group;
+  buckets_.back()->whole = whole;
+  return *buckets_.back();
+}
+
+// Sets the segments and the size. Whole parts go to ranks in order, each to the rank in whose equal share its
+// middle is, so that adjacent matrices stay together.
+void Buckets::assign(Bucket& bucket) const {
+  const int64_t ranks = bucket.group->size();
+  int64_t offset = 0;  // in the parameters, one after the other
+  if (!bucket.whole) {
+    for (const size_t p : bucket.parameters) {
+      const int64_t size = parameters_.all()[p].leaf.numel();
+      bucket.segments.push_back({.parameter = p, .begin = 0, .end = size, .position = offset});
+      offset += size;
+    }
+    bucket.size = (bucket.filled + ranks - 1) / ranks * ranks;
+    return;
+  }
+  std::vector<int64_t> filled(static_cast<size_t>(ranks), 0), rank_of;
+  for (const size_t p : bucket.parameters) {
+    const auto& parameter = parameters_.all()[p];
+    for (size_t k = 0; k < parameter.parts.size(); ++k) {
+      const int64_t begin = parameter.parts[k].offset;
+      const int64_t end =
+          k + 1 < parameter.parts.size() ? parameter.parts[k + 1].offset : parameter.leaf.numel();
+      const int64_t rank = (2 * offset + end - begin) * ranks / (2 * bucket.filled);
+      bucket.segments.push_back({.parameter = p, .begin = begin, .end = end, .position = filled[rank]});
+      rank_of.push_back(rank);
+      filled[rank] += end - begin;
+      offset += end - begin;
+    }
+  }
+  const int64_t shard = *std::ranges::max_element(filled);
+  for (size_t k = 0; k < rank_of.size(); ++k) bucket.segments[k].position += rank_of[k] * shard;
+  bucket.size = shard * ranks;
+}
+
+// Moves the leaves into a buffer and sets this rank's values.
+void Buckets::create_buffers(Bucket& bucket) {
+  auto& all = parameters_.all();
+  const auto& first = all[bucket.parameters[0]];
+  const bool narrow = first.leaf.scalar_type() != first.values.scalar_type();
+  auto values = at::zeros({bucket.size}, first.values.options());
+  for (const Segment& segment : bucket.segments) {
+    const auto part = all[segment.parameter].values.view({-1}).slice(0, segment.begin, segment.end);
+    values.slice(0, segment.position, segment.position + segment.size()).copy_(part);
+  }
+  bucket.leaves =
+      at::zeros({bucket.whole ? bucket.filled : bucket.size}, first.leaf.options().requires_grad(false));
+  int64_t offset = 0;
+  for (const size_t parameter : bucket.parameters) {
+    auto& p = all[parameter];
+    const auto view = bucket.leaves.slice(0, offset, offset + p.leaf.numel()).view(p.leaf.sizes());
+    offset += p.leaf.numel();
+    view.copy_(p.leaf);
+    p.leaf.set_data(view);
+    p.values = narrow ? at::Tensor() : view;
+    ops::set_post_accumulate_grad_hook(p.leaf, [this, parameter] { mark_ready(parameter); });
+    parameter_of_[p.leaf.unsafeGetTensorImpl()] = parameter;
+  }
+  const int64_t begin = bucket.shard_begin(), end = begin + bucket.shard_size();
+  const bool separate = narrow || bucket.whole;
+  const auto shard = (separate ? values : bucket.leaves).slice(0, begin, end);
+  bucket.master_values = separate ? shard.clone() : shard;
 }
 
 Buckets::~Buckets() {
@@ -94,17 +149,19 @@ std::vector<ParameterShard> Buckets::shards() const {
   std::vector<ParameterShard> shards;
   for (const auto& bucket : buckets_) {
     const int64_t first = bucket->shard_begin(), last = first + bucket->shard_size();
-    for (size_t k = 0; k < bucket->parameters.size(); ++k) {
-      const size_t parameter = bucket->parameters[k];
-      const int64_t offset = bucket->offsets[k], begin = std::max(first, offset),
-                    end = std::min(last, offset + parameters_.all()[parameter].leaf.numel());
+    int64_t adjacent = -1;  // position after the bucket's last shard
+    for (const Segment& segment : bucket->segments) {
+      const int64_t position = segment.position, begin = std::max(first, position),
+                    end = std::min(last, position + segment.size());
       if (begin >= end) continue;
-      shards.push_back({.parameter = parameter,
-                        .begin = begin - offset,
-                        .end = end - offset,
-                        .values = bucket->master_values.slice(0, begin - first, end - first),
-                        .exp_avg = {},
-                        .exp_avg_sq = {}});
+      const bool follows = adjacent == begin && shards.back().parameter == segment.parameter &&
+                           shards.back().end == segment.begin;
+      if (!follows)
+        shards.push_back({.parameter = segment.parameter, .begin = segment.begin + begin - position});
+      auto& shard = shards.back();
+      shard.end = segment.begin + end - position;
+      shard.values = bucket->master_values.slice(0, end - first - (shard.end - shard.begin), end - first);
+      adjacent = end;
     }
   }
   return shards;
@@ -141,14 +198,15 @@ void Buckets::start_reduce_scatter(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   const auto local = at::zeros({bucket.size}, bucket.master_values.options());
   std::vector<at::Tensor> to, from;
-  for (size_t k = 0; k < bucket.parameters.size(); ++k) {
-    auto& gradient = parameters_.all()[bucket.parameters[k]].leaf.mutable_grad();
+  for (const Segment& segment : bucket.segments) {
+    const auto& gradient = parameters_.all()[segment.parameter].leaf.grad();
     if (!gradient.defined()) continue;
-    to.push_back(local.slice(0, bucket.offsets[k], bucket.offsets[k] + gradient.numel()));
-    from.push_back(gradient.view({-1}));
-    gradient = at::Tensor();
+    to.push_back(local.slice(0, segment.position, segment.position + segment.size()));
+    from.push_back(gradient.view({-1}).slice(0, segment.begin, segment.end));
   }
   if (!to.empty()) at::_foreach_copy_(to, from);
+  for (const size_t parameter : bucket.parameters)
+    parameters_.all()[parameter].leaf.mutable_grad() = at::Tensor();
   bucket.gradients = at::empty_like(bucket.master_values);
   bucket.pending = bucket.group->reduce_scatter(bucket.gradients, local);
 }
@@ -168,13 +226,25 @@ at::Tensor Buckets::gradient(const ParameterShard& shard) const {
 void Buckets::all_gather_values() {
   const at::NoGradGuard no_grad;
   std::vector<AsyncWork> all_pending;
+  std::vector<at::Tensor> gathered;
   for (auto& bucket : buckets_) {
     const auto type = bucket->leaves.scalar_type();
     const auto shard = bucket->master_values.to(type, /*non_blocking=*/false, /*copy=*/true);
-    all_pending.push_back(bucket->group->all_gather(bucket->leaves, shard));
+    gathered.push_back(bucket->whole ? at::empty({bucket->size}, bucket->leaves.options()) : bucket->leaves);
+    all_pending.push_back(bucket->group->all_gather(gathered.back(), shard));
     bucket->gradients = at::Tensor();
   }
   for (auto& pending : all_pending) pending.wait();
+  std::vector<at::Tensor> to, from;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    if (!buckets_[b]->whole) continue;
+    for (const Segment& segment : buckets_[b]->segments) {
+      const auto leaf = parameters_.all()[segment.parameter].leaf.detach().view({-1});
+      to.push_back(leaf.slice(0, segment.begin, segment.end));
+      from.push_back(gathered[b].slice(0, segment.position, segment.position + segment.size()));
+    }
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
 }  // namespace hero

@@ -2,7 +2,9 @@
 // Data-parallel gradient buckets with sharded optimizer state (ZeRO-1, arXiv 1910.02054): each bucket is a
 // flat buffer of parameters, split into equal shards, one per rank. A bucket's reduce-scatter starts as soon
 // as its gradients are complete and overlaps with the backward pass; each rank updates its shard, and an
-// all-gather distributes the new weights.
+// all-gather distributes the new weights. A bucket of matrices that their optimizer needs whole assigns every
+// part of a parameter to one rank; its shards are padded to the size of the largest.
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -17,8 +19,10 @@ class Buckets {
  public:
   /// Moves the leaves of parameters that `data` (for experts `replica`) ranks replicate into flat buffers. If
   /// leaves have a narrower dtype, releases Parameter::values; the shards hold this rank's part of them.
-  /// Groups of one rank have no buckets. Both groups must outlive the object.
-  Buckets(Parameters& parameters, const Group& data, const Group& replica);
+  /// Groups of one rank have no buckets. Both groups must outlive the object. `whole`: shards contain whole
+  /// parts of the parameter.
+  Buckets(Parameters& parameters, const Group& data, const Group& replica,
+          const std::function<bool(const Parameter&)>& whole);
   ~Buckets();
   Buckets(const Buckets&) = delete;
 
@@ -46,7 +50,11 @@ class Buckets {
   void all_gather_values();
 
  private:
+  struct Segment;
   struct Bucket;
+  Bucket& open_bucket(size_t parameter, bool whole);
+  void assign(Bucket& bucket) const;
+  void create_buffers(Bucket& bucket);
   const Group& group_of(size_t parameter) const {
     return parameters_.all()[parameter].expert ? replica_ : data_;
   }

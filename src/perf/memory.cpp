@@ -184,6 +184,10 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
         sum.common += item.parameters;
       }
     }
+    sum.muon_common += muon_layer_cost(config, i, visible[i]);
+    const MuonCost experts = muon_expert_cost(config, i);
+    sum.muon_experts +=
+        {experts.weights / to_double(layout.expert), experts.flops / to_double(layout.expert)};
   }
   const double table = to_double(m.vocab_size * m.hidden_size);
   sums.front().common += table;
@@ -212,8 +216,12 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
     largest = std::max(largest, config.train.recompute ? layer : 0.0);
   }
   const StageWeights weights = stage_weights(config, layout)[stage];
-  const double parameters = weights.sum(), sharded = weights.common / to_double(layout.data) +
-                                                     weights.experts / to_double(expert_replicas(layout));
+  const auto sharded_sum = [&](double common, double experts) {
+    return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
+  };
+  const double parameters = weights.sum(), sharded = sharded_sum(weights.common, weights.experts);
+  // Muon has one moment.
+  const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
   // The output projection's gradient exists twice during the loss's backward pass.
   const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
                                                          to_double(m.vocab_size * m.hidden_size) * w.accum
@@ -224,7 +232,7 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   return {{"weights", parameters * w.operand},
           {"master weights", w.operand == w.accum && layout.data == 1 ? 0 : sharded * w.accum},
           {"gradients", gradients},
-          {"optimizer moments", 2 * sharded * w.accum},
+          {"optimizer moments", moments * w.accum},
           {"activations", activations},
           {"gradients in place of activations", -shared},
           {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};

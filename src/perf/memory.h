@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "perf/muon_cost.h"
 
 namespace hero {
 
@@ -60,6 +61,7 @@ double total(const std::vector<MemoryItem>& items);
 /// layout.expert-th data rank.
 struct StageWeights {
   double common = 0, experts = 0;
+  MuonCost muon_common, muon_experts;  ///< the part that Muon updates
   double sum() const { return common + experts; }
 };
 

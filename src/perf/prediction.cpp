@@ -111,12 +111,17 @@ class CostModel {
            collective(cluster_, weights.experts * width, expert_replicas(layout_), layout_.expert);
   }
 
-  // Gradients are read twice (norm, update); master weights and two moments are read and written; weights
-  // written.
+  // Gradients are read twice (norm, update); master weights and two moments (Muon: one) are read and written;
+  // weights written.
   double optimizer(const StageWeights& weights) const {
-    const double sharded =
-        weights.common / to_double(layout_.data) + weights.experts / to_double(expert_replicas(layout_));
-    return memory_seconds(sharded * (8 * w_.accum + (w_.operand == w_.accum ? 0 : w_.operand)));
+    const auto sharded = [&](double common, double experts) {
+      return common / to_double(layout_.data) + experts / to_double(expert_replicas(layout_));
+    };
+    const auto &common = weights.muon_common, &experts = weights.muon_experts;
+    const double bytes = sharded(weights.common, weights.experts) *
+                             (8 * w_.accum + (w_.operand == w_.accum ? 0 : w_.operand)) -
+                         sharded(common.weights, experts.weights) * 2 * w_.accum;
+    return memory_seconds(bytes) + matmul_seconds(sharded(common.flops, experts.flops));
   }
 
  private:

@@ -133,15 +133,16 @@ std::vector<MemoryItem> process_memory(const Config& config) {
   // The last checkpoint is written directly from the tensors.
   const bool copies = config.checkpoint.asynchronous && config.checkpoint.every > 0 &&
                       config.checkpoint.every < config.train.steps;
-  return {{"weights", step.weights() * w.operand},
-          {"master weights", w.operand == w.accum ? 0 : step.weights() * w.accum},
-          {"optimizer moments", 2 * step.weights() * w.accum},
-          {"gradients", peak.gradients},
-          {"activations", peak.activations},
-          {"routing history", history_bytes(config, tokens, {}, 0)},
-          {"operators' workspace", peak.workspace},
-          {"copy for checkpoints", copies ? 3 * step.weights() * w.accum : 0},
-          {"program and libraries", kProcess}};
+  return {
+      {"weights", step.weights() * w.operand},
+      {"master weights", w.operand == w.accum ? 0 : step.weights() * w.accum},
+      {"optimizer moments", (2 * step.weights() - muon_model_cost(config).weights) * w.accum},
+      {"gradients", peak.gradients},
+      {"activations", peak.activations},
+      {"routing history", history_bytes(config, tokens, {}, 0)},
+      {"operators' workspace", peak.workspace},
+      {"copy for checkpoints", copies ? (3 * step.weights() - muon_model_cost(config).weights) * w.accum : 0},
+      {"program and libraries", kProcess}};
 }
 
 }  // namespace hero

@@ -8,7 +8,7 @@
 
 #include "io/error.h"
 #include "ops/cuda_library.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "perf/observer.h"
 #include "train/process.h"
 #include "train/run_log.h"
@@ -79,7 +79,7 @@ class TrainingWorkload {
 
   Config config_;
   Transformer model_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   BalanceState balance_;
   TrainStep step_;
   int64_t steps_ = 0;

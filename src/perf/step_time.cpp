@@ -59,6 +59,8 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
     if (operations > 0 || item.name == kHistoryCost)
       items.push_back({item.name, operations / rates.operations});
   }
+  const MuonCost muon = muon_model_cost(config);
+  if (muon.flops > 0) items.push_back({"Newton-Schulz iterations", muon.flops / rates.operations});
   if (rates.bytes <= 0) return items;
   double saved = tokens * 3 * to_double(m.hidden_size) * w.operand;
   for (int64_t i = 0; i < m.num_hidden_layers; ++i) saved += layer_activation_bytes(config, i, tokens);
@@ -68,9 +70,10 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
   // accumulation read and written again.
   const double packed = micro_batches * weights * (passes + 1) * 2 * w.operand,
                gradients = weights * w.accum * (1 + 3 * (micro_batches - 1));
-  // Gradients are read twice (norm, update); master weights and two moments are read and written; weights
-  // written.
-  const double optimizer = weights * (8 * w.accum + (w.operand == w.accum ? 0 : w.operand));
+  // Gradients are read twice (norm, update); master weights and two moments (Muon: one) are read and written;
+  // weights written.
+  const double optimizer =
+      weights * (8 * w.accum + (w.operand == w.accum ? 0 : w.operand)) - muon.weights * 2 * w.accum;
   items.push_back({"activations in memory", activations / rates.bytes});
   items.push_back({"weights and gradients in memory", (packed + gradients) / rates.bytes});
   items.push_back({"optimizer in memory", optimizer / rates.bytes});

@@ -23,8 +23,8 @@ struct TimeItem {
   double seconds = 0;
 };
 
-/// By category: the matrix products of model_costs (the forward ones twice with train.recompute), then
-/// activations and their gradients, weights and their gradients, and the optimizer as bytes.
+/// By category: the matrix products of model_costs (the forward ones twice with train.recompute), Muon's,
+/// then activations and their gradients, weights and their gradients, and the optimizer as bytes.
 std::vector<TimeItem> step_time(const Config& config, const Rates& rates);
 
 }  // namespace hero

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -54,12 +55,39 @@ ordered_json per_layer_values(const std::vector<LayerTotals>& layers) {
   return out;
 }
 
+// {METRIC: {COMPONENT: value or one per decoder layer}, MAX_LOGIT: one per decoder layer}.
+ordered_json norms_object(const Norms& norms) {
+  ordered_json out;
+  norms.for_each(
+      [&](const std::string& key, const std::string& component, int64_t layer, std::optional<double> value) {
+        auto& entry = component.empty() ? out[key] : out[key][component];
+        const auto number = value ? ordered_json(*value) : ordered_json(nullptr);
+        if (layer < 0) {
+          entry = number;
+        } else {
+          entry.push_back(number);
+        }
+      });
+  return out;
+}
+
+void write_norms(TensorBoardLog& tensorboard, const Norms& norms, int64_t step, double now) {
+  norms.for_each(
+      [&](const std::string& key, const std::string& component, int64_t layer, std::optional<double> value) {
+        if (!value || !std::isfinite(*value)) return;
+        const std::string name = component.empty() ? key : key + "_" + component;
+        const std::string tag = layer < 0 ? "norms/" + name : "norms_" + name + "/" + std::to_string(layer);
+        tensorboard.scalar(tag, *value, step, now);
+      });
+}
+
 }  // namespace
 
 RunLog::RunLog(const std::filesystem::path& run)
     : metrics_(run / "metrics.jsonl"), routing_(run / "routing.jsonl"), tensorboard_(run / "tb") {}
 
-void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot) {
+void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::optional<Norms>& norms,
+                   bool snapshot) {
   const double share = layers.max_share();
   const ordered_json per_layer = per_layer_values(layers.totals());
   ordered_json line = {{"step", s.step},
@@ -77,6 +105,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
                        {"max_expert_share", share},
                        {"layers", per_layer}};
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
+  if (norms) line["norms"] = norms_object(*norms);
   metrics_.append(line);
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -100,6 +129,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, bool snapshot)
       if (value.is_number()) tensorboard_.scalar(metric.tag(l), value, s.step, now);
     }
   }
+  if (norms) write_norms(tensorboard_, *norms, s.step, now);
   if (snapshot) {
     const auto shares = layers.shares_LE();
     ordered_json rows = ordered_json::array();

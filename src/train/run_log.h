@@ -6,6 +6,7 @@
 #include "loss/loss.h"
 #include "train/layer_stats.h"
 #include "train/metrics.h"
+#include "train/norms.h"
 #include "train/pipeline.h"
 #include "train/tensorboard.h"
 
@@ -27,7 +28,8 @@ class RunLog {
   explicit RunLog(const std::filesystem::path& run);
 
   /// The sums of `layers` must be on the CPU.
-  void write(const StepRecord& step, const LayerStats& layers, bool snapshot);
+  void write(const StepRecord& step, const LayerStats& layers, const std::optional<Norms>& norms,
+             bool snapshot);
   /// Drops all entries after `step`, for resuming.
   void truncate_after(int64_t step);
 

@@ -31,7 +31,7 @@ int64_t data_ranks(const World* world) { return world ? world->mesh().data : 1; 
 
 }  // namespace
 
-TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance, const World* world)
+TrainStep::TrainStep(Transformer& model, Optimizer& optimizer, BalanceState& balance, const World* world)
     : model_(model),
       optimizer_(optimizer),
       balance_(balance),
@@ -46,11 +46,14 @@ TrainStep::TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance
   if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
 }
 
-void TrainStep::begin(double busy) {
+void TrainStep::begin(double busy, bool norms) {
   // A recorded graph accumulates into fixed addresses.
   optimizer_.zero_grad(/*keep=*/graph_ != nullptr);
   sums_.zero_();
   layers_.clear_tokens();
+  norms_.reset();
+  norm_stats_.reset();
+  if (norms) norm_stats_.emplace(model_, optimizer_, world_);
   if (world_) busy_[world_->mesh().rank].fill_(busy);
 }
 
@@ -75,6 +78,7 @@ bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
     auto found = batches.find(i);
     if (found == batches.end()) {
       auto batch = read(i);
+      batch.position = with_norms(batch.position);
       batch.samples = batch.samples.to(model_.device(), /*non_blocking=*/true);
       layers_.add_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
       found = batches.emplace(i, std::move(batch)).first;
@@ -113,7 +117,7 @@ void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& pos
 
 void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
-  const auto output = model_.forward(tokens, position, model_.config().train.recompute);
+  const auto output = model_.forward(tokens, with_norms(position), model_.config().train.recompute);
   accumulate_losses(model_.shard().chunks.front(), output, samples).total.backward();
 }
 
@@ -127,6 +131,7 @@ Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const 
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
   layers_.add(output.routings);
+  if (norm_stats_) norm_stats_->add(output.routings);
   std::vector<at::Tensor> parts(kEndOfLosses);
   parts[kTotalLoss] =
       losses.total.defined() ? losses.total.detach().to(at::kDouble) : at::zeros_like(losses.lm);
@@ -155,8 +160,15 @@ void TrainStep::update(int64_t step, double lr, const std::function<bool(double 
   }
   if (world_) world_->all().all_reduce(sums_).wait();
   if (skips && skips(sums_[kTotalLoss].item<double>(), std::sqrt(gradient_square_.item<double>()))) return;
+  if (norm_stats_) norm_stats_->before_update();
   optimizer_.step(step, lr, gradient_square_.sqrt());
+  if (norm_stats_) norms_ = norm_stats_->after_update();
   rebalance();
+}
+
+ForwardContext TrainStep::with_norms(ForwardContext context) const {
+  if (norm_stats_) context.max_attention_logits = norm_stats_->max_attention_logits();
+  return context;
 }
 
 void TrainStep::rebalance() {
@@ -187,7 +199,8 @@ StepSums TrainStep::read() const {
                       .history = static_cast<int64_t>(values[kHistory]),
                       .history_seconds = values[kHistorySeconds]},
           .busy = std::vector<double>(values + kBusy, values + kBusy + world_size(world_)),
-          .layers = layers_.with_sums(host.slice(0, kBusy + world_size(world_)))};
+          .layers = layers_.with_sums(host.slice(0, kBusy + world_size(world_))),
+          .norms = norms_};
 }
 
 }  // namespace hero

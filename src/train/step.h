@@ -3,8 +3,9 @@
 // so kernels are launched ahead of a GPU.
 #include "loss/loss.h"
 #include "ops/device_graph.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "train/layer_stats.h"
+#include "train/norms.h"
 #include "train/pipeline.h"
 
 namespace hero {
@@ -17,15 +18,17 @@ struct StepSums {
   Pipeline::Traffic traffic;  ///< between pipeline ranks, summed over all ranks
   std::vector<double> busy;   ///< argument of begin() on every rank
   LayerStats layers;
+  std::optional<Norms> norms;  ///< if begin() requested them
 };
 
 class TrainStep {
  public:
   /// All arguments must outlive the TrainStep. `world`: null for a single process.
-  TrainStep(Transformer& model, AdamW& optimizer, BalanceState& balance, const World* world = nullptr);
+  TrainStep(Transformer& model, Optimizer& optimizer, BalanceState& balance, const World* world = nullptr);
 
   /// Starts a new step. `busy`: seconds of the previous step in which this rank did not wait for others.
-  void begin(double busy = 0);
+  /// `norms`: the step computes norms.
+  void begin(double busy = 0, bool norms = false);
   /// Runs this rank's part of a step. `read(i)` returns micro-batch i of `micro_batches` of its data rank.
   /// Without a pipeline, `stopped` is queried between micro-batches. Returns false if it ended the step,
   /// which changes only gradients and sums.
@@ -50,15 +53,18 @@ class TrainStep {
   Pipeline::ChunkLoss accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
                                         const at::Tensor& samples, const at::Tensor& mass_T = {});
   void rebalance();
+  ForwardContext with_norms(ForwardContext context) const;
 
   Transformer& model_;
-  AdamW& optimizer_;
+  Optimizer& optimizer_;
   BalanceState& balance_;
   const World* world_;
   std::unique_ptr<Pipeline> pipeline_;
   at::Tensor sums_;                             ///< fp64: everything that read() returns, in one tensor
   at::Tensor losses_, gradient_square_, busy_;  ///< views of sums_
   LayerStats layers_;
+  std::optional<NormStats> norm_stats_;  // of a step that computes norms
+  std::optional<Norms> norms_;
   bool use_graph_;
   at::Tensor graph_samples_;
   std::unique_ptr<DeviceGraph> graph_;

@@ -52,10 +52,10 @@ std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* wor
   return model;
 }
 
-AdamW make_optimizer(Transformer& model, const World* world) {
+Optimizer make_optimizer(Transformer& model, const World* world) {
   const auto& config = model.config().optim;
-  if (!world) return AdamW(model.parameters(), config);
-  return AdamW(model.parameters(), config, world->data(), world->replica());
+  if (!world) return Optimizer(model.parameters(), config);
+  return Optimizer(model.parameters(), config, world->data(), world->replica());
 }
 
 class Trainer {
@@ -155,7 +155,8 @@ class Trainer {
     StepRecord record{.step = state_.step + 1};
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
     set_current_step(record.step);
-    step_.begin(busy_seconds_);
+    const int64_t norms = c.train.norms_every;
+    step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0);
     const auto read = [&](int64_t i) {
       // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
       // GPU is asynchronous.
@@ -210,7 +211,7 @@ class Trainer {
     record.peak_memory_mib = peak_memory_mib(run_.device);
     const bool last = record.step == c.train.steps;
     if (log_) {
-      log_->write(record, sums.layers,
+      log_->write(record, sums.layers, sums.norms,
                   last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
     }
     return record.loss;
@@ -289,7 +290,7 @@ class Trainer {
   const World* world_;
   Mesh mesh_;
   std::unique_ptr<Transformer> model_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   TrainingState state_;
   TrainStep step_;
   CheckpointWriter writer_;

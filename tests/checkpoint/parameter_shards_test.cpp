@@ -13,7 +13,7 @@
 #include "hf/load.h"
 #include "hf/temporary_folder.h"
 #include "io/error.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "oracle/small_models.h"
 
 namespace hero {
@@ -168,7 +168,7 @@ TEST(ParameterShardsCheckpoint, RunResumesInAnotherLayout) {
 
   config.train.seed += 1;
   Transformer other(config);
-  const AdamW other_optimizer(other.parameters(), config.optim);
+  const Optimizer other_optimizer(other.parameters(), config.optim);
   const auto folder = checkpoint_folder(run.path(), 5);
   load_weights(folder, other);
   const auto found = load_training_state(folder, other, other_optimizer.shards());

@@ -114,6 +114,10 @@ TEST(Check, Training) {
             "train.sequence: found 4097, expected at most model.max_position_embeddings = 4096");
   EXPECT_EQ(qwen3([](Config& c) { c.optim.min_lr = 2e-3; }),
             "optim.min_lr: found 0.002, expected at most optim.lr = 0.001");
+  EXPECT_EQ(qwen3([](Config& c) { c.optim.history_weight_decay = -1; }), "");
+  EXPECT_EQ(
+      qwen3([](Config& c) { c.optim.history_weight_decay = -0.5; }),
+      "optim.history_weight_decay: found -0.5, expected -1 (optim.weight_decay) or a number of at least 0");
   EXPECT_EQ(qwen3([](Config& c) { c.optim.warmup_steps = 1001; }),
             "optim.warmup_steps: found 1001, expected at most train.steps = 1000");
 }
@@ -149,6 +153,8 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
             "train.cuda_graph: found true, expected false with train.skip_nonfinite = 3");
   EXPECT_EQ(graph([](Config& c) { c.train.spike_skip = 6; }),
             "train.cuda_graph: found true, expected false with train.spike_skip = 6.0");
+  EXPECT_EQ(graph([](Config& c) { c.train.norms_every = 10; }),
+            "train.cuda_graph: found true, expected false with train.norms_every = 10");
 }
 
 TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {

@@ -14,6 +14,7 @@ const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek
                                       "qwen3", "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
+const std::set<std::string> kTrainingOverlays = {"muon"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -63,6 +64,7 @@ TEST(Configs, FolderContents) {
   for (const auto& file : model_files()) found.insert(file.stem().string());
   std::set<std::string> wanted = kBases;
   wanted.insert(kOverlays.begin(), kOverlays.end());
+  wanted.insert(kTrainingOverlays.begin(), kTrainingOverlays.end());
   EXPECT_EQ(found, wanted);
 }
 
@@ -92,6 +94,8 @@ TEST(Configs, OverlayDifferences) {
   EXPECT_EQ(differences(base, load({"small-qwen3", "baseline"})),
             Changes{"router.kind: \"hero\" -> \"baseline\""});
   EXPECT_EQ(differences(base, load({"small-qwen3", "rmoe"})), Changes{"router.kind: \"hero\" -> \"rmoe\""});
+  EXPECT_EQ(differences(base, load({"small-qwen3", "muon"})),
+            (Changes{"train.norms_every: 0 -> 10", "optim.kind: \"adamw\" -> \"muon\""}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});

@@ -126,6 +126,7 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "train.routing_every",
                                                  "train.skip_nonfinite",
                                                  "train.spike_skip",
+                                                 "train.norms_every",
                                                  "optim.lr",
                                                  "optim.min_lr",
                                                  "optim.warmup_steps",
@@ -134,6 +135,10 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "optim.eps",
                                                  "optim.weight_decay",
                                                  "optim.clip_norm",
+                                                 "optim.muon_momentum",
+                                                 "optim.router_lr",
+                                                 "optim.history_lr",
+                                                 "optim.history_weight_decay",
                                                  "checkpoint.every",
                                                  "checkpoint.keep",
                                                  "checkpoint.asynchronous",
@@ -188,7 +193,9 @@ TEST(FieldAttributes, ModelFolders) {
 TEST(FieldAttributes, OptionsReadOnlyWithAnother) {
   EXPECT_EQ(keys_with(kHistoryOnly),
             (Keys{"router.window", "router.scale", "router.stages", "router.stage_sizes", "router.eps",
-                  "router.init", "router.detach", "router.history"}));
+                  "router.init", "router.detach", "router.history", "optim.history_lr",
+                  "optim.history_weight_decay"}));
+  EXPECT_EQ(keys_with(kMuonOnly), (Keys{"optim.muon_momentum", "optim.muon_router"}));
   EXPECT_EQ(keys_with(kSetsChunks), (Keys{"router.stages", "router.stage_sizes"}));
   EXPECT_EQ(keys_with(kPipelineOnly),
             (Keys{"parallel.chunks", "parallel.chunk_sizes", "parallel.schedule", "parallel.history_top"}));

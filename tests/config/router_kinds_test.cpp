@@ -47,7 +47,8 @@ TEST(RouterKinds, ReadOptions) {
   Config rmoe;
   rmoe.router.kind = "rmoe";
   EXPECT_EQ(hero::unread_options(rmoe.router, 0),
-            (Keys{"router.window", "router.scale", "router.eps", "router.init", "router.history"}));
+            (Keys{"router.window", "router.scale", "router.eps", "router.init", "router.history",
+                  "optim.history_lr", "optim.history_weight_decay"}));
   EXPECT_FALSE(hero::reads_option(baseline.router, "router.window"));
   EXPECT_TRUE(hero::reads_option(hero_config.router, "router.window"));
   EXPECT_TRUE(hero::reads_option(baseline.router, "router.z_loss"));

@@ -133,6 +133,20 @@ TEST(Warnings, RopeScalingAndTopkNormalization) {
          {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
 }
 
+TEST(Warnings, OptimizerOptions) {
+  const auto muon = [](Config& c) { c.optim.muon_momentum = 0.9, c.optim.muon_router = true; };
+  expect(muon, {"optim.muon_momentum = 0.9 has no effect: optim.kind = \"adamw\"",
+                "optim.muon_router = true has no effect: optim.kind = \"adamw\""});
+  expect([&](Config& c) { muon(c), c.optim.kind = OptimKind::kMuon; }, {});
+  expect(
+      [](Config& c) { c.optim.kind = OptimKind::kMuon, c.train.trainable = Trainable::kRouters; },
+      {"optim.kind = \"muon\" has no effect: train.trainable = \"routers\" and optim.muon_router = false"});
+  const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
+  const auto history = [](Config& c) { c.optim.history_lr = 2, c.optim.history_weight_decay = 0; };
+  expect(history, {"optim.history_lr = 2.0" + why, "optim.history_weight_decay = 0.0" + why});
+  expect([&](Config& c) { history(c), c.router.kind = "hero"; }, {});
+}
+
 TEST(Warnings, ParallelOptionsAndCudaGraphs) {
   const auto graph = [](Config& c) { c.train.cuda_graph = true; };
   EXPECT_EQ(found(graph, 1, true), std::vector<std::string>{});

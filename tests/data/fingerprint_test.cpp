@@ -54,7 +54,6 @@ TEST(TokenFileDigests, other_files) {
   EXPECT_EQ(changes.at("a.bin"), "a.bin: found 1 bytes with sha256 11, expected no such file");
   EXPECT_EQ(changes.at("b.bin"), "b.bin: found no such file, expected 2 bytes with sha256 22");
   EXPECT_TRUE(changed_token_files(found, {}).empty()) << "a checkpoint without digests";
-  EXPECT_TRUE(changed_token_files(digests_from_json(digests_to_json(found)), found).empty());
 }
 
 }  // namespace fingerprint_test

@@ -79,7 +79,7 @@ class Comparison {
   void step(int64_t step) {
     const auto& t = config_.train;
     const auto samples = random_samples(config_, step);
-    step_.begin();
+    step_.begin(/*busy=*/0, /*norms=*/true);
     step_.run(t.global_batch / t.micro_batch, [&](int64_t i) {
       return hero::MicroBatch{samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous(),
                               {true, static_cast<uint64_t>(t.seed), step, i * t.micro_batch * t.sequence}};
@@ -93,6 +93,7 @@ class Comparison {
     step_.update(step, hero::learning_rate(config_.optim, step, t.steps));
     const auto want = expected_->step(step, samples);
     compare_sums(want);
+    compare_norms(want.norms);
     compare_gradients(gradients, want.gradients);
     for (const auto& [name, values] : model_.parameters().state_dict())
       found.add(name.ends_with("_bias") ? "bias" : "weights",
@@ -122,6 +123,18 @@ class Comparison {
     found.add_values("gradient_norm", got.gradient_norm, want.gradient_norm);
   }
 
+  void compare_norms(std::map<std::string, double> want) {
+    step_.read().norms->for_each(
+        [&](const std::string& key, const std::string& component, int64_t layer, std::optional<double> got) {
+          const auto name = key + "/" + component + "/" + std::to_string(layer);
+          const auto expected = want.extract(name);
+          TORCH_CHECK(got.has_value() == !expected.empty(), name, ": found ", got.has_value(), ", expected ",
+                      !expected.empty());
+          if (got) found.add_values("norms", *got, expected.mapped(), name);
+        });
+    TORCH_CHECK(want.empty(), "no value for ", want.begin()->first);
+  }
+
   // Relative to each weight's largest gradient, at least 1e-6 of the largest of all weights: gradients that
   // are zero up to rounding cannot be compared.
   void compare_gradients(const std::map<std::string, at::Tensor>& got,
@@ -137,7 +150,7 @@ class Comparison {
 
   hero::Config config_;
   hero::Transformer model_;
-  hero::AdamW optimizer_;
+  hero::Optimizer optimizer_;
   hero::BalanceState balance_;
   hero::TrainStep step_;
   std::optional<oracle::Training> expected_;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "loss/loss.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "oracle/small_models.h"
 
 namespace overfit_test {
@@ -18,7 +18,7 @@ double final_loss(hero::Config config) {
   constexpr int64_t kSteps = 150;
   optim.weight_decay = 0.0;
   hero::Transformer model(config);
-  hero::AdamW adam(model.parameters(), optim);
+  hero::Optimizer adam(model.parameters(), optim);
   const auto all = small::tokens(4, 33, config.model.vocab_size, 17);
   const auto tokens = all.slice(1, 0, 32).contiguous(), targets = all.slice(1, 1).flatten();
   const auto balance = hero::BalanceState::uniform(model.layout().layers(), config.model.num_experts);

@@ -69,14 +69,16 @@ Tensor rotate(const Tensor& x, const hero::ModelConfig& m, bool interleaved) {
 }
 
 // One head of one sequence: q, k [S, Q], v [S, P].
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double factor = 1) {
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double& max_logit, double factor = 1) {
   const auto mask = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
   const auto scores = project(q, k) / std::sqrt(static_cast<double>(q.size(1))) * factor;
-  return at::matmul(scores.masked_fill(mask, -INFINITY).softmax(1), v);
+  const auto causal = scores.masked_fill(mask, -INFINITY);
+  max_logit = std::max(max_logit, causal.max().item<double>());
+  return at::matmul(causal.softmax(1), v);
 }
 
-Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::string& prefix,
-                     const Tensor& x) {
+Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x,
+                     double& max_logit) {
   const int64_t p = m.head_dim, shared = m.num_attention_heads / m.num_key_value_heads;
   const auto q = project(x, w.at(prefix + "q_proj.weight")), k = project(x, w.at(prefix + "k_proj.weight")),
              v = project(x, w.at(prefix + "v_proj.weight"));
@@ -86,12 +88,13 @@ Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::st
     const auto head = [&](const Tensor& t, int64_t i) { return t.slice(1, i * p, (i + 1) * p); };
     const auto normed_q = norm(head(q, h), w.at(prefix + "q_norm.weight"), m.rms_norm_eps),
                normed_k = norm(head(k, g), w.at(prefix + "k_norm.weight"), m.rms_norm_eps);
-    heads.push_back(attend(rotate(normed_q, m, false), rotate(normed_k, m, false), head(v, g)));
+    heads.push_back(attend(rotate(normed_q, m, false), rotate(normed_k, m, false), head(v, g), max_logit));
   }
   return project(at::cat(heads, 1), w.at(prefix + "o_proj.weight"));
 }
 
-Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x) {
+Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x,
+              double& max_logit) {
   const int64_t nope = m.qk_nope_head_dim, width = nope + m.qk_rope_head_dim, rank = m.kv_lora_rank;
   const auto q = m.q_lora_rank ? project(norm(project(x, w.at(prefix + "q_a_proj.weight")),
                                               w.at(prefix + "q_a_layernorm.weight"), 1e-6),
@@ -109,9 +112,10 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
   for (int64_t h = 0; h < m.num_attention_heads; ++h) {
     const auto query = q.slice(1, h * width, (h + 1) * width);
     const auto key_value = kv.slice(1, h * (nope + m.v_head_dim), (h + 1) * (nope + m.v_head_dim));
-    heads.push_back(attend(
-        at::cat({query.slice(1, 0, nope), rotate(query.slice(1, nope), m, m.rope_interleave)}, 1),
-        at::cat({key_value.slice(1, 0, nope), shared_key}, 1), key_value.slice(1, nope), mscale * mscale));
+    heads.push_back(
+        attend(at::cat({query.slice(1, 0, nope), rotate(query.slice(1, nope), m, m.rope_interleave)}, 1),
+               at::cat({key_value.slice(1, 0, nope), shared_key}, 1), key_value.slice(1, nope), max_logit,
+               mscale * mscale));
   }
   return project(at::cat(heads, 1), w.at(prefix + "o_proj.weight"));
 }
@@ -119,9 +123,10 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
 }  // namespace
 
 Tensor attention(const hero::ModelConfig& model, const Weights& weights, const std::string& prefix,
-                 const Tensor& x) {
-  return model.model_type == hero::ModelType::kDeepseekV3 ? latent(model, weights, prefix, x)
-                                                          : grouped_query(model, weights, prefix, x);
+                 const Tensor& x, double& max_logit) {
+  return model.model_type == hero::ModelType::kDeepseekV3
+             ? latent(model, weights, prefix, x, max_logit)
+             : grouped_query(model, weights, prefix, x, max_logit);
 }
 
 }  // namespace oracle

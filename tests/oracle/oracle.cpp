@@ -63,9 +63,10 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     std::vector<Tensor> sequences;
     const auto normed = norm(x, w.at(prefix + "input_layernorm.weight"), m.rms_norm_eps);
+    double& max_logit = result.max_attention_logits.emplace_back(-INFINITY);
     for (int64_t b = 0; b < batch; ++b) {
       const auto sequence = normed.slice(0, b * length, (b + 1) * length);
-      sequences.push_back(attention(m, w, prefix + "self_attn.", sequence));
+      sequences.push_back(attention(m, w, prefix + "self_attn.", sequence, max_logit));
     }
     x = x + at::cat(sequences, 0);
     const auto input = norm(x, w.at(prefix + "post_attention_layernorm.weight"), m.rms_norm_eps);
@@ -77,7 +78,8 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     const auto seen = visible(l, config.router, stage_of);
     const std::string gate = prefix + "mlp.gate.";
     const bool noisy = pass.training && config.router.jitter > 0;
-    LayerRouting routing{.x = noisy ? input * jitter(config, l, batch * length, pass) : input, .layer = l};
+    LayerRouting routing{
+        .x = noisy ? input * jitter(config, l, batch * length, pass) : input, .layer = l, .decoder_layer = i};
     if (config.router.kind == "rmoe") {
       if (seen.empty()) gru = gate + "gru.";
       auto before = seen.empty() ? at::zeros({batch * length, config.router.state_size}, at::kDouble)

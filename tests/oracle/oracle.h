@@ -22,15 +22,16 @@ Weights copy_weights(const hero::Parameters& parameters);
 
 /// One MoE layer, l = index + 1.
 struct LayerRouting {
-  at::Tensor x = {};       ///< [T, D] the router's input
-  at::Tensor state = {};   ///< [T, p] of an RMoE router
-  at::Tensor logits = {};  ///< [T, E]
-  at::Tensor probs = {};   ///< [T, E] softmax, differentiable
-  at::Tensor scores = {};  ///< [T, E] softmax or sigmoid, from which the weights are computed
-  at::Tensor chosen = {};  ///< [T, E] 0/1, before capacity
-  at::Tensor gates = {};   ///< [T, E] weight of every expert, 0 if not chosen or dropped
-  at::Tensor ids = {};     ///< [T, K] best first
-  int64_t layer = 1;       ///< l
+  at::Tensor x = {};          ///< [T, D] the router's input
+  at::Tensor state = {};      ///< [T, p] of an RMoE router
+  at::Tensor logits = {};     ///< [T, E]
+  at::Tensor probs = {};      ///< [T, E] softmax, differentiable
+  at::Tensor scores = {};     ///< [T, E] softmax or sigmoid, from which the weights are computed
+  at::Tensor chosen = {};     ///< [T, E] 0/1, before capacity
+  at::Tensor gates = {};      ///< [T, E] weight of every expert, 0 if not chosen or dropped
+  at::Tensor ids = {};        ///< [T, K] best first
+  int64_t layer = 1;          ///< l
+  int64_t decoder_layer = 0;  ///< from 0
 };
 
 /// State of a forward pass that capacity and jitter depend on.
@@ -43,6 +44,7 @@ struct Pass {
 struct Result {
   at::Tensor logits;  ///< [B, S, V]
   std::vector<LayerRouting> layers;
+  std::vector<double> max_attention_logits;  ///< per decoder layer
 };
 
 Result forward(const hero::Config& config, const Weights& weights, const at::Tensor& tokens_BS,

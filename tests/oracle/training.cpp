@@ -10,13 +10,10 @@ namespace oracle {
 using at::Tensor;
 
 Training::Training(const hero::Config& config, Weights weights)
-    : config_(config), weights_(std::move(weights)) {
+    : config_(config), weights_(std::move(weights)), optimizer_(config) {
   for (auto& [name, weight] : weights_) {
     if (config.train.trainable == hero::Trainable::kRouters && name.find(".mlp.gate.") == std::string::npos)
       weight.requires_grad_(false);
-    if (!weight.requires_grad()) continue;
-    first_[name] = at::zeros_like(weight);
-    second_[name] = at::zeros_like(weight);
   }
 }
 
@@ -28,9 +25,10 @@ Training::Step Training::step(int64_t step, const Tensor& samples) {
   for (int64_t i = 0; i < t.global_batch / t.micro_batch; ++i)
     micro_batch(step, i, samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch), out, assigned_LE);
   double square = 0;
-  for (const auto& [name, moment] : first_) {
-    const auto& gradient = weights_.at(name).grad();
-    out.gradients[name] = gradient.defined() ? gradient.clone() : at::zeros_like(moment);
+  for (const auto& [name, weight] : weights_) {
+    if (!weight.requires_grad()) continue;
+    const auto& gradient = weight.grad();
+    out.gradients[name] = gradient.defined() ? gradient.clone() : at::zeros_like(weight);
     square += out.gradients[name].square().sum().item<double>();
   }
   out.gradient_norm = std::sqrt(square);
@@ -53,6 +51,7 @@ void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, Step&
   const auto found = losses(config_, result, samples.slice(1, 1).flatten(), t.sequence, shares_LE_);
   const double share = static_cast<double>(t.micro_batch) / static_cast<double>(t.global_batch);
   (found.total * share).backward();
+  raise_logits(result, out);
   out.loss += found.total.item<double>() * share;
   out.lm += found.lm.item<double>() * share;
   out.balance += found.balance.item<double>() * share;
@@ -63,22 +62,46 @@ void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, Step&
   assigned_LE = assigned_LE.defined() ? assigned_LE + at::stack(counts) : at::stack(counts);
 }
 
-void Training::update(int64_t step, const Step& found) {
+void Training::raise_logits(const Result& result, Step& out) {
+  const auto raise = [&](const std::string& key, double logit) {
+    const auto known = out.norms.try_emplace(key, logit).first;
+    known->second = std::max(known->second, logit);
+  };
+  for (size_t i = 0; i < result.max_attention_logits.size(); ++i)
+    raise("max_attention_logit//" + std::to_string(i), result.max_attention_logits[i]);
+  for (const auto& r : result.layers)
+    raise("max_router_logit//" + std::to_string(r.decoder_layer), r.logits.max().item<double>());
+}
+
+void Training::update(int64_t step, Step& found) {
   const auto& o = config_.optim;
   const bool clip = o.clip_norm > 0 && found.gradient_norm > o.clip_norm;
-  const auto t = static_cast<double>(step);
   const double rate = learning_rate(config_, step);
-  for (auto& [name, first] : first_) {
-    auto& weight = weights_.at(name);
-    auto& second = second_.at(name);
-    const auto g =
-        clip ? found.gradients.at(name) * (o.clip_norm / found.gradient_norm) : found.gradients.at(name);
-    first = o.beta1 * first + (1 - o.beta1) * g;
-    second = o.beta2 * second + (1 - o.beta2) * g * g;
-    const auto mean = first / (1 - std::pow(o.beta1, t)), square = second / (1 - std::pow(o.beta2, t));
-    // Weight decay applies to matrices, not to norm weights.
-    const double decay = weight.dim() == 2 ? o.weight_decay : 0.0;
-    weight.copy_(weight - rate * (mean / (square.sqrt() + o.eps) + decay * weight));
+  std::map<std::string, double> sums, counts;
+  for (auto& [name, weight] : weights_) {
+    if (name.ends_with("e_score_correction_bias")) continue;
+    const auto before = weight.detach().clone();
+    if (weight.requires_grad()) {
+      const auto& g = found.gradients.at(name);
+      optimizer_.update(name, weight, clip ? g * (o.clip_norm / found.gradient_norm) : g, step, rate);
+    }
+    const int64_t split = hidden_columns(config_, name, weight);
+    for (const bool history : {false, true}) {
+      const auto part = [&](const Tensor& t) { return history ? t.slice(-1, split) : t.slice(-1, 0, split); };
+      if (part(before).numel() == 0) continue;
+      const auto [key, layer] = component(name, weight, history);
+      const auto where = "/" + key + "/" + std::to_string(layer);
+      const auto square = [&](const Tensor& t) { return part(t).square().sum().item<double>(); };
+      if (weight.requires_grad()) sums["gradient" + where] += square(found.gradients.at(name));
+      sums["update" + where] += square(weight - before);
+      sums["weight" + where] += square(before);
+      counts[where] += static_cast<double>(part(before).numel());
+    }
+  }
+  for (const auto& [where, count] : counts) {
+    found.norms["grad_norm" + where] = std::sqrt(sums["gradient" + where]);
+    found.norms["update_ratio" + where] = std::sqrt(sums["update" + where] / sums["weight" + where]);
+    found.norms["weight_rms" + where] = std::sqrt(sums["weight" + where] / count);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Reference implementation of training: AdamW as in its paper (arXiv 1711.05101, Algorithm 2).
-#include "oracle/oracle.h"
+// Reference implementation of training.
+#include "oracle/optimizer.h"
 
 namespace oracle {
 
@@ -13,6 +13,7 @@ class Training {
   struct Step {
     double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0, gradient_norm = 0;
     std::map<std::string, at::Tensor> gradients;  ///< of every trainable weight
+    std::map<std::string, double> norms;          ///< METRIC/COMPONENT/LAYER, METRIC//LAYER of logits
   };
   /// `step` from 1; samples int64 [global batch, S + 1].
   Step step(int64_t step, const at::Tensor& samples);
@@ -23,12 +24,13 @@ class Training {
 
  private:
   void micro_batch(int64_t step, int64_t i, const at::Tensor& samples, Step& out, at::Tensor& assigned_LE);
-  void update(int64_t step, const Step& found);
+  void update(int64_t step, Step& found);
+  static void raise_logits(const Result& result, Step& out);
   void update_biases(const at::Tensor& assigned_LE);
 
   hero::Config config_;
   Weights weights_;
-  std::map<std::string, at::Tensor> first_, second_;  ///< moments
+  Optimizer optimizer_;
   at::Tensor shares_LE_;
 };
 

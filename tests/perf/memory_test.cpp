@@ -6,7 +6,10 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "loss/loss.h"
+#include "optim/optimizer.h"
 #include "oracle/small_models.h"
 
 namespace hero {
@@ -55,6 +58,29 @@ Config sized(Config c, Dtype dtype) {
   c.train.dtype = dtype;
   c.model.vocab_size = 512;
   return c;
+}
+
+// Muon has one moment for hidden matrices.
+TEST(OptimizerMoments, MatchTheOptimizer) {
+  for (const bool deepseek : {false, true}) {
+    for (const bool router : {false, true}) {
+      for (const auto kind : {OptimKind::kAdamW, OptimKind::kMuon}) {
+        Config config = sized(deepseek ? small::deepseek() : small::qwen(), Dtype::kFp32);
+        config.optim.kind = kind;
+        config.optim.muon_router = router;
+        Transformer model(config);
+        const Optimizer optimizer(model.parameters(), config.optim);
+        int64_t elements = 0;
+        for (const auto& shard : optimizer.shards()) {
+          elements += shard.exp_avg.numel();
+          if (shard.exp_avg_sq.defined()) elements += shard.exp_avg_sq.numel();
+        }
+        const auto items = device_memory(config, {});
+        const auto moments = std::ranges::find(items, "optimizer moments", &MemoryItem::name);
+        EXPECT_EQ(moments->bytes, static_cast<double>(4 * elements)) << name_of(kind) << router << deepseek;
+      }
+    }
+  }
 }
 
 class Activations : public testing::TestWithParam<Dtype> {};

@@ -176,6 +176,18 @@ def stages(draw: DrawFn, layers: int) -> Options:
     return {"router.stages": len(sizes), "router.stage_sizes": sizes}
 
 
+def optimizer_options(draw: DrawFn) -> Options:
+    options = {"optim.kind": draw(option("adamw", "muon"))}
+    if options["optim.kind"] == "muon":
+        options["optim.muon_momentum"] = draw(option(0.0, 0.5, 0.95))
+        options["optim.muon_router"] = draw(st.booleans())
+    if draw(st.booleans()):
+        options["optim.router_lr"] = draw(option(0.0, 0.3, 2.0))
+        options["optim.history_lr"] = draw(option(0.0, 0.3, 2.0))
+        options["optim.history_weight_decay"] = draw(option(-1.0, 0.0, 0.4))
+    return options
+
+
 @st.composite
 def training(draw: DrawFn, model: Options, router: Options) -> Options:
     micro_batch = draw(number(1, 3))
@@ -183,7 +195,7 @@ def training(draw: DrawFn, model: Options, router: Options) -> Options:
     lr = draw(option(1e-4, 1e-3, 1e-2))
     # Gradient through the history is not supported with recomputation: this combination is rare.
     recompute = [False, True] if router["router.detach"] else [*[False] * 9, True]
-    return {
+    return optimizer_options(draw) | {
         "train.seed": draw(number(0, 2**32)),
         "train.steps": steps,
         "train.sequence": draw(number(6, min(12, model["model.max_position_embeddings"]))),

@@ -38,7 +38,7 @@ Config configured() {
 
 Outcome trained(const Config& config, at::Device device, int64_t steps) {
   Transformer model(config, device);
-  AdamW optimizer(model.parameters(), config.optim);
+  Optimizer optimizer(model.parameters(), config.optim);
   auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts(), device);
   TrainStep step(model, optimizer, balance);
   Outcome outcome;
@@ -122,7 +122,7 @@ TEST_F(DeviceStep, RecomputationWithJitterGivesIdenticalResults) {
 TEST_F(DeviceStep, NonFiniteGradientChangesNoWeight) {
   const auto config = configured();
   Transformer model(config, gpu_);
-  AdamW optimizer(model.parameters(), config.optim);
+  Optimizer optimizer(model.parameters(), config.optim);
   std::vector<at::Tensor> before;
   for (auto& p : model.parameters().all()) {
     before.push_back(p.values.clone());

@@ -105,7 +105,7 @@ TEST(LayerStats, MaxOverMeanWithoutTokensIsZero) {
 TEST(RunLog, WritesEveryLayerMetric) {
   const TemporaryFolder run;
   const Step step;
-  RunLog(run.path()).write({.step = 3}, step.stats, /*snapshot=*/false);
+  RunLog(run.path()).write({.step = 3}, step.stats, /*norms=*/std::nullopt, /*snapshot=*/false);
 
   const auto line = json::parse(read_bytes(run / "metrics.jsonl"));
   std::vector<std::string> keys;

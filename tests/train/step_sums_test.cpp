@@ -25,7 +25,7 @@ Config configured() {
 
 struct Training {
   Transformer model{configured()};
-  AdamW optimizer{model.parameters(), model.config().optim};
+  Optimizer optimizer{model.parameters(), model.config().optim};
   BalanceState balance =
       BalanceState::uniform(model.layout().layers(), model.layout().experts(), at::Device(at::kCPU));
   TrainStep step{model, optimizer, balance};

@@ -99,6 +99,11 @@ std::vector<Case> cases() {
       {"forced_balance", [](Config& c) { c.router.force_balance = true; }},
       {"live_history", [](Config& c) { c.router.detach = false; }},
       {"recompute", [](Config& c) { c.train.recompute = true; }},
+      {"muon",
+       [](Config& c) {
+         c.optim.kind = OptimKind::kMuon;
+         c.optim.muon_router = true;
+       }},
       {"routers_alone", [](Config& c) { c.train.trainable = Trainable::kRouters; }},
       {"yarn", [](Config& c) { c.model.rope_scaling.type = RopeType::kYarn; }},
       {"deepseek", [](Config&) {}, true},
@@ -138,7 +143,7 @@ struct Training {
   }
 
   Transformer model;
-  AdamW optimizer;
+  Optimizer optimizer;
   BalanceState balance;
   TrainStep step;
 };

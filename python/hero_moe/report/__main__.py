@@ -17,6 +17,7 @@ import matplotlib
 from hero_moe.report import comparability, page
 from hero_moe.report.figures import STYLE
 from hero_moe.report.json_lines import InputError
+from hero_moe.report.norm_section import norm_section
 from hero_moe.report.output import write_atomically
 from hero_moe.report.routing_sections import history_section, routing_section, speed_section
 from hero_moe.report.run_files import Run, load_run, run_names
@@ -47,6 +48,7 @@ def build_page(runs: list[Run]) -> str:
                 evaluation_section,
                 routing_section,
                 history_section,
+                norm_section,
                 speed_section,
                 comparability.data_section,
                 configuration_section,

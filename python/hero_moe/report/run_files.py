@@ -6,7 +6,6 @@ incomplete last line of a JSON Lines file is ignored, because the run may still 
 
 from __future__ import annotations
 
-import json
 import tomllib
 from array import array
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
+from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Start, read_starts
 
 SCALARS = (
@@ -55,6 +55,7 @@ class Metrics:
     tokens: np.ndarray
     scalars: dict[str, np.ndarray]
     layers: dict[str, np.ndarray]
+    norms: NormSeries | None  # None: the run logged none
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,7 @@ def _read_metrics(path: Path) -> Metrics:
     steps, tokens = array("q"), array("q")
     scalars = {key: array("d") for key in SCALARS}
     layers: dict[str, array] = {}
+    norms: list[tuple[str, int, Any]] = []
     depth = 0
     for where, record in json_lines(path):
         for key in ("loss", "lm_loss"):
@@ -133,6 +135,8 @@ def _read_metrics(path: Path) -> Metrics:
         tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
             column.append(number(record.get(key), where, key))
+        if record.get("norms") is not None:
+            norms.append((where, step, record["norms"]))
         per_layer = record.get("layers") or {}
         if not isinstance(per_layer, dict):
             raise InputError(
@@ -153,11 +157,16 @@ def _read_metrics(path: Path) -> Metrics:
             layers[key].extend([number(value, where, f"layers.{key}") for value in values])
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
+    try:
+        norm_series = read_norms(norms)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     return Metrics(
         steps=np.array(steps),
         tokens=np.array(tokens),
         scalars={key: np.array(column) for key, column in scalars.items()},
         layers={key: np.array(layers[key]).reshape(-1, depth) for key in LAYER_SERIES if key in layers},
+        norms=norm_series,
     )
 
 

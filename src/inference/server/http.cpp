@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -93,7 +92,7 @@ class HttpServer::Impl : public httplib::Server {
     } else if (!bind_to_port(host, port)) {
       port = -1;
     }
-    hosts_.emplace(host, access_.hosts);
+    hosts_ = AllowedHosts(host, access_.hosts);
     if (port > 0 && ::listen(svr_sock_, kBacklog) == 0) return port;
     throw UserError("--host " + host + " --port: cannot listen, expected a local address and a free port");
   }
@@ -140,7 +139,7 @@ class HttpServer::Impl : public httplib::Server {
 
   // Validates the headers of a request before its body is read.
   void check_head(const RequestHead& head) const {
-    if (hosts_) check_host(head, *hosts_);
+    check_host(head, hosts_);
     check_origin(head);
     const auto found = endpoints_.find(head.path);
     const auto availability = found == endpoints_.end() ? Availability() : found->second.availability;
@@ -228,7 +227,7 @@ class HttpServer::Impl : public httplib::Server {
   const HttpAccess access_;
   const Observer observer_;
   std::map<std::string, Endpoint> endpoints_;
-  std::optional<AllowedHosts> hosts_;  // set by open
+  AllowedHosts hosts_{"localhost", access_.hosts};  // open adds the address
   OverflowConnections overflow_;
 };
 

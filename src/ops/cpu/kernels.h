@@ -100,6 +100,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(cons
                                                                             const at::Tensor& targets,
                                                                             bool gradients);
 
+at::Tensor newton_schulz(const at::Tensor& x);
 at::Tensor sum_of_squares(at::TensorList tensors);
 void adamw_step(at::TensorList values, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList leaves, const at::Tensor& step, double lr,

@@ -52,6 +52,7 @@ TORCH_LIBRARY_IMPL(hero, CPU, m) {
   register_kernel(m, "experts_backward_input", experts_backward_input);
   register_kernel(m, "experts_backward_weight", experts_backward_weight);
   register_kernel(m, "linear_cross_entropy_forward", linear_cross_entropy_forward);
+  register_kernel(m, "newton_schulz", newton_schulz);
   register_kernel(m, "sum_of_squares", sum_of_squares);
   register_kernel(m, "adamw_step", adamw_step);
 }

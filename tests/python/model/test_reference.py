@@ -25,8 +25,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def check(case: Case, folder: Path) -> None:
-    """Compares losses, gradients and their norm, weights, biases and expert shares after every step, and at
-    the end the logits outside training."""
+    """Compares losses, gradients, norms per layer and component, weights, biases and expert shares after every
+    step, and at the end the logits outside training."""
     config = folder / "case.toml"
     config.write_text(toml(case))
     done = subprocess.run(
@@ -39,7 +39,7 @@ def check(case: Case, folder: Path) -> None:
     )
     expect_success(done.returncode, done.stderr, case)
     found = json.loads(done.stdout)
-    kinds = {"loss", "gradient_norm", "gradients", "weights", "shares", "evaluation"}
+    kinds = {"loss", "gradient_norm", "gradients", "norms", "weights", "shares", "evaluation"}
     assert set(found["differences"]) - {"bias"} == kinds
     too_large = {
         f"{kind} {found['worst'][kind]}".strip(): difference

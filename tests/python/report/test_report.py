@@ -126,6 +126,51 @@ def test_evaluation_loads_and_medians(tmp_path: Path, three: list[Path]) -> None
     assert page.row("hero", 4)[5] == "2,130"
 
 
+def add_norms(run: Path, scale: float = 1.0) -> None:
+    """Adds norms of two layers to every tenth step; the first layer has no W_R."""
+
+    def changed(lines: list[str]) -> list[str]:
+        records = [json.loads(line) for line in lines]
+        for record in records[9::10]:
+            values = {
+                "embedding": 0.5 * scale,
+                "attention": [scale, 2 * scale],
+                "mlp": [None, None],
+                "w_r": [None, 4 * scale],
+            }
+            record["norms"] = {key: values for key in ("grad_norm", "update_ratio", "weight_rms")}
+            record["norms"] |= {"max_attention_logit": [3.0, record["step"]], "max_router_logit": [None, 1.5]}
+        return [json.dumps(record) + "\n" for record in records]
+
+    edit_lines(run / "metrics.jsonl", changed)
+
+
+def test_norms(tmp_path: Path, three: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    add_norms(three[1])
+    norms = load_run(three[1], "hero").metrics.norms
+    assert norms is not None and norms.steps.tolist() == [10, 20, 30, 40, 50, 60]
+    np.testing.assert_array_equal(norms.values["update_ratio.w_r"], [[np.nan, 4.0]] * 6)
+    np.testing.assert_array_equal(norms.values["grad_norm.embedding"], [[0.5]] * 6)
+    assert norms.values["max_attention_logit"][:, 1].tolist() == norms.steps.tolist()
+    assert norms.has("weight_rms.attention") and not norms.has("weight_rms.mlp")
+    text = render(tmp_path, *three)
+    assert Page(text).text.count("Norms and logits") == 1
+    plots = re.findall(r"<svg [^>]*role=\"img\".*?</svg>", text, flags=re.DOTALL)
+    assert len(plots) == 9
+    (panels,) = [plot for plot in plots if "update / weight" in plot]
+    assert all(title in panels for title in ("embedding", "attention", "W_R")) and "dense" not in panels
+    assert "Norms and logits" not in Page(render(tmp_path, three[0])).text
+
+    def fewer_layers(lines: list[str]) -> list[str]:
+        record = json.loads(lines[59])
+        record["norms"]["max_router_logit"] = [1.5]
+        return [*lines[:59], json.dumps(record) + "\n"]
+
+    edit_lines(three[1] / "metrics.jsonl", fewer_layers)
+    assert report.main([str(three[1]), "--out", str(tmp_path / "report.html")]) == 2
+    assert "metrics.jsonl:60: norms: found other components or layers" in capsys.readouterr().err
+
+
 def test_peak_load_is_a_mean_over_steps(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run("one", steps=100)
 

@@ -22,6 +22,7 @@ ALWAYS = {
     "checkpoint.keep": 0,
     "parallel.timeout": 60,
     "train.routing_every": 1,
+    "train.norms_every": 1,
 }
 
 
@@ -74,6 +75,21 @@ def assert_close(name: str, found: Any, expected: Any) -> None:
     )
 
 
+def assert_close_norms(name: str, found: Any, expected: Any) -> None:
+    """Objects of numbers, null and lists of these, one per decoder layer."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close_norms(f"{name}.{key}", found[key], value)
+    else:
+        lists = [value if isinstance(value, list) else [value] for value in (found, expected)]
+        assert [v is None for v in lists[0]] == [v is None for v in lists[1]], name
+        # Every value on its own: those of several layers differ by orders of magnitude.
+        for a, b in zip(*lists, strict=True):
+            if b is not None:
+                assert_close(name, a, b)
+
+
 def assert_same_training(run: Path, other: Path) -> None:
     lines, expected = metrics(run), metrics(other)
     assert (
@@ -82,6 +98,7 @@ def assert_same_training(run: Path, other: Path) -> None:
     for line, want in zip(lines, expected, strict=True):
         for key in ("loss", "lm_loss", "grad_norm", "max_expert_share"):
             assert_close(f"step {line['step']}: {key}", line[key], want[key])
+        assert_close_norms(f"step {line['step']}: norms", line["norms"], want["norms"])
         for key, value in want["aux_losses"].items():
             assert_close(f"step {line['step']}: {key}", line["aux_losses"][key], value)
     weights, wanted = final_weights(run), final_weights(other)

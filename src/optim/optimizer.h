@@ -1,17 +1,18 @@
 #pragma once
-// AdamW (arXiv 1711.05101) on the fp32 master values of all parameters. Only non_finite_gradient()
-// synchronizes with the GPU.
+// Updates the fp32 master values of all parameters with AdamW (arXiv 1711.05101), or hidden matrices with
+// Muon (muon.h). Only non_finite_gradient() synchronizes with the GPU.
 #include "config/config.h"
 #include "optim/buckets.h"
+#include "optim/update_groups.h"
 
 namespace hero {
 
-class AdamW {
+class Optimizer {
  public:
   /// Single process: it owns all parameters.
-  AdamW(Parameters& parameters, const OptimConfig& config);
+  Optimizer(Parameters& parameters, const OptimConfig& config);
   /// Optimizer state and values sharded as in Buckets. Load the weights first.
-  AdamW(Parameters& parameters, const OptimConfig& config, const Group& data, const Group& replica);
+  Optimizer(Parameters& parameters, const OptimConfig& config, const Group& data, const Group& replica);
 
   /// Gradients that are reduced over ranks; null for a single process.
   Buckets* buckets() { return buckets_.get(); }
@@ -32,17 +33,25 @@ class AdamW {
   void zero_grad(bool keep = false);
 
   const std::vector<ParameterShard>& shards() const { return shards_; }
+  /// The shard's gradient, flattened; undefined if there is none.
+  at::Tensor gradient(const ParameterShard& shard) const;
 
  private:
-  AdamW(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets);
-  /// Flattened; undefined if there is none.
-  at::Tensor gradient(const ParameterShard& shard) const;
+  struct Clipping;
+  Optimizer(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets);
+  /// The weights that operators read, flattened, if this rank writes them; undefined if the values are the
+  /// leaf or all_gather_values updates it.
+  at::Tensor separate_leaf(const ParameterShard& shard) const;
+  void step_adamw(const AdamWGroup& group, double lr, const Clipping& clipping);
+  void step_muon(const MuonBatch& batch, double lr, const Clipping& clipping);
 
   Parameters* parameters_;
   OptimConfig config_;
   at::Tensor step_;  ///< fp32 scalar on the parameters' device
   std::unique_ptr<Buckets> buckets_;
   std::vector<ParameterShard> shards_;
+  std::vector<AdamWGroup> adamw_;
+  std::vector<MuonBatch> muon_;
 };
 
 /// Linear warmup over warmup_steps, then cosine decay from lr to min_lr at the last step; `step` from 1 to
