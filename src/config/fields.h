@@ -25,7 +25,7 @@ enum FieldAttribute : uint32_t {
   kFromModelFolder = 1 << 4,        ///< --init-from takes the value of the source model
   kMustMatchWeights = 1 << 5,       ///< --init-from rejects other values: the weights would not fit
   kInConfigJson = 1 << 6,           ///< config.json of a model folder contains the value
-  kHistoryOnly = 1 << 7,            ///< router option that only routers with a routing history read
+  kHistoryOnly = 1 << 7,            ///< read only by routers with a routing history
   kSetsChunks = 1 << 8,             ///< sets the default chunk boundaries of a pipeline
   kQwen3Only = 1 << 9,              ///< read only if model.model_type is "qwen3_moe"
   kDeepseekOnly = 1 << 10,          ///< read only if model.model_type is "deepseek_v3"

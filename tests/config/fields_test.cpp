@@ -156,7 +156,6 @@ TEST(FieldAttributes, RequireEachOther) {
                                                          {kMustMatchWeights, kFromModelFolder},
                                                          {kMayDifferBetweenRanks, kMayChangeOnResume},
                                                          {kMayDifferInStudy, kMayChangeOnResume},
-                                                         {kHistoryOnly, kFixedOnResume},
                                                          {kSetsChunks, kHistoryOnly}};
   Config config;
   for (const Field& f : fields(config)) {

@@ -1,6 +1,7 @@
 // Bodies of POST /v1/completions, and the fields that other endpoints share with it.
 #include "fuzz/checks.h"
 #include "fuzz/targets.h"
+#include "inference/server/api_json.h"
 #include "inference/server/budget.h"
 #include "inference/server/completion_request.h"
 #include "io/json.h"
