@@ -36,6 +36,7 @@ def test_one_rank_receives_all_tokens(data: Path, tmp_path: Path) -> None:
         if name.endswith(".mlp.gate.weight"):
             weights[name] = np.zeros_like(values)
     save_file(weights, start / "model.safetensors")
+    (start / "manifest.json").unlink()
     settings = MODEL | {"train.steps": 3}
     alone, run = tmp_path / "alone", tmp_path / "run"
     run_hero(*training(alone, data, settings, "--init-from", start))

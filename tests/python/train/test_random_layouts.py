@@ -25,6 +25,9 @@ ALWAYS = {
     "train.norms_every": 1,
 }
 
+# A resumed run keeps the layout options of its own configuration that are not given.
+DEFAULT_LAYOUT = {"parallel.data": 0, "parallel.chunks": 1, "parallel.chunk_sizes": []}
+
 
 def tokens(folder: Path, vocabulary: int) -> Path:
     """Token files of eight documents, identical for equal vocabularies. No token follows itself: equal tokens
@@ -136,7 +139,12 @@ def check_resharding(case: Case, folder: Path) -> None:
         for run in (resumed, uninterrupted)
     ]
     assert logs[0] == logs[1], "resumed in the same layout: different metrics"
-    train(stopped(uninterrupted, other, stop), case["next_ranks"], own | case["next_layout"], "--resume")
+    train(
+        stopped(uninterrupted, other, stop),
+        case["next_ranks"],
+        own | DEFAULT_LAYOUT | case["next_layout"],
+        "--resume",
+    )
     assert_same_training(other, uninterrupted)
 
 
