@@ -23,7 +23,8 @@ RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& 
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] == 0) continue;
     const auto seen = static_cast<int64_t>(layout_.visible(numbers[i]).size());
-    const std::string name = "model.layers." + std::to_string(i) + ".mlp.gate.weight";
+    const std::string name = "model.layers." + std::to_string(i) + "." +
+                             std::string(config.model.type().moe_block) + ".gate.weight";
     const auto& found = find_tensor(reader, folder.string(), name, {e, d + seen * e});
     if (seen == 0) {
       blocks_.emplace_back();

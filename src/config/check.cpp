@@ -23,7 +23,15 @@ void check_bounds(const Config& config) {
   }
 }
 
-void check_qwen3(const Config& config) {
+void check_regular_layers(const ModelConfig& m) {
+  const std::string why = "; only model.model_type = \"qwen3_moe\" supports ";
+  require(m.decoder_sparse_step == 1, "model.decoder_sparse_step", m.decoder_sparse_step,
+          "1" + why + "a sparse step");
+  require(m.mlp_only_layers.empty(), "model.mlp_only_layers", m.mlp_only_layers,
+          "[]" + why + "a list of dense layers");
+}
+
+void check_grouped_query(const Config& config) {
   const ModelConfig& m = config.model;
   const std::string why = "; only model.model_type = \"deepseek_v3\" supports ";
   require(m.num_attention_heads % m.num_key_value_heads == 0, "model.num_attention_heads",
@@ -31,6 +39,15 @@ void check_qwen3(const Config& config) {
           "a multiple of " + format_option("model.num_key_value_heads", m.num_key_value_heads));
   require(m.head_dim % 2 == 0, "model.head_dim", m.head_dim,
           "an even number: RoPE rotates pairs of dimensions");
+  if (!m.type().has_dense_layers) check_regular_layers(m);
+  require(m.norm_topk_prob || !m.type().always_norm_topk_prob, "model.norm_topk_prob", m.norm_topk_prob,
+          "true with " + format_option("model.model_type", name_of(m.model_type)));
+  // transformers has no key for the head dimension of these models.
+  require(m.type().qk_norm != QkNorm::kProjection || m.head_dim * m.num_attention_heads == m.hidden_size,
+          "model.head_dim", m.head_dim,
+          format_option("model.hidden_size", m.hidden_size) + " divided by " +
+              format_option("model.num_attention_heads", m.num_attention_heads) + " with " +
+              format_option("model.model_type", name_of(m.model_type)));
   require(m.n_shared_experts == 0, "model.n_shared_experts", m.n_shared_experts,
           "0" + why + "shared experts");
   require(m.first_k_dense_replace == 0, "model.first_k_dense_replace", m.first_k_dense_replace,
@@ -47,11 +64,7 @@ void check_qwen3(const Config& config) {
 void check_deepseek(const ModelConfig& m) {
   require(m.qk_rope_head_dim % 2 == 0, "model.qk_rope_head_dim", m.qk_rope_head_dim,
           "an even number: RoPE rotates pairs of dimensions");
-  const std::string why = "; only model.model_type = \"qwen3_moe\" supports ";
-  require(m.decoder_sparse_step == 1, "model.decoder_sparse_step", m.decoder_sparse_step,
-          "1" + why + "a sparse step");
-  require(m.mlp_only_layers.empty(), "model.mlp_only_layers", m.mlp_only_layers,
-          "[]" + why + "a list of dense layers");
+  check_regular_layers(m);
 }
 
 void check_experts(const ModelConfig& m) {
@@ -195,7 +208,7 @@ void check(const Config& config) {
   if (config.model.is_deepseek()) {
     check_deepseek(config.model);
   } else {
-    check_qwen3(config);
+    check_grouped_query(config);
   }
   check_experts(config.model);
   check_layers_and_positions(config.model);

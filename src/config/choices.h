@@ -17,9 +17,9 @@ namespace hero {
 // texts.
 
 /// model.model_type
-enum class ModelType { kQwen3Moe, kDeepseekV3 };
+enum class ModelType { kQwen3Moe, kDeepseekV3, kOlmoe, kMixtral };
 constexpr auto choice_names(ModelType) {
-  return std::to_array<std::string_view>({"qwen3_moe", "deepseek_v3"});
+  return std::to_array<std::string_view>({"qwen3_moe", "deepseek_v3", "olmoe", "mixtral"});
 }
 
 /// model.rope_scaling.type

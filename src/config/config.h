@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/choices.h"
+#include "config/model_types.h"
 
 namespace hero {
 
@@ -24,15 +25,15 @@ struct RopeScaling {
   bool is_yarn() const { return type == RopeType::kYarn; }
 };
 
-/// Architecture. Names follow Hugging Face configurations (`model_type` "qwen3_moe" or "deepseek_v3").
+/// Architecture. Names follow Hugging Face configurations (`model_type` is one of model_types.h).
 struct ModelConfig {
   ModelType model_type = ModelType::kQwen3Moe;
   int64_t vocab_size = 0;  ///< 0: size of the tokenizer stored with the data
   int64_t hidden_size = 256;
   int64_t num_hidden_layers = 8;
   int64_t num_attention_heads = 8;
-  int64_t num_key_value_heads = 4;  ///< grouped-query attention (qwen3_moe)
-  int64_t head_dim = 32;            ///< qwen3_moe
+  int64_t num_key_value_heads = 4;  ///< grouped-query attention (not deepseek_v3)
+  int64_t head_dim = 32;            ///< not deepseek_v3
   int64_t q_lora_rank = 0;          ///< multi-head latent attention (deepseek_v3); 0: no query compression
   int64_t kv_lora_rank = 64;
   int64_t qk_nope_head_dim = 32;
@@ -40,7 +41,7 @@ struct ModelConfig {
   int64_t v_head_dim = 32;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  bool rope_interleave = true;  ///< deepseek_v3: interleave rotary pairs; qwen3_moe never does
+  bool rope_interleave = true;  ///< deepseek_v3: interleave rotary pairs; others never do
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   int64_t max_position_embeddings = 4096;
@@ -60,6 +61,7 @@ struct ModelConfig {
   int64_t topk_group = 1;
   double initializer_range = 0.02;
 
+  const ModelTypeInfo& type() const { return model_type_info(model_type); }
   bool is_deepseek() const { return model_type == ModelType::kDeepseekV3; }
   bool has_sigmoid_scores() const { return scoring_func == ScoringFunc::kSigmoid; }
 };

@@ -27,7 +27,7 @@ enum FieldAttribute : uint32_t {
   kInConfigJson = 1 << 6,           ///< config.json of a model folder contains the value
   kHistoryOnly = 1 << 7,            ///< read only by routers with a routing history
   kSetsChunks = 1 << 8,             ///< sets the default chunk boundaries of a pipeline
-  kQwen3Only = 1 << 9,              ///< read only if model.model_type is "qwen3_moe"
+  kGroupedQueryOnly = 1 << 9,       ///< not read if model.model_type is "deepseek_v3"
   kDeepseekOnly = 1 << 10,          ///< read only if model.model_type is "deepseek_v3"
   kYarnOnly = 1 << 11,              ///< read only if model.rope_scaling.type is "yarn"
   kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks

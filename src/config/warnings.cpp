@@ -36,12 +36,13 @@ class Unused {
 void add_model(Unused& unused, const ModelConfig& m) {
   const bool deepseek = m.is_deepseek();
   const auto family = format_option("model.model_type", name_of(m.model_type));
-  auto qwen3 = keys_with(kQwen3Only);
-  std::erase(qwen3, "model.num_key_value_heads");
-  unused.unless(!deepseek, qwen3, family);
+  auto grouped = keys_with(kGroupedQueryOnly);
+  std::erase(grouped, "model.num_key_value_heads");
+  unused.unless(!deepseek, grouped, family);
   unused.unless(!deepseek || m.num_key_value_heads == m.num_attention_heads, {"model.num_key_value_heads"},
                 family + " has as many key heads as model.num_attention_heads");
   unused.unless(deepseek, keys_with(kDeepseekOnly), family);
+  unused.unless(m.type().has_dense_layers, {"model.intermediate_size"}, family + " has no dense layers");
   unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
                 format_option("model.norm_topk_prob", m.norm_topk_prob));
   const RopeScaling& y = m.rope_scaling;

@@ -42,7 +42,7 @@ std::optional<at::ScalarType> floating_point_type(const TensorView& view) {
 // Whether the file holds a baseline router [E, D] and the model has a router [E, D + M*E].
 bool lacks_history(const TensorView& found, const std::string& name, const std::vector<int64_t>& shape,
                    int64_t hidden) {
-  return name.ends_with(".mlp.gate.weight") && shape[1] > hidden &&
+  return name.ends_with(".gate.weight") && shape[1] > hidden &&
          found.shape == std::vector<int64_t>{shape[0], hidden};
 }
 

@@ -10,7 +10,7 @@
 
 namespace hero {
 
-/// The model's config.json, with the keys of DeepseekV3ForCausalLM or Qwen3MoeForCausalLM. A HERO model adds
+/// The model's config.json, with the keys of its class in transformers. A HERO model adds
 /// `hero_router` (window, scale, eps, detach, history, stage of every MoE layer). HERO models and DeepSeek
 /// models with softmax scores reference the files of `modeling_code` in `auto_map`. `eos`: -1 for none.
 /// `dtype`: of the stored weights, "float32" or "bfloat16".

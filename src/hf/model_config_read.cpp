@@ -52,10 +52,10 @@ void read_rope(Section& config, ModelConfig& m) {
   const auto theta = config.has("rope_theta") ? std::optional(config.number("rope_theta")) : std::nullopt;
   config.ignore("rope_theta");
   if (!rope) {
-    m.rope_theta = theta.value_or(10000.0);
+    m.rope_theta = theta.value_or(m.type().rope_theta);
     return;
   }
-  m.rope_theta = rope->number("rope_theta", theta.value_or(10000.0));
+  m.rope_theta = rope->number("rope_theta", theta.value_or(m.type().rope_theta));
   RopeScaling& y = m.rope_scaling;
   const std::string old_name = rope->text("type", name_of(RopeType::kDefault));
   const auto type = find_choice<RopeType>(rope->text("rope_type", old_name));
@@ -87,10 +87,12 @@ void read_common(Section& config, ModelConfig& m) {
   m.hidden_size = config.integer("hidden_size");
   m.num_hidden_layers = config.integer("num_hidden_layers");
   m.num_attention_heads = config.integer("num_attention_heads");
-  m.intermediate_size = config.integer("intermediate_size");
-  m.moe_intermediate_size = config.integer("moe_intermediate_size");
+  // Without dense layers, transformers calls the width of the experts intermediate_size.
+  const bool dense = m.type().has_dense_layers;
+  if (dense) m.intermediate_size = config.integer("intermediate_size");
+  m.moe_intermediate_size = config.integer(dense ? "moe_intermediate_size" : "intermediate_size");
   m.num_experts_per_tok = config.integer("num_experts_per_tok");
-  m.rms_norm_eps = config.number("rms_norm_eps", 1e-6);
+  m.rms_norm_eps = config.number("rms_norm_eps", m.type().rms_norm_eps);
   m.initializer_range = config.number("initializer_range", 0.02);
   m.tie_word_embeddings = config.flag("tie_word_embeddings", false);
   config.check_token_ids("eos_token_id");
@@ -101,17 +103,27 @@ void read_common(Section& config, ModelConfig& m) {
   config.expect_only("partial_rotary_factor", {1.0}, "partial rotary embeddings are not supported");
 }
 
-void read_qwen3(Section& config, ModelConfig& m, RouterConfig& r) {
+void read_grouped_query(Section& config, ModelConfig& m, RouterConfig& r) {
   const std::string experts = config.has("num_experts") ? "num_experts" : "num_local_experts";
   m.num_experts = config.integer(experts);
   config.expect_only("num_local_experts", {m.num_experts}, "must equal num_experts");
-  m.num_key_value_heads = config.integer("num_key_value_heads");
+  // transformers' defaults of the other types are numbers of published models.
+  const bool olmoe = m.model_type == ModelType::kOlmoe;
+  m.num_key_value_heads =
+      config.integer("num_key_value_heads", olmoe ? std::optional(m.num_attention_heads) : std::nullopt);
   m.head_dim = config.integer("head_dim", m.hidden_size / std::max<int64_t>(m.num_attention_heads, 1));
-  m.norm_topk_prob = config.flag("norm_topk_prob", false);
-  m.decoder_sparse_step = config.integer("decoder_sparse_step", 1);
-  m.mlp_only_layers = config.integers("mlp_only_layers");
+  m.norm_topk_prob = config.flag("norm_topk_prob", m.type().always_norm_topk_prob);
+  if (m.type().has_dense_layers) {
+    m.decoder_sparse_step = config.integer("decoder_sparse_step", 1);
+    m.mlp_only_layers = config.integers("mlp_only_layers");
+  }
+  if (olmoe) config.expect_only("clip_qkv", {}, "clipping of queries, keys and values is not supported");
+  if (m.model_type == ModelType::kMixtral) {
+    config.expect_only("sliding_window", {}, "sliding windows are not supported");
+    config.expect_only("router_jitter_noise", {0.0}, "set router.jitter instead");
+  }
   config.expect_only("use_sliding_window", {false}, "sliding windows are not supported");
-  const double coefficient = config.number("router_aux_loss_coef", 0.001);
+  const double coefficient = config.number("router_aux_loss_coef", m.type().router_aux_loss_coef);
   const bool pooled = config.flag("output_router_logits", false);
   r.balance = pooled ? BalanceScope::kPooled : BalanceScope::kNone;
   if (pooled) r.balance_loss = coefficient;
@@ -167,14 +179,14 @@ Config parse_model_config(std::string_view text, const std::string& file) {
   Config config;
   ModelConfig& m = config.model;
   const auto model_type = find_choice<ModelType>(section.text("model_type"));
-  if (!model_type) section.reject("model_type", "\"qwen3_moe\" or \"deepseek_v3\"");
+  if (!model_type) section.reject("model_type", "\"qwen3_moe\", \"deepseek_v3\", \"olmoe\" or \"mixtral\"");
   m.model_type = *model_type;
   read_common(section, m);
   read_rope(section, m);
   if (m.is_deepseek()) {
     read_deepseek(section, m, config.router);
   } else {
-    read_qwen3(section, m, config.router);
+    read_grouped_query(section, m, config.router);
   }
   config.train.dtype = read_dtype(section);
   config.train.sequence = std::min(config.train.sequence, m.max_position_embeddings);

@@ -19,7 +19,7 @@ struct ModelClass {
 
 ModelClass model_class(const Config& config) {
   const bool deepseek = config.model.is_deepseek();
-  const std::string family = deepseek ? "DeepseekV3" : "Qwen3Moe";
+  const std::string family(config.model.type().class_prefix);
   const RouterKindInfo& kind = router_kind_info(config.router);
   const bool custom = !kind.in_transformers || (deepseek && !config.model.has_sigmoid_scores());
   if (!custom) return {"", family};
@@ -56,20 +56,18 @@ std::map<std::string, std::string> modeling_code(const Config& config) {
 
 std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype) {
   const auto& m = config.model;
-  const bool deepseek = m.is_deepseek();
+  const bool deepseek = m.is_deepseek(), dense = m.type().has_dense_layers;
   const ModelClass code = model_class(config);
   const auto token = eos >= 0 ? ordered_json(eos) : ordered_json(nullptr);
   ordered_json j = {{"architectures", {code.prefix + "ForCausalLM"}},
                     {"model_type", name_of(m.model_type)},
                     {"vocab_size", m.vocab_size},
                     {"hidden_size", m.hidden_size},
-                    {"intermediate_size", m.intermediate_size},
-                    {"moe_intermediate_size", m.moe_intermediate_size},
+                    {"intermediate_size", dense ? m.intermediate_size : m.moe_intermediate_size},
                     {"num_hidden_layers", m.num_hidden_layers},
                     {"num_attention_heads", m.num_attention_heads},
                     {"num_key_value_heads", deepseek ? m.num_attention_heads : m.num_key_value_heads},
                     {"num_experts_per_tok", m.num_experts_per_tok},
-                    {"norm_topk_prob", m.norm_topk_prob},
                     {"hidden_act", "silu"},
                     {"max_position_embeddings", m.max_position_embeddings},
                     {"initializer_range", m.initializer_range},
@@ -79,9 +77,12 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
                     {"attention_dropout", 0.0},
                     {"tie_word_embeddings", m.tie_word_embeddings},
                     {"bos_token_id", nullptr},
+                    {"pad_token_id", nullptr},  // OlmoeConfig defaults to 1, whose embedding gets no gradient
                     {"eos_token_id", token},
                     {"use_cache", true},
                     {"torch_dtype", dtype}};
+  if (!m.type().always_norm_topk_prob) j["norm_topk_prob"] = m.norm_topk_prob;
+  if (dense) j["moe_intermediate_size"] = m.moe_intermediate_size;
   if (m.rope_scaling.is_yarn()) j["rope_parameters"] = rope_json(m);
   if (!code.file.empty()) {
     const std::string classes = code.file + "." + code.prefix;
@@ -102,10 +103,11 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
               {"topk_group", m.topk_group},
               {"routed_scaling_factor", m.routed_scaling_factor}});
   } else {
-    j.update({{"num_experts", m.num_experts},
-              {"head_dim", m.head_dim},
-              {"decoder_sparse_step", m.decoder_sparse_step},
-              {"mlp_only_layers", m.mlp_only_layers}});
+    j[m.type().experts_key] = m.num_experts;
+    if (m.type().qk_norm != QkNorm::kProjection) j["head_dim"] = m.head_dim;
+    if (dense) {
+      j.update({{"decoder_sparse_step", m.decoder_sparse_step}, {"mlp_only_layers", m.mlp_only_layers}});
+    }
     // transformers supports only a balance loss pooled over all layers.
     if (config.router.balance == BalanceScope::kPooled) {
       j.update({{"output_router_logits", true}, {"router_aux_loss_coef", config.router.balance_loss}});

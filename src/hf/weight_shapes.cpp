@@ -15,8 +15,10 @@ void attention_weights(const ModelConfig& m, const std::string& prefix, const Vi
     visit(prefix + "k_proj.weight", {m.num_key_value_heads * m.head_dim, d});
     visit(prefix + "v_proj.weight", {m.num_key_value_heads * m.head_dim, d});
     visit(prefix + "o_proj.weight", {d, h * m.head_dim});
-    visit(prefix + "q_norm.weight", {m.head_dim});
-    visit(prefix + "k_norm.weight", {m.head_dim});
+    if (m.type().qk_norm == QkNorm::kNone) return;
+    const bool per_head = m.type().qk_norm == QkNorm::kHead;
+    visit(prefix + "q_norm.weight", {(per_head ? 1 : h) * m.head_dim});
+    visit(prefix + "k_norm.weight", {(per_head ? 1 : m.num_key_value_heads) * m.head_dim});
     return;
   }
   const int64_t queries = h * (m.qk_nope_head_dim + m.qk_rope_head_dim);
@@ -33,10 +35,12 @@ void attention_weights(const ModelConfig& m, const std::string& prefix, const Vi
   visit(prefix + "o_proj.weight", {d, h * m.v_head_dim});
 }
 
-void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, const Visitor& visit) {
-  visit(prefix + "gate_proj.weight", {width, d});
-  visit(prefix + "up_proj.weight", {width, d});
-  visit(prefix + "down_proj.weight", {d, width});
+void feed_forward_weights(int64_t d, int64_t width, const std::string& prefix, const ExpertNames& names,
+                          const Visitor& visit) {
+  const auto name = [&](std::string_view matrix) { return prefix + std::string(matrix) + ".weight"; };
+  visit(name(names.gate), {width, d});
+  visit(name(names.up), {width, d});
+  visit(name(names.down), {d, width});
 }
 
 void moe_weights(const Config& config, int64_t l, int64_t visible, const std::string& prefix,
@@ -47,9 +51,9 @@ void moe_weights(const Config& config, int64_t l, int64_t visible, const std::st
     visit(prefix + weight.name, weight.shape);
   if (m.is_deepseek()) visit(prefix + "gate.e_score_correction_bias", {m.num_experts});
   for (int64_t e = 0; e < m.num_experts; ++e)
-    feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", visit);
+    feed_forward_weights(d, f, prefix + "experts." + std::to_string(e) + ".", m.type().expert, visit);
   if (m.n_shared_experts > 0)
-    feed_forward_weights(d, m.n_shared_experts * f, prefix + "shared_experts.", visit);
+    feed_forward_weights(d, m.n_shared_experts * f, prefix + "shared_experts.", m.type().expert, visit);
 }
 
 }  // namespace
@@ -67,9 +71,9 @@ void for_each_weight(const Config& config, const Visitor& visit) {
     visit(prefix + "post_attention_layernorm.weight", {m.hidden_size});
     attention_weights(m, prefix + "self_attn.", visit);
     if (numbers[i] == 0) {
-      feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", visit);
+      feed_forward_weights(m.hidden_size, m.intermediate_size, prefix + "mlp.", m.type().expert, visit);
     } else {
-      moe_weights(config, numbers[i], visible[i], prefix + "mlp.", visit);
+      moe_weights(config, numbers[i], visible[i], prefix + std::string(m.type().moe_block) + ".", visit);
     }
   }
 }

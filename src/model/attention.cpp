@@ -67,8 +67,12 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
                          {prefix + ".v_proj.weight", {kv, d}, init}},
                         /*decay=*/true);
   out_ = parameters.add(prefix + ".o_proj.weight", {d, q}, init, true);
-  q_norm_ = parameters.add(prefix + ".q_norm.weight", {model.head_dim}, constant_init(1), false);
-  k_norm_ = parameters.add(prefix + ".k_norm.weight", {model.head_dim}, constant_init(1), false);
+  if (model.type().qk_norm == QkNorm::kNone) return;
+  const bool per_head = model.type().qk_norm == QkNorm::kHead;
+  q_norm_ =
+      parameters.add(prefix + ".q_norm.weight", {per_head ? model.head_dim : q}, constant_init(1), false);
+  k_norm_ =
+      parameters.add(prefix + ".k_norm.weight", {per_head ? model.head_dim : kv}, constant_init(1), false);
 }
 
 at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
@@ -79,7 +83,12 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
   const auto parts = heads.split_with_sizes({h, g, g}, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(p));
   const auto norm_rope = [&](const at::Tensor& part, const at::Tensor& weight) {
-    return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
+    if (model_.type().qk_norm == QkNorm::kHead)
+      return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
+    auto normed = part;
+    if (weight.defined())
+      normed = ops::rms_norm(part.flatten(2), weight, model_.rms_norm_eps).view(part.sizes());
+    return ops::rope(normed, rotary.cos, rotary.sin, /*interleave=*/false);
   };
   const auto q = norm_rope(parts[0], q_norm_), k = norm_rope(parts[1], k_norm_);
   const auto& v = parts[2];

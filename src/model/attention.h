@@ -5,7 +5,8 @@
 
 namespace hero {
 
-/// Grouped-query attention with RMSNorm on every query and key head (Qwen3).
+/// Grouped-query attention with RMSNorm of queries and keys, of every head (Qwen3), of all heads
+/// together (OLMoE) or without (Mixtral).
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);

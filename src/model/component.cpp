@@ -16,11 +16,11 @@ bool contains(const std::string& name, std::string_view part) { return name.find
 
 Component component_of(const std::string& name, bool is_vector) {
   if (name.starts_with("lm_head.")) return Component::kHead;
-  if (contains(name, ".mlp.gate.")) return Component::kRouter;
+  if (contains(name, ".gate.")) return Component::kRouter;
   if (!name.starts_with(kLayers)) return is_vector ? Component::kFinalNorm : Component::kEmbedding;
   if (is_vector) return Component::kNorm;
   if (contains(name, ".self_attn.")) return Component::kAttention;
-  return contains(name, ".mlp.experts.") ? Component::kExperts : Component::kMlp;
+  return contains(name, ".experts.") ? Component::kExperts : Component::kMlp;
 }
 
 int64_t decoder_layer_of(const std::string& name) {

@@ -1,6 +1,7 @@
 #include "model/counts.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "model/router_kind.h"
 
@@ -36,9 +37,17 @@ CostItem attention_score_cost(const Config& config) {
 CostItem norm_cost(double count) { return {.name = "norms", .parameters = count, .active = count}; }
 
 double layer_norm_weights(const ModelConfig& m) {
-  const double attention_norms =
-      m.is_deepseek() ? to_double(m.q_lora_rank + m.kv_lora_rank) : 2 * to_double(m.head_dim);
-  return 2 * to_double(m.hidden_size) + attention_norms;
+  const int64_t hidden = 2 * m.hidden_size;
+  if (m.is_deepseek()) return to_double(hidden + m.q_lora_rank + m.kv_lora_rank);
+  switch (m.type().qk_norm) {
+    case QkNorm::kNone:
+      return to_double(hidden);
+    case QkNorm::kHead:
+      return to_double(hidden + 2 * m.head_dim);
+    case QkNorm::kProjection:
+      return to_double(hidden + (m.num_attention_heads + m.num_key_value_heads) * m.head_dim);
+  }
+  throw std::logic_error("unknown QkNorm");
 }
 
 void add(std::vector<CostItem>& sums, const CostItem& item) {

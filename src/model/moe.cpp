@@ -36,12 +36,14 @@ Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Con
       router_(parameters, prefix, l, config, layout) {
   const int64_t e = shard.experts, d = model_.hidden_size, f = model_.moe_intermediate_size;
   const auto init = normal_init(model_.initializer_range);
+  const ExpertNames& names = model_.type().expert;
   std::vector<ParameterPart> gate_up, down;
   for (int64_t i = 0; i < e; ++i) {
-    const std::string expert = prefix + ".experts." + std::to_string(shard.first_expert + i);
-    gate_up.push_back({expert + ".gate_proj.weight", {f, d}, init});
-    gate_up.push_back({expert + ".up_proj.weight", {f, d}, init});
-    down.push_back({expert + ".down_proj.weight", {d, f}, init});
+    const std::string expert = prefix + ".experts." + std::to_string(shard.first_expert + i) + ".";
+    const auto name = [&](std::string_view matrix) { return expert + std::string(matrix) + ".weight"; };
+    gate_up.push_back({name(names.gate), {f, d}, init});
+    gate_up.push_back({name(names.up), {f, d}, init});
+    down.push_back({name(names.down), {d, f}, init});
   }
   gate_up_ =
       parameters.add(prefix + ".experts.gate_up_proj", {e, 2 * f, d}, std::move(gate_up), /*decay=*/true);

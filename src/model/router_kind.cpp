@@ -27,8 +27,9 @@ const RouterKind& router_kind(const RouterConfig& router) {
 bool is_router_weight(const Config& config, const std::string& parameter) {
   // The first layer has weights of every name.
   const auto weights = router_kind(config.router).weights(config, /*l=*/1, /*seen=*/0);
+  const std::string block = "." + std::string(config.model.type().moe_block) + ".";
   return std::ranges::any_of(
-      weights, [&](const RouterWeight& weight) { return parameter.ends_with(".mlp." + weight.name); });
+      weights, [&](const RouterWeight& weight) { return parameter.ends_with(block + weight.name); });
 }
 
 void read_stages(JsonSection& section, const ModelConfig& model, RouterConfig& router) {

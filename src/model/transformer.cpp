@@ -26,7 +26,8 @@ DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const C
   post_norm_ = parameters.add(prefix + ".post_attention_layernorm.weight", {model.hidden_size},
                               constant_init(1), false);
   if (l > 0) {
-    mlp_.emplace<Moe>(parameters, prefix + ".mlp", l, config, layout, shard);
+    mlp_.emplace<Moe>(parameters, prefix + "." + std::string(model.type().moe_block), l, config, layout,
+                      shard);
   } else {
     mlp_.emplace<FeedForward>(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
                               model.initializer_range);

@@ -43,7 +43,7 @@ void expect_names(E last, const std::vector<std::string>& names) {
 }
 
 TEST(Choices, NamesAreInTheOrderOfTheEnumerators) {
-  expect_names(ModelType::kDeepseekV3, {"qwen3_moe", "deepseek_v3"});
+  expect_names(ModelType::kMixtral, {"qwen3_moe", "deepseek_v3", "olmoe", "mixtral"});
   expect_names(RopeType::kYarn, {"default", "yarn"});
   expect_names(ScoringFunc::kSigmoid, {"softmax", "sigmoid"});
   expect_names(RouterInit::kZero, {"uniform", "zero"});

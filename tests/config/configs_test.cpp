@@ -10,8 +10,9 @@
 namespace hero {
 namespace configs_test {
 
-const std::set<std::string> kBases = {"demo",  "small-qwen3",    "small-deepseek", "paper-8b",
-                                      "qwen3", "study-deepseek", "study-qwen3"};
+const std::set<std::string> kBases = {"demo",        "small-qwen3",    "small-deepseek",
+                                      "small-olmoe", "small-mixtral",  "paper-8b",
+                                      "qwen3",       "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
 const std::set<std::string> kTrainingOverlays = {"muon"};
@@ -39,8 +40,10 @@ int64_t parameters(const Config& config) {
   const ModelConfig& m = config.model;
   const int64_t D = m.hidden_size, H = m.num_attention_heads, E = m.num_experts;
   int64_t attention = 0;
-  if (m.model_type == ModelType::kQwen3Moe) {
-    attention = 2 * D * H * m.head_dim + 2 * D * m.num_key_value_heads * m.head_dim + 2 * m.head_dim;
+  if (!m.is_deepseek()) {
+    attention = 2 * D * (H + m.num_key_value_heads) * m.head_dim;
+    if (m.model_type == ModelType::kQwen3Moe) attention += 2 * m.head_dim;
+    if (m.model_type == ModelType::kOlmoe) attention += (H + m.num_key_value_heads) * m.head_dim;
   } else {
     const int64_t qk = m.qk_nope_head_dim + m.qk_rope_head_dim;
     attention = m.q_lora_rank ? D * m.q_lora_rank + m.q_lora_rank + m.q_lora_rank * H * qk : D * H * qk;

@@ -23,7 +23,8 @@ constexpr auto kNone = [](Config&) {};
 TEST(Warnings, NoneForDefaults) {
   expect(kNone, {});
   for (const char* kind : {"baseline", "hero"}) {
-    for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
+    for (const auto type :
+         {ModelType::kQwen3Moe, ModelType::kDeepseekV3, ModelType::kOlmoe, ModelType::kMixtral}) {
       const auto change = [&](Config& c) {
         c.router.kind = kind;
         c.model.model_type = type;

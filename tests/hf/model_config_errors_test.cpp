@@ -63,7 +63,7 @@ const Case kCases[] = {
     // model type
     {Q, R"({"model_type": null})", "model_type: found nothing, expected a string"},
     {Q, R"({"model_type": "llama"})",
-     "model_type: found \"llama\", expected \"qwen3_moe\" or \"deepseek_v3\""},
+     "model_type: found \"llama\", expected \"qwen3_moe\", \"deepseek_v3\", \"olmoe\" or \"mixtral\""},
     // unsupported features
     {Q, R"({"hidden_act": "gelu"})",
      "hidden_act: found \"gelu\", expected \"silu\": other activations are not supported"},

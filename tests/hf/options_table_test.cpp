@@ -58,7 +58,8 @@ TEST(OptionsTable, ExportColumn) {
     ASSERT_TRUE(column.contains(named.key)) << named.key << " has no row in docs/options.md";
     bool carried = false;
     for (const RouterKindInfo& kind : router_kinds()) {
-      for (const auto type : {ModelType::kQwen3Moe, ModelType::kDeepseekV3}) {
+      for (const auto type :
+           {ModelType::kQwen3Moe, ModelType::kDeepseekV3, ModelType::kOlmoe, ModelType::kMixtral}) {
         const Config before = base(type, kind.name);
         Config after = before;
         const auto list = fields(after);

@@ -80,14 +80,21 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double& max_log
 Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x,
                      double& max_logit) {
   const int64_t p = m.head_dim, shared = m.num_attention_heads / m.num_key_value_heads;
-  const auto q = project(x, w.at(prefix + "q_proj.weight")), k = project(x, w.at(prefix + "k_proj.weight")),
-             v = project(x, w.at(prefix + "v_proj.weight"));
+  auto q = project(x, w.at(prefix + "q_proj.weight")), k = project(x, w.at(prefix + "k_proj.weight"));
+  const auto v = project(x, w.at(prefix + "v_proj.weight"));
+  const bool per_head = m.model_type == hero::ModelType::kQwen3Moe;
+  if (m.model_type == hero::ModelType::kOlmoe) {
+    q = norm(q, w.at(prefix + "q_norm.weight"), m.rms_norm_eps);
+    k = norm(k, w.at(prefix + "k_norm.weight"), m.rms_norm_eps);
+  }
   std::vector<Tensor> heads;
   for (int64_t h = 0; h < m.num_attention_heads; ++h) {
     const int64_t g = h / shared;
     const auto head = [&](const Tensor& t, int64_t i) { return t.slice(1, i * p, (i + 1) * p); };
-    const auto normed_q = norm(head(q, h), w.at(prefix + "q_norm.weight"), m.rms_norm_eps),
-               normed_k = norm(head(k, g), w.at(prefix + "k_norm.weight"), m.rms_norm_eps);
+    const auto normed_q =
+                   per_head ? norm(head(q, h), w.at(prefix + "q_norm.weight"), m.rms_norm_eps) : head(q, h),
+               normed_k =
+                   per_head ? norm(head(k, g), w.at(prefix + "k_norm.weight"), m.rms_norm_eps) : head(k, g);
     heads.push_back(attend(rotate(normed_q, m, false), rotate(normed_k, m, false), head(v, g), max_logit));
   }
   return project(at::cat(heads, 1), w.at(prefix + "o_proj.weight"));

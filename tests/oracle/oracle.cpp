@@ -11,10 +11,12 @@ namespace {
 
 using at::Tensor;
 
-Tensor feed_forward(const Weights& w, const std::string& prefix, const Tensor& x) {
-  const auto gate = project(x, w.at(prefix + "gate_proj.weight"));
-  return project(gate * gate.sigmoid() * project(x, w.at(prefix + "up_proj.weight")),
-                 w.at(prefix + "down_proj.weight"));
+Tensor feed_forward(const Weights& w, const std::string& prefix, const Tensor& x, bool mixtral = false) {
+  const auto weight = [&](const char* name, const char* in_mixtral) {
+    return w.at(prefix + (mixtral ? in_mixtral : name) + ".weight");
+  };
+  const auto gate = project(x, weight("gate_proj", "w1"));
+  return project(gate * gate.sigmoid() * project(x, weight("up_proj", "w3")), weight("down_proj", "w2"));
 }
 
 // fp32 samples of U(1 - jitter, 1 + jitter) that depend only on step, layer and token index.
@@ -76,7 +78,8 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     }
     const auto l = static_cast<int64_t>(result.layers.size()) + 1;
     const auto seen = visible(l, config.router, stage_of);
-    const std::string gate = prefix + "mlp.gate.";
+    const bool mixtral = m.model_type == hero::ModelType::kMixtral;
+    const std::string block = prefix + (mixtral ? "block_sparse_moe." : "mlp."), gate = block + "gate.";
     const bool noisy = pass.training && config.router.jitter > 0;
     LayerRouting routing{
         .x = noisy ? input * jitter(config, l, batch * length, pass) : input, .layer = l, .decoder_layer = i};
@@ -96,7 +99,7 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     select_experts(config, bias == w.end() ? Tensor() : bias->second, routing, pass);
     for (int64_t e = 0; e < m.num_experts; ++e) {
       x = x + routing.gates.slice(1, e, e + 1) *
-                  feed_forward(w, prefix + "mlp.experts." + std::to_string(e) + ".", input);
+                  feed_forward(w, block + "experts." + std::to_string(e) + ".", input, mixtral);
     }
     if (m.n_shared_experts) x = x + feed_forward(w, prefix + "mlp.shared_experts.", input);
     result.layers.push_back(routing);

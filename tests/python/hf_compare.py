@@ -52,14 +52,17 @@ def selection(gate: torch.nn.Module, logits: Tensor) -> tuple[Tensor, Tensor]:
     return scores, torch.minimum(lead(scores, gate.top_k), lead(groups, gate.topk_group))
 
 
-def checkpoint_tensors(name: str, tensor: Tensor) -> dict[str, Tensor]:
+def checkpoint_tensors(name: str, tensor: Tensor, model_type: str) -> dict[str, Tensor]:
     """A parameter of transformers, or its gradient, split into the tensors of a model folder."""
+    gate, up, down = ("gate_proj", "up_proj", "down_proj")
+    if model_type == "mixtral":
+        name, (gate, up, down) = name.replace(".mlp.", ".block_sparse_moe."), ("w1", "w3", "w2")
     experts, _, kind = name.rpartition(".")
-    if not experts.endswith("mlp.experts"):
+    if not experts.endswith(".experts"):
         return {name: tensor}
     if kind == "down_proj":
-        return {f"{experts}.{e}.down_proj.weight": part for e, part in enumerate(tensor)}
-    halves = zip(("gate_proj", "up_proj"), tensor.chunk(2, 1), strict=True)
+        return {f"{experts}.{e}.{down}.weight": part for e, part in enumerate(tensor)}
+    halves = zip((gate, up), tensor.chunk(2, 1), strict=True)
     return {f"{experts}.{e}.{half}.weight": part for half, all_ in halves for e, part in enumerate(all_)}
 
 

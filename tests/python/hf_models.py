@@ -11,6 +11,10 @@ import transformers
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
@@ -18,8 +22,12 @@ from transformers import (
 )
 
 from hero_moe.hf.modeling_hero_deepseek_v3 import HeroDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_hero_mixtral import HeroMixtralForCausalLM
+from hero_moe.hf.modeling_hero_olmoe import HeroOlmoeForCausalLM
 from hero_moe.hf.modeling_hero_qwen3_moe import HeroQwen3MoeForCausalLM
 from hero_moe.hf.modeling_rmoe_deepseek_v3 import RmoeDeepseekV3ForCausalLM
+from hero_moe.hf.modeling_rmoe_mixtral import RmoeMixtralForCausalLM
+from hero_moe.hf.modeling_rmoe_olmoe import RmoeOlmoeForCausalLM
 from hero_moe.hf.modeling_rmoe_qwen3_moe import RmoeQwen3MoeForCausalLM
 
 transformers.utils.logging.set_verbosity_error()
@@ -103,24 +111,65 @@ DEEPSEEK_VARIANTS: dict[str, dict[str, Any]] = {
     "deepseek-rmoe": {"num_hidden_layers": 4, "rmoe_router": {"state_size": 5, "detach": False}},
     "deepseek-rmoe-softmax": {"scoring_func": "softmax", "rmoe_router": {"state_size": 16}},
 }
-VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS
+WITHOUT_DENSE = {k: v for k, v in COMMON.items() if k not in ("moe_intermediate_size", "norm_topk_prob")}
+OLMOE = WITHOUT_DENSE | {"num_experts": 8, "num_key_value_heads": 2, "pad_token_id": None}
+OLMOE_VARIANTS: dict[str, dict[str, Any]] = {
+    "olmoe": {},
+    "olmoe-norm": {"norm_topk_prob": True, "num_key_value_heads": 4, "tie_word_embeddings": True},
+    "olmoe-balance": {"output_router_logits": True, "router_aux_loss_coef": 0.05, "rope_parameters": YARN},
+    "olmoe-hero": {"num_hidden_layers": 4, "hero_router": {"window": 2, "stages": [0, 0, 1, 1]}},
+    "olmoe-rmoe": {"num_hidden_layers": 4, "rmoe_router": {"state_size": 6}},
+}
+MIXTRAL = WITHOUT_DENSE | {"num_local_experts": 8, "num_key_value_heads": 2}
+MIXTRAL_VARIANTS: dict[str, dict[str, Any]] = {
+    "mixtral": {},
+    "mixtral-head-dim": {"head_dim": 16, "num_key_value_heads": 1, "tie_word_embeddings": True},
+    "mixtral-balance": {
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.05,
+        "rope_parameters": YARN,
+        "head_dim": 8,  # transformers' YaRN does not derive it
+    },
+    "mixtral-hero": {"num_hidden_layers": 4, "hero_router": {"detach": False, "stages": [0, 0, 1, 1]}},
+    "mixtral-rmoe": {"num_hidden_layers": 4, "rmoe_router": {"state_size": 6}},
+}
+VARIANTS = QWEN3_VARIANTS | DEEPSEEK_VARIANTS | OLMOE_VARIANTS | MIXTRAL_VARIANTS
 
 
 def configuration(name: str, **more: Any) -> PreTrainedConfig:
     """The configuration `name` with the overrides `more`."""
     if name in QWEN3_VARIANTS:
         return Qwen3MoeConfig(**QWEN3 | QWEN3_VARIANTS[name] | more)
+    if name in OLMOE_VARIANTS:
+        return OlmoeConfig(**OLMOE | OLMOE_VARIANTS[name] | more)
+    if name in MIXTRAL_VARIANTS:
+        return MixtralConfig(**MIXTRAL | MIXTRAL_VARIANTS[name] | more)
     return DeepseekV3Config(**DEEPSEEK | DEEPSEEK_VARIANTS[name] | more)
 
 
-PLAIN = {"qwen3": Qwen3MoeForCausalLM, "deepseek": DeepseekV3ForCausalLM}
-HERO = {"qwen3": HeroQwen3MoeForCausalLM, "deepseek": HeroDeepseekV3ForCausalLM}
-RMOE = {"qwen3": RmoeQwen3MoeForCausalLM, "deepseek": RmoeDeepseekV3ForCausalLM}
+PLAIN = {
+    "qwen3": Qwen3MoeForCausalLM,
+    "deepseek": DeepseekV3ForCausalLM,
+    "olmoe": OlmoeForCausalLM,
+    "mixtral": MixtralForCausalLM,
+}
+HERO = {
+    "qwen3": HeroQwen3MoeForCausalLM,
+    "deepseek": HeroDeepseekV3ForCausalLM,
+    "olmoe": HeroOlmoeForCausalLM,
+    "mixtral": HeroMixtralForCausalLM,
+}
+RMOE = {
+    "qwen3": RmoeQwen3MoeForCausalLM,
+    "deepseek": RmoeDeepseekV3ForCausalLM,
+    "olmoe": RmoeOlmoeForCausalLM,
+    "mixtral": RmoeMixtralForCausalLM,
+}
 
 
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """transformers' own class, or ours if its own does not support the configuration."""
-    family = "deepseek" if config.model_type == "deepseek_v3" else "qwen3"
+    family = {"qwen3_moe": "qwen3", "deepseek_v3": "deepseek"}.get(config.model_type, config.model_type)
     if getattr(config, "rmoe_router", None):
         return RMOE[family]
     if getattr(config, "hero_router", None) or getattr(config, "scoring_func", "sigmoid") == "softmax":

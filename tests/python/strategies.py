@@ -53,7 +53,7 @@ def models(draw: DrawFn) -> Options:
             }
         )
     )
-    family = qwen3_moe if draw(st.booleans()) else deepseek_v3
+    family = draw(option(qwen3_moe, deepseek_v3, olmoe, mixtral))
     model |= draw(family(model["model.num_hidden_layers"]))
     if draw(option(False, False, True)):
         model |= draw(yarn())
@@ -62,23 +62,41 @@ def models(draw: DrawFn) -> Options:
 
 @st.composite
 def qwen3_moe(draw: DrawFn, layers: int) -> Options:
-    experts = draw(option(4, 5, 6, 8))
-    key_heads = draw(option(1, 2))
     step = min(layers, draw(option(1, 1, 1, 2, 3)))
     sparse = [i for i in range(layers) if (i + 1) % step == 0]
     dense = st.lists(st.sampled_from(range(layers)), unique=True, max_size=layers // 3).filter(
         lambda numbers: not set(sparse) <= set(numbers)
     )
+    return draw(grouped_query("qwen3_moe")) | {
+        "model.decoder_sparse_step": step,
+        "model.mlp_only_layers": draw(dense),
+    }
+
+
+@st.composite
+def grouped_query(draw: DrawFn, model_type: str) -> Options:
+    experts = draw(option(4, 5, 6, 8))
+    key_heads = draw(option(1, 2))
     return {
-        "model.model_type": "qwen3_moe",
+        "model.model_type": model_type,
         "model.num_attention_heads": key_heads * draw(option(1, 2, 3)),
         "model.num_key_value_heads": key_heads,
         "model.head_dim": draw(option(4, 6, 8)),
-        "model.decoder_sparse_step": step,
-        "model.mlp_only_layers": draw(dense),
         "model.num_experts": experts,
         "model.num_experts_per_tok": draw(number(1, min(experts, 4))),
     }
+
+
+@st.composite
+def olmoe(draw: DrawFn, layers: int) -> Options:
+    model = draw(grouped_query("olmoe"))
+    width = model["model.num_attention_heads"] * model["model.head_dim"]
+    return model | {"model.hidden_size": width}
+
+
+@st.composite
+def mixtral(draw: DrawFn, layers: int) -> Options:
+    return draw(grouped_query("mixtral")) | {"model.norm_topk_prob": True}
 
 
 @st.composite

@@ -70,7 +70,7 @@ def test_saved_models_load_again(family: str, hero: str | None, tmp_path: Path) 
             assert torch.equal(opened(ids).logits, model(ids).logits)
         if new:
             opened.save_pretrained(new, max_shard_size="20KB")
-    module = {"qwen3": "modeling_hero_qwen3_moe.py", "deepseek": "modeling_hero_deepseek_v3.py"}[family]
+    module = f"modeling_hero_{model.config.model_type}.py"
     for folder in folders:
         assert {p.name for p in folder.glob("*.py")} == {module, "hero_router.py"}
         for file in folder.glob("*.py"):

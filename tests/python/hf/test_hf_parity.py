@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from bf16_errors import check_bf16
 from hf_compare import assert_close, checkpoint_tensors, load_strict, not_empty, program_logits, selection
 from hf_models import (
+    PLAIN,
     VARIANTS,
     class_of,
     configuration,
@@ -91,14 +92,14 @@ def test_loss_and_gradients(case: Case) -> None:
     out.loss.backward()
     assert case.said["loss"].item() == pytest.approx(out.loss.item(), rel=1e-6)
     balance = 0.0
-    if case.model.config.model_type == "qwen3_moe" and case.model.config.output_router_logits:
+    if case.model.config.model_type != "deepseek_v3" and case.model.config.output_router_logits:
         balance = case.model.config.router_aux_loss_coef * out.aux_loss.item()
         assert case.said["balance_loss"].item() == pytest.approx(out.aux_loss.item(), rel=1e-6)
     assert case.said["lm_loss"].item() == pytest.approx(out.loss.item() - balance, rel=1e-6)
     expected: dict[str, Tensor] = {}
     for name, parameter in case.model.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        expected |= checkpoint_tensors(name, gradient)
+        expected |= checkpoint_tensors(name, gradient, case.model.config.model_type)
     got = {key.removeprefix("grad."): t for key, t in case.said.items() if key.startswith("grad.")}
     expected = not_empty(expected)
     assert got.keys() == expected.keys()
@@ -130,6 +131,8 @@ def test_sequences_of_several_lengths(tmp_path: Path) -> None:
             assert_close(said[f"logits.{n}"], model(part[None]).logits[0])
 
 
+OLMOE = {"model.model_type": "olmoe", "model.norm_topk_prob": False}
+MIXTRAL = {"model.model_type": "mixtral"}
 TRAINED: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "qwen3-window": {"router.kind": "hero", "router.window": 1},
@@ -141,12 +144,18 @@ TRAINED: dict[str, dict[str, Any]] = {
     },
     "qwen3-unscaled": {"router.kind": "hero", "router.scale": False, "model.tie_word_embeddings": True},
     "qwen3-rmoe": {"router.kind": "rmoe", "router.state_size": 24},
+    "olmoe": OLMOE,
+    "olmoe-hero": OLMOE | {"router.kind": "hero", "router.stages": 2},
+    "mixtral": MIXTRAL,
+    "mixtral-hero": MIXTRAL | {"router.kind": "hero", "router.window": 2},
+    "mixtral-rmoe": MIXTRAL | {"router.kind": "rmoe", "router.state_size": 8},
     "deepseek": DEEPSEEK,
     "deepseek-softmax": DEEPSEEK | {"model.scoring_func": "softmax"},
     "deepseek-stages": DEEPSEEK | {"router.kind": "hero", "router.stages": 2, "model.n_group": 2},
     "deepseek-rmoe": DEEPSEEK
     | {"router.kind": "rmoe", "router.state_size": 8, "router.stages": 2, "router.detach": False},
 }
+CLASSES = {name: plain.__name__ for name, plain in PLAIN.items()}
 MORE = {
     "train.dtype": "fp32",
     "optim.lr": 1e-2,
@@ -179,9 +188,9 @@ def exported(
 @torch.no_grad()
 def test_export_loads_in_transformers(exported: Exported, tmp_path: Path) -> None:
     config = read_config(exported.folder)
-    kind, deepseek = TRAINED[exported.name].get("router.kind"), exported.name.startswith("deepseek")
+    kind = TRAINED[exported.name].get("router.kind")
     own = kind or ("hero" if exported.name == "deepseek-softmax" else None)
-    family = "DeepseekV3ForCausalLM" if deepseek else "Qwen3MoeForCausalLM"
+    family = CLASSES[exported.name.partition("-")[0]]
     assert config["architectures"] == [(own or "").capitalize() + family]
     assert ("auto_map" in config) == bool(own)
     assert [key for key in config if key.endswith("_router")] == ([f"{kind}_router"] if kind else [])
@@ -235,7 +244,7 @@ def test_bf16_in_shards(exported: Exported, tmp_path: Path) -> None:
 
 def test_checkpoint_is_a_transformers_folder(exported: Exported) -> None:
     """A baseline's checkpoint loads without export."""
-    if exported.name in ("qwen3", "deepseek"):
+    if exported.name in PLAIN:
         with torch.no_grad():
             ids = torch.tensor([exported.tokens])
             logits = [load_strict(f)(ids).logits for f in (checkpoint(exported.run, 6), exported.folder)]

@@ -83,7 +83,8 @@ class Transformers:
         self.loss, self.logits = out.loss.detach(), out.logits.detach()
         self.gradients: dict[str, Tensor] = {}
         for name, p in model.named_parameters():
-            self.gradients |= checkpoint_tensors(name, torch.zeros_like(p) if p.grad is None else p.grad)
+            gradient = torch.zeros_like(p) if p.grad is None else p.grad
+            self.gradients |= checkpoint_tensors(name, gradient, model.config.model_type)
         self.gradients = not_empty(self.gradients)
 
     def chosen(self, layer: int) -> Tensor:

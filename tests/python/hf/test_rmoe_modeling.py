@@ -213,13 +213,14 @@ def test_saved_models_load_again(family: str, tmp_path: Path) -> None:
     rmoe = {"state_size": P, "stages": STAGES["two-stages"], "detach": False}
     model = rmoe_model(family, rmoe)
     model.save_pretrained(tmp_path)
-    module = {"qwen3": "modeling_rmoe_qwen3_moe", "deepseek": "modeling_rmoe_deepseek_v3"}[family]
+    module = f"modeling_rmoe_{model.config.model_type}"
     config = read_config(tmp_path)
     assert config["rmoe_router"] == rmoe and config["architectures"] == [RMOE[family].__name__]
     assert config["auto_map"] == {"AutoModelForCausalLM": f"{module}.{RMOE[family].__name__}"}
     files = {file.name: file.read_bytes() for file in tmp_path.glob("*.py")}
     assert files == {name: (FILES / name).read_bytes() for name in (f"{module}.py", "rmoe_router.py")}
-    assert "model.layers.1.mlp.experts.7.down_proj.weight" in load_file(tmp_path / "model.safetensors")
+    block, down = ("block_sparse_moe", "w2") if family == "mixtral" else ("mlp", "down_proj")
+    assert f"model.layers.1.{block}.experts.7.{down}.weight" in load_file(tmp_path / "model.safetensors")
 
     ids = random_ids(model.config, (2, 9))
     places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
@@ -250,7 +251,7 @@ def test_compiles_to_one_graph(family: str) -> None:
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "deepseek_v3", "olmoe", "mixtral"])
 def test_modeling_files_differ_in_the_kind_only(model_type: str) -> None:
     """After a change: sed 's/hero/rmoe/g; s/Hero/Rmoe/g' modeling_hero_X.py > modeling_rmoe_X.py"""
     hero, rmoe = ((FILES / f"modeling_{kind}_{model_type}.py").read_text() for kind in ("hero", "rmoe"))
