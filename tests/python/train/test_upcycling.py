@@ -27,7 +27,12 @@ from program import (
 )
 
 QWEN: dict[str, Any] = {}
-FAMILIES = {"qwen3": QWEN, "deepseek": DEEPSEEK}
+FAMILIES = {
+    "qwen3": QWEN,
+    "deepseek": DEEPSEEK,
+    "olmoe": {"model.model_type": "olmoe", "model.norm_topk_prob": False},
+    "mixtral": {"model.model_type": "mixtral"},
+}
 LAYERS = {"model.num_hidden_layers": 4, "train.steps": 4, "train.dtype": "fp32"}
 WIDTH = 64  # SMALL's hidden size: the first history column of a router weight
 ZERO = ["--router.kind=hero", "--router.init=zero"]
@@ -66,7 +71,7 @@ def tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def routers(folder: Path) -> dict[str, np.ndarray]:
-    return {name: t for name, t in tensors(folder).items() if name.endswith(".mlp.gate.weight")}
+    return {name: t for name, t in tensors(folder).items() if name.endswith(".gate.weight")}
 
 
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
@@ -74,6 +79,8 @@ CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "qwen3-bf16": ("qwen3", {"train.dtype": "bf16"}, []),
     "deepseek-fp32": ("deepseek", {}, []),
     "deepseek-bf16": ("deepseek", {"train.dtype": "bf16", "router.dtype": "fp32"}, []),
+    "olmoe": ("olmoe", {}, []),
+    "mixtral": ("mixtral", {}, []),
     "window": ("qwen3", {}, ["--router.window=1"]),
     "two-stages": ("deepseek", {}, ["--router.stages=2"]),
     "global": ("qwen3", {}, ["--router.stages=2", "--router.history=global", "--router.scale=false"]),
