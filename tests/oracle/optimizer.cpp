@@ -28,14 +28,14 @@ std::pair<std::string, int64_t> component(const std::string& name, const Tensor&
   if (name == "lm_head.weight") return {"head", -1};
   if (name == "model.norm.weight") return {"final_norm", -1};
   const int64_t layer = std::stoll(name.substr(std::string("model.layers.").size()));
-  if (has(name, "mlp.gate.")) return {history ? "w_r" : "w_o", layer};
+  if (has(name, ".gate.")) return {history ? "w_r" : "w_o", layer};
   if (weight.dim() == 1) return {"norm", layer};
   if (has(name, "self_attn.")) return {"attention", layer};
-  return {has(name, "mlp.experts.") ? "experts" : "mlp", layer};
+  return {has(name, ".experts.") ? "experts" : "mlp", layer};
 }
 
 int64_t hidden_columns(const hero::Config& config, const std::string& name, const Tensor& weight) {
-  const bool split = config.router.kind == "hero" && has(name, "mlp.gate.weight");
+  const bool split = config.router.kind == "hero" && has(name, ".gate.weight");
   return split ? config.model.hidden_size : weight.size(-1);
 }
 

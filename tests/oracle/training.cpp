@@ -12,7 +12,7 @@ using at::Tensor;
 Training::Training(const hero::Config& config, Weights weights)
     : config_(config), weights_(std::move(weights)), optimizer_(config) {
   for (auto& [name, weight] : weights_) {
-    if (config.train.trainable == hero::Trainable::kRouters && name.find(".mlp.gate.") == std::string::npos)
+    if (config.train.trainable == hero::Trainable::kRouters && name.find(".gate.") == std::string::npos)
       weight.requires_grad_(false);
   }
 }
