@@ -234,7 +234,7 @@ DAMAGES: dict[str, tuple[str, Corruption, str, list[str]]] = {
     "text-for-a-number": ("qwen3", config(hidden_size="64"), CONFIG,
                           ['hidden_size: found "64", expected an integer']),
     "unknown-key": ("qwen3", config(logit_cap=30), CONFIG, ["logit_cap: found 30, expected no such key"]),
-    "another-family": ("qwen3", config(model_type="mixtral"), CONFIG, ['model_type: found "mixtral"']),
+    "another-family": ("qwen3", config(model_type="llama"), CONFIG, ['model_type: found "llama"']),
     "end-token": ("qwen3", config(eos_token_id="</s>"), CONFIG, ['eos_token_id: found "</s>"']),
     "too-many-experts": ("qwen3", config(num_experts_per_tok=9), CONFIG,
                          ["num_experts_per_tok: found 9", "num_experts = 8"]),
