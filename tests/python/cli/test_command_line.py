@@ -47,7 +47,7 @@ def test_configurations_by_name(tmp_path: Path) -> None:
     named = counted("--config", "small-deepseek", "hero")
     assert named == counted("--config", CONFIGS / "small-deepseek.toml", "--config", CONFIGS / "hero.toml")
     assert_exit_2(
-        hero("cost", "--config", "small"), "--config: small: no such file", "small-deepseek, small-qwen3"
+        hero("cost", "--config", "small"), "--config: small: no such file", "small-deepseek, small-mixtral"
     )
     assert_exit_2(
         hero("cost", "--config", tmp_path / "hero"),
