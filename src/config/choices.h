@@ -90,6 +90,34 @@ enum class OptimKind {
 };
 constexpr auto choice_names(OptimKind) { return std::to_array<std::string_view>({"adamw", "muon"}); }
 
+/// optim.schedule, after a linear warmup
+enum class LrSchedule {
+  kCosine,
+  kWsd,  ///< constant, then a decay at the end of the run (arXiv 2404.06395)
+  kLinear,
+  kConstant
+};
+constexpr auto choice_names(LrSchedule) {
+  return std::to_array<std::string_view>({"cosine", "wsd", "linear", "constant"});
+}
+
+/// optim.decay_shape: the decay of wsd
+enum class DecayShape {
+  kLinear,
+  kCosine,
+  k1Sqrt  ///< one minus the square root of the completed fraction (arXiv 2405.18392)
+};
+constexpr auto choice_names(DecayShape) {
+  return std::to_array<std::string_view>({"linear", "cosine", "1-sqrt"});
+}
+
+/// train.pack: how documents become sequences
+enum class Packing {
+  kConcat,  ///< one after the other, split at the end of a sequence
+  kBestFit  ///< whole documents where they fit (arXiv 2404.10830)
+};
+constexpr auto choice_names(Packing) { return std::to_array<std::string_view>({"concat", "best_fit"}); }
+
 /// parallel.schedule
 enum class PipelineSchedule {
   k1F1B,         ///< PipeDream-flush (arXiv 2104.04473)

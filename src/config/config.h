@@ -105,11 +105,16 @@ struct TrainConfig {
   bool cuda_graph = false;  ///< capture a step in a CUDA graph and replay it
   bool recompute = false;
   Trainable trainable = Trainable::kAll;
-  int64_t threads = 0;         ///< 0: all cores
-  int64_t routing_every = 50;  ///< steps between snapshots of expert shares in routing.jsonl
-  int64_t skip_nonfinite = 0;  ///< updates in a row; 0: a value that is not finite ends the run
-  double spike_skip = 0;       ///< standard deviations; 0: none
-  int64_t norms_every = 0;     ///< steps between norms of gradients, updates and weights; 0: none
+  int64_t threads = 0;              ///< 0: all cores
+  int64_t routing_every = 50;       ///< steps between snapshots of expert shares in routing.jsonl
+  int64_t skip_nonfinite = 0;       ///< updates in a row; 0: a value that is not finite ends the run
+  double spike_skip = 0;            ///< standard deviations; 0: none
+  int64_t norms_every = 0;          ///< steps between norms of gradients, updates and weights; 0: none
+  bool document_mask = false;       ///< attention within documents only
+  bool document_positions = false;  ///< positions restart with each document
+  Packing pack = Packing::kConcat;
+  int64_t log_every = 10;  ///< steps between progress lines where stderr is not a terminal
+  bool loss_mask = false;  ///< train only on the tokens that the data marks
 };
 
 struct OptimConfig {
@@ -127,12 +132,23 @@ struct OptimConfig {
   double router_lr = 1.0;            ///< factor of the learning rate of W_O
   double history_lr = 1.0;           ///< the same of W_R
   double history_weight_decay = -1;  ///< of W_R; -1: weight_decay
+  LrSchedule schedule = LrSchedule::kCosine;
+  int64_t decay_steps = 0;                       ///< 0: see learning_rate
+  DecayShape decay_shape = DecayShape::kLinear;  ///< wsd
+};
+
+/// Validation during training.
+struct EvalConfig {
+  int64_t every = 0;              ///< steps; 0: off
+  int64_t batches = 0;            ///< global batches per data set; 0: all
+  std::vector<std::string> data;  ///< PREFIX or NAME=PREFIX; empty: the validation half of the training data
 };
 
 struct CheckpointConfig {
   int64_t every = 200;       ///< steps; 0: only the last
   int64_t keep = 2;          ///< 0: all
   bool asynchronous = true;  ///< write files while training continues
+  bool keep_best = false;    ///< also keep the checkpoint with the lowest validation loss
 };
 
 /// Parallel layout. Except history_top, no option changes the trained model.
@@ -152,6 +168,7 @@ struct Config {
   RouterConfig router;
   TrainConfig train;
   OptimConfig optim;
+  EvalConfig eval;
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
 };

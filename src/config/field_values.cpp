@@ -31,6 +31,20 @@ bool within(const Field& field, double value) {
   return low && high;
 }
 
+bool is_printable(const std::string& text) {
+  return std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+// A TOML basic string. Text without control characters needs only these two escapes.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
 std::string leaf(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
 std::string joined(const std::vector<std::string>& words, const std::string& between) {
@@ -140,6 +154,18 @@ bool assign(const Field& field, const FieldValue& value) {
                           *to = *from;
                           return true;
                         },
+                        [&](std::vector<std::string>* to) {
+                          // An empty list has no type in TOML.
+                          const auto* integers = std::get_if<std::vector<int64_t>>(&value);
+                          const auto* from = std::get_if<std::vector<std::string>>(&value);
+                          const bool empty = integers && integers->empty();
+                          const auto fits = [](const std::string& text) {
+                            return !text.empty() && is_printable(text);
+                          };
+                          if (!empty && (!from || !std::ranges::all_of(*from, fits))) return false;
+                          *to = empty ? std::vector<std::string>() : *from;
+                          return true;
+                        },
                         [&](const ChoiceRef& to) {
                           const auto* from = std::get_if<std::string>(&value);
                           return from && to.set(to.member, *from);
@@ -156,10 +182,15 @@ std::string literal(const FieldValue& value) {
                           return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
                         },
                         [](bool v) { return std::string(v ? "true" : "false"); },
-                        [](const std::string& v) { return "\"" + v + "\""; },
+                        [](const std::string& v) { return quoted(v); },
                         [](const std::vector<int64_t>& v) {
                           std::vector<std::string> words;
                           for (const int64_t i : v) words.push_back(std::to_string(i));
+                          return "[" + joined(words, ", ") + "]";
+                        },
+                        [](const std::vector<std::string>& v) {
+                          std::vector<std::string> words;
+                          for (const std::string& text : v) words.push_back(quoted(text));
                           return "[" + joined(words, ", ") + "]";
                         },
                     },
@@ -171,7 +202,7 @@ std::string format_option(const std::string& key, const FieldValue& value) {
 }
 
 std::string type_name(const Field& field) {
-  static const char* const names[] = {"integer", "float", "bool", "string", "integers", "string"};
+  static const char* const names[] = {"integer", "float", "bool", "string", "integers", "strings", "string"};
   return names[field.value.index()];
 }
 
@@ -181,6 +212,8 @@ std::string expected(const Field& field) {
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) {
     return "a list like [0, 3] of integers from " + whole(field.min) + " to " + whole(field.max);
   }
+  if (std::holds_alternative<std::vector<std::string>*>(field.value))
+    return "a list like [\"a\", \"b\"] of strings without control characters";
   if (std::holds_alternative<int64_t*>(field.value)) {
     return "an integer from " + whole(field.min) + " to " + whole(field.max);
   }
@@ -194,6 +227,7 @@ std::string bounds(const Field& field) {
   if (!field.choices.empty()) return joined(field.choices, "|");
   if (std::holds_alternative<bool*>(field.value)) return "true|false";
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return "each >= " + whole(field.min);
+  if (std::holds_alternative<std::vector<std::string>*>(field.value)) return "";
   std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);
   if (field.below_max) text += ", < " + shortest(field.max);
   return text;

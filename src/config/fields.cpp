@@ -69,10 +69,11 @@ std::vector<Field> router_fields(RouterConfig& r) {
   };
 }
 
-// The sections [train], [optim], [checkpoint] and [parallel].
+// The sections [train], [optim], [eval], [checkpoint] and [parallel].
 std::vector<Field> training_fields(Config& config) {
   TrainConfig& t = config.train;
   OptimConfig& o = config.optim;
+  EvalConfig& e = config.eval;
   CheckpointConfig& c = config.checkpoint;
   ParallelConfig& p = config.parallel;
   return {
@@ -110,6 +111,18 @@ std::vector<Field> training_fields(Config& config) {
           "train.norms_every", kMayChangeOnResume, &t.norms_every, 0,
           "steps between norms of gradients, updates and weights per layer and component, and the largest "
           "attention and router logits, in metrics.jsonl; 0: none"),
+      integer("train.log_every", kMayChangeOnResume, &t.log_every, 1,
+              "steps between progress lines if stderr is not a terminal"),
+      flag("train.document_mask", kFixedOnResume, &t.document_mask,
+           "tokens attend only to tokens of their own document"),
+      flag("train.document_positions", kFixedOnResume, &t.document_positions,
+           "positions restart at 0 with each document"),
+      choice("train.pack", kFixedOnResume, &t.pack,
+             "packing of documents into sequences; concat: one after the other, split at the end of a "
+             "sequence; best_fit: whole documents, padded, and only those longer than a sequence are split"),
+      flag("train.loss_mask", kFixedOnResume, &t.loss_mask,
+           "train only on the tokens that the data marks, such as those of the assistant; the loss is their "
+           "mean over the global batch"),
 
       choice("optim.kind", kFixedOnResume, &o.kind,
              "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
@@ -136,6 +149,20 @@ std::vector<Field> training_fields(Config& config) {
                    "factor of the learning rate of the routers' history weights (W_R)"),
       at_least(-1, "optim.history_weight_decay", kMayChangeOnResume | kHistoryOnly, &o.history_weight_decay,
                "decoupled weight decay of the history weights (W_R); -1: same as optim.weight_decay"),
+      choice("optim.schedule", kMayChangeOnResume, &o.schedule,
+             "learning rate after the warmup; cosine, linear: decay to optim.min_lr; wsd: constant, then a "
+             "decay to optim.min_lr in the last optim.decay_steps steps; constant: no decay"),
+      integer("optim.decay_steps", kMayChangeOnResume, &o.decay_steps, 0,
+              "number of steps of the decay; 0: cosine and linear decay from the warmup to train.steps, wsd "
+              "in the last tenth of train.steps"),
+      choice("optim.decay_shape", kMayChangeOnResume, &o.decay_shape,
+             "shape of the decay of optim.schedule = \"wsd\""),
+
+      integer("eval.every", kMayChangeOnResume, &e.every, 0, "steps between validations; 0: off"),
+      integer("eval.batches", kMayChangeOnResume, &e.batches, 0,
+              "global batches per validation data set; 0: all"),
+      texts("eval.data", kMayChangeOnResume, &e.data,
+            "validation data, PREFIX or NAME=PREFIX each; []: the -valid half next to each --data prefix"),
 
       integer("checkpoint.every", kMayChangeOnResume | kMayDifferInStudy, &c.every, 0,
               "steps between checkpoints; 0: only after the last step"),
@@ -143,6 +170,8 @@ std::vector<Field> training_fields(Config& config) {
               "number of most recent checkpoints to keep; 0: all"),
       flag("checkpoint.asynchronous", kMayChangeOnResume | kMayDifferInStudy, &c.asynchronous,
            "write checkpoints in the background, from a copy in CPU memory"),
+      flag("checkpoint.keep_best", kMayChangeOnResume | kMayDifferInStudy, &c.keep_best,
+           "also keep the checkpoint with the lowest validation loss"),
 
       integer("parallel.data", kMayChangeOnResume, &p.data, 0,
               "data parallel size, over which the optimizer state is sharded; "

@@ -13,7 +13,8 @@
 namespace hero {
 
 /// Value of a field; of an enum, its name.
-using FieldValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;
+using FieldValue =
+    std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<std::string>>;
 
 /// Attributes of an option, combined with |. Every option has exactly one of the first two. Code that treats
 /// some options differently queries attributes instead of listing keys.
@@ -46,7 +47,9 @@ struct ChoiceRef {
 struct Field {
   std::string key;          ///< "router.window"
   uint32_t attributes = 0;  ///< of FieldAttribute
-  std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*, ChoiceRef> value;
+  std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*, std::vector<std::string>*,
+               ChoiceRef>
+      value;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -100,7 +103,7 @@ std::string literal(const FieldValue& value);
 /// "router.window = 3", on one line, for messages.
 std::string format_option(const std::string& key, const FieldValue& value);
 
-/// "integer", "float", "bool", "string" or "integers".
+/// "integer", "float", "bool", "string", "integers" or "strings".
 std::string type_name(const Field& field);
 
 /// Allowed values, for messages: "an integer from 0 to 2147483647", "one of baseline, hero".

@@ -39,6 +39,27 @@ FieldValue parse_integers(const std::string& text) {
   return list;
 }
 
+// Parses "a,b", "[a, b]" or "[\"a\", \"b\"]" as a list.
+FieldValue parse_texts(const std::string& text) {
+  std::string_view inner = text;
+  if (inner.starts_with('[') && inner.ends_with(']')) inner = inner.substr(1, inner.size() - 2);
+  const auto trim = [](std::string_view word) {
+    while (word.starts_with(' ')) word.remove_prefix(1);
+    while (word.ends_with(' ')) word.remove_suffix(1);
+    if (word.size() >= 2 && word.starts_with('"') && word.ends_with('"'))
+      word = word.substr(1, word.size() - 2);
+    return std::string(word);
+  };
+  std::vector<std::string> list;
+  if (trim(inner).empty()) return list;
+  for (size_t begin = 0; begin <= inner.size();) {
+    const size_t end = std::min(inner.find(',', begin), inner.size());
+    list.push_back(trim(inner.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return list;
+}
+
 // Parses the text of a flag as the field's type. Unparsable text stays a string, which only a string field
 // accepts.
 FieldValue parse(const Field& field, const std::string& text) {
@@ -51,6 +72,7 @@ FieldValue parse(const Field& field, const std::string& text) {
   if (std::holds_alternative<int64_t*>(field.value)) return number(int64_t{0});
   if (std::holds_alternative<double*>(field.value)) return number(0.0);
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return parse_integers(text);
+  if (std::holds_alternative<std::vector<std::string>*>(field.value)) return parse_texts(text);
   if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
     return text == "true";
   return text;

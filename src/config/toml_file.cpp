@@ -65,11 +65,17 @@ TomlEntry entry(const std::string& key, const toml::node& node) {
   } else if (const auto* text = node.as_string()) {
     out.value = text->get();
   } else if (const auto* list = node.as_array()) {
-    std::vector<int64_t> values;
+    std::vector<int64_t> integers;
+    std::vector<std::string> texts;
     for (const auto& element : *list) {
-      if (const auto* integer = element.as_integer()) values.push_back(integer->get());
+      if (const auto* integer = element.as_integer()) integers.push_back(integer->get());
+      if (const auto* text = element.as_string()) texts.push_back(text->get());
     }
-    if (values.size() == list->size()) out.value = std::move(values);
+    if (integers.size() == list->size()) {
+      out.value = std::move(integers);
+    } else if (texts.size() == list->size()) {
+      out.value = std::move(texts);
+    }
   }
   if (node.is_array()) {
     out.display = "an array";

@@ -226,6 +226,7 @@ TEST_F(ConfigFiles, DumpRoundTrip) {
           if constexpr (std::is_same_v<Type, std::string>)
             *value = field.choices[*value == field.choices[0] ? 1 : 0];
           if constexpr (std::is_same_v<Type, std::vector<int64_t>>) *value = {n, n + 1};
+          if constexpr (std::is_same_v<Type, std::vector<std::string>>) *value = {"a \"b\"\\", "c=d"};
           if constexpr (std::is_same_v<Type, ChoiceRef>)
             value.set(value.member, field.choices[value.get(value.member) == field.choices[0] ? 1 : 0]);
         },
@@ -241,8 +242,8 @@ TEST(Dump, SectionsInOrder) {
   const std::string text = dump(Config());
   EXPECT_TRUE(text.starts_with("[model]\nmodel_type = \"qwen3_moe\"\nvocab_size = 0\n"));
   EXPECT_NE(text.find("\n\n[router]\nkind = \"baseline\"\nwindow = 0\nscale = true\n"), std::string::npos);
-  EXPECT_NE(text.find("\n\n[checkpoint]\nevery = 200\nkeep = 2\nasynchronous = true\n\n[parallel]\n"),
-            std::string::npos);
+  EXPECT_NE(text.find("\n\n[checkpoint]\nevery = 200\nkeep = 2\nasynchronous = true\n"), std::string::npos);
+  EXPECT_NE(text.find("\nkeep_best = false\n\n[parallel]\n"), std::string::npos);
 }
 
 TEST(Differences, ShowBothValues) {
