@@ -23,7 +23,7 @@ sources=(src/tokenizer/*.cpp
   src/config/{check,config,field_values,fields,json_section,layers,model_fields,overrides,router_kinds}.cpp
   src/config/{toml_file,warnings}.cpp
   src/io/{append_file,durable_file,file_hash,file_io,json,json_node,line_reader,one_line,sha256,suggest,utf8}.cpp
-  src/data/{corpus,indexed_dataset,packed_dataset,token_files}.cpp
+  src/data/{best_fit,corpus,indexed_dataset,packed_dataset,token_files}.cpp
   src/hf/{model_config_read,safetensors_parse,safetensors_write,weight_shapes}.cpp
   src/model/counts.cpp src/model/router_kind*.cpp src/checkpoint/{manifest,state_file}.cpp src/train/metrics.cpp
   src/inference/token_lists.cpp src/inference/server/{api_error,budget,completion_request,host_header,http}.cpp

@@ -2,6 +2,8 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
+#include "config/fields.h"
+#include "config/warnings.h"
 #include "perf/cost_table.h"
 #include "perf/memory.h"
 #include "perf/step_benchmark_process.h"
@@ -15,8 +17,18 @@ struct BenchOptions {
   int64_t layers = 0, train_steps = 0;
 };
 
+// Options of documents, which random tokens do not have: warns and resets them.
+void drop_document_options(TrainConfig& t) {
+  const std::string why = " has no effect: hero bench trains on all of its random tokens";
+  if (t.loss_mask) warn({format_option("train.loss_mask", t.loss_mask) + why});
+  if (t.pack != Packing::kConcat) warn({format_option("train.pack", name_of(t.pack)) + why});
+  t.loss_mask = false;
+  t.pack = Packing::kConcat;
+}
+
 Config load(const BenchOptions& options, const std::vector<std::string>& flags) {
   Config config = load_config(options.configs, flags);
+  drop_document_options(config.train);
   if (options.train_steps > 0) config.train.steps = options.train_steps;
   config.optim.warmup_steps = std::min(config.optim.warmup_steps, config.train.steps);
   return options.layers > 0 ? first_layers(config, options.layers) : config;

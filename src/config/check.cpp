@@ -138,6 +138,11 @@ void check_training(const Config& config) {
           "false with " + format_option("train.spike_skip", t.spike_skip));
   require(!t.cuda_graph || t.norms_every == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.norms_every", t.norms_every));
+  // A graph replays fixed targets and a fixed normalizer of the loss.
+  require(!t.cuda_graph || !t.loss_mask, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.loss_mask", t.loss_mask));
+  require(!t.cuda_graph || t.pack == Packing::kConcat, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.pack", name_of(t.pack)));
   require(o.history_weight_decay >= 0 || o.history_weight_decay == -1, "optim.history_weight_decay",
           o.history_weight_decay, "-1 (optim.weight_decay) or a number of at least 0");
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));

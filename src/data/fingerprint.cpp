@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
 #include "data/sampler.h"
 #include "io/error.h"
 
@@ -36,12 +37,16 @@ FileDigest digest_samples(const std::string& path) {
 
 }  // namespace
 
-TokenFileDigests digest_token_files(const std::vector<DataSource>& sources) {
+TokenFileDigests digest_token_files(const std::vector<DataSource>& sources, bool loss_mask) {
   TokenFileDigests digests;
-  for (const DataSource& source : sources) {
-    const std::string prefix = resolve_prefix(source.prefix, "train");
+  const auto add = [&](const std::string& prefix) {
     digests[prefix + ".idx"] = hash_file(prefix + ".idx");
     digests[prefix + ".bin"] = digest_samples(prefix + ".bin");
+  };
+  for (const DataSource& source : sources) {
+    const std::string prefix = resolve_prefix(source.prefix, "train");
+    add(prefix);
+    if (loss_mask) add(loss_mask_prefix(prefix));
   }
   return digests;
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <string_view>
 
 #include "data/counter_random.h"
+#include "data/loss_mask.h"
 #include "io/error.h"
 
 namespace hero {
@@ -104,8 +106,8 @@ BlendedSampler::Choice BlendedSampler::next() {
 }
 
 TokenStream::TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed,
-                         int64_t vocab_size, int64_t eos)
-    : sequence_(sequence), blend_(weights_of(sources)) {
+                         int64_t vocab_size, int64_t eos, const PackOptions& options)
+    : sequence_(sequence), blend_(weights_of(sources)), counted_blend_(blend_) {
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const auto data = std::make_shared<const IndexedDataset>(resolve_prefix(sources[k].prefix, "train"));
     auto files = check_vocabulary(*data, vocab_size);
@@ -114,15 +116,48 @@ TokenStream::TokenStream(const std::vector<DataSource>& sources, int64_t sequenc
                       ") than the previous sources (" + token_files_->tokenizer + ")");
     }
     if (files) token_files_ = std::move(files);
-    sets_.emplace_back(data, sequence, counter_bits(seed, k), eos);
+    sets_.emplace_back(data, sequence, counter_bits(seed, k), eos, options.pack,
+                       options.loss_mask ? open_loss_mask(*data) : nullptr);
+    prefixes_.push_back(data->prefix());
   }
 }
 
-void TokenStream::read(int64_t first_sample, int64_t count, int64_t* out) {
-  for (int64_t i = 0; i < count; ++i, out += sequence_ + 1) {
+void TokenStream::read(int64_t first_sample, int64_t count, const SampleOut& out) {
+  SampleOut next = out;
+  const auto advance = [&](int64_t*& array) {
+    if (array) array += sequence_ + 1;
+  };
+  for (int64_t i = 0; i < count; ++i) {
     const auto choice = blend_.at(first_sample + i);
-    sets_[choice.source].sample(choice.index, out);
+    sets_[choice.source].sample(choice.index, next);
+    advance(next.tokens);
+    advance(next.starts);
+    advance(next.trained);
   }
+}
+
+int64_t TokenStream::trained_targets(int64_t first_sample, int64_t count) {
+  std::vector<int64_t> trained(sequence_ + 1);
+  int64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto choice = counted_blend_.at(first_sample + i);
+    sets_[choice.source].sample(choice.index, {.tokens = nullptr, .trained = trained.data()});
+    sum += std::accumulate(trained.begin() + 1, trained.end(), int64_t{0});
+  }
+  return sum;
+}
+
+std::vector<std::string> TokenStream::summary() {
+  std::vector<std::string> lines;
+  for (std::size_t k = 0; k < sets_.size(); ++k) {
+    const auto found = sets_[k].summary();
+    const double share = static_cast<double>(found.split) / static_cast<double>(found.documents);
+    char line[128];
+    std::snprintf(line, sizeof line, ": %ld of %ld documents (%.1f%%) are split, padding %.1f%%", found.split,
+                  found.documents, 100 * share, 100 * found.padding);
+    lines.push_back(prefixes_[k] + line);
+  }
+  return lines;
 }
 
 SequentialReader::SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size)

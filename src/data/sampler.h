@@ -41,6 +41,12 @@ class BlendedSampler {
   int64_t total_ = 0, position_ = 0;
 };
 
+/// How the documents of a TokenStream become samples.
+struct PackOptions {
+  Packing pack = Packing::kConcat;
+  bool loss_mask = false;  ///< read the loss masks of the sources (loss_mask.h), which must exist
+};
+
 class TokenStream {
  public:
   /// Opens the sources (PREFIX, or PREFIX-train as written by hero data tokenize). `vocab_size`: upper bound
@@ -48,19 +54,27 @@ class TokenStream {
   /// appended to documents that do not end with it (-1: never). UserError for invalid files, datasets shorter
   /// than a sample, and datasets of different tokenizers.
   TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed, int64_t vocab_size,
-              int64_t eos = -1);
+              int64_t eos = -1, const PackOptions& options = {});
 
-  /// Fills out[count][sequence + 1] with samples [first_sample, first_sample + count) of the global order.
-  /// Not thread-safe.
-  void read(int64_t first_sample, int64_t count, int64_t* out);
+  /// Fills the arrays [count][sequence + 1] of `out` with samples [first_sample, first_sample + count) of the
+  /// global order. Not thread-safe.
+  void read(int64_t first_sample, int64_t count, const SampleOut& out);
+
+  /// The number of targets in these samples that are trained on. Independent of read(), which it does not
+  /// slow down.
+  int64_t trained_targets(int64_t first_sample, int64_t count);
+
+  /// For each source, the documents that its samples split and the share of padding, as one line.
+  std::vector<std::string> summary();
 
   /// Tokenizer and counts of the sources, if available.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }
 
  private:
   int64_t sequence_;
+  std::vector<std::string> prefixes_;
   std::vector<PackedDataset> sets_;
-  BlendedSampler blend_;
+  BlendedSampler blend_, counted_blend_;  // one each for read() and trained_targets(): moving back is slow
   std::optional<TokenFiles> token_files_;
 };
 

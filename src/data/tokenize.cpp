@@ -10,6 +10,7 @@
 
 #include "data/counter_random.h"
 #include "data/indexed_writer.h"
+#include "data/loss_mask.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/ordered_parallel.h"
@@ -37,6 +38,7 @@ class Splitter {
         seed_(options.seed),
         fraction_(options.valid_fraction),
         type_(IndexedWriter::type_for(vocab_size)),
+        train_prefix_(options.out + "-train"),
         valid_prefix_(options.out + "-valid") {}
 
   void add(Encoded document) {
@@ -60,6 +62,7 @@ class Splitter {
 
   std::map<std::string, SplitCounts> finish() {
     if (held_) to_valid(*held_);
+    for (const std::string& prefix : {train_prefix_, valid_prefix_}) remove_loss_mask(prefix);
     train_.finish();
     if (valid_) {
       valid_->finish();
@@ -91,7 +94,7 @@ class Splitter {
   uint64_t seed_, number_ = 0;
   double fraction_, held_hash_ = 0;
   TokenType type_;
-  std::string valid_prefix_;
+  std::string train_prefix_, valid_prefix_;
   std::optional<Encoded> held_;
   std::map<std::string, SplitCounts> counts_;
 };

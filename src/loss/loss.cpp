@@ -61,7 +61,7 @@ at::Tensor normalized_scores(const Routing& routing, const ModelConfig& model) {
 
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
-                      bool is_last_chunk, const at::Tensor& mass_T) {
+                      bool is_last_chunk, const at::Tensor& mass_T, std::optional<double> normalizer) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(model.layout().layers());
@@ -71,7 +71,7 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
   if (is_last_chunk) {
     const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
-    losses.total = sum / targets_T.ge(0).sum().to(sum.scalar_type());
+    losses.total = normalizer ? sum / *normalizer : sum / targets_T.ge(0).sum().to(sum.scalar_type());
     losses.lm = value(losses.total);
   }
   const auto add = [&](const at::Tensor& term, double coefficient) {

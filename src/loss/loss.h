@@ -1,5 +1,7 @@
 #pragma once
 // The training loss, computed from the model's outputs.
+#include <optional>
+
 #include "config/config.h"
 #include "model/transformer.h"
 
@@ -25,10 +27,13 @@ struct Losses {
 /// Loss of one micro-batch, or a model chunk's contribution to it: its layers' auxiliary losses, and
 /// cross-entropy if `is_last_chunk`. targets int64 [T], -1 ignored; T holds consecutive sequences of
 /// `sequence` tokens. `total` sums balance and z losses over layers; R_cp is a mean over pairs of layers.
-/// `mass_T`: Losses::mass_T of the previous chunk, if any. `total` is undefined if there is no contribution.
+/// `mass_T`: Losses::mass_T of the previous chunk, if any. `normalizer`: divisor of the sum of the
+/// cross-entropy; default: the targets that are not ignored. `total` is undefined if there is no
+/// contribution.
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
-                      bool is_last_chunk = true, const at::Tensor& mass_T = {});
+                      bool is_last_chunk = true, const at::Tensor& mass_T = {},
+                      std::optional<double> normalizer = {});
 
 /// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P is the mean of the normalized scores over
 /// tokens, f the fractions of assignments, summing to 1, of this micro-batch (kMicroBatch), of each sequence

@@ -19,6 +19,7 @@ namespace hero {
 struct MicroBatch {
   at::Tensor samples;  ///< [B, S+1] int64 on the model's device
   ForwardContext position;
+  at::Tensor labels = {};  ///< samples with -1 for tokens that are not trained on; undefined: samples
 };
 
 class Pipeline {

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 // Replaces the recorded digests of the token files. UserError for a file that changed since the checkpoint.
 void check_token_files(const TrainOptions& options, Run& run) {
-  auto digests = digest_token_files(parse_sources(run.inputs.data));
+  auto digests = digest_token_files(parse_sources(run.inputs.data), run.config.train.loss_mask);
   run.changed_data = changed_token_files(digests, run.inputs.token_files);
   run.inputs.token_files = std::move(digests);
   if (run.changed_data.empty() || options.data_changed) return;
@@ -73,7 +73,8 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   }
   run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
                                              static_cast<uint64_t>(config.train.seed),
-                                             config.model.vocab_size, files ? files->eos_id : -1);
+                                             config.model.vocab_size, files ? files->eos_id : -1,
+                                             PackOptions{config.train.pack, config.train.loss_mask});
   if (run.checkpoint.empty()) {
     if (const auto& vocabulary = run.stream->token_files()) {
       const Tokenizer tokenizer(vocabulary->tokenizer);

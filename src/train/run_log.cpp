@@ -104,6 +104,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                        {"peak_memory_mib", s.peak_memory_mib},
                        {"max_expert_share", share},
                        {"layers", per_layer}};
+  if (s.trained_tokens) line["trained_tokens"] = *s.trained_tokens;
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
   if (norms) line["norms"] = norms_object(*norms);
   metrics_.append(line);

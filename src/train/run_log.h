@@ -17,7 +17,8 @@ struct StepRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double lr = 0, gradient_norm = 0;
-  int64_t skipped = 0;  ///< updates so far
+  int64_t skipped = 0;                         ///< updates so far
+  std::optional<int64_t> trained_tokens = {};  ///< targets of the step that are trained on; none: all
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
   std::vector<double> busy_ms = {};  ///< with several ranks: time not spent waiting, previous step
   Pipeline::Traffic traffic = {};    ///< between pipeline ranks

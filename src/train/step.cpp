@@ -46,7 +46,7 @@ TrainStep::TrainStep(Transformer& model, Optimizer& optimizer, BalanceState& bal
   if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
 }
 
-void TrainStep::begin(double busy, bool norms) {
+void TrainStep::begin(double busy, bool norms, std::optional<int64_t> trained_tokens) {
   // A recorded graph accumulates into fixed addresses.
   optimizer_.zero_grad(/*keep=*/graph_ != nullptr);
   sums_.zero_();
@@ -55,6 +55,10 @@ void TrainStep::begin(double busy, bool norms) {
   norm_stats_.reset();
   if (norms) norm_stats_.emplace(model_, optimizer_, world_);
   if (world_) busy_[world_->mesh().rank].fill_(busy);
+  normalizer_.reset();
+  if (!trained_tokens) return;
+  // Losses are weighted with the micro-batch's share of the global batch.
+  normalizer_ = static_cast<double>(std::max<int64_t>(*trained_tokens, 1)) * batch_share();
 }
 
 bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
@@ -66,7 +70,7 @@ bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
     for (int64_t i = 0; i < micro_batches; ++i) {
       if (i > 0 && stopped()) return false;
       const auto batch = read(i);
-      micro_batch(batch.samples, batch.position);
+      micro_batch(batch.samples, batch.position, batch.labels);
     }
     return true;
   }
@@ -80,34 +84,41 @@ bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
       auto batch = read(i);
       batch.position = with_norms(batch.position);
       batch.samples = batch.samples.to(model_.device(), /*non_blocking=*/true);
+      if (batch.labels.defined()) batch.labels = batch.labels.to(model_.device(), /*non_blocking=*/true);
       layers_.add_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
       found = batches.emplace(i, std::move(batch)).first;
     }
     return found->second;
   };
-  pipeline_->run(
-      schedule[mesh.pipeline_rank()], cached,
-      [&](const ModelChunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
-          const at::Tensor& mass_T) { return accumulate_losses(chunk, output, batch.samples, mass_T); },
-      {.on_deferred =
-           [&](const at::Tensor& leaf) {
-             if (auto* buckets = optimizer_.buckets()) buckets->expect_deferred_gradient(leaf);
-           },
-       .on_added =
-           [&](const at::Tensor& leaf) {
-             if (auto* buckets = optimizer_.buckets()) buckets->mark_deferred_ready(leaf);
-           }});
+  pipeline_->run(schedule[mesh.pipeline_rank()], cached,
+                 [&](const ModelChunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
+                     const at::Tensor& mass_T) {
+                   return accumulate_losses(chunk, output,
+                                            batch.labels.defined() ? batch.labels : batch.samples, mass_T);
+                 },
+                 {.on_deferred =
+                      [&](const at::Tensor& leaf) {
+                        if (auto* buckets = optimizer_.buckets()) buckets->expect_deferred_gradient(leaf);
+                      },
+                  .on_added =
+                      [&](const at::Tensor& leaf) {
+                        if (auto* buckets = optimizer_.buckets()) buckets->mark_deferred_ready(leaf);
+                      }});
   return true;
 }
 
-void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& position) {
+void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& position,
+                            const at::Tensor& labels) {
   layers_.add_tokens(data_ranks(world_) * samples.size(0) * (samples.size(1) - 1));
   const auto moved = samples.to(model_.device(), /*non_blocking=*/true);
-  if (!use_graph_) return compute(moved, position);
+  if (!use_graph_) {
+    return compute(moved, position,
+                   labels.defined() ? labels.to(model_.device(), /*non_blocking=*/true) : moved);
+  }
   if (!graph_) {
     // Warm-up runs the work and changes the sums, so only the first micro-batch of a step can be recorded.
     graph_samples_ = moved.clone();
-    graph_ = record_graph([&, position] { compute(graph_samples_, position); });
+    graph_ = record_graph([&, position] { compute(graph_samples_, position, graph_samples_); });
     optimizer_.zero_grad(/*keep=*/true);
     sums_.zero_();
   }
@@ -115,19 +126,18 @@ void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& pos
   graph_->replay();
 }
 
-void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position) {
+void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
   const auto output = model_.forward(tokens, with_norms(position), model_.config().train.recompute);
-  accumulate_losses(model_.shard().chunks.front(), output, samples).total.backward();
+  accumulate_losses(model_.shard().chunks.front(), output, labels).total.backward();
 }
 
 Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
-                                                 const at::Tensor& samples, const at::Tensor& mass_T) {
-  const auto& c = model_.config().train;
-  const auto targets = samples.slice(1, 1).reshape({-1});
-  const auto losses = compute_losses(model_, output, targets, samples.size(1) - 1, balance_,
-                                     /*is_last_chunk=*/chunk.is_last, mass_T);
-  const double share = static_cast<double>(c.micro_batch) / static_cast<double>(c.global_batch);
+                                                 const at::Tensor& labels, const at::Tensor& mass_T) {
+  const auto targets = labels.slice(1, 1).reshape({-1});
+  const auto losses = compute_losses(model_, output, targets, labels.size(1) - 1, balance_,
+                                     /*is_last_chunk=*/chunk.is_last, mass_T, normalizer_);
+  const double share = batch_share();
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
   layers_.add(output.routings);
@@ -141,6 +151,11 @@ Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const 
   parts[kCouplingLoss] = losses.coupling;
   losses_ += at::stack(parts) * share;
   return {weighted, losses.mass_T};
+}
+
+double TrainStep::batch_share() const {
+  const auto& c = model_.config().train;
+  return static_cast<double>(c.micro_batch) / static_cast<double>(c.global_batch);
 }
 
 void TrainStep::request_stop(int signal) {

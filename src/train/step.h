@@ -10,7 +10,8 @@
 
 namespace hero {
 
-/// A step's sums over all ranks, on the CPU. Losses are means over the step's micro-batches.
+/// A step's sums over all ranks, on the CPU. Losses are means over the step's micro-batches, that of `lm` a
+/// mean over trained tokens if begin() was given their number.
 struct StepSums {
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double gradient_norm = 0;
@@ -27,17 +28,18 @@ class TrainStep {
   TrainStep(Transformer& model, Optimizer& optimizer, BalanceState& balance, const World* world = nullptr);
 
   /// Starts a new step. `busy`: seconds of the previous step in which this rank did not wait for others.
-  /// `norms`: the step computes norms.
-  void begin(double busy = 0, bool norms = false);
+  /// `norms`: the step computes norms. `trained_tokens`: if micro-batches have labels, the targets of the
+  /// global batch that are trained on; the cross-entropy is their mean, 0 if there are none.
+  void begin(double busy = 0, bool norms = false, std::optional<int64_t> trained_tokens = {});
   /// Runs this rank's part of a step. `read(i)` returns micro-batch i of `micro_batches` of its data rank.
   /// Without a pipeline, `stopped` is queried between micro-batches. Returns false if it ended the step,
   /// which changes only gradients and sums.
   bool run(
       int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
       const std::function<bool()>& stopped = [] { return false; });
-  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] is on the CPU, pinned if
-  /// the model is on a GPU.
-  void micro_batch(const at::Tensor& samples, const ForwardContext& position);
+  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] and `labels`, if given,
+  /// are on the CPU, pinned if the model is on a GPU.
+  void micro_batch(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels = {});
   /// Requests all ranks to stop after this step. Call before update().
   void request_stop(int signal);
   /// All-reduces the sums, clips gradients, updates the weights unless the gradient norm is not finite, and
@@ -48,10 +50,12 @@ class TrainStep {
   StepSums read() const;
 
  private:
-  void compute(const at::Tensor& samples, const ForwardContext& position);
+  void compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels);
   /// Adds a chunk's losses and routing statistics to the sums; returns its weighted loss.
   Pipeline::ChunkLoss accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
-                                        const at::Tensor& samples, const at::Tensor& mass_T = {});
+                                        const at::Tensor& labels, const at::Tensor& mass_T = {});
+  /// A micro-batch's share of the global batch.
+  double batch_share() const;
   void rebalance();
   ForwardContext with_norms(ForwardContext context) const;
 
@@ -65,6 +69,7 @@ class TrainStep {
   LayerStats layers_;
   std::optional<NormStats> norm_stats_;  // of a step that computes norms
   std::optional<Norms> norms_;
+  std::optional<double> normalizer_;  // of the cross-entropy of a micro-batch
   bool use_graph_;
   at::Tensor graph_samples_;
   std::unique_ptr<DeviceGraph> graph_;

@@ -52,6 +52,9 @@ std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* wor
   return model;
 }
 
+// Whether the loss is a mean over fewer targets than the positions of the global batch.
+bool has_untrained_tokens(const TrainConfig& c) { return c.loss_mask || c.pack == Packing::kBestFit; }
+
 Optimizer make_optimizer(Transformer& model, const World* world) {
   const auto& config = model.config().optim;
   if (!world) return Optimizer(model.parameters(), config);
@@ -143,6 +146,7 @@ class Trainer {
                  run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
                                       : run_.device.str().c_str(),
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
+    for (const std::string& line : run_.stream->summary()) std::fprintf(stderr, "%s\n", line.c_str());
   }
 
   /// One optimizer step over the global batch; returns its loss. nullopt if a stop signal ended it between
@@ -156,15 +160,24 @@ class Trainer {
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
     set_current_step(record.step);
     const int64_t norms = c.train.norms_every;
-    step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0);
+    if (has_untrained_tokens(c.train))
+      record.trained_tokens = run_.stream->trained_targets(state_.samples, c.train.global_batch);
+    step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0, record.trained_tokens);
     const auto read = [&](int64_t i) {
       // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
       // GPU is asynchronous.
       const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
-      const auto samples =
-          at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
-      run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
-      return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
+      const auto options = at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda());
+      const auto samples = at::empty({micro, s + 1}, options);
+      MicroBatch batch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
+      SampleOut out{.tokens = samples.data_ptr<int64_t>()};
+      if (has_untrained_tokens(c.train)) {
+        batch.labels = at::empty({micro, s + 1}, options);
+        out.trained = batch.labels.data_ptr<int64_t>();
+      }
+      run_.stream->read(state_.samples + first, micro, out);
+      if (batch.labels.defined()) batch.labels.copy_(at::where(batch.labels.ne(0), samples, -1));
+      return batch;
     };
     // Several processes agree on stopping at the end of the step, with its sums.
     const auto stopped = [&] { return !world_ && stop_signal() != 0; };

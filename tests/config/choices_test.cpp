@@ -28,10 +28,10 @@ TEST(Choices, EveryOptionTakesAllItsNamesAndNoOther) {
         << field.key;
     EXPECT_EQ(read(field), last) << field.key;
   }
-  EXPECT_EQ(keys, (std::set<std::string>{"model.model_type", "model.rope_scaling.type", "model.scoring_func",
-                                         "router.init", "router.history", "router.dtype", "router.balance",
-                                         "router.drop_policy", "train.dtype", "train.device",
-                                         "train.trainable", "optim.kind", "parallel.schedule"}));
+  EXPECT_EQ(keys, (std::set<std::string>{
+                      "model.model_type", "model.rope_scaling.type", "model.scoring_func", "router.init",
+                      "router.history", "router.dtype", "router.balance", "router.drop_policy", "train.dtype",
+                      "train.device", "train.trainable", "train.pack", "optim.kind", "parallel.schedule"}));
 }
 
 // The last enumerator has the last name, so no enum has more values than names or fewer.
@@ -54,6 +54,7 @@ TEST(Choices, NamesAreInTheOrderOfTheEnumerators) {
   expect_names(Dtype::kFp64, {"bf16", "fp32", "fp64"});
   expect_names(DeviceChoice::kCuda, {"auto", "cpu", "cuda"});
   expect_names(Trainable::kRouters, {"all", "routers"});
+  expect_names(Packing::kBestFit, {"concat", "best_fit"});
   expect_names(OptimKind::kMuon, {"adamw", "muon"});
   expect_names(PipelineSchedule::kZeroBubble, {"1f1b", "interleaved", "zero_bubble"});
 }

@@ -47,6 +47,20 @@ TEST(TokenFileDigests, change_with_the_files) {
   EXPECT_TRUE(changed_token_files(digest_token_files(sources), before).empty());
 }
 
+TEST(TokenFileDigests, with_loss_masks) {
+  const TemporaryFolder folder;
+  for (const std::string file : {"a.idx", "a.bin", "a-mask.idx", "a-mask.bin"})
+    folder.write(file, "some bytes");
+  const auto sources = parse_sources({folder / "a"});
+  const TokenFileDigests before = digest_token_files(sources, /*loss_mask=*/true);
+  ASSERT_EQ(before.size(), 4U);
+  flip(folder / "a-mask.bin", 3);
+  const auto changes = changed_token_files(digest_token_files(sources, true), before);
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_TRUE(changes.contains(folder / "a-mask.bin"));
+  EXPECT_EQ(digest_token_files(sources).size(), 2U) << "a mask that is not used";
+}
+
 TEST(TokenFileDigests, other_files) {
   const TokenFileDigests found = {{"a.bin", {1, "11"}}}, expected = {{"b.bin", {2, "22"}}};
   const auto changes = changed_token_files(found, expected);

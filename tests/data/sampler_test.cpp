@@ -30,7 +30,7 @@ int64_t write_set(const std::string& prefix, int n, int32_t first, bool ended = 
 
 std::vector<int64_t> read(TokenStream& stream, int64_t sequence, int64_t first, int64_t count) {
   std::vector<int64_t> out(count * (sequence + 1));
-  stream.read(first, count, out.data());
+  stream.read(first, count, {.tokens = out.data()});
   return out;
 }
 

@@ -28,7 +28,7 @@ bool read_indexed_dataset(std::string_view bytes) {
         require(data->documents() == 0 || total == data->tokens(), "documents that do not cover the tokens");
         PackedDataset samples(data, 3, /*seed=*/1, /*eos=*/0);
         std::vector<int64_t> sample(4);
-        for (int64_t i = 0; i < 20; ++i) samples.sample(i, sample.data());
+        for (int64_t i = 0; i < 20; ++i) samples.sample(i, {.tokens = sample.data()});
       },
       prefix);
 }

@@ -1,14 +1,14 @@
 """Conversations as text: chat templates in Jinja, rendered as `transformers` renders them.
 
 Templates run in an immutable sandbox with `raise_exception`, `strftime_now`, the filter `tojson`, `break` and
-`continue`, and `{% generation %}` blocks (whose contents are kept).
+`continue`, and `{% generation %}` blocks, whose contents are kept and can be marked.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -56,35 +56,65 @@ BUILT_IN = {
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text; here it is ordinary text."""
+    """`{% generation %}` marks the assistant's text: its contents between the values of two variables."""
 
     tags = {"generation"}
+    begin, end = "_generation_begin", "_generation_end"
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        super().__init__(environment)
+        self.found = False
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        self.found = True
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        begin, end = (
+            jinja2.nodes.Output([jinja2.nodes.Name(name, "load")], lineno=line)
+            for name in (self.begin, self.end)
+        )
+        return [begin, *body, end]
 
 
-def compile_template(source: str) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]:
-    """A function (messages, special tokens by name) -> text. Raises `DataError` for invalid Jinja; the
-    function raises `jinja2.TemplateError` if the template rejects its messages."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        template = environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise DataError(f"chat template: line {error.lineno}: {error.message}, expected Jinja") from error
+class ChatTemplate:
+    """A compiled template; `marks_generation`: it has `{% generation %}` blocks."""
 
-    def render(messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> str:
-        return template.render(
-            messages=messages, tools=[], documents=None, add_generation_prompt=False, **special_tokens
+    def __init__(self, source: str) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise DataError(f"chat template: line {error.lineno}: {error.message}, expected Jinja") from error
+        generation = environment.extensions[_Generation.identifier]
+        assert isinstance(generation, _Generation)
+        self.marks_generation = generation.found
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        special_tokens: Mapping[str, str],
+        marks: tuple[str, str] = ("", ""),
+    ) -> str:
+        """The text of a conversation, given the special tokens by name, with `marks` around the contents of
+        `{% generation %}` blocks. Raises `jinja2.TemplateError` if the template rejects the messages."""
+        return self._template.render(
+            messages=messages,
+            tools=[],
+            documents=None,
+            add_generation_prompt=False,
+            **special_tokens,
+            **dict(zip((_Generation.begin, _Generation.end), marks)),
         )
 
-    return render
+
+def compile_template(source: str) -> ChatTemplate:
+    """Raises `DataError` for invalid Jinja."""
+    return ChatTemplate(source)
 
 
 def find_template(name: str, tokenizer_template: str | None) -> str:

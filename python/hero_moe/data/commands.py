@@ -128,6 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--prompt", metavar="NAME", help="the question field, with --response")
     one.add_argument("--response", metavar="NAME", help="the answer field")
     one.add_argument(
+        "--no-loss-mask",
+        action="store_true",
+        help="for conversations: do not write which tokens are the assistant's (for train.loss_mask)",
+    )
+    one.add_argument(
         "--resume", action="store_true", help="resume from PREFIX.position.json, which must exist"
     )
     _common(one)
@@ -174,6 +179,10 @@ def _tokenize(given: argparse.Namespace) -> None:
         raise DataError(
             "--chat-template: found no conversation, expected --messages, or --prompt and --response"
         )
+    if given.no_loss_mask and not conversation:
+        raise DataError(
+            "--no-loss-mask: found no conversation, expected --messages, or --prompt and --response"
+        )
     text_key = given.text_key
     if text_key is None and given.template is None and not conversation:
         text_key = "text"
@@ -191,6 +200,7 @@ def _tokenize(given: argparse.Namespace) -> None:
         response=given.response,
         chat_template=chat,
         special_tokens=tokenizer.special_tokens if chat else {},
+        loss_mask=conversation and not given.no_loss_mask,
     )
     base = vars(_options(given, tokenizer))
     options = TokenizeOptions(

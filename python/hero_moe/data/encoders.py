@@ -36,6 +36,11 @@ class JsonEncoder:
             found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         ]
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a conversation, and the range of its characters that each token stands for."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
+
     def unknown_tokens(self, rendered: Sequence[str]) -> list[str]:
         """The given special tokens that are not in the vocabulary."""
         return [token for token in rendered if self._tokenizer.token_to_id(token) is None]
@@ -66,28 +71,54 @@ class SentencePieceEncoder:
         unknown = self._pieces.unk_id()
         return [token for token in rendered if self._pieces.piece_to_id(token) == unknown]
 
-    def _conversation(self, text: str) -> list[int]:
-        if self._control_text is None:
-            return self._document(text)
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a conversation, and the range of its characters that each token stands for; the first
+        bytes of a character have an empty range."""
         ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
         at = 0
-        for token in self._control_text.finditer(text):
-            ids += self._document(text[at : token.start()])
-            ids.append(self._control[token[0]])
-            at = token.end()
-        return ids + self._document(text[at:])
+        for part, fixed in self._conversation_parts(text):
+            if fixed is None:
+                found = self._pieces.encode(part, return_type="offset_mapping")
+                ids += found["ids"]
+                offsets += [(at + begin, at + end) for begin, end in found["offsets"]]
+            else:
+                ids += fixed
+                offsets += [(at, at)] * (len(fixed) - 1) + [(at, at + len(part))]
+            at += len(part)
+        return ids, offsets
+
+    def _conversation(self, text: str) -> list[int]:
+        return self._ids(self._conversation_parts(text))
 
     def _document(self, text: str) -> list[int]:
-        if not self._lossless:
-            return self._pieces.encode(text)
+        return self._ids(self._document_parts(text))
+
+    def _ids(self, parts: Iterator[tuple[str, list[int] | None]]) -> list[int]:
         ids: list[int] = []
+        for part, fixed in parts:
+            ids += self._pieces.encode(part) if fixed is None else fixed
+        return ids
+
+    def _conversation_parts(self, text: str) -> Iterator[tuple[str, list[int] | None]]:
+        """The text in parts, with their ids if they are not encoded as text."""
+        at = 0
+        for token in self._control_text.finditer(text) if self._control_text else ():
+            yield from self._document_parts(text[at : token.start()])
+            yield token[0], [self._control[token[0]]]
+            at = token.end()
+        yield from self._document_parts(text[at:])
+
+    def _document_parts(self, text: str) -> Iterator[tuple[str, list[int] | None]]:
+        if not self._lossless:
+            yield text, None
+            return
         for part in self._split_long_words(text):
             for number, plain in enumerate(part.split(SPACE_SYMBOL)):
                 if number:
-                    ids += self._space_symbol
+                    yield SPACE_SYMBOL, self._space_symbol
                 if plain:
-                    ids += self._pieces.encode(plain)
-        return ids
+                    yield plain, None
 
     def _split_long_words(self, text: str) -> Iterator[str]:
         """The text, split where `hero data tokenize` splits words of more than 64 KiB."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import jinja2
 import pyarrow as pa
 
-from hero_moe.data.chat import compile_template
+from hero_moe.data.chat import ChatTemplate, compile_template
 from hero_moe.data.errors import DataError
+from hero_moe.data.loss_mask import TEMPLATE_ERRORS, Span, assistant_spans
 
 ROLES = {
     "human": "user",
@@ -42,7 +42,7 @@ class RecordFormat:
 
     `template` names fields in braces ("{problem}\\n\\n{solution}"). `messages` is a list of {role, content}
     or {from, value}. `chat_template` is the source of a Jinja template for `messages` and for pairs;
-    `special_tokens` are its variables (bos_token, eos_token, ...)."""
+    `special_tokens` are its variables (bos_token, eos_token, ...). `loss_mask`: with the assistant's spans."""
 
     text_key: str | None = None
     template: str | None = None
@@ -51,6 +51,7 @@ class RecordFormat:
     response: str | None = None
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    loss_mask: bool = False
 
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.response is None):
@@ -66,6 +67,8 @@ class RecordFormat:
         if self.conversation and self.chat_template is None:
             raise DataError("conversations need a chat template")
         _ = self._fields  # reports an invalid template immediately
+        if self.loss_mask and not self.conversation:
+            raise DataError("a loss mask needs conversations")
         if self.conversation:
             _ = self._render
 
@@ -99,7 +102,7 @@ class RecordFormat:
         ]
 
     @cached_property
-    def _render(self) -> Any:
+    def _render(self) -> ChatTemplate:
         return compile_template(self.chat_template or "")
 
     def columns(self, schema: pa.Schema, path: str) -> list[str]:
@@ -111,6 +114,12 @@ class RecordFormat:
 
     def text(self, record: Mapping[str, Any]) -> str:
         """The text of a record. Raises `UnusableRecord`."""
+        return self.text_and_spans(record)[0]
+
+    def text_and_spans(self, record: Mapping[str, Any]) -> tuple[str, list[Span]]:
+        """The text of a record, with the assistant's spans if there is a `loss_mask`. Raises `UnusableRecord`,
+        and `DataError` if the chat template does not tell where the spans are."""
+        spans: list[Span] = []
         if self.text_key is not None:
             text = _string(record, self.text_key)
         elif self.template is not None:
@@ -119,12 +128,12 @@ class RecordFormat:
                 raise UnusableRecord("empty", "all fields are empty, expected text")
             text = "".join(part + (values[name] if name else "") for part, name in self._template_parts)
         elif self.messages is not None:
-            text = self._conversation(_messages(record, self.messages))
+            text, spans = self._conversation(_messages(record, self.messages))
         else:
             user, assistant = _string(record, self.prompt or ""), _string(record, self.response or "")
             if not assistant:
                 raise UnusableRecord("empty", f'field "{self.response}" is empty, expected text')
-            text = self._conversation(
+            text, spans = self._conversation(
                 [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
             )
         if not text:
@@ -135,13 +144,16 @@ class RecordFormat:
             raise UnusableRecord(
                 "wrong", "the text contains an unpaired surrogate, expected Unicode text"
             ) from error
-        return text
+        return text, spans
 
-    def _conversation(self, messages: list[dict[str, Any]]) -> str:
+    def _conversation(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
         try:
-            return self._render(messages, self.special_tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
+            text = self._render(messages, self.special_tokens)
+        except TEMPLATE_ERRORS as error:
             raise UnusableRecord("wrong", f"the chat template rejects the conversation ({error})") from error
+        if not self.loss_mask:
+            return text, []
+        return text, assistant_spans(self._render, messages, self.special_tokens, text)
 
 
 def _column(schema: pa.Schema, name: str, path: str, messages: bool) -> str:

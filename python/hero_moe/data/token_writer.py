@@ -1,7 +1,8 @@
-"""Resumable streaming writer of Megatron token files: PREFIX-train and PREFIX-valid, .bin and .idx.
+"""Resumable streaming writer of Megatron token files: PREFIX-train and PREFIX-valid, .bin and .idx, and of their
+loss masks PREFIX-train-mask and PREFIX-valid-mask (src/data/loss_mask.h).
 
-Same bytes as `hero data tokenize` writes. During writing, PREFIX-SPLIT.bin.tmp holds the tokens and
-PREFIX-SPLIT.len.tmp an int32 length per document; `commit` syncs both to disk and returns the state from
+Same bytes as `hero data tokenize` writes. During writing, PREFIX-SPLIT.bin.tmp holds the tokens,
+PREFIX-SPLIT.len.tmp an int32 length per document and PREFIX-SPLIT-mask.bin.tmp the mask; `commit` syncs both to disk and returns the state from
 which `TokenWriter` resumes. Later writes are discarded."""
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from hero_moe.data.errors import DataError
 
 MASK = (1 << 64) - 1
-TYPE_CODES = {"<u2": 8, "<i4": 4}
+TYPE_CODES = {"|u1": 1, "<u2": 8, "<i4": 4}
+MASK_NAME = "-mask"  # after the name of a split
 SPLITS = ("train", "valid")
 
 
@@ -44,12 +46,17 @@ def write_atomically(path: str, data: bytes) -> None:
 
 
 class _Split:
-    """The two open files of one split."""
+    """The open files of one split."""
 
-    def __init__(self, prefix: str, width: int, tokens: int, documents: int, *, resume: bool) -> None:
+    def __init__(
+        self, prefix: str, width: int, tokens: int, documents: int, *, resume: bool, loss_mask: bool
+    ) -> None:
         self.prefix = prefix
         self.files = []
-        for extension, size in ((".bin.tmp", tokens * width), (".len.tmp", documents * 4)):
+        sizes = [(".bin.tmp", tokens * width), (".len.tmp", documents * 4)]
+        if loss_mask:
+            sizes.append((MASK_NAME + ".bin.tmp", tokens))
+        for extension, size in sizes:
             path = prefix + extension
             if resume and (not os.path.isfile(path) or os.path.getsize(path) < size):
                 raise DataError(f"{path}: found less than the {size} committed bytes (--restart starts over)")
@@ -59,9 +66,9 @@ class _Split:
             file.seek(size)
             self.files.append(file)
 
-    def add(self, tokens: bytes, length: int) -> None:
-        self.files[0].write(tokens)
-        self.files[1].write(length.to_bytes(4, "little"))
+    def add(self, tokens: bytes, length: int, mask: bytes) -> None:
+        for file, data in zip(self.files, (tokens, length.to_bytes(4, "little"), mask)):
+            file.write(data)
 
     def sync(self) -> None:
         for file in self.files:
@@ -81,18 +88,27 @@ class TokenWriter:
     is held back; if none ever is, that document becomes the validation set."""
 
     def __init__(
-        self, out: str, dtype: str, fraction: float, seed: int, state: Mapping[str, Any] | None = None
+        self,
+        out: str,
+        dtype: str,
+        fraction: float,
+        seed: int,
+        state: Mapping[str, Any] | None = None,
+        *,
+        loss_mask: bool = False,
     ) -> None:
-        """Starts new files, or resumes from the state that `commit` returned. Raises `DataError` if the files
-        are shorter than committed, or if another process writes them."""
+        """Starts new files, or resumes from the state that `commit` returned; `loss_mask`: documents have one.
+        Raises `DataError` if the files are shorter than committed, or if another process writes them."""
         self._out, self._dtype, self._width = out, np.dtype(dtype), np.dtype(dtype).itemsize
-        self._fraction, self._seed = fraction, seed
+        self._fraction, self._seed, self._loss_mask = fraction, seed, loss_mask
         self.documents = state["documents"] if state else 0
         committed = state["splits"] if state else {}
         self.splits: dict[str, dict[str, int]] = {name: dict(counts) for name, counts in committed.items()}
-        self._held: tuple[float, bytes, int] | None = None  # hash, tokens, bytes of text
+        self._held: tuple[float, bytes, int, bytes] | None = None  # hash, tokens, bytes of text, mask
         if state and state["held"]:
-            self._held = (state["held"][0], base64.b64decode(state["held"][1]), state["held"][2])
+            hash_value, held_tokens, text_bytes, *mask = state["held"]
+            held_mask = base64.b64decode(mask[0]) if mask else b""
+            self._held = (hash_value, base64.b64decode(held_tokens), text_bytes, held_mask)
         self._files: dict[str, _Split] = {}
         try:
             for split in SPLITS:
@@ -109,31 +125,36 @@ class TokenWriter:
         if split == "valid" and split not in self.splits:
             return
         self._files[split] = _Split(
-            f"{self._out}-{split}", self._width, counts["tokens"], counts["documents"], resume=resume
+            f"{self._out}-{split}",
+            self._width,
+            counts["tokens"],
+            counts["documents"],
+            resume=resume,
+            loss_mask=self._loss_mask,
         )
 
-    def add(self, tokens: bytes, text_bytes: int) -> None:
-        """Adds a document: its tokens in the on-disk type, and the size of its text in bytes."""
+    def add(self, tokens: bytes, text_bytes: int, mask: bytes = b"") -> None:
+        """Adds a document: its tokens in the on-disk type, the size of its text in bytes, and its loss mask."""
         number = self.documents
         self.documents += 1
         if number == 0 or self._fraction == 0:
-            return self._to("train", tokens, text_bytes)
+            return self._to("train", tokens, text_bytes, mask)
         hash_value = split_hash(self._seed, number)
         if hash_value < self._fraction:
-            self._to("valid", tokens, text_bytes)
+            self._to("valid", tokens, text_bytes, mask)
             self._release("train")
         elif "valid" in self.splits or (self._held and hash_value >= self._held[0]):
-            self._to("train", tokens, text_bytes)
+            self._to("train", tokens, text_bytes, mask)
         else:
             self._release("train")
-            self._held = (hash_value, tokens, text_bytes)
+            self._held = (hash_value, tokens, text_bytes, mask)
 
     def _release(self, split: str) -> None:
         if self._held:
             self._to(split, *self._held[1:])
         self._held = None
 
-    def _to(self, split: str, tokens: bytes, text_bytes: int) -> None:
+    def _to(self, split: str, tokens: bytes, text_bytes: int, mask: bytes) -> None:
         length = len(tokens) // self._width
         if length >= 1 << 31:
             raise DataError(
@@ -142,10 +163,12 @@ class TokenWriter:
         counts = self.splits.setdefault(split, {"documents": 0, "tokens": 0, "bytes": 0})
         if split not in self._files:
             self._open(split, resume=False)
-        self._files[split].add(tokens, length)
+        self._files[split].add(tokens, length, mask)
         counts["documents"] += 1
         counts["tokens"] += length
         counts["bytes"] += text_bytes
+        if self._loss_mask:
+            counts["trained_tokens"] = counts.get("trained_tokens", 0) + sum(mask)
 
     @property
     def tokens(self) -> int:
@@ -157,7 +180,9 @@ class TokenWriter:
             files.sync()
         held = None
         if self._held:
-            held = [self._held[0], base64.b64encode(self._held[1]).decode(), self._held[2]]
+            hash_value, tokens, text_bytes, mask = self._held
+            held = [hash_value, base64.b64encode(tokens).decode(), text_bytes]
+            held += [base64.b64encode(mask).decode()] if self._loss_mask else []
         splits = {name: dict(counts) for name, counts in self.splits.items()}
         return {"documents": self.documents, "splits": splits, "held": held}
 
@@ -176,22 +201,24 @@ def publish(out: str, dtype: str, splits: Mapping[str, Mapping[str, int]]) -> No
     at any point."""
     for split in SPLITS:
         prefix = f"{out}-{split}"
-        if split not in splits:
-            for extension in (".idx", ".bin"):
-                _remove(prefix + extension)
-            continue
-        if os.path.exists(prefix + ".bin.tmp"):
-            _remove(prefix + ".idx")  # never leave an older index next to newer tokens
-            os.replace(prefix + ".bin.tmp", prefix + ".bin")
-        if os.path.exists(prefix + ".len.tmp"):
-            lengths = np.fromfile(prefix + ".len.tmp", "<i4")
-            write_atomically(prefix + ".idx", index_bytes(lengths, dtype))
+        masked = "trained_tokens" in splits.get(split, {})
+        for name, kept, kind in ((prefix, split in splits, dtype), (prefix + MASK_NAME, masked, "|u1")):
+            if not kept:
+                for extension in (".idx", ".bin"):
+                    _remove(name + extension)
+                continue
+            if os.path.exists(name + ".bin.tmp"):
+                _remove(name + ".idx")  # never leave an older index next to newer tokens
+                os.replace(name + ".bin.tmp", name + ".bin")
+            if os.path.exists(prefix + ".len.tmp"):
+                lengths = np.fromfile(prefix + ".len.tmp", "<i4")
+                write_atomically(name + ".idx", index_bytes(lengths, kind))
 
 
 def clean(out: str) -> None:
     """Removes the temporary files that `publish` leaves."""
     for split in SPLITS:
-        for extension in (".bin.tmp", ".len.tmp"):
+        for extension in (".bin.tmp", ".len.tmp", MASK_NAME + ".bin.tmp"):
             _remove(f"{out}-{split}{extension}")
 
 

@@ -16,7 +16,7 @@ from hero_moe.data.progress import Progress
 from hero_moe.data.readers import Place, RawBatch, read_batches
 from hero_moe.data.records import RecordFormat
 from hero_moe.data.sources import Source, find_sources
-from hero_moe.data.token_writer import TokenWriter, clean, publish, write_atomically
+from hero_moe.data.token_writer import MASK_NAME, SPLITS, TokenWriter, clean, publish, write_atomically
 from hero_moe.data.tokenizer_file import TokenizerFile
 from hero_moe.data.workers import Encoded, encoded_batches
 
@@ -60,7 +60,11 @@ class TokenizeResult:
     was_complete: bool = False
 
 
-OUTPUTS = ("-train.bin", "-train.idx", "-valid.bin", "-valid.idx", ".json")  # besides the tokenizer
+# Besides the tokenizer.
+OUTPUTS = (
+    *(f"-{split}{mask}.{file}" for split in SPLITS for mask in ("", MASK_NAME) for file in ("bin", "idx")),
+    ".json",
+)
 
 
 def position_path(out: str) -> str:
@@ -72,7 +76,8 @@ def tokenize(
     options: TokenizeOptions, *, restart: bool = False, resume: bool = False, overwrite: bool = False
 ) -> TokenizeResult:
     """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
-    tokenize` does, bit for bit for the same text.
+    tokenize` does, bit for bit for the same text; with `records.loss_mask` also OUT-train-mask.bin/.idx and
+    OUT-valid-mask.bin/.idx.
 
     Resumes from OUT.position.json if there is one (`resume`: it must exist; `restart`: starts over). Memory
     is a few batches per worker. Raises `DataError` for invalid input, and unless `overwrite` if a new start
@@ -134,7 +139,12 @@ def _read(options: TokenizeOptions, sources: list[Source], position: Position) -
     """Tokenizes from the position to the end of the sources; sets the stage to "ended"."""
     path = position_path(options.out)
     writer = TokenWriter(
-        options.out, options.tokenizer.token_dtype, options.valid_fraction, options.seed, position.writer
+        options.out,
+        options.tokenizer.token_dtype,
+        options.valid_fraction,
+        options.seed,
+        position.writer,
+        loss_mask=options.records.loss_mask,
     )
     before = [sum(source.size for source in sources[:number]) for number in range(len(sources) + 1)]
     first_bytes = sum(counts["bytes"] for counts in writer.splits.values())
@@ -191,8 +201,9 @@ def _write(writer: TokenWriter, documents: Encoded) -> None:
     width = len(documents.tokens) // int(documents.lengths.sum())
     at = 0
     for length, size in zip(documents.lengths.tolist(), documents.text_bytes.tolist()):
-        writer.add(documents.tokens[at : at + length * width], size)
-        at += length * width
+        mask = documents.mask[at : at + length]
+        writer.add(documents.tokens[at * width : (at + length) * width], size, mask)
+        at += length
 
 
 def _advance(position: Position, batch: RawBatch, documents: Encoded) -> None:
@@ -246,6 +257,10 @@ def _output_is_complete(options: TokenizeOptions, position: Position) -> bool:
     width = int(options.tokenizer.token_dtype[-1])
     sizes = {f"{options.out}-{k}.bin": v["tokens"] * width for k, v in position.writer["splits"].items()}
     others = [f"{options.out}-{k}.idx" for k in position.writer["splits"]]
+    if options.records.loss_mask:
+        masks = {f"{options.out}-{k}{MASK_NAME}": v["tokens"] for k, v in position.writer["splits"].items()}
+        sizes |= {prefix + ".bin": size for prefix, size in masks.items()}
+        others += [prefix + ".idx" for prefix in masks]
     others += [options.out + ".json", options.out + options.tokenizer.extension]
     return all(os.path.isfile(p) and os.path.getsize(p) == size for p, size in sizes.items()) and all(
         map(os.path.isfile, others)
@@ -279,4 +294,5 @@ def report(out: str, result: TokenizeResult, log: Callable[[str], None] = print)
         log(
             f"{out}-{split}: {counts['documents']} documents, {counts['tokens']} tokens, "
             f"{counts['bytes'] / counts['tokens']:.2f} bytes per token"
+            + (f", {counts['trained_tokens']} in the loss mask" if "trained_tokens" in counts else "")
         )

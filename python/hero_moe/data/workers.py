@@ -20,6 +20,7 @@ import numpy as np
 
 from hero_moe.data.encoders import make_encoder
 from hero_moe.data.errors import DataError
+from hero_moe.data.loss_mask import trained_tokens
 from hero_moe.data.readers import LONGEST_LINE, RawBatch, arrow_rows
 from hero_moe.data.records import RecordFormat, UnusableRecord
 from hero_moe.data.tokenizer_file import TokenizerFile
@@ -30,10 +31,12 @@ IN_FLIGHT = 4  # batches per worker, finished or not
 
 @dataclass
 class Encoded:
-    """The documents of a batch: their concatenated tokens in the on-disk type, the tokens and UTF-8 bytes of
-    each [documents], the number of records, and the skipped records by kind."""
+    """The documents of a batch: their concatenated tokens in the on-disk type and their loss mask (a byte per
+    token; empty without one), the tokens and UTF-8 bytes of each [documents], the number of records, and the
+    skipped records by kind."""
 
     tokens: bytes = b""
+    mask: bytes = b""
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     text_bytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     records: int = 0
@@ -54,13 +57,17 @@ class Task:
     def __call__(self, batch: RawBatch) -> Encoded:
         """Raises `DataError` for invalid lines unless `skip_invalid`, and for records without text if
         `strict`."""
-        result, texts = Encoded(), []
+        result, texts, spans = Encoded(), [], []
         for place, record in self._parsed(batch, result):
             result.records += 1
             try:
                 if not isinstance(record, dict):
                     raise UnusableRecord("wrong", f"found {type(record).__name__}, expected an object")
-                texts.append(self._records.text(record))
+                text, assistant = self._records.text_and_spans(record)
+                texts.append(text)
+                spans.append(assistant)
+            except DataError as error:
+                raise DataError(f"{batch.path}: {place}: {error}") from error
             except UnusableRecord as problem:
                 where = f"{batch.path}: {place}: {problem}"
                 if self._strict:
@@ -69,10 +76,24 @@ class Task:
                     result.missing = where
                 result.skipped[problem.kind] = result.skipped.get(problem.kind, 0) + 1
         conversation = self._records.conversation
-        ids = self._encoder.encode(texts, conversation=conversation) if texts else []
-        for document in ids:
-            if not conversation or document[-1:] != [self._eos]:  # some chat templates end with it
-                document.append(self._eos)
+        masks: list[np.ndarray] = []
+        if self._records.loss_mask:
+            ids = []
+            for text, assistant in zip(texts, spans):
+                tokens, offsets = self._encoder.encode_with_offsets(text)
+                ids.append(tokens)
+                masks.append(trained_tokens(offsets, assistant, len(text)))
+        else:
+            ids = self._encoder.encode(texts, conversation=conversation) if texts else []
+        for number, document in enumerate(ids):
+            if conversation and document[-1:] == [self._eos]:  # some chat templates end with it
+                continue
+            document.append(self._eos)
+            if masks:
+                end = len(texts[number])
+                trained = any(begin <= end < stop for begin, stop in spans[number])
+                masks[number] = np.append(masks[number], np.uint8(trained))
+        result.mask = b"".join(mask.tobytes() for mask in masks)
         result.lengths = np.array([len(document) for document in ids], np.int64)
         result.text_bytes = np.array([len(text.encode()) for text in texts], np.int64)
         result.tokens = np.fromiter(
