@@ -131,7 +131,12 @@ TEST_F(Tokenize, FractionZeroRemovesOldValidationSet) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "two-valid.bin"));
   settings.valid_fraction = 0;
   settings.overwrite = true;
+  // Loss masks of the replaced tokens.
+  const std::string masks[] = {"two-train-mask.bin", "two-train-mask.idx", "two-valid-mask.bin",
+                               "two-valid-mask.idx"};
+  for (const std::string& mask : masks) folder_.write(mask, "x");
   EXPECT_FALSE(tokenize(settings).files.splits.contains("valid"));
+  for (const std::string& mask : masks) EXPECT_FALSE(std::filesystem::exists(folder_ / mask)) << mask;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "two-valid.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "two-valid.idx"));
   EXPECT_EQ(texts("two-train").size(), 2u);
