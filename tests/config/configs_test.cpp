@@ -101,7 +101,7 @@ TEST(Configs, OverlayDifferences) {
             (Changes{"train.norms_every: 0 -> 10", "optim.kind: \"adamw\" -> \"muon\""}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "sft"})),
             (Changes{"train.pack: \"concat\" -> \"best_fit\"", "train.loss_mask: false -> true",
-                     "optim.lr: 0.001 -> 0.0001", "optim.min_lr: 0.0001 -> 1e-05"}));
+                     "optim.lr: 0.001 -> 1e-04", "optim.min_lr: 1e-04 -> 1e-05"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});

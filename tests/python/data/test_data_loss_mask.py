@@ -15,6 +15,7 @@ from data_files import documents, options, train_bpe, train_sentencepiece, write
 from hero_moe.data import BUILT_IN, RecordFormat, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
+from hero_moe.data.token_writer import TokenWriter, publish
 
 CHATS = [
     [
@@ -186,6 +187,32 @@ def test_pairs_splits_workers_and_the_data_card(tmp_path: Path, tokenizer: Token
             )
             assert 0 < trained < card["splits"][split]["tokens"]
     assert files[1] == files[2] and len(files[1]) == 8
+
+
+def test_writer_resumes_with_masks(tmp_path: Path) -> None:
+    """After every document, also while one is held back for validation; what follows a commit is discarded."""
+    documents = [bytes([i, 0] * (i + 1)) for i in range(12)]
+    masks = [bytes((i + j) % 2 for j in range(i + 1)) for i in range(12)]
+
+    def write(prefix: Path, cut: int) -> dict[str, bytes]:
+        prefix.parent.mkdir()
+        state, done = None, 0
+        for end in (cut, len(documents)):
+            writer = TokenWriter(str(prefix), "<u2", 0.05, 1, state, loss_mask=True)
+            for i in range(done, end):
+                writer.add(documents[i], 1, masks[i])
+            state, done = json.loads(json.dumps(writer.commit())), end
+            writer.add(b"\1\0" * 3, 1, b"\1\1\1") if end == cut else writer.end()
+            splits = writer.splits
+            writer.close()
+        publish(str(prefix), "<u2", splits)
+        return {p.name: p.read_bytes() for p in prefix.parent.glob("*") if p.suffix in (".bin", ".idx")}
+
+    whole = write(tmp_path / "whole" / "o", 0)
+    assert len(whole) == 8 and len(whole["o-train.bin"]) == 2 * len(whole["o-train-mask.bin"])
+    assert sum(whole["o-train-mask.bin"]) + sum(whole["o-valid-mask.bin"]) == sum(map(sum, masks))
+    for cut in range(1, len(documents)):
+        assert write(tmp_path / str(cut) / "o", cut) == whole, cut
 
 
 def test_replaced_token_files_lose_their_mask(tmp_path: Path, tokenizer: TokenizerFile) -> None:
