@@ -26,9 +26,16 @@ bool read_indexed_dataset(std::string_view bytes) {
           total += data->document_tokens(d);
         }
         require(data->documents() == 0 || total == data->tokens(), "documents that do not cover the tokens");
-        PackedDataset samples(data, 3, /*seed=*/1, /*eos=*/0);
-        std::vector<int64_t> sample(4);
-        for (int64_t i = 0; i < 20; ++i) samples.sample(i, {.tokens = sample.data()});
+        for (const auto packing : {Packing::kConcat, Packing::kBestFit}) {
+          PackedDataset samples(data, 3, /*seed=*/1, /*eos=*/0, packing);
+          std::vector<int64_t> sample(4), trained(4);
+          for (int64_t i = 0; i < 20; ++i) {
+            samples.sample(i, {.tokens = sample.data(), .trained = trained.data()});
+            for (const int64_t is_trained : trained)
+              require(is_trained == 0 || is_trained == 1, "a bad mask");
+          }
+          require(samples.summary().split <= data->documents(), "more split documents than documents");
+        }
       },
       prefix);
 }
