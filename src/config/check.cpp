@@ -138,6 +138,11 @@ void check_training(const Config& config) {
           "false with " + format_option("train.spike_skip", t.spike_skip));
   require(!t.cuda_graph || t.norms_every == 0, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.norms_every", t.norms_every));
+  // Documents differ between micro-batches; a graph replays those of the first.
+  require(!t.cuda_graph || !t.document_mask, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.document_mask", t.document_mask));
+  require(!t.cuda_graph || !t.document_positions, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.document_positions", t.document_positions));
   require(o.history_weight_decay >= 0 || o.history_weight_decay == -1, "optim.history_weight_decay",
           o.history_weight_decay, "-1 (optim.weight_decay) or a number of at least 0");
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));

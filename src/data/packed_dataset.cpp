@@ -45,19 +45,20 @@ const PackedDataset::Epoch& PackedDataset::epoch(int64_t number) {
   return epoch;
 }
 
-void PackedDataset::sample(int64_t i, int64_t* out) {
+void PackedDataset::sample(int64_t i, const SampleOut& out) {
   const Epoch& order = epoch(i / samples_);
-  int64_t at = order.samples[i % samples_] * sequence_;
-  const int64_t stop = at + sequence_ + 1;
+  const int64_t first = order.samples[i % samples_] * sequence_, stop = first + sequence_ + 1;
+  int64_t at = first;
   auto entry = std::upper_bound(order.ends.begin(), order.ends.end(), at) - order.ends.begin();
   for (; at < stop; ++entry) {
     const int64_t document = order.documents[entry];
     const int64_t begin = order.ends[entry] - document_length(document);
     const int64_t end = std::min(order.ends[entry], stop);
     const int64_t stored = std::max<int64_t>(0, std::min(end, begin + data_->document_tokens(document)) - at);
-    data_->read(data_->document_begin(document) + at - begin, stored, out);
-    if (at + stored < end) out[stored] = eos_;
-    out += end - at;
+    int64_t* const tokens = out.tokens + (at - first);
+    data_->read(data_->document_begin(document) + at - begin, stored, tokens);
+    if (at + stored < end) tokens[stored] = eos_;
+    if (out.starts) std::fill(out.starts + (at - first), out.starts + (end - first), at - first);
     at = end;
   }
 }

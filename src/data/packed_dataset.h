@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/indexed_dataset.h"
+#include "data/sample.h"
 
 namespace hero {
 
@@ -21,7 +22,7 @@ class PackedDataset {
 
   /// Writes the sequence + 1 tokens of sample i >= 0. An epoch has (tokens - 1) / sequence samples, where
   /// tokens includes appended EOS tokens. Not thread-safe.
-  void sample(int64_t i, int64_t* out);
+  void sample(int64_t i, const SampleOut& out);
 
  private:
   struct Epoch {

@@ -118,10 +118,12 @@ TokenStream::TokenStream(const std::vector<DataSource>& sources, int64_t sequenc
   }
 }
 
-void TokenStream::read(int64_t first_sample, int64_t count, int64_t* out) {
-  for (int64_t i = 0; i < count; ++i, out += sequence_ + 1) {
+void TokenStream::read(int64_t first_sample, int64_t count, const SampleOut& out) {
+  for (int64_t i = 0; i < count; ++i) {
     const auto choice = blend_.at(first_sample + i);
-    sets_[choice.source].sample(choice.index, out);
+    const int64_t offset = i * (sequence_ + 1);
+    sets_[choice.source].sample(
+        choice.index, {.tokens = out.tokens + offset, .starts = out.starts ? out.starts + offset : nullptr});
   }
 }
 

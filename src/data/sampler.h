@@ -50,9 +50,9 @@ class TokenStream {
   TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed, int64_t vocab_size,
               int64_t eos = -1);
 
-  /// Fills out[count][sequence + 1] with samples [first_sample, first_sample + count) of the global order.
-  /// Not thread-safe.
-  void read(int64_t first_sample, int64_t count, int64_t* out);
+  /// Fills the arrays of `out`, [count][sequence + 1], with samples [first_sample, first_sample + count) of
+  /// the global order. Not thread-safe.
+  void read(int64_t first_sample, int64_t count, const SampleOut& out);
 
   /// Tokenizer and counts of the sources, if available.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }

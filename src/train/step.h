@@ -35,8 +35,8 @@ class TrainStep {
   bool run(
       int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
       const std::function<bool()>& stopped = [] { return false; });
-  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] is on the CPU, pinned if
-  /// the model is on a GPU.
+  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] and the document starts of
+  /// `position`, if any, are on the CPU, pinned if the model is on a GPU.
   void micro_batch(const at::Tensor& samples, const ForwardContext& position);
   /// Requests all ranks to stop after this step. Call before update().
   void request_stop(int signal);
@@ -53,7 +53,8 @@ class TrainStep {
   Pipeline::ChunkLoss accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
                                         const at::Tensor& samples, const at::Tensor& mass_T = {});
   void rebalance();
-  ForwardContext with_norms(ForwardContext context) const;
+  /// `context` with its document starts on the device, and norms if the step computes them.
+  ForwardContext prepared(ForwardContext context) const;
 
   Transformer& model_;
   Optimizer& optimizer_;

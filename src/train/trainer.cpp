@@ -161,10 +161,16 @@ class Trainer {
       // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
       // GPU is asynchronous.
       const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
-      const auto samples =
-          at::empty({micro, s + 1}, at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda()));
-      run_.stream->read(state_.samples + first, micro, samples.data_ptr<int64_t>());
-      return MicroBatch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
+      const auto options = at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda());
+      const auto samples = at::empty({micro, s + 1}, options);
+      MicroBatch batch{samples, {true, static_cast<uint64_t>(c.train.seed), record.step, first * s}};
+      SampleOut out{.tokens = samples.data_ptr<int64_t>()};
+      const bool documents = c.train.document_mask || c.train.document_positions;
+      const auto starts = documents ? at::empty({micro, s + 1}, at::kLong) : at::Tensor();
+      if (documents) out.starts = starts.data_ptr<int64_t>();
+      run_.stream->read(state_.samples + first, micro, out);
+      if (documents) batch.position.starts_BS = at::empty({micro, s}, options).copy_(starts.slice(1, 0, s));
+      return batch;
     };
     // Several processes agree on stopping at the end of the step, with its sums.
     const auto stopped = [&] { return !world_ && stop_signal() != 0; };

@@ -155,6 +155,10 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
             "train.cuda_graph: found true, expected false with train.spike_skip = 6.0");
   EXPECT_EQ(graph([](Config& c) { c.train.norms_every = 10; }),
             "train.cuda_graph: found true, expected false with train.norms_every = 10");
+  EXPECT_EQ(graph([](Config& c) { c.train.document_mask = true; }),
+            "train.cuda_graph: found true, expected false with train.document_mask = true");
+  EXPECT_EQ(graph([](Config& c) { c.train.document_positions = true; }),
+            "train.cuda_graph: found true, expected false with train.document_positions = true");
 }
 
 TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {

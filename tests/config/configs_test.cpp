@@ -15,7 +15,7 @@ const std::set<std::string> kBases = {"demo",        "small-qwen3",    "small-de
                                       "qwen3",       "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
-const std::set<std::string> kTrainingOverlays = {"muon"};
+const std::set<std::string> kTrainingOverlays = {"muon", "documents"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -99,6 +99,8 @@ TEST(Configs, OverlayDifferences) {
   EXPECT_EQ(differences(base, load({"small-qwen3", "rmoe"})), Changes{"router.kind: \"hero\" -> \"rmoe\""});
   EXPECT_EQ(differences(base, load({"small-qwen3", "muon"})),
             (Changes{"train.norms_every: 0 -> 10", "optim.kind: \"adamw\" -> \"muon\""}));
+  EXPECT_EQ(differences(base, load({"small-qwen3", "documents"})),
+            (Changes{"train.document_mask: false -> true", "train.document_positions: false -> true"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});

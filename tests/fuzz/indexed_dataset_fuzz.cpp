@@ -27,8 +27,12 @@ bool read_indexed_dataset(std::string_view bytes) {
         }
         require(data->documents() == 0 || total == data->tokens(), "documents that do not cover the tokens");
         PackedDataset samples(data, 3, /*seed=*/1, /*eos=*/0);
-        std::vector<int64_t> sample(4);
-        for (int64_t i = 0; i < 20; ++i) samples.sample(i, sample.data());
+        std::vector<int64_t> sample(4), starts(4);
+        for (int64_t i = 0; i < 20; ++i) {
+          samples.sample(i, {.tokens = sample.data(), .starts = starts.data()});
+          for (int64_t j = 0; j < 4; ++j)
+            require(0 <= starts[j] && starts[j] <= j, "a start after its token");
+        }
       },
       prefix);
 }

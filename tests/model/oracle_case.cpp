@@ -49,6 +49,19 @@ at::Tensor random_samples(const hero::Config& config, int64_t step) {
   return samples;
 }
 
+// Documents of every sequence: a third of the tokens begin one. `numbers` [B, S] of each token's document,
+// `starts` [B, S] its first position.
+struct Documents {
+  at::Tensor numbers, starts;
+};
+Documents random_documents(const hero::Config& config, int64_t step) {
+  const auto& t = config.train;
+  auto begins = small::tokens(t.global_batch, t.sequence, 3, static_cast<uint64_t>(t.seed + 7 * step)) == 0;
+  begins.select(1, 0).fill_(true);
+  const auto position = at::arange(t.sequence).expand_as(begins);
+  return {begins.cumsum(1), std::get<0>(at::cummax(at::where(begins, position, 0), 1))};
+}
+
 // Largest differences so far and the names of the weights that they belong to.
 struct Differences {
   void add(const std::string& kind, double difference, const std::string& name = "") {
@@ -79,10 +92,18 @@ class Comparison {
   void step(int64_t step) {
     const auto& t = config_.train;
     const auto samples = random_samples(config_, step);
+    const auto documents = random_documents(config_, step);
     step_.begin(/*busy=*/0, /*norms=*/true);
     step_.run(t.global_batch / t.micro_batch, [&](int64_t i) {
-      return hero::MicroBatch{samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous(),
-                              {true, static_cast<uint64_t>(t.seed), step, i * t.micro_batch * t.sequence}};
+      const auto part = [&](const at::Tensor& x) {
+        return x.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous();
+      };
+      return hero::MicroBatch{part(samples),
+                              {.training = true,
+                               .seed = static_cast<uint64_t>(t.seed),
+                               .step = step,
+                               .first_token = i * t.micro_batch * t.sequence,
+                               .starts_BS = part(documents.starts)}};
     });
     std::map<std::string, at::Tensor> gradients;
     for (const auto& p : model_.parameters().all()) {
@@ -91,7 +112,7 @@ class Comparison {
       }
     }
     step_.update(step, hero::learning_rate(config_.optim, step, t.steps));
-    const auto want = expected_->step(step, samples);
+    const auto want = expected_->step(step, samples, documents.numbers);
     compare_sums(want);
     compare_norms(want.norms);
     compare_gradients(gradients, want.gradients);
