@@ -5,6 +5,8 @@
 namespace hero::bench {
 namespace {
 
+const std::optional<at::Tensor> kNone;
+
 std::string sizes(std::initializer_list<std::pair<char, int64_t>> named) {
   std::string text;
   for (const auto& [letter, size] : named)
@@ -29,9 +31,27 @@ void add_attention(const test::AttentionCase& c) {
   add("attention/" + sizes({{'B', c.batch}, {'H', c.heads}, {'S', c.keys}, {'P', c.qk_width}}),
       [=](bool reference) {
         const auto [out, lse] =
-            call(reference, "hero::attention_forward", ops::attention_forward_reference, q, k, v, 0.2);
+            call(reference, "hero::attention_forward", ops::attention_forward_reference, q, k, v, 0.2, kNone);
         call(reference, "hero::attention_backward", ops::attention_backward_reference, dout, q, k, v, out,
-             lse, 0.2);
+             lse, 0.2, kNone);
+      });
+}
+
+void add_document_attention(const test::DocumentAttentionCase& c) {
+  const auto q = random({c.batch, c.length, c.heads, c.qk_width}).transpose(1, 2),
+             k = random({c.batch, c.length, c.kv_heads, c.qk_width}).transpose(1, 2),
+             v = random({c.batch, c.length, c.kv_heads, c.v_width}).transpose(1, 2),
+             dout = random({c.batch, c.length, c.heads, c.v_width});
+  const std::optional starts = at::tensor(test::document_starts(c.batch, c.length, c.documents), at::kLong)
+                                   .view({c.batch, c.length})
+                                   .to(device());
+  add("attention/" + sizes({{'B', c.batch}, {'H', c.heads}, {'S', c.length}, {'P', c.qk_width}}) +
+          "_documents" + std::to_string(c.documents.front()),
+      [=](bool reference) {
+        const auto [out, lse] = call(reference, "hero::attention_forward", ops::attention_forward_reference,
+                                     q, k, v, 0.2, starts);
+        call(reference, "hero::attention_backward", ops::attention_backward_reference, dout, q, k, v, out,
+             lse, 0.2, starts);
       });
 }
 
@@ -153,6 +173,8 @@ void add_dense() {
     if (c.timed) add_linear(c);
   for (const auto& c : test::kAttentionCases)
     if (c.timed) add_attention(c);
+  for (const auto& c : test::document_attention_cases())
+    if (c.timed) add_document_attention(c);
   for (const auto& c : test::kRmsNormCases)
     if (c.timed) add_rms_norm(c);
   for (const auto& c : test::kSwigluCases)

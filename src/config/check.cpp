@@ -143,6 +143,11 @@ void check_training(const Config& config) {
           "false with " + format_option("train.loss_mask", t.loss_mask));
   require(!t.cuda_graph || t.pack == Packing::kConcat, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.pack", name_of(t.pack)));
+  // Documents differ between micro-batches; a graph replays those of the first.
+  require(!t.cuda_graph || !t.document_mask, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.document_mask", t.document_mask));
+  require(!t.cuda_graph || !t.document_positions, "train.cuda_graph", t.cuda_graph,
+          "false with " + format_option("train.document_positions", t.document_positions));
   require(o.history_weight_decay >= 0 || o.history_weight_decay == -1, "optim.history_weight_decay",
           o.history_weight_decay, "-1 (optim.weight_decay) or a number of at least 0");
   require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));

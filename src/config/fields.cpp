@@ -114,7 +114,7 @@ std::vector<Field> training_fields(Config& config) {
       integer("train.log_every", kMayChangeOnResume, &t.log_every, 1,
               "steps between progress lines if stderr is not a terminal"),
       flag("train.document_mask", kFixedOnResume, &t.document_mask,
-           "tokens attend only to tokens of their own document"),
+           "tokens do not attend to earlier documents in their sequence"),
       flag("train.document_positions", kFixedOnResume, &t.document_positions,
            "positions restart at 0 with each document"),
       choice("train.pack", kFixedOnResume, &t.pack,

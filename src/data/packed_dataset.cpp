@@ -93,6 +93,7 @@ void PackedDataset::best_fit_sample(const Epoch& order, int64_t i, const SampleO
   }
   const int64_t padding = sequence_ + 1 - at;
   if (out.tokens) std::fill_n(out.tokens + at, padding, std::max<int64_t>(eos_, 0));
+  if (out.starts) std::fill_n(out.starts + at, padding, at);
   if (out.trained) std::fill_n(out.trained + at, padding, 0);
 }
 
@@ -104,6 +105,7 @@ void PackedDataset::copy(int64_t document, int64_t first, int64_t count, const S
     data_->read(begin, stored, out.tokens + at);
     if (stored < count) out.tokens[at + stored] = eos_;
   }
+  if (out.starts) std::fill_n(out.starts + at, count, at);
   if (!out.trained) return;
   if (!mask_) {
     std::fill_n(out.trained + at, count, 1);

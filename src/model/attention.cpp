@@ -15,9 +15,10 @@ constexpr double kLatentEps = 1e-6;  // of the latent norms; DeepSeek-V3 does no
 
 constexpr int64_t kQueryBlock = 256;  // rows of the logits at a time, which bounds their memory
 
-// Raises `max_logit` to the largest of the causal logits q k^T * scale of q, k [B, S, H, Q]. Separate from
-// the attention operators, whose kernels do not keep the logits.
-void raise_to_max_logit(const at::Tensor& max_logit, const at::Tensor& q, const at::Tensor& k, double scale) {
+// Raises options.max_logit to the largest of the visible logits q k^T * scale of q, k [B, S, H, Q]. Separate
+// from the attention operators, whose kernels do not keep the logits.
+void raise_to_max_logit(const AttentionOptions& options, const at::Tensor& q, const at::Tensor& k,
+                        double scale) {
   const at::NoGradGuard no_grad;
   const int64_t length = q.size(1), groups = q.size(2) / k.size(2);
   const auto wide = [](const at::Tensor& x) {
@@ -27,20 +28,24 @@ void raise_to_max_logit(const at::Tensor& max_logit, const at::Tensor& q, const 
   for (int64_t first = 0; first < length; first += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, length - first), visible = first + rows;
     const auto logits = at::matmul(queries.narrow(2, first, rows), keys.narrow(3, 0, visible));
-    const auto future = at::ones({rows, visible}, logits.options().dtype(at::kBool)).triu(first + 1);
-    const auto largest = logits.masked_fill(future, -INFINITY).max() * scale;
-    max_logit.copy_(at::maximum(max_logit, largest.to(at::kDouble)));
+    auto hidden = at::ones({rows, visible}, logits.options().dtype(at::kBool)).triu(first + 1);
+    if (options.starts_BS.defined()) {
+      const auto starts = options.starts_BS.narrow(1, first, rows).unsqueeze(2);
+      hidden = (hidden | (at::arange(visible, starts.options()) < starts)).unsqueeze(1);
+    }
+    const auto largest = logits.masked_fill(hidden, -INFINITY).max() * scale;
+    options.max_logit.copy_(at::maximum(options.max_logit, largest.to(at::kDouble)));
   }
 }
 
 // Attention within each sequence: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an extension B = 1
 // and S holds its sequences, concatenated.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                  const Extension* extension, const at::Tensor& max_logit) {
-  if (max_logit.defined()) raise_to_max_logit(max_logit, q, k, scale);
+                  const Extension* extension, const AttentionOptions& options) {
+  if (options.max_logit.defined()) raise_to_max_logit(options, q, k, scale);
   const auto attend_range = [&](int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
-    const auto out = ops::attention(heads(q), heads(k), heads(v), scale).transpose(1, 2);
+    const auto out = ops::attention(heads(q), heads(k), heads(v), scale, options.starts_BS).transpose(1, 2);
     return out.reshape({out.size(0), count, out.size(2) * out.size(3)});
   };
   if (!extension || extension->counts.size() == 1) return attend_range(0, q.size(1));
@@ -51,6 +56,13 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     first += count;
   }
   return at::cat(outs, 1);
+}
+
+// rotate(x) for x [B, S, H, R]. With positions per token, B and S become one dimension, as in the table.
+template <typename Rotate>
+at::Tensor rotated(const at::Tensor& x, const RotaryTable& rotary, const Rotate& rotate) {
+  if (rotary.cos.size(0) == x.size(1)) return rotate(x);
+  return rotate(x.flatten(0, 1).unsqueeze(0)).view(x.sizes());
 }
 
 }  // namespace
@@ -76,19 +88,25 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
 }
 
 at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                             const Extension* extension, const at::Tensor& max_logit) const {
+                                             const Extension* extension,
+                                             const AttentionOptions& options) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
                 p = model_.head_dim;
   const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
   const auto parts = heads.split_with_sizes({h, g, g}, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(p));
   const auto norm_rope = [&](const at::Tensor& part, const at::Tensor& weight) {
-    if (model_.type().qk_norm == QkNorm::kHead)
-      return ops::norm_rope(part, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
+    if (model_.type().qk_norm == QkNorm::kHead) {
+      return rotated(part, rotary, [&](const at::Tensor& t) {
+        return ops::norm_rope(t, weight, model_.rms_norm_eps, rotary.cos, rotary.sin);
+      });
+    }
     auto normed = part;
     if (weight.defined())
       normed = ops::rms_norm(part.flatten(2), weight, model_.rms_norm_eps).view(part.sizes());
-    return ops::rope(normed, rotary.cos, rotary.sin, /*interleave=*/false);
+    return rotated(normed, rotary, [&](const at::Tensor& t) {
+      return ops::rope(t, rotary.cos, rotary.sin, /*interleave=*/false);
+    });
   };
   const auto q = norm_rope(parts[0], q_norm_), k = norm_rope(parts[1], k_norm_);
   const auto& v = parts[2];
@@ -103,7 +121,7 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
       return ops::linear(out.view({1, s, h * p}), out_);
     }
   }
-  return ops::linear(attend(q, k, v, scale, extension, max_logit), out_);
+  return ops::linear(attend(q, k, v, scale, extension, options), out_);
 }
 
 LatentAttention::LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model)
@@ -143,7 +161,7 @@ at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor
 }
 
 at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                       const Extension* extension, const at::Tensor& max_logit) const {
+                                       const Extension* extension, const AttentionOptions& options) const {
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
                 rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
   const auto down = ops::linear(x, down_);
@@ -151,8 +169,10 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   auto queries = down.slice(2, 0, q_width);
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
-  const auto apply_rope = [&](const at::Tensor& t) {
-    return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
+  const auto apply_rope = [&](const at::Tensor& part) {
+    return rotated(part, rotary, [&](const at::Tensor& t) {
+      return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
+    });
   };
   const auto q = at::cat({queries.slice(3, 0, nope), apply_rope(queries.slice(3, nope))}, 3);
   const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
@@ -164,7 +184,7 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   }
   const auto kv = ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim});
   const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
-  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension, max_logit), out_);
+  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension, options), out_);
 }
 
 }  // namespace hero

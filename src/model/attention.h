@@ -5,15 +5,20 @@
 
 namespace hero {
 
+struct AttentionOptions {
+  /// If defined, int64 [B, S]: tokens attend only to positions from the first of their document on.
+  at::Tensor starts_BS = {};
+  at::Tensor max_logit = {};  ///< if defined, an fp64 scalar that is raised to the largest attention logit
+};
+
 /// Grouped-query attention with RMSNorm of queries and keys, of every head (Qwen3), of all heads
 /// together (OLMoE) or without (Mixtral).
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
   /// x [B, S, D] at positions 0 to S-1; with `extension` [1, T, D], at the positions that follow the caches.
-  /// `max_logit`: if defined, an fp64 scalar that is raised to the largest attention logit.
   at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
-                        const at::Tensor& max_logit = {}) const;
+                        const AttentionOptions& options = {}) const;
 
  private:
   ModelConfig model_;
@@ -28,7 +33,7 @@ class LatentAttention {
   /// As GroupedQueryAttention. With caches, keys are not expanded: queries are projected into the latent
   /// space and all heads attend to the latents (weight absorption).
   at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
-                        const at::Tensor& max_logit = {}) const;
+                        const AttentionOptions& options = {}) const;
 
  private:
   at::Tensor attend_latents(const at::Tensor& q, const at::Tensor& latent, const at::Tensor& shared_key,

@@ -11,7 +11,7 @@ namespace hero {
 at::Tensor rotary_frequencies(const ModelConfig& model, at::ScalarType dtype);
 
 /// cos and sin [S, R/2] of the given positions [S], int64, scaled if model.rope_scaling is YaRN, with the
-/// dtype and device of `frequencies`.
+/// dtype and device of `frequencies`. Positions that differ between the sequences of a batch are [B*S].
 struct RotaryTable {
   at::Tensor cos, sin;
 };

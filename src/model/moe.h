@@ -22,7 +22,7 @@ struct Routing {
   at::Tensor counts;    ///< [E] int64 tokens that each expert processed
 };
 
-/// State of a forward pass that jitter and capacity depend on.
+/// State of a forward pass: what jitter and capacity depend on, and documents.
 struct ForwardContext {
   bool training = false;
   uint64_t seed = 0;
@@ -30,6 +30,9 @@ struct ForwardContext {
   int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's global batch
   /// If defined, [decoder layers] fp64: each layer raises its element to its largest attention logit.
   at::Tensor max_attention_logits = {};
+  /// If defined, int64 [B, S] on the model's device: for every token the first position of its document. Read
+  /// with train.document_mask and train.document_positions.
+  at::Tensor starts_BS = {};
 };
 
 class Moe {

@@ -13,7 +13,7 @@ namespace hero {
 
 DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
                            const HistoryLayout& layout, const ModelShard& shard)
-    : index_(i), eps_(config.model.rms_norm_eps) {
+    : index_(i), eps_(config.model.rms_norm_eps), document_mask_(config.train.document_mask) {
   const auto& model = config.model;
   const std::string prefix = "model.layers." + std::to_string(i);
   input_norm_ = parameters.add(prefix + ".input_layernorm.weight", {model.hidden_size}, constant_init(1),
@@ -40,11 +40,12 @@ DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryT
   // first.sum is x; using it here lets add_rms_norm add the residual's gradient in its own backward pass.
   const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
   const auto& max_logits = context.max_attention_logits;
-  const auto max_logit = max_logits.defined() ? max_logits[index_] : at::Tensor();
+  const AttentionOptions options{.starts_BS = document_mask_ ? context.starts_BS : at::Tensor(),
+                                 .max_logit = max_logits.defined() ? max_logits[index_] : at::Tensor()};
   const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
-  const auto attended =
-      grouped ? (*grouped)(first.normed, rotary, extension, max_logit)
-              : std::get<LatentAttention>(attention_)(first.normed, rotary, extension, max_logit);
+  const auto attended = grouped
+                            ? (*grouped)(first.normed, rotary, extension, options)
+                            : std::get<LatentAttention>(attention_)(first.normed, rotary, extension, options);
   const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
   const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
   if (const auto* dense = std::get_if<FeedForward>(&mlp_))
@@ -92,6 +93,12 @@ std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk
                                           router_dtype(config_), !config_.router.detach, device());
 }
 
+at::Tensor Transformer::positions(const at::Tensor& input, const ForwardContext& context) const {
+  const auto all = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
+  if (!config_.train.document_positions || !context.starts_BS.defined()) return all;
+  return (all - context.starts_BS).flatten();
+}
+
 Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor& input,
                                            const std::shared_ptr<RoutingHistory>& history,
                                            const ForwardContext& context, bool recompute,
@@ -101,8 +108,7 @@ Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor&
   for (size_t c = 0; c < local_chunk; ++c)
     next += static_cast<size_t>(shard_.chunks[c].last - shard_.chunks[c].first);
   const ModelChunk& chunk = shard_.chunks[local_chunk];
-  const auto positions = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
-  const auto rotary = rotary_table(positions, rotary_frequencies_, config_.model);
+  const auto rotary = rotary_table(positions(input, context), rotary_frequencies_, config_.model);
   Output output;
   auto x = chunk.is_first ? ops::embedding(input, embedding_) : input;
   if (hidden_states) hidden_states->push_back(x);

@@ -31,6 +31,7 @@ class DecoderLayer {
  private:
   int64_t index_;  ///< among all decoder layers
   double eps_;
+  bool document_mask_;
   at::Tensor input_norm_, post_norm_;
   std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;
   std::variant<std::monostate, FeedForward, Moe> mlp_;
@@ -83,6 +84,9 @@ class Transformer {
   const ModelShard& shard() const { return shard_; }
 
  private:
+  /// Positions [S], or [B*S] if they restart with each document, for input [B, S] or [B, S, D].
+  at::Tensor positions(const at::Tensor& input, const ForwardContext& context) const;
+
   Config config_;
   ModelShard shard_;
   HistoryLayout layout_;

@@ -1,7 +1,8 @@
 // Causal attention. Our fused CPU kernels handle training shapes, with as many queries as keys; decoding,
 // other types and other devices use PyTorch's scaled_dot_product_attention. Its fused kernels require equal
 // widths of q, k and v, so the narrower ones are zero-padded. Key and value heads are repeated for kernels
-// without GQA support; FlashAttention on CUDA supports it.
+// without GQA support; FlashAttention on CUDA supports it. Documents are an explicit boolean mask there,
+// which its memory-efficient and math kernels support.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
@@ -19,28 +20,38 @@ at::Tensor repeated(const at::Tensor& x, int64_t groups) {
   return x.to(accumulation_type(x.scalar_type())).repeat_interleave(groups, 1);
 }
 
-at::Tensor causal_scores(const at::Tensor& q, const at::Tensor& k, double scale) {
+// Whether query i attends to position j: starts[i] <= j <= i. [B, 1, S, S]
+at::Tensor document_mask(const at::Tensor& starts) {
+  const auto position = at::arange(starts.size(1), starts.options());
+  const auto visible = position.unsqueeze(0) <= position.unsqueeze(1);
+  return ((starts.unsqueeze(2) <= position) & visible).unsqueeze(1);
+}
+
+at::Tensor causal_scores(const at::Tensor& q, const at::Tensor& k, double scale,
+                         const std::optional<at::Tensor>& starts) {
   const int64_t length = q.size(2), groups = q.size(1) / k.size(1);
   const auto scores = at::matmul(repeated(q, 1), repeated(k, groups).transpose(-1, -2)) * scale;
-  const auto future = at::ones({length, length}, scores.options().dtype(at::kBool)).triu(1);
-  return scores.masked_fill(future, -INFINITY);
+  const auto hidden = starts ? ~document_mask(*starts)
+                             : at::ones({length, length}, scores.options().dtype(at::kBool)).triu(1);
+  return scores.masked_fill(hidden, -INFINITY);
 }
 
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> attention_forward_reference(const at::Tensor& q, const at::Tensor& k,
-                                                               const at::Tensor& v, double scale) {
-  const auto scores = causal_scores(q, k, scale);
+                                                               const at::Tensor& v, double scale,
+                                                               const std::optional<at::Tensor>& starts) {
+  const auto scores = causal_scores(q, k, scale, starts);
   const auto out = at::matmul(scores.softmax(-1), repeated(v, q.size(1) / v.size(1)));
   return {out.transpose(1, 2).to(q.scalar_type()).contiguous(), scores.logsumexp(-1)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_reference(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, double scale) {
+    const at::Tensor& out, const at::Tensor& lse, double scale, const std::optional<at::Tensor>& starts) {
   const int64_t groups = q.size(1) / k.size(1);
   const auto wide_dout = repeated(dout.transpose(1, 2), 1), wide_out = repeated(out.transpose(1, 2), 1);
-  const auto probs = (causal_scores(q, k, scale) - lse.unsqueeze(-1)).exp();
+  const auto probs = (causal_scores(q, k, scale, starts) - lse.unsqueeze(-1)).exp();
   const auto dprobs = at::matmul(wide_dout, repeated(v, groups).transpose(-1, -2));
   const auto dscores = probs * (dprobs - (wide_dout * wide_out).sum(-1, true)) * scale;
   const auto shared = [&](const at::Tensor& t, const at::Tensor& like) {
@@ -55,10 +66,10 @@ namespace {
 
 struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, double scale) {
+                            const at::Tensor& v, double scale, const std::optional<at::Tensor>& starts) {
     static const auto op = find_operator("hero::attention_forward", attention_forward_reference);
-    auto [out, lse] = op.call(q, k, v, scale);
-    ctx->save_for_backward({q, k, v, out, lse});
+    auto [out, lse] = op.call(q, k, v, scale, starts);
+    ctx->save_for_backward({q, k, v, out, lse, starts.value_or(at::Tensor())});
     ctx->saved_data["scale"] = scale;
     return out;
   }
@@ -67,15 +78,17 @@ struct Attention : torch::autograd::Function<Attention> {
     static const auto op = find_operator("hero::attention_backward", attention_backward_reference);
     const auto saved = ctx->get_saved_variables();
     auto [dq, dk, dv] = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4],
-                                ctx->saved_data["scale"].toDouble());
-    return {dq, dk, dv, {}};
+                                ctx->saved_data["scale"].toDouble(),
+                                saved[5].defined() ? std::optional(saved[5]) : std::nullopt);
+    return {dq, dk, dv, {}, {}};
   }
 };
 
 // PyTorch's attention, which requires values as wide as the keys.
-at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                             const std::optional<at::Tensor>& starts) {
   const int64_t queries = q.size(2), keys = k.size(2), groups = q.size(1) / k.size(1), width = v.size(3);
-  const bool masked = queries > 1 && queries < keys;
+  const bool masked = starts || (queries > 1 && queries < keys);
   const bool flash = q.is_cuda() && !masked && at::isReducedFloatingType(q.scalar_type());
   const bool repeat = groups > 1 && !flash;
   auto keys_H = repeat ? k.repeat_interleave(groups, 1) : k;
@@ -88,24 +101,47 @@ at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at:
   }
   std::optional<at::Tensor> mask;
   if (masked) {
-    mask = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
+    mask = starts ? document_mask(*starts)
+                  : at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
   }
-  auto out = at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0,
-                                              queries > 1 && queries == keys, scale,
-                                              /*enable_gqa=*/groups > 1 && flash);
+  auto out =
+      at::scaled_dot_product_attention(queries_H, keys_H, values_H, mask, 0.0, !masked && queries > 1, scale,
+                                       /*enable_gqa=*/groups > 1 && flash);
   return width < q.size(3) ? out.slice(3, 0, width) : out;
+}
+
+// The fused kernels read memory at these positions.
+void check_starts(const at::Tensor& starts) {
+  const int64_t length = starts.size(1);
+  const auto* values = starts.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < starts.numel(); ++i) {
+    const int64_t position = i % length, before = position == 0 ? 0 : values[i - 1];
+    TORCH_CHECK(before <= values[i] && values[i] <= position, "attention: starts[", i / length, "][",
+                position, "] must be in [", before, ", ", position, "], got ", values[i]);
+  }
 }
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                     const at::Tensor& starts_BS) {
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(3) == k.size(3) &&
                   k.size(2) == v.size(2) && q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1) &&
                   q.size(2) <= k.size(2),
               "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got ", q.sizes(),
               ", ", k.sizes(), ", ", v.sizes());
-  if (!q.is_cpu() || !cpu::supports_attention(q, k, v)) return library_attention(q, k, v, scale);
-  return differentiable<Attention>(q, k, v, scale).transpose(1, 2);
+  std::optional<at::Tensor> starts;
+  if (starts_BS.defined()) {
+    TORCH_CHECK(starts_BS.scalar_type() == at::kLong && q.size(2) == k.size(2) &&
+                    starts_BS.sizes() == at::IntArrayRef({q.size(0), q.size(2)}),
+                "attention: with as many queries as keys, starts must be int64 [B, S] = [", q.size(0), ", ",
+                q.size(2), "], got ", starts_BS.scalar_type(), " ", starts_BS.sizes(), " and ", k.size(2),
+                " keys");
+    starts = starts_BS.contiguous();
+    if (q.is_cpu()) check_starts(*starts);
+  }
+  if (!q.is_cpu() || !cpu::supports_attention(q, k, v)) return library_attention(q, k, v, scale, starts);
+  return differentiable<Attention>(q, k, v, scale, starts).transpose(1, 2);
 }
 
 }  // namespace hero::ops

@@ -50,8 +50,11 @@ at::Tensor norm_rope(const at::Tensor& x, const at::Tensor& w_R, double eps, con
 at::Tensor swiglu(const at::Tensor& gate_up);
 
 /// Causal attention of q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], Hkv dividing H; softmax of q k^T
-/// * scale. Queries are the last S of the S' positions. Returns [B, H, S, P].
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
+/// * scale. Queries are the last S of the S' positions. With `starts` [B, S] int64 (then S = S'), query i
+/// attends only to positions from starts[i] on: the first of its document, 0 <= starts[i] <= i,
+/// nondecreasing. Returns [B, H, S, P].
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                     const at::Tensor& starts_BS = {});
 
 /// KV caches of several sequences: sequence i occupies the first lengths[i] = S_i rows of keys[i] [., Hkv, Q]
 /// and the first value_width = P columns of values[i] [., Hkv, .]; its last counts[i] positions are new.

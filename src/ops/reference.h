@@ -35,13 +35,15 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward_reference(const at::Tensor
                                                                 const at::Tensor& w, const at::Tensor& rstd,
                                                                 const at::Tensor& cos, const at::Tensor& sin);
 
-/// q [B, H, S, Q], k [B, Hkv, S, Q], v [B, Hkv, S, P], causal -> out [B, S, H, P], logsumexp [B, H, S]
+/// q [B, H, S, Q], k [B, Hkv, S, Q], v [B, Hkv, S, P], causal, within documents if `starts` [B, S] is given
+/// -> out [B, S, H, P], logsumexp [B, H, S]
 std::tuple<at::Tensor, at::Tensor> attention_forward_reference(const at::Tensor& q, const at::Tensor& k,
-                                                               const at::Tensor& v, double scale);
+                                                               const at::Tensor& v, double scale,
+                                                               const std::optional<at::Tensor>& starts);
 /// dout [B, S, H, P] -> dq, dk, dv, shaped as q, k, v
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_reference(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, double scale);
+    const at::Tensor& out, const at::Tensor& lse, double scale, const std::optional<at::Tensor>& starts);
 
 /// q [T, H, Q], keys[i] [>= S_i, Hkv, Q], values[i] [>= S_i, Hkv, >= P] -> [T, H, P]
 at::Tensor cached_attention_reference(const at::Tensor& q, at::TensorList keys, at::TensorList values,

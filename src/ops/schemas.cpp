@@ -21,10 +21,12 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "norm_rope_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cos, Tensor sin) -> (Tensor, "
       "Tensor)");
   // attention.cpp
-  m.def("attention_forward(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)");
   m.def(
-      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale) -> "
-      "(Tensor, Tensor, Tensor)");
+      "attention_forward(Tensor q, Tensor k, Tensor v, float scale, Tensor? starts=None) -> (Tensor, "
+      "Tensor)");
+  m.def(
+      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale, "
+      "Tensor? starts=None) -> (Tensor, Tensor, Tensor)");
   // cached_attention.cpp
   m.def(
       "cached_attention(Tensor q, Tensor[] keys, Tensor[] values, int[] lengths, int[] counts, int "

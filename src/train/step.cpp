@@ -82,7 +82,7 @@ bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
     auto found = batches.find(i);
     if (found == batches.end()) {
       auto batch = read(i);
-      batch.position = with_norms(batch.position);
+      batch.position = prepared(batch.position);
       batch.samples = batch.samples.to(model_.device(), /*non_blocking=*/true);
       if (batch.labels.defined()) batch.labels = batch.labels.to(model_.device(), /*non_blocking=*/true);
       layers_.add_tokens(mesh.data * batch.samples.size(0) * (batch.samples.size(1) - 1));
@@ -128,7 +128,7 @@ void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& pos
 
 void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
-  const auto output = model_.forward(tokens, with_norms(position), model_.config().train.recompute);
+  const auto output = model_.forward(tokens, prepared(position), model_.config().train.recompute);
   accumulate_losses(model_.shard().chunks.front(), output, labels).total.backward();
 }
 
@@ -181,7 +181,9 @@ void TrainStep::update(int64_t step, double lr, const std::function<bool(double 
   rebalance();
 }
 
-ForwardContext TrainStep::with_norms(ForwardContext context) const {
+ForwardContext TrainStep::prepared(ForwardContext context) const {
+  if (context.starts_BS.defined())
+    context.starts_BS = context.starts_BS.to(model_.device(), /*non_blocking=*/true);
   if (norm_stats_) context.max_attention_logits = norm_stats_->max_attention_logits();
   return context;
 }

@@ -37,8 +37,8 @@ class TrainStep {
   bool run(
       int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
       const std::function<bool()>& stopped = [] { return false; });
-  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1] and `labels`, if given,
-  /// are on the CPU, pinned if the model is on a GPU.
+  /// Forward and backward pass. Accumulates gradients and sums. `samples` [B, S+1], `labels`, if given, and
+  /// the document starts of `position`, if any, are on the CPU, pinned if the model is on a GPU.
   void micro_batch(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels = {});
   /// Requests all ranks to stop after this step. Call before update().
   void request_stop(int signal);
@@ -57,7 +57,8 @@ class TrainStep {
   /// A micro-batch's share of the global batch.
   double batch_share() const;
   void rebalance();
-  ForwardContext with_norms(ForwardContext context) const;
+  /// `context` with its document starts on the device, and norms if the step computes them.
+  ForwardContext prepared(ForwardContext context) const;
 
   Transformer& model_;
   Optimizer& optimizer_;

@@ -175,8 +175,12 @@ class Trainer {
         batch.labels = at::empty({micro, s + 1}, options);
         out.trained = batch.labels.data_ptr<int64_t>();
       }
+      const bool documents = c.train.document_mask || c.train.document_positions;
+      const auto starts = documents ? at::empty({micro, s + 1}, at::kLong) : at::Tensor();
+      if (documents) out.starts = starts.data_ptr<int64_t>();
       run_.stream->read(state_.samples + first, micro, out);
       if (batch.labels.defined()) batch.labels.copy_(at::where(batch.labels.ne(0), samples, -1));
+      if (documents) batch.position.starts_BS = at::empty({micro, s}, options).copy_(starts.slice(1, 0, s));
       return batch;
     };
     // Several processes agree on stopping at the end of the step, with its sums.

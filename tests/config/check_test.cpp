@@ -159,6 +159,10 @@ TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
             "train.cuda_graph: found true, expected false with train.loss_mask = true");
   EXPECT_EQ(graph([](Config& c) { c.train.pack = Packing::kBestFit; }),
             "train.cuda_graph: found true, expected false with train.pack = \"best_fit\"");
+  EXPECT_EQ(graph([](Config& c) { c.train.document_mask = true; }),
+            "train.cuda_graph: found true, expected false with train.document_mask = true");
+  EXPECT_EQ(graph([](Config& c) { c.train.document_positions = true; }),
+            "train.cuda_graph: found true, expected false with train.document_positions = true");
 }
 
 TEST(Check, RoutersThatShareWeightsNeedWholeStagesOnARank) {

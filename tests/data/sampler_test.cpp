@@ -102,6 +102,36 @@ TEST(TokenStream, AppendsMissingEos) {
   EXPECT_EQ(std::count(plain.begin(), plain.end(), kEos), 0);
 }
 
+// Document d has d tokens with ids from first(d) on, all distinct; EOS follows a document's last token.
+TEST(TokenStream, StartsAreThoseOfTheDocumentIndex) {
+  const TemporaryFolder folder;
+  const int documents = 25;
+  for (const int64_t eos : {int64_t{-1}, kEos}) {
+    write_set(folder / "a", documents, 1);
+    write_set(folder / "b", documents, 10001);
+    const int64_t sequence = 9, count = 150;
+    TokenStream stream({{folder / "a"}, {folder / "b"}}, sequence, 4, 0, eos);
+    std::vector<int64_t> tokens(count * (sequence + 1)), starts(tokens.size());
+    stream.read(3, count, {.tokens = tokens.data(), .starts = starts.data()});
+    EXPECT_EQ(read(stream, sequence, 3, count), tokens);
+    std::map<int64_t, int64_t> offset;  // of a token within its document
+    for (const int64_t first : {1, 10001}) {
+      int64_t id = first;
+      for (int64_t d = 1; d <= documents; ++d) {
+        for (int64_t i = 0; i < d; ++i) offset[id++] = i;
+      }
+    }
+    int64_t began_earlier = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int64_t j = static_cast<int64_t>(i) % (sequence + 1);
+      const int64_t expected = tokens[i] == kEos ? (j > 0 ? starts[i - 1] : 0) : j - offset.at(tokens[i]);
+      began_earlier += expected < 0;
+      ASSERT_EQ(starts[i], std::max<int64_t>(0, expected)) << "token " << i << ", eos " << eos;
+    }
+    EXPECT_GT(began_earlier, 0);
+  }
+}
+
 TEST(TokenStream, RejectsInvalidDatasets) {
   const TemporaryFolder folder;
   write_set(folder / "a", 3, 1);  // 6 tokens

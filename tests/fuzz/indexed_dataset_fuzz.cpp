@@ -28,11 +28,13 @@ bool read_indexed_dataset(std::string_view bytes) {
         require(data->documents() == 0 || total == data->tokens(), "documents that do not cover the tokens");
         for (const auto packing : {Packing::kConcat, Packing::kBestFit}) {
           PackedDataset samples(data, 3, /*seed=*/1, /*eos=*/0, packing);
-          std::vector<int64_t> sample(4), trained(4);
+          std::vector<int64_t> sample(4), trained(4), starts(4);
           for (int64_t i = 0; i < 20; ++i) {
-            samples.sample(i, {.tokens = sample.data(), .trained = trained.data()});
+            samples.sample(i, {.tokens = sample.data(), .starts = starts.data(), .trained = trained.data()});
             for (const int64_t is_trained : trained)
               require(is_trained == 0 || is_trained == 1, "a bad mask");
+            for (int64_t j = 0; j < 4; ++j)
+              require(0 <= starts[j] && starts[j] <= j, "a start after its token");
           }
           require(samples.summary().split <= data->documents(), "more split documents than documents");
         }

@@ -35,17 +35,39 @@ hero::Config read_config(int argc, char** argv) {
   return config;
 }
 
-// Avoids tokens with equal hidden states within a micro-batch (equal first tokens of two sequences, or equal
-// first two tokens of one): their probabilities would differ only by rounding, which would then decide which
-// assignments exceed the capacity.
-at::Tensor random_samples(const hero::Config& config, int64_t step) {
+// Tokens of a step, [B, S+1], and the documents of its inputs, [B, S]: each token's document number and its
+// first position.
+struct Samples {
+  at::Tensor tokens, numbers, starts;
+};
+
+// A third of the tokens begin a document. Avoids tokens with equal hidden states within a micro-batch (equal
+// first tokens of two documents, or equal first two tokens of one): their probabilities would differ only by
+// rounding, which would then decide which assignments exceed the capacity.
+Samples random_samples(const hero::Config& config, int64_t step) {
   const auto& t = config.train;
   const auto seed = static_cast<uint64_t>(t.seed + step);
-  auto samples = small::tokens(t.global_batch, t.sequence + 1, config.model.vocab_size, seed);
-  const auto first = (at::arange(t.global_batch) + step).remainder(config.model.vocab_size);
-  const auto second = samples.select(1, 1);
-  samples.select(1, 0).copy_(first);
-  second.copy_(at::where(second == first, (first + 1).remainder(config.model.vocab_size), second));
+  const int64_t vocabulary = config.model.vocab_size;
+  Samples samples{small::tokens(t.global_batch, t.sequence + 1, vocabulary, seed),
+                  at::zeros({t.global_batch, t.sequence}, at::kLong),
+                  at::zeros({t.global_batch, t.sequence}, at::kLong)};
+  const auto draws = small::tokens(t.global_batch, t.sequence, 3, seed + 1);
+  const auto draw = draws.accessor<int64_t, 2>();
+  auto token = samples.tokens.accessor<int64_t, 2>(), number = samples.numbers.accessor<int64_t, 2>(),
+       start = samples.starts.accessor<int64_t, 2>();
+  int64_t documents = 0;  // of the micro-batch
+  for (int64_t b = 0; b < t.global_batch; ++b) {
+    const int64_t sequences_left = t.micro_batch - 1 - b % t.micro_batch;
+    if (b % t.micro_batch == 0) documents = 0;
+    for (int64_t s = 0; s < t.sequence; ++s) {
+      const bool begins = s == 0 || (draw[b][s] == 0 && documents + sequences_left < vocabulary);
+      start[b][s] = begins ? s : start[b][s - 1];
+      if (begins) token[b][s] = (documents++ + step) % vocabulary;
+      if (!begins && s == start[b][s] + 1 && token[b][s] == token[b][s - 1])
+        token[b][s] = (token[b][s] + 1) % vocabulary;
+      number[b][s] = documents;
+    }
+  }
   return samples;
 }
 
@@ -81,8 +103,15 @@ class Comparison {
     const auto samples = random_samples(config_, step);
     step_.begin(/*busy=*/0, /*norms=*/true);
     step_.run(t.global_batch / t.micro_batch, [&](int64_t i) {
-      return hero::MicroBatch{samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous(),
-                              {true, static_cast<uint64_t>(t.seed), step, i * t.micro_batch * t.sequence}};
+      const auto part = [&](const at::Tensor& x) {
+        return x.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch).contiguous();
+      };
+      return hero::MicroBatch{part(samples.tokens),
+                              {.training = true,
+                               .seed = static_cast<uint64_t>(t.seed),
+                               .step = step,
+                               .first_token = i * t.micro_batch * t.sequence,
+                               .starts_BS = part(samples.starts)}};
     });
     std::map<std::string, at::Tensor> gradients;
     for (const auto& p : model_.parameters().all()) {
@@ -91,7 +120,7 @@ class Comparison {
       }
     }
     step_.update(step, hero::learning_rate(config_.optim, step, t.steps));
-    const auto want = expected_->step(step, samples);
+    const auto want = expected_->step(step, samples.tokens, samples.numbers);
     compare_sums(want);
     compare_norms(want.norms);
     compare_gradients(gradients, want.gradients);
@@ -103,7 +132,7 @@ class Comparison {
 
   // Evaluation: eval_capacity_factor, no jitter.
   void evaluate() {
-    const auto tokens = random_samples(config_, 0).slice(0, 0, config_.train.micro_batch).contiguous();
+    const auto tokens = random_samples(config_, 0).tokens.slice(0, 0, config_.train.micro_batch).contiguous();
     const auto output = model_.forward(tokens);
     const auto want = oracle::forward(config_, expected_->weights(), tokens, {.training = false});
     found.add("evaluation",

@@ -36,6 +36,34 @@ std::vector<at::Tensor> expected(const std::vector<at::Tensor>& in) {
 constexpr Tolerance kOutput{4 * kBf16Rounding, 8 * kBf16Rounding, kBf16Rounding},
     kGradient{4 * kBf16Rounding, 16 * kBf16Rounding, 2 * kBf16Rounding};
 
+std::vector<Operand> operands_of(const DocumentAttentionCase& c) {
+  auto operands = operands_of({c.batch, c.heads, c.kv_heads, c.length, c.length, c.qk_width, c.v_width});
+  const auto starts = at::tensor(document_starts(c.batch, c.length, c.documents), at::kLong);
+  operands.push_back({starts.view({c.batch, c.length}), Role::kFixed});
+  return operands;
+}
+
+std::vector<at::Tensor> document_attention(const std::vector<at::Tensor>& in) {
+  return {ops::attention(in[0], in[1], in[2], kScale, in[3])};
+}
+
+// Each document of each sequence on its own.
+std::vector<at::Tensor> documents_alone(const std::vector<at::Tensor>& in) {
+  std::vector<at::Tensor> sequences;
+  for (int64_t b = 0; b < in[0].size(0); ++b) {
+    const auto starts = in[3][b].to(at::kCPU).contiguous();
+    const auto* start = starts.const_data_ptr<int64_t>();
+    std::vector<at::Tensor> documents;
+    for (int64_t first = 0, end = 0; first < starts.size(0); first = end) {
+      while (end < starts.size(0) && start[end] == first) ++end;
+      const auto part = [&](const at::Tensor& x) { return x.slice(0, b, b + 1).slice(2, first, end); };
+      documents.push_back(expected({part(in[0]), part(in[1]), part(in[2])})[0]);
+    }
+    sequences.push_back(at::cat(documents, 2));
+  }
+  return {at::cat(sequences, 0)};
+}
+
 using AttentionTest = DeviceTest;
 HERO_ON_DEVICES(AttentionTest);
 
@@ -49,7 +77,53 @@ TEST_P(AttentionTest, ValuesAndGradients) {
   }
 }
 
+TEST_P(AttentionTest, DocumentsMatchEachDocumentAlone) {
+  for (const auto& c : document_attention_cases()) {
+    if (c.timed) continue;
+    SCOPED_TRACE(::testing::Message() << "B " << c.batch << " H " << c.heads << "/" << c.kv_heads << " S "
+                                      << c.length << " Q " << c.qk_width << " P " << c.v_width);
+    check(document_attention, documents_alone, operands_of(c), {kOutput}, {kGradient, kGradient, kGradient});
+  }
+}
+
+// Lengths from 1 to two blocks of queries.
+TEST_P(AttentionTest, DocumentsOfRandomLengths) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const auto drawn = integers(0, 8, {12}, seed) + 1;
+    const auto lengths = (drawn * drawn * integers(1, 3, {12}, seed + 100)).clamp(1, 128).contiguous();
+    const auto* first = lengths.const_data_ptr<int64_t>();
+    const DocumentAttentionCase c{2, 2, 1, 192, 16, 32, {first, first + lengths.numel()}};
+    check(document_attention, documents_alone, operands_of(c), {kOutput}, {kGradient, kGradient, kGradient});
+  }
+}
+
+TEST(Attention, OneDocumentIsBitwiseCausal) {
+  const DocumentAttentionCase c{2, 4, 2, 160, 32, 16, {160}};
+  const auto operands = operands_of(c);
+  const auto with = run(document_attention, operands, at::kBFloat16),
+             without = run(attention, operands, at::kBFloat16);
+  EXPECT_TRUE(same(with.outputs[0], without.outputs[0]));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same(with.gradients[i], without.gradients[i])) << i;
+}
+
+// Bitwise, also for values in skipped and partly visible blocks of keys.
+TEST(Attention, EarlierDocumentsHaveNoInfluence) {
+  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const auto in = operands_of(DocumentAttentionCase{1, 2, 1, 160, 16, 16, {70, 90}});
+    const auto of = [&](size_t i) { return in[i].value.to(type); };
+    auto other_k = of(1).clone(), other_v = of(2).clone();
+    other_k.slice(2, 0, 70).fill_(7.0);
+    other_v.slice(2, 0, 70).fill_(-7.0);
+    const auto whole = ops::attention(of(0), of(1), of(2), kScale, in[3].value),
+               changed = ops::attention(of(0), other_k, other_v, kScale, in[3].value);
+    EXPECT_TRUE(same(changed.slice(2, 70), whole.slice(2, 70))) << type;
+    EXPECT_FALSE(same(changed.slice(2, 0, 70), whole.slice(2, 0, 70))) << type;
+  }
+}
+
 TEST(Attention, GradientsMatchFiniteDifferences) {
+  check_finite_differences(document_attention, operands_of(DocumentAttentionCase{2, 2, 1, 5, 4, 3, {2, 1}}));
   check_finite_differences(attention, operands_of({1, 2, 1, 3, 3, 4, 4}));
   check_finite_differences(attention, operands_of({1, 2, 1, 2, 4, 4, 3}));
 }
@@ -59,6 +133,9 @@ TEST(Attention, BitwiseReproducibleForAnyThreadCount) {
   for (const auto& c : kAttentionCases) {
     if (c.queries == c.keys && c.queries % 32 == 0)
       check_reproducible(attention, operands_of(c), at::kBFloat16);
+  }
+  for (const auto& c : document_attention_cases()) {
+    if (c.length % 32 == 0 && !c.timed) check_reproducible(document_attention, operands_of(c), at::kBFloat16);
   }
 }
 
@@ -97,6 +174,17 @@ TEST(Attention, RejectsInvalidArguments) {
             "attention: expected q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S', P], got [1, 3, 4, 8], [1, "
             "2, 4, 8], "
             "[1, 2, 4, 8]");
+  const auto error = [&](const at::Tensor& starts) {
+    return error_of([&] { ops::attention(k, k, k, 1.0, starts); });
+  };
+  const std::string shape =
+      "attention: with as many queries as keys, starts must be int64 [B, S] = [1, 4], got ";
+  EXPECT_EQ(error(at::zeros({4}, at::kLong)), shape + "Long [4] and 4 keys");
+  EXPECT_EQ(error(at::zeros({1, 4}, at::kInt)), shape + "Int [1, 4] and 4 keys");
+  EXPECT_EQ(error(at::tensor({0, 0, 3, 3}, at::kLong).view({1, 4})),
+            "attention: starts[0][2] must be in [0, 2], got 3");
+  EXPECT_EQ(error(at::tensor({0, 1, 0, 0}, at::kLong).view({1, 4})),
+            "attention: starts[0][2] must be in [1, 2], got 0");
 }
 
 }  // namespace attention_test

@@ -3,6 +3,7 @@
 // partial last panel, widths without a packed kernel (not multiples of 16), empty and overloaded experts,
 // dropped assignments, histories that are column ranges of a wider buffer. Benchmarks run the `timed` cases,
 // with sizes of a small model.
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -53,6 +54,45 @@ inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1, 8, 8},
                                                     {2, 2, 2, 160, 160, 48, 48},
                                                     {4, 8, 8, 512, 512, 32, 32, true},
                                                     {1, 8, 4, 2048, 2048, 96, 64, true}};
+
+/// Attention within documents. Sequence b of the batch has documents of these lengths from entry b on, in
+/// turn, until it is full.
+struct DocumentAttentionCase {
+  int64_t batch, heads, kv_heads, length, qk_width, v_width;
+  std::vector<int64_t> documents;
+  bool timed = false;
+};
+inline const std::vector<DocumentAttentionCase>& document_attention_cases() {
+  static const std::vector<DocumentAttentionCase> cases = {
+      {1, 1, 1, 1, 8, 8, {1}},
+      {2, 4, 2, 7, 16, 16, {3, 1, 2}},
+      {1, 2, 2, 33, 8, 16, {1, 1, 1, 2}},
+      {3, 4, 2, 64, 16, 32, {16, 1, 30, 64}},
+      {2, 4, 1, 96, 32, 16, {64, 32}},                  // at edges of blocks
+      {4, 2, 2, 160, 48, 48, {63, 65, 1, 31, 200, 5}},  // next to edges
+      {2, 2, 1, 320, 16, 16, {129, 127, 64}},
+      {2, 2, 2, 288, 32, 16, {40, 200, 17}},
+      {4, 8, 8, 512, 32, 32, {512}, true},
+      {4, 8, 8, 512, 32, 32, {64}, true},
+      {1, 8, 4, 2048, 96, 64, {2048}, true},
+      {1, 8, 4, 2048, 96, 64, {180}, true}};
+  return cases;
+}
+
+/// The first position of the document of every token, [B, S].
+inline std::vector<int64_t> document_starts(int64_t batch, int64_t length,
+                                            const std::vector<int64_t>& documents) {
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b < batch; ++b) {
+    auto document = static_cast<size_t>(b);
+    for (int64_t start = 0; start < length; ++document) {
+      const int64_t end = std::min(length, start + documents[document % documents.size()]);
+      starts.insert(starts.end(), static_cast<size_t>(end - start), start);
+      start = end;
+    }
+  }
+  return starts;
+}
 
 struct CachedAttentionCase {
   int64_t heads, kv_heads, qk_width, v_width;

@@ -54,12 +54,12 @@ double attention_factor_of(const hero::RopeScaling& yarn) {
 }
 
 // x [S, R]: rotates pair i at position s by the angle s * frequency(i).
-Tensor rotate(const Tensor& x, const hero::ModelConfig& m, bool interleaved) {
-  const int64_t length = x.size(0), width = x.size(1), half = width / 2;
+Tensor rotate(const Tensor& x, const hero::ModelConfig& m, bool interleaved, const Tensor& positions) {
+  const int64_t width = x.size(1), half = width / 2;
   std::vector<Tensor> columns(width);
   for (int64_t i = 0; i < half; ++i) {
     const int64_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
-    const auto angle = at::arange(length, at::kDouble) * frequency(i, width, m);
+    const auto angle = positions * frequency(i, width, m);
     const auto cosine = angle.cos() * attention_factor_of(m.rope_scaling),
                sine = angle.sin() * attention_factor_of(m.rope_scaling);
     columns[a] = x.select(1, a) * cosine - x.select(1, b) * sine;
@@ -69,16 +69,16 @@ Tensor rotate(const Tensor& x, const hero::ModelConfig& m, bool interleaved) {
 }
 
 // One head of one sequence: q, k [S, Q], v [S, P].
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double& max_logit, double factor = 1) {
-  const auto mask = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& visible, double& max_logit,
+              double factor = 1) {
   const auto scores = project(q, k) / std::sqrt(static_cast<double>(q.size(1))) * factor;
-  const auto causal = scores.masked_fill(mask, -INFINITY);
-  max_logit = std::max(max_logit, causal.max().item<double>());
-  return at::matmul(causal.softmax(1), v);
+  const auto masked = scores.masked_fill(~visible, -INFINITY);
+  max_logit = std::max(max_logit, masked.max().item<double>());
+  return at::matmul(masked.softmax(1), v);
 }
 
 Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x,
-                     double& max_logit) {
+                     const Scope& scope, double& max_logit) {
   const int64_t p = m.head_dim, shared = m.num_attention_heads / m.num_key_value_heads;
   auto q = project(x, w.at(prefix + "q_proj.weight")), k = project(x, w.at(prefix + "k_proj.weight"));
   const auto v = project(x, w.at(prefix + "v_proj.weight"));
@@ -95,13 +95,15 @@ Tensor grouped_query(const hero::ModelConfig& m, const Weights& w, const std::st
                    per_head ? norm(head(q, h), w.at(prefix + "q_norm.weight"), m.rms_norm_eps) : head(q, h),
                normed_k =
                    per_head ? norm(head(k, g), w.at(prefix + "k_norm.weight"), m.rms_norm_eps) : head(k, g);
-    heads.push_back(attend(rotate(normed_q, m, false), rotate(normed_k, m, false), head(v, g), max_logit));
+    heads.push_back(attend(rotate(normed_q, m, false, scope.positions),
+                           rotate(normed_k, m, false, scope.positions), head(v, g), scope.visible,
+                           max_logit));
   }
   return project(at::cat(heads, 1), w.at(prefix + "o_proj.weight"));
 }
 
 Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& prefix, const Tensor& x,
-              double& max_logit) {
+              const Scope& scope, double& max_logit) {
   const int64_t nope = m.qk_nope_head_dim, width = nope + m.qk_rope_head_dim, rank = m.kv_lora_rank;
   const auto q = m.q_lora_rank ? project(norm(project(x, w.at(prefix + "q_a_proj.weight")),
                                               w.at(prefix + "q_a_layernorm.weight"), 1e-6),
@@ -110,7 +112,7 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
   const auto down = project(x, w.at(prefix + "kv_a_proj_with_mqa.weight"));
   const auto kv = project(norm(down.slice(1, 0, rank), w.at(prefix + "kv_a_layernorm.weight"), 1e-6),
                           w.at(prefix + "kv_b_proj.weight"));
-  const auto shared_key = rotate(down.slice(1, rank), m, m.rope_interleave);
+  const auto shared_key = rotate(down.slice(1, rank), m, m.rope_interleave, scope.positions);
   const auto& yarn = m.rope_scaling;
   const double mscale = yarn.type == hero::RopeType::kYarn && yarn.mscale_all_dim != 0
                             ? yarn_mscale(yarn.factor, yarn.mscale_all_dim)
@@ -119,10 +121,11 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
   for (int64_t h = 0; h < m.num_attention_heads; ++h) {
     const auto query = q.slice(1, h * width, (h + 1) * width);
     const auto key_value = kv.slice(1, h * (nope + m.v_head_dim), (h + 1) * (nope + m.v_head_dim));
-    heads.push_back(
-        attend(at::cat({query.slice(1, 0, nope), rotate(query.slice(1, nope), m, m.rope_interleave)}, 1),
-               at::cat({key_value.slice(1, 0, nope), shared_key}, 1), key_value.slice(1, nope), max_logit,
-               mscale * mscale));
+    heads.push_back(attend(at::cat({query.slice(1, 0, nope),
+                                    rotate(query.slice(1, nope), m, m.rope_interleave, scope.positions)},
+                                   1),
+                           at::cat({key_value.slice(1, 0, nope), shared_key}, 1), key_value.slice(1, nope),
+                           scope.visible, max_logit, mscale * mscale));
   }
   return project(at::cat(heads, 1), w.at(prefix + "o_proj.weight"));
 }
@@ -130,10 +133,10 @@ Tensor latent(const hero::ModelConfig& m, const Weights& w, const std::string& p
 }  // namespace
 
 Tensor attention(const hero::ModelConfig& model, const Weights& weights, const std::string& prefix,
-                 const Tensor& x, double& max_logit) {
+                 const Tensor& x, const Scope& scope, double& max_logit) {
   return model.model_type == hero::ModelType::kDeepseekV3
-             ? latent(model, weights, prefix, x, max_logit)
-             : grouped_query(model, weights, prefix, x, max_logit);
+             ? latent(model, weights, prefix, x, scope, max_logit)
+             : grouped_query(model, weights, prefix, x, scope, max_logit);
 }
 
 }  // namespace oracle

@@ -35,6 +35,14 @@ Tensor jitter(const hero::Config& config, int64_t l, int64_t tokens, const Pass&
   return noise;
 }
 
+Scope scope_of(const hero::TrainConfig& train, const Tensor& documents_S, int64_t length) {
+  const auto causal = at::ones({length, length}, at::kBool).tril();
+  if (!documents_S.defined()) return {causal, at::arange(length, at::kDouble)};
+  const auto own = causal & (documents_S.unsqueeze(0) == documents_S.unsqueeze(1));
+  return {train.document_mask ? own : causal,
+          (train.document_positions ? own : causal).sum(1).to(at::kDouble) - 1};
+}
+
 bool is_dense(const hero::ModelConfig& m, int64_t i) {
   if (m.model_type == hero::ModelType::kDeepseekV3) return i < m.first_k_dense_replace;
   return (i + 1) % m.decoder_sparse_step != 0 ||
@@ -68,7 +76,9 @@ Result forward(const hero::Config& config, const Weights& w, const Tensor& token
     double& max_logit = result.max_attention_logits.emplace_back(-INFINITY);
     for (int64_t b = 0; b < batch; ++b) {
       const auto sequence = normed.slice(0, b * length, (b + 1) * length);
-      sequences.push_back(attention(m, w, prefix + "self_attn.", sequence, max_logit));
+      const auto documents = pass.documents_BS.defined() ? pass.documents_BS[b] : Tensor();
+      const auto scope = scope_of(config.train, documents, length);
+      sequences.push_back(attention(m, w, prefix + "self_attn.", sequence, scope, max_logit));
     }
     x = x + at::cat(sequences, 0);
     const auto input = norm(x, w.at(prefix + "post_attention_layernorm.weight"), m.rms_norm_eps);

@@ -34,11 +34,14 @@ struct LayerRouting {
   int64_t decoder_layer = 0;  ///< from 0
 };
 
-/// State of a forward pass that capacity and jitter depend on.
+/// State of a forward pass: what capacity and jitter depend on, and documents.
 struct Pass {
   bool training = true;
   int64_t step = 0;
   int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's batch
+  /// Number of every token's document, int64 [B, S], read with train.document_mask and
+  /// train.document_positions; undefined: each sequence is one.
+  at::Tensor documents_BS = {};
 };
 
 struct Result {

@@ -17,13 +17,17 @@ Training::Training(const hero::Config& config, Weights weights)
   }
 }
 
-Training::Step Training::step(int64_t step, const Tensor& samples) {
+Training::Step Training::step(int64_t step, const Tensor& samples, const Tensor& documents) {
   const auto& t = config_.train;
   Step out;
   Tensor assigned_LE;
   for (auto& [name, weight] : weights_) weight.mutable_grad() = Tensor();
-  for (int64_t i = 0; i < t.global_batch / t.micro_batch; ++i)
-    micro_batch(step, i, samples.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch), out, assigned_LE);
+  for (int64_t i = 0; i < t.global_batch / t.micro_batch; ++i) {
+    const auto part = [&](const Tensor& x) {
+      return x.defined() ? x.slice(0, i * t.micro_batch, (i + 1) * t.micro_batch) : x;
+    };
+    micro_batch(step, i, part(samples), part(documents), out, assigned_LE);
+  }
   double square = 0;
   for (const auto& [name, weight] : weights_) {
     if (!weight.requires_grad()) continue;
@@ -39,11 +43,14 @@ Training::Step Training::step(int64_t step, const Tensor& samples) {
   return out;
 }
 
-void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, Step& out, Tensor& assigned_LE) {
+void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, const Tensor& documents, Step& out,
+                           Tensor& assigned_LE) {
   const auto& t = config_.train;
-  const auto result =
-      forward(config_, weights_, samples.slice(1, 0, t.sequence),
-              {.training = true, .step = step, .first_token = i * t.micro_batch * t.sequence});
+  const auto result = forward(config_, weights_, samples.slice(1, 0, t.sequence),
+                              {.training = true,
+                               .step = step,
+                               .first_token = i * t.micro_batch * t.sequence,
+                               .documents_BS = documents});
   const auto layers = static_cast<int64_t>(result.layers.size());
   if (!shares_LE_.defined())
     shares_LE_ = at::full({layers, config_.model.num_experts},

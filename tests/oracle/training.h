@@ -15,15 +15,16 @@ class Training {
     std::map<std::string, at::Tensor> gradients;  ///< of every trainable weight
     std::map<std::string, double> norms;          ///< METRIC/COMPONENT/LAYER, METRIC//LAYER of logits
   };
-  /// `step` from 1; samples int64 [global batch, S + 1].
-  Step step(int64_t step, const at::Tensor& samples);
+  /// `step` from 1; samples int64 [global batch, S + 1]; documents: Pass::documents_BS of the global batch.
+  Step step(int64_t step, const at::Tensor& samples, const at::Tensor& documents = {});
 
   const Weights& weights() const { return weights_; }
   /// Fractions of the last step's assignments, [L, E].
   const at::Tensor& shares_LE() const { return shares_LE_; }
 
  private:
-  void micro_batch(int64_t step, int64_t i, const at::Tensor& samples, Step& out, at::Tensor& assigned_LE);
+  void micro_batch(int64_t step, int64_t i, const at::Tensor& samples, const at::Tensor& documents, Step& out,
+                   at::Tensor& assigned_LE);
   void update(int64_t step, Step& found);
   static void raise_logits(const Result& result, Step& out);
   void update_biases(const at::Tensor& assigned_LE);

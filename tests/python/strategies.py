@@ -224,6 +224,8 @@ def training(draw: DrawFn, model: Options, router: Options) -> Options:
         "train.threads": 1,
         "train.recompute": draw(st.sampled_from(recompute)),
         "train.trainable": draw(option(*["all"] * 5, "routers")),
+        "train.document_mask": draw(st.booleans()),
+        "train.document_positions": draw(st.booleans()),
         "optim.lr": lr,
         "optim.min_lr": lr * draw(option(0.0, 0.1, 1.0)),
         "optim.warmup_steps": draw(number(0, steps)),

@@ -47,7 +47,10 @@ Outcome trained(const Config& config, at::Device device, int64_t steps) {
     for (const uint64_t micro : {0, 1}) {
       auto samples = small::tokens(2, 65, config.model.vocab_size, 2 * static_cast<uint64_t>(n) + micro);
       if (device.is_cuda()) samples = samples.pin_memory();
-      step.micro_batch(samples, {.training = true, .seed = 1, .step = n});
+      const auto position = at::arange(64).expand({2, 64});
+      auto starts = (position.div(21, "floor") * 21).contiguous();
+      if (device.is_cuda()) starts = starts.pin_memory();
+      step.micro_batch(samples, {.training = true, .seed = 1, .step = n, .starts_BS = starts});
     }
     step.update(n, 1e-3);
     const auto sums = step.read();
@@ -91,6 +94,16 @@ TEST_F(DeviceStep, MatchesTheCpu) {
   EXPECT_NEAR(cuda.norms[0], cpu.norms[0], 1e-4 * cpu.norms[0]);
   for (size_t n = 1; n < cpu.losses.size(); ++n)
     EXPECT_NEAR(cuda.losses[n], cpu.losses[n], 1e-3 * cpu.losses[n]) << n;
+}
+
+TEST_F(DeviceStep, DocumentsMatchTheCpu) {
+  for (auto config : {configured(), small::fused(small::qwen())}) {
+    config.train = configured().train;
+    config.train.document_mask = config.train.document_positions = true;
+    const auto cpu = trained(config, at::kCPU, 1), cuda = trained(config, gpu_, 1);
+    EXPECT_NEAR(cuda.losses[0], cpu.losses[0], 1e-5 * cpu.losses[0]);
+    EXPECT_NEAR(cuda.norms[0], cpu.norms[0], 1e-4 * cpu.norms[0]);
+  }
 }
 
 TEST_F(DeviceStep, IsDeterministic) {

@@ -99,6 +99,11 @@ std::vector<Case> cases() {
       {"forced_balance", [](Config& c) { c.router.force_balance = true; }},
       {"live_history", [](Config& c) { c.router.detach = false; }},
       {"recompute", [](Config& c) { c.train.recompute = true; }},
+      {"documents",
+       [](Config& c) {
+         c.train.document_mask = true;
+         c.train.document_positions = true;
+       }},
       {"muon",
        [](Config& c) {
          c.optim.kind = OptimKind::kMuon;
@@ -138,8 +143,9 @@ struct Training {
         step(model, optimizer, balance) {}
 
   void micro_batch(uint64_t seed) {
+    const auto position = at::arange(kLength).expand({2, kLength});
     step.micro_batch(small::tokens(2, kLength + 1, model.config().model.vocab_size, seed),
-                     {.training = true});
+                     {.training = true, .starts_BS = position.div(5, "floor") * 5});
   }
 
   Transformer model;

@@ -1,7 +1,8 @@
 // bf16 causal attention on packed GEMMs. The forward pass computes scores for 64 queries at a time against
 // all visible keys, so the softmax needs no rescaling. Keys and values are packed once per KV head and reused
 // by all its query heads. In the backward pass each KV head is one task, so gradients are accumulated in a
-// fixed order; the logsumexp is known there, so scores are computed for blocks of keys.
+// fixed order; the logsumexp is known there, so scores are computed for blocks of keys. Panels of keys that
+// belong to earlier documents than all 64 queries are skipped.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -52,6 +53,27 @@ struct Sizes {
   int64_t rows(int64_t block) const { return std::min(kBlockRows, length - block * kBlockRows); }
 };
 
+// First visible key of each query of a block, nondecreasing; 0 without documents.
+struct Starts {
+  const int64_t* data = nullptr;
+
+  int64_t operator[](int64_t row) const { return data ? data[row] : 0; }
+  // First key of the panel in which the block's visible keys begin.
+  int64_t first_panel() const { return (*this)[0] / kPanelWidth * kPanelWidth; }
+};
+
+// Starts of sequences [B, S].
+class DocumentStarts {
+ public:
+  DocumentStarts(const std::optional<at::Tensor>& starts, int64_t length)
+      : data_(starts ? starts->const_data_ptr<int64_t>() : nullptr), length_(length) {}
+  Starts at(int64_t b, int64_t first) const { return {data_ ? data_ + b * length_ + first : nullptr}; }
+
+ private:
+  const int64_t* data_;
+  int64_t length_;
+};
+
 // Packs x^T [width, rows] as the right-hand side of a GEMM over the width.
 void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   for (int64_t p = 0; p < panels(rows); ++p)
@@ -84,8 +106,16 @@ HERO_INLINE void fill_from(float* x, int64_t n, float rest) {
   for (int i = 0; i < kVector; ++i) x[i] = i < count ? x[i] : rest;
 }
 
+// Sets the first n elements of a vector to `value`, as fill_from.
+HERO_INLINE void fill_before(float* x, int64_t n, float value) {
+  const int count = static_cast<int>(n);
+  for (int i = 0; i < kVector; ++i) x[i] = i < count ? value : x[i];
+}
+
+// Start of the vector that contains element i.
+HERO_INLINE int64_t vector_of(int64_t i) { return i & -kVector; }
 // Start of the vector that contains the last of `valid` scores.
-HERO_INLINE int64_t last_vector(int64_t valid) { return (valid - 1) & -kVector; }
+HERO_INLINE int64_t last_vector(int64_t valid) { return vector_of(valid - 1); }
 
 HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
   for (int64_t i = first; i < end; ++i) x[i].x = 0;
@@ -93,11 +123,16 @@ HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
 
 constexpr float kMasked = -1e30f;  // a score whose exponential is zero
 
-// Softmax of the first `valid` of `keys` scores, zeros for the rest; returns the logsumexp. `keys` is a
-// multiple of 32.
-HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float scale, bf16* probs) {
+// Softmax of scores [begin, valid) of `keys`, zeros for the rest; returns the logsumexp. `keys` is a multiple
+// of 32.
+HERO_SIMD float softmax_row(float* scores, int64_t begin, int64_t valid, int64_t keys, float scale,
+                            bf16* probs) {
+  const int64_t skipped = vector_of(begin);
+  zero_from(probs, 0, skipped);
+  scores += skipped, probs += skipped, begin -= skipped, valid -= skipped, keys -= skipped;
   const int64_t last = last_vector(valid), width = last + kVector;
   fill_from(scores + last, valid - last, kMasked);
+  if (begin > 0) fill_before(scores, begin, kMasked);
   float highest = scores[0];
   for (int64_t i = 0; i < width; ++i) highest = scores[i] > highest ? scores[i] : highest;
   const float shift = highest * scale;
@@ -107,18 +142,28 @@ HERO_SIMD float softmax_row(float* scores, int64_t valid, int64_t keys, float sc
     sum += scores[i];
   }
   fill_from(scores + last, valid - last, 0);
+  if (begin > 0) fill_before(scores, begin, 0);
   const float inverse = 1.0f / sum;
   for (int64_t i = 0; i < width; ++i) store(probs[i], scores[i] * inverse);
   zero_from(probs, width, keys);
   return shift + std::log(sum);
 }
 
-// From scores and dprobs of a row: its probabilities and the gradient of q k^T.
-HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t valid, int64_t keys,
-                                    float scale, float lse, float delta, bf16* probs, bf16* dscores) {
+// From scores and dprobs of a row: its probabilities and the gradient of q k^T. Those outside of [begin,
+// valid) are zero.
+HERO_SIMD void softmax_backward_row(float* scores, const float* dprobs, int64_t begin, int64_t valid,
+                                    int64_t keys, float scale, float lse, float delta, bf16* probs,
+                                    bf16* dscores) {
+  const int64_t skipped = begin < valid ? vector_of(begin) : keys;
+  zero_from(probs, 0, skipped);
+  zero_from(dscores, 0, skipped);
+  if (skipped == keys) return;
+  scores += skipped, dprobs += skipped, probs += skipped, dscores += skipped;
+  begin -= skipped, valid -= skipped, keys -= skipped;
   const int64_t last = last_vector(valid), width = last + kVector;
   for (int64_t i = 0; i < width; ++i) scores[i] = exp_fast(scores[i] * scale - lse);
   fill_from(scores + last, valid - last, 0);
+  if (begin > 0) fill_before(scores, begin, 0);
   for (int64_t i = 0; i < width; ++i) {
     store(probs[i], scores[i]);
     store(dscores[i], scores[i] * (dprobs[i] - delta) * scale);
@@ -162,25 +207,26 @@ class BackwardTask {
     pack_transposed(v, n_.length, n_.v, v_row, values_.get());
   }
 
-  // `q`, `dout`, `out`: rows of query block `block`.
-  void add(int64_t block, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out, int64_t out_row,
-           const float* lse, bf16* dq, int64_t dq_row) {
+  // `q`, `dout`, `out`: rows of query block `block`; `starts`: of these rows.
+  void add(int64_t block, Starts starts, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out,
+           int64_t out_row, const float* lse, bf16* dq, int64_t dq_row) {
     const int64_t m = n_.rows(block), first = block * kBlockRows, keys = first + m;
     pack_rows(dout, m, n_.v, out_row, douts_.get());
     pack_rows(q, m, n_.qk, q_row, queries_.get());
     float delta[kBlockRows];
     for (int64_t r = 0; r < m; ++r) delta[r] = dot_row(dout + r * out_row, out + r * out_row, n_.v);
-    for (int64_t s = 0; s < keys; s += kKeyBlock) {
+    const int64_t first_key = starts.first_panel();
+    for (int64_t s = first_key; s < keys; s += kKeyBlock) {
       const int64_t width = std::min(kKeyBlock, keys - s);
       gemm(m, width, n_.qk, q, q_row, keys_.get() + s * n_.qk, scores_.get(), width);
       gemm(m, width, n_.v, dout, out_row, values_.get() + s * n_.v, dprobs_.get(), width);
       for (int64_t r = 0; r < m; ++r) {
         softmax_backward_row(scores_.get() + r * width, dprobs_.get() + r * width,
-                             std::min(width, first + r + 1 - s), width, scale_, lse[r], delta[r],
-                             probs_.get() + r * width, dscores_.get() + r * width);
+                             std::max<int64_t>(0, starts[r] - s), std::min(width, first + r + 1 - s), width,
+                             scale_, lse[r], delta[r], probs_.get() + r * width, dscores_.get() + r * width);
       }
       multiply_rows(m, width, dscores_.get(), width, key_rows_.get(), n_.length, s, n_.qk, dq_.get(), n_.qk,
-                    s > 0);
+                    s > first_key);
       add_transposed(probs_.get(), m, width, douts_.get(), n_.v, dv_.get() + s * n_.v);
       add_transposed(dscores_.get(), m, width, queries_.get(), n_.qk, dk_.get() + s * n_.qk);
     }
@@ -211,9 +257,11 @@ class BackwardTask {
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                                     const at::Tensor& v, double scale) {
-  if (!supports_attention(q, k, v)) return ops::attention_forward_reference(q, k, v, scale);
+                                                     const at::Tensor& v, double scale,
+                                                     const std::optional<at::Tensor>& starts) {
+  if (!supports_attention(q, k, v)) return ops::attention_forward_reference(q, k, v, scale, starts);
   const Sizes n(q, k, v);
+  const DocumentStarts documents(starts, n.length);
   auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
   auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
   const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
@@ -228,17 +276,20 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
     // Longest rows first, for load balance.
     const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
     const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
-    const int64_t m = n.rows(block), first = block * kBlockRows, keys = first + m;
+    const int64_t m = n.rows(block), first = block * kBlockRows;
+    const Starts from = documents.at(b, first);
+    const int64_t first_key = from.first_panel(), keys = first + m - first_key;
     const auto scores = scratch<float>(m * keys), rows = scratch<float>(m * n.v);
     const auto probs = scratch<bf16>(m * keys);
-    gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size, scores.get(),
-         keys);
+    gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size + first_key * n.qk,
+         scores.get(), keys);
     for (int64_t r = 0; r < m; ++r) {
-      lse.data_ptr<float>()[head * n.length + first + r] = softmax_row(
-          scores.get() + r * keys, first + r + 1, keys, static_cast<float>(scale), probs.get() + r * keys);
+      lse.data_ptr<float>()[head * n.length + first + r] =
+          softmax_row(scores.get() + r * keys, from[r] - first_key, first + r + 1 - first_key, keys,
+                      static_cast<float>(scale), probs.get() + r * keys);
     }
-    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, 0, n.v, rows.get(),
-                  n.v, false);
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, first_key, n.v,
+                  rows.get(), n.v, false);
     round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
   });
   return {out, lse};
@@ -247,9 +298,12 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                                                   const at::Tensor& k, const at::Tensor& v,
                                                                   const at::Tensor& out,
-                                                                  const at::Tensor& lse, double scale) {
-  if (!supports_attention(q, k, v)) return ops::attention_backward_reference(dout, q, k, v, out, lse, scale);
+                                                                  const at::Tensor& lse, double scale,
+                                                                  const std::optional<at::Tensor>& starts) {
+  if (!supports_attention(q, k, v))
+    return ops::attention_backward_reference(dout, q, k, v, out, lse, scale, starts);
   const Sizes n(q, k, v);
+  const DocumentStarts documents(starts, n.length);
   const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
              dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
              dv = at::empty({n.batch, n.length, n.kv_heads, n.v}, q.options()).transpose(1, 2);
@@ -262,9 +316,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     for (int64_t h = g * n.groups(); h < (g + 1) * n.groups(); ++h) {
       for (int64_t block = 0; block < n.blocks(); ++block) {
         const int64_t s = block * kBlockRows;
-        task.add(block, from_q.at(b, h, s), from_q.row, from_dout.at(b, h, s), from_out.at(b, h, s),
-                 from_out.row, lse.const_data_ptr<float>() + (b * n.heads + h) * n.length + s,
-                 to_q.at(b, h, s), to_q.row);
+        task.add(block, documents.at(b, s), from_q.at(b, h, s), from_q.row, from_dout.at(b, h, s),
+                 from_out.at(b, h, s), from_out.row,
+                 lse.const_data_ptr<float>() + (b * n.heads + h) * n.length + s, to_q.at(b, h, s), to_q.row);
       }
     }
     task.store_kv_gradients(to_k.at(b, g), to_k.row, to_v.at(b, g), to_v.row);

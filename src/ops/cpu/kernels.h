@@ -36,11 +36,13 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward(const at::Tensor& dy, cons
                                                       const at::Tensor& cos, const at::Tensor& sin);
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                                     const at::Tensor& v, double scale);
+                                                     const at::Tensor& v, double scale,
+                                                     const std::optional<at::Tensor>& starts);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                                                   const at::Tensor& k, const at::Tensor& v,
                                                                   const at::Tensor& out,
-                                                                  const at::Tensor& lse, double scale);
+                                                                  const at::Tensor& lse, double scale,
+                                                                  const std::optional<at::Tensor>& starts);
 
 at::Tensor cached_attention(const at::Tensor& q, at::TensorList keys, at::TensorList values,
                             at::IntArrayRef lengths, at::IntArrayRef counts, int64_t value_width,

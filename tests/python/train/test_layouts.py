@@ -36,7 +36,19 @@ DEEP = STAGES | {"model.num_hidden_layers": 8, "router.history": "global"}
 # Layers of a stage share the weights of a GRU.
 RMOE = STAGES | {"router.kind": "rmoe", "router.state_size": 6}
 FP32 = STAGES | {"train.dtype": "fp32"}
-MODELS = {"stages": STAGES, "global": GLOBAL, "deep": DEEP, "rmoe": RMOE, "fp32": FP32}
+# Attention and positions within documents, with grouped-query and with latent attention.
+MASK, POSITIONS = {"train.document_mask": True}, {"train.document_positions": True}
+DOCUMENTS = STAGES | MASK | POSITIONS
+LATENT_DOCUMENTS = GLOBAL | MASK | POSITIONS
+MODELS = {
+    "stages": STAGES,
+    "global": GLOBAL,
+    "deep": DEEP,
+    "rmoe": RMOE,
+    "fp32": FP32,
+    "documents": DOCUMENTS,
+    "latent documents": LATENT_DOCUMENTS,
+}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 2": (2, {"parallel.data": 2}),
     "data 4": (4, {}),
@@ -110,6 +122,8 @@ def cases() -> list[Any]:
     some = ("pipeline 4", "pipeline 2, interleaved", "pipeline 2, expert 2")
     quick = [("stages", layout) for layout in SHALLOW] + [("global", layout) for layout in some]
     quick += [("rmoe", layout) for layout in WHOLE_STAGES]
+    quick += [("documents", layout) for layout in (*WHOLE_STAGES, "one process, accumulation by 4")]
+    quick += [("latent documents", layout) for layout in ("data 2, pipeline 2", "one process, recomputation")]
     all_layouts = [(model, layout) for model in ("stages", "global") for layout in SHALLOW]
     long = [
         pytest.param(*case, STEPS, marks=pytest.mark.long) for case in [*all_layouts, ("deep", EIGHT_CHUNKS)]
@@ -159,6 +173,16 @@ def test_same_results_in_fp32(
     for key in ("loss", "grad_norm"):
         assert relative(column(lines, key), column(alone("fp32", STEPS), key))[0] < 1e-5, key
     assert relative(column(lines, "loss"), column(alone("fp32", STEPS), "loss")).max() < 1e-4
+
+
+def test_documents_change_the_results(data: Path, tmp_path: Path) -> None:
+    """Each option does; with the mask, positions change only rounding, because rotary embedding depends on
+    their differences."""
+    options = {"neither": {}, "mask": MASK, "positions": POSITIONS, "both": MASK | POSITIONS}
+    losses = {name: trained(tmp_path, name, data, STAGES | o, 1, 1)[0]["loss"] for name, o in options.items()}
+    assert losses["both"] == pytest.approx(losses["mask"], rel=1e-12)
+    for name in ("mask", "positions"):
+        assert losses[name] != pytest.approx(losses["neither"], rel=1e-6), name
 
 
 def test_global_history_is_independent_of_the_number_of_stages(data: Path, tmp_path: Path) -> None:

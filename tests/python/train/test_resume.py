@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "recompute": HERO | {"train.recompute": True},
     "jitter": HERO | {"router.jitter": 0.1},
     "capacity": HERO | {"router.capacity_factor": 1.0},
+    "documents": HERO | {"train.document_mask": True, "train.document_positions": True},
     "gradient through the history": HERO | {"router.detach": False, "router.history": "global"},
     "stages, coupling loss, z-loss": HERO
     | {"router.stages": 2, "router.coupling_loss": 1e-2, "router.z_loss": 1e-3},
@@ -58,6 +59,7 @@ GPU: dict[str, dict[str, Any]] = {
     "gpu, deepseek": DEEPSEEK,
     "gpu, jitter and recompute": {"router.jitter": 0.1, "train.recompute": True},
     "gpu, recorded": {"train.cuda_graph": True},
+    "gpu, documents": {"train.document_mask": True, "train.document_positions": True},
 }
 VARIANTS |= {name: HERO | {"train.device": "cuda"} | settings for name, settings in GPU.items()}
 NO_GPU = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU")
