@@ -36,13 +36,14 @@ FileDigest digest_samples(const std::string& path) {
 
 }  // namespace
 
+TokenFileDigests digest_token_files(const std::string& prefix) {
+  return {{prefix + ".idx", hash_file(prefix + ".idx")}, {prefix + ".bin", digest_samples(prefix + ".bin")}};
+}
+
 TokenFileDigests digest_token_files(const std::vector<DataSource>& sources) {
   TokenFileDigests digests;
-  for (const DataSource& source : sources) {
-    const std::string prefix = resolve_prefix(source.prefix, "train");
-    digests[prefix + ".idx"] = hash_file(prefix + ".idx");
-    digests[prefix + ".bin"] = digest_samples(prefix + ".bin");
-  }
+  for (const DataSource& source : sources)
+    digests.merge(digest_token_files(resolve_prefix(source.prefix, "train")));
   return digests;
 }
 
