@@ -31,7 +31,7 @@ from program import (
     training,
     write_megatron,
 )
-from ranks import rank_log, run_ranks_checked, start
+from ranks import run_ranks_checked, start
 
 HERO = {"router.kind": "hero"}
 VALID = HERO | {"eval.every": 2, "eval.batches": 3}
@@ -146,7 +146,9 @@ def test_layouts(
 
 
 @pytest.mark.parametrize("layout", ["data 2", "expert 2", "interleaved", "zero bubble"])
-def test_training_of_several_ranks_is_the_same(layout: str, data: Path, sets: list[str], tmp_path: Path) -> None:
+def test_training_of_several_ranks_is_the_same(
+    layout: str, data: Path, sets: list[str], tmp_path: Path
+) -> None:
     ranks, settings = LAYOUTS[layout]
     runs = []
     for name, every in (("with", 1), ("without", 0)):
@@ -154,9 +156,7 @@ def test_training_of_several_ranks_is_the_same(layout: str, data: Path, sets: li
         more = {"train.dtype": "bf16", "eval.every": every, "eval.data": sets if every else []}
         words = training(runs[-1], data, LAYOUT_MODEL | settings | more)
         run_ranks_checked(words, ranks, runs[-1].with_suffix(".log"))
-    tensors = [
-        {p.name: p.read_bytes() for p in checkpoint(run, 3).glob("*.safetensors")} for run in runs
-    ]
+    tensors = [{p.name: p.read_bytes() for p in checkpoint(run, 3).glob("*.safetensors")} for run in runs]
     assert len(tensors[0]) >= 2 and tensors[0] == tensors[1]
     assert [line["loss"] for line in metrics(runs[0])] == [line["loss"] for line in metrics(runs[1])]
 
@@ -230,7 +230,12 @@ def test_resume(data: Path, tmp_path: Path) -> None:
     assert (halves / "best.json").read_bytes() == (whole / "best.json").read_bytes()
 
 
-LONG_VALIDATION = HERO | {"eval.every": 2, "train.steps": 4, "checkpoint.every": 2, "checkpoint.keep_best": True}
+LONG_VALIDATION = HERO | {
+    "eval.every": 2,
+    "train.steps": 4,
+    "checkpoint.every": 2,
+    "checkpoint.keep_best": True,
+}
 
 
 def wait_for_validation(run: Path) -> None:
