@@ -39,7 +39,7 @@ def export(work: Path, config: str, kind: str) -> Path:
     run, folder = work / f"run-{kind}", work / kind
     prefix = write_tokens(work, 8192)
     command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}"]
-    command += ["--data", prefix, "--run", run, "--train.steps=1", "--optim.warmup_steps=1"]
+    command += ["--data", prefix, "--run", run, "--train.steps=1", "--optim.warmup_steps=1", "--eval.every=0"]
     for words in (command, [PROGRAM, "export", run, folder]):
         subprocess.run([str(word) for word in words], check=True, capture_output=True)
     return folder

@@ -24,7 +24,7 @@ def train_ranks(
 ) -> None:
     """Runs `hero train`, with `more` options, with `ranks` processes over Gloo on loopback. SystemExit if one
     fails."""
-    words = [PROGRAM, "train", "--config", config, "--data", data, "--run", run]
+    words = [PROGRAM, "train", "--config", config, "--data", data, "--run", run, "--eval.every=0"]
     words += [f"--{key}={value}" for key, value in settings.items()]
     words += more
     launch = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1",

@@ -82,7 +82,7 @@ class Runs:
         shutil.rmtree(run, ignore_errors=True)
         command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
         command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
-        command += ["--train.device=cpu"]
+        command += ["--train.device=cpu", "--eval.every=0"]
         command += [f"--train.steps={steps}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
         return [str(word) for word in command]
 

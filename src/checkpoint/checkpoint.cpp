@@ -68,7 +68,7 @@ void finalize_checkpoint(const fs::path& folder) {
   fs::remove_all(with_suffix(folder, kReplaced));
 }
 
-void prune_checkpoints(const fs::path& run, int keep, int64_t step, int64_t verified) {
+void prune_checkpoints(const fs::path& run, int keep, int64_t step, int64_t verified, int64_t best) {
   if (keep <= 0) return;
   const auto is_after = [](int64_t limit) {
     return [limit](const fs::path& folder) { return *checkpoint_step(folder.filename().string()) > limit; };
@@ -77,7 +77,9 @@ void prune_checkpoints(const fs::path& run, int keep, int64_t step, int64_t veri
   std::erase_if(done, is_after(step));
   const auto before_verified = std::ranges::find_if(done, is_after(verified)) - done.begin() - 1;
   const auto surplus = std::ssize(done) - keep;
-  for (int64_t i = 0; i < std::min(surplus, before_verified); ++i) remove_checkpoint(done[i]);
+  for (int64_t i = 0; i < std::min(surplus, before_verified); ++i) {
+    if (*checkpoint_step(done[i].filename().string()) != best) remove_checkpoint(done[i]);
+  }
 }
 
 void clean_leftovers(const fs::path& run) {

@@ -48,8 +48,10 @@ void publish_checkpoint(const std::filesystem::path& folder);
 void finalize_checkpoint(const std::filesystem::path& folder);
 
 /// Removes all but the newest `keep` of the checkpoints up to `step` (keep <= 0: removes none). Keeps the
-/// newest one up to step `verified` and all after it, so that a run whose loss diverged can go back.
-void prune_checkpoints(const std::filesystem::path& run, int keep, int64_t step, int64_t verified);
+/// newest one up to step `verified` and all after it, so that a run whose loss diverged can go back, and the
+/// one of step `best` (-1: none).
+void prune_checkpoints(const std::filesystem::path& run, int keep, int64_t step, int64_t verified,
+                       int64_t best);
 
 /// Removes what killed processes left unfinished. Call it before a run resumes, never while it is running.
 void clean_leftovers(const std::filesystem::path& run);

@@ -19,17 +19,32 @@ struct SkipState {
   std::vector<double> losses, gradient_norms;  ///< of the last finite steps; only with train.spike_skip
 };
 
+/// The checkpoint with the lowest validation loss.
+struct BestCheckpoint {
+  int64_t step = -1;  ///< -1: none
+  double loss = 0;
+  int64_t previous_step = -1;  ///< the best one before, kept until this one is verified
+};
+
+/// Validation during training (see train/validation.h).
+struct ValidationState {
+  bool interrupted = false;  ///< a stop signal ended the validation of the last step
+  BestCheckpoint best;
+};
+
 /// What a resumed run reads from state.json, which has more keys for information.
 struct StateFile {
   int64_t step = 0, tokens = 0, samples = 0;  ///< see TrainingState
   std::vector<double> balance_shares;         ///< row-major [L, E]
   SkipState skips;
+  ValidationState validation;
   std::vector<std::string> data;                  ///< the --data arguments
   std::map<std::string, FileDigest> token_files;  ///< see data/fingerprint.h; empty in old checkpoints
   int64_t eos = -1;
 };
 
 nlohmann::ordered_json skip_state_json(const SkipState& skips);
+nlohmann::ordered_json validation_state_json(const ValidationState& validation);
 
 /// Reads the contents of state.json; `file`: its name in messages. UserError naming the key, the found and
 /// the expected value.

@@ -42,6 +42,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
       {"samples", state.samples},
       {"balance_shares", std::vector<double>(values, values + shares.numel())},
       {"skips", skip_state_json(state.skips)},
+      {"validation", validation_state_json(state.validation)},
       {"stages", model.layout().stage_of()},
       {"data", inputs.data},
       {"token_files", digests_to_json(inputs.token_files)},
@@ -69,7 +70,7 @@ TrainingState load_training_state(const fs::path& dir, Transformer& model,
   }
   std::memcpy(balance.shares_LE.data_ptr<double>(), shares.data(), shares.size() * sizeof(double));
   balance.shares_LE = balance.shares_LE.to(model.device());
-  return {saved.step, saved.tokens, saved.samples, balance, saved.skips};
+  return {saved.step, saved.tokens, saved.samples, balance, saved.skips, saved.validation};
 }
 
 RunInputs load_inputs(const fs::path& dir) {

@@ -20,6 +20,7 @@ struct TrainingState {
   int64_t samples = 0;  ///< read so far: the position in the global sample order
   BalanceState balance;
   SkipState skips;
+  ValidationState validation;
 };
 
 /// Inputs of a run that must not change when it resumes; token files only with --data-changed.

@@ -36,8 +36,8 @@ CheckpointWriter::CheckpointWriter(StoreClient store_client, fs::path run, int k
 void CheckpointWriter::save(int64_t step, const CheckpointContents& contents, bool wait) {
   finish();
   writing_ = std::async(wait ? std::launch::deferred : std::launch::async,
-                        [this, number = saves_++, step, verified = verified_,
-                         copy = copied(contents, /*all=*/!wait)] { write(number, step, verified, copy); });
+                        [this, number = saves_++, step, retention = retention_,
+                         copy = copied(contents, /*all=*/!wait)] { write(number, step, retention, copy); });
   if (wait) finish();
 }
 
@@ -66,18 +66,18 @@ CheckpointContents CheckpointWriter::copied(const CheckpointContents& contents, 
   return result;
 }
 
-void CheckpointWriter::write(int64_t number, int64_t step, int64_t verified,
+void CheckpointWriter::write(int64_t number, int64_t step, Retention retention,
                              const CheckpointContents& contents) const {
   const std::string key = "checkpoint/" + std::to_string(number) + "/step-" + std::to_string(step) + "/";
   const std::string failure = store_client_.rank == 0
-                                  ? write_as_rank_zero(key, step, verified, contents)
+                                  ? write_as_rank_zero(key, step, retention, contents)
                                   : write_as_other_rank(key, checkpoint_folder(run_, step), contents);
   if (!failure.empty()) throw SaveError(failure);
 }
 
 // Both return the reason why there is no checkpoint, or "". Rank 0 replies twice: when the folder exists, and
 // at the end.
-std::string CheckpointWriter::write_as_rank_zero(const std::string& key, int64_t step, int64_t verified,
+std::string CheckpointWriter::write_as_rank_zero(const std::string& key, int64_t step, Retention retention,
                                                  const CheckpointContents& contents) const {
   const fs::path folder = checkpoint_folder(run_, step);
   std::string failures;
@@ -98,7 +98,7 @@ std::string CheckpointWriter::write_as_rank_zero(const std::string& key, int64_t
     return "cannot save checkpoint " + folder.string() + ": " + failures + "; earlier checkpoints are intact";
   };
 
-  const auto prune = [&] { prune_checkpoints(run_, keep_, step, verified); };
+  const auto prune = [&] { prune_checkpoints(run_, keep_, step, retention.verified, retention.best); };
 
   failure_of(prune);  // makes room; the second call reports a failure
   attempt(0, [&] { start_checkpoint(folder); });

@@ -51,16 +51,22 @@ class CheckpointWriter {
   void finish();
 
   /// Checkpoints up to this step are verified; applies to the next save.
-  void mark_verified(int64_t step) { verified_ = step; }
-  int64_t verified() const { return verified_; }
+  void mark_verified(int64_t step) { retention_.verified = step; }
+  /// This checkpoint is not deleted, in addition to the newest ones (-1: none); applies to the next save.
+  void keep_best(int64_t step) { retention_.best = step; }
+  int64_t verified() const { return retention_.verified; }
   /// Failures since the last save that succeeded.
   int64_t failures() const { return failures_; }
 
  private:
   /// The contents with CPU copies of `all` tensors, or only of those on other devices.
   CheckpointContents copied(const CheckpointContents& contents, bool all);
-  void write(int64_t number, int64_t step, int64_t verified, const CheckpointContents& contents) const;
-  std::string write_as_rank_zero(const std::string& key, int64_t step, int64_t verified,
+  /// Which checkpoints are not deleted, at the time of a save.
+  struct Retention {
+    int64_t verified = -1, best = -1;  ///< steps; -1: none
+  };
+  void write(int64_t number, int64_t step, Retention retention, const CheckpointContents& contents) const;
+  std::string write_as_rank_zero(const std::string& key, int64_t step, Retention retention,
                                  const CheckpointContents& contents) const;
   std::string write_as_other_rank(const std::string& key, const std::filesystem::path& folder,
                                   const CheckpointContents& contents) const;
@@ -70,7 +76,7 @@ class CheckpointWriter {
   int keep_;
   size_t max_shard_bytes_;
   int64_t saves_ = 0, failures_ = 0;
-  int64_t verified_ = -1;           ///< no checkpoint
+  Retention retention_;
   std::vector<at::Tensor> copies_;  ///< memory reused by every save
   std::future<void> writing_;       ///< last member: joins before the others are destroyed
 };

@@ -155,6 +155,15 @@ void check_training(const Config& config) {
           "at most " + format_option("train.steps", t.steps));
 }
 
+void check_validation(const Config& config) {
+  const CheckpointConfig& c = config.checkpoint;
+  require(!c.keep_best || config.eval.every > 0, "checkpoint.keep_best", c.keep_best,
+          "false with " + format_option("eval.every", config.eval.every));
+  require(!c.keep_best || c.every % config.eval.every == 0, "checkpoint.every", c.every,
+          "a multiple of " + format_option("eval.every", config.eval.every) + " with " +
+              format_option("checkpoint.keep_best", c.keep_best) + ": each checkpoint needs a validation");
+}
+
 // `bounds`: first decoder layer of each model chunk, then the number of layers.
 void check_shared_weights(const Config& config, const std::vector<int64_t>& bounds) {
   if (!router_kind_info(config.router).shares_weights) return;
@@ -224,6 +233,7 @@ void check(const Config& config) {
   check_layers_and_positions(config.model);
   check_router(config);
   check_training(config);
+  check_validation(config);
   check_parallel(config);
 }
 

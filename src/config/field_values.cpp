@@ -227,7 +227,7 @@ std::string bounds(const Field& field) {
   if (!field.choices.empty()) return joined(field.choices, "|");
   if (std::holds_alternative<bool*>(field.value)) return "true|false";
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return "each >= " + whole(field.min);
-  if (std::holds_alternative<std::vector<std::string>*>(field.value)) return "";
+  if (std::holds_alternative<std::vector<std::string>*>(field.value)) return "no control characters";
   std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);
   if (field.below_max) text += ", < " + shortest(field.max);
   return text;

@@ -158,7 +158,8 @@ std::vector<Field> training_fields(Config& config) {
       choice("optim.decay_shape", kMayChangeOnResume, &o.decay_shape,
              "shape of the decay of optim.schedule = \"wsd\""),
 
-      integer("eval.every", kMayChangeOnResume, &e.every, 0, "steps between validations; 0: off"),
+      integer("eval.every", kMayChangeOnResume, &e.every, 0,
+              "steps between validations, which also follow the last step; 0: off"),
       integer("eval.batches", kMayChangeOnResume, &e.batches, 0,
               "global batches per validation data set; 0: all"),
       texts("eval.data", kMayChangeOnResume, &e.data,
@@ -171,7 +172,8 @@ std::vector<Field> training_fields(Config& config) {
       flag("checkpoint.asynchronous", kMayChangeOnResume | kMayDifferInStudy, &c.asynchronous,
            "write checkpoints in the background, from a copy in CPU memory"),
       flag("checkpoint.keep_best", kMayChangeOnResume | kMayDifferInStudy, &c.keep_best,
-           "also keep the checkpoint with the lowest validation loss"),
+           "also keep the checkpoint with the lowest validation loss; checkpoint.every must be a multiple of "
+           "eval.every"),
 
       integer("parallel.data", kMayChangeOnResume, &p.data, 0,
               "data parallel size, over which the optimizer state is sharded; "

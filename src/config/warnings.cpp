@@ -83,6 +83,14 @@ void add_optim(Unused& unused, const Config& config) {
                     format_option("optim.muon_router", o.muon_router));
 }
 
+void add_validation(Unused& unused, const Config& config) {
+  unused.unless(config.eval.every > 0, {"eval.batches", "eval.data"},
+                format_option("eval.every", config.eval.every));
+  unused.unless(
+      config.checkpoint.every > 0, {"checkpoint.keep_best"},
+      format_option("checkpoint.every", config.checkpoint.every) + ", only the last checkpoint is saved");
+}
+
 void add_parallel(Unused& unused, const Config& config, int64_t ranks, bool cuda) {
   const ParallelConfig& p = config.parallel;
   unused.unless(cuda, {"train.cuda_graph"}, "the device is the CPU");
@@ -102,6 +110,7 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   add_model(unused, config.model);
   add_router(unused, config);
   add_optim(unused, config);
+  add_validation(unused, config);
   add_parallel(unused, config, ranks, cuda);
   return std::move(unused).lines();
 }

@@ -37,16 +37,16 @@ FileDigest digest_samples(const std::string& path) {
 
 }  // namespace
 
+TokenFileDigests digest_token_files(const std::string& prefix) {
+  return {{prefix + ".idx", hash_file(prefix + ".idx")}, {prefix + ".bin", digest_samples(prefix + ".bin")}};
+}
+
 TokenFileDigests digest_token_files(const std::vector<DataSource>& sources, bool loss_mask) {
   TokenFileDigests digests;
-  const auto add = [&](const std::string& prefix) {
-    digests[prefix + ".idx"] = hash_file(prefix + ".idx");
-    digests[prefix + ".bin"] = digest_samples(prefix + ".bin");
-  };
   for (const DataSource& source : sources) {
     const std::string prefix = resolve_prefix(source.prefix, "train");
-    add(prefix);
-    if (loss_mask) add(loss_mask_prefix(prefix));
+    digests.merge(digest_token_files(prefix));
+    if (loss_mask) digests.merge(digest_token_files(loss_mask_prefix(prefix)));
   }
   return digests;
 }

@@ -15,6 +15,9 @@ struct DataSource;
 /// equal distances, 4 MiB in total, so that it is inexpensive for files of any size.
 using TokenFileDigests = std::map<std::string, FileDigest>;
 
+/// Reads PREFIX.idx and PREFIX.bin. UserError if one cannot be read.
+TokenFileDigests digest_token_files(const std::string& prefix);
+
 /// Reads the files of the training split of all sources, with their loss masks if `loss_mask`. UserError if
 /// one cannot be read.
 TokenFileDigests digest_token_files(const std::vector<DataSource>& sources, bool loss_mask = false);

@@ -1,6 +1,7 @@
 // Order of training samples: a function of sources, sequence length, seed and position only, independent of
 // the number of processes, calls and restarts. Also reads a validation set sequentially for evaluation.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -87,6 +88,8 @@ class SequentialReader {
   SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size);
 
   int64_t windows() const { return (data_.tokens() - 1 + sequence_ - 1) / sequence_; }
+  /// Targets of the first `windows` windows.
+  int64_t targets(int64_t windows) const { return std::min(windows * sequence_, data_.tokens() - 1); }
   const std::string& prefix() const { return data_.prefix(); }
 
   /// Writes sequence + 1 tokens, padded with zeros at the end of the dataset. Returns the number of valid

@@ -32,8 +32,10 @@ Moe::Moe(Parameters& parameters, const std::string& prefix, int64_t l, const Con
          const HistoryLayout& layout, const ModelShard& shard)
     : model_(config.model),
       config_(config.router),
+      inference_config_(config.router),
       expert_group_(shard.expert_group),
       router_(parameters, prefix, l, config, layout) {
+  inference_config_.force_balance = false;
   const int64_t e = shard.experts, d = model_.hidden_size, f = model_.moe_intermediate_size;
   const auto init = normal_init(model_.initializer_range);
   const ExpertNames& names = model_.type().expert;
@@ -75,9 +77,10 @@ Moe::Output Moe::operator()(const at::Tensor& x_TD, RoutingHistory& history, con
   const bool jitter = context.training && config_.jitter > 0;
   const auto routed =
       router_(jitter ? jittered(x_TD, config_.jitter, router_.layer(), context) : x_TD, history);
-  const double capacity = context.training ? config_.capacity_factor : config_.eval_capacity_factor;
+  const auto& config = context.training ? config_ : inference_config_;
+  const double capacity = context.training ? config.capacity_factor : config.eval_capacity_factor;
   const auto selection =
-      sparse_route(routed.logits, routed.probs, bias_, model_, config_, router_.layer(), capacity);
+      sparse_route(routed.logits, routed.probs, bias_, model_, config, router_.layer(), capacity);
   const auto plan = ops::plan(selection.kept, model_.num_experts);
   const auto out = run_experts(x_TD, plan);
   auto base = residual_TD;

@@ -22,7 +22,7 @@ struct Routing {
   at::Tensor counts;    ///< [E] int64 tokens that each expert processed
 };
 
-/// State of a forward pass: what jitter and capacity depend on, and documents.
+/// State of a forward pass: what jitter, forced balance and capacity depend on, and documents.
 struct ForwardContext {
   bool training = false;
   uint64_t seed = 0;
@@ -61,7 +61,8 @@ class Moe {
   at::Tensor shared(const at::Tensor& x_TD) const { return shared_ ? (*shared_)(x_TD) : at::Tensor(); }
 
   ModelConfig model_;
-  RouterConfig config_;
+  RouterConfig config_;            // in training
+  RouterConfig inference_config_;  // without forced balance
   const Group* expert_group_;
   Router router_;
   at::Tensor gate_up_, down_, bias_;

@@ -9,23 +9,26 @@
 
 namespace hero {
 
+WindowBatch read_windows(const SequentialReader& reader, int64_t first, int64_t count, int64_t sequence) {
+  WindowBatch batch{at::empty({count, sequence + 1}, at::kLong), at::empty({count, sequence}, at::kLong)};
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t valid = reader.read(first + i, batch.samples[i].data_ptr<int64_t>());
+    batch.targets_BS[i].copy_(batch.samples[i].slice(0, 1));
+    batch.targets_BS[i].slice(0, valid).fill_(-1);
+  }
+  return batch;
+}
+
 Evaluation evaluate(const Transformer& model, const SequentialReader& reader, int64_t sequence, int64_t batch,
                     const std::function<void(int64_t)>& on_progress) {
   at::NoGradGuard no_grad;
-  Evaluation result;
+  Evaluation result{.name = {}, .tokens = reader.targets(reader.windows())};
   double sum = 0;
   for (int64_t first = 0; first < reader.windows(); first += batch) {
     const int64_t count = std::min(batch, reader.windows() - first);
-    auto windows = at::empty({count, sequence + 1}, at::kLong);
-    auto targets = at::empty({count, sequence}, at::kLong);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t valid = reader.read(first + i, windows[i].data_ptr<int64_t>());
-      targets[i].copy_(windows[i].slice(0, 1));
-      targets[i].slice(0, valid).fill_(-1);
-      result.tokens += valid;
-    }
-    const auto output = model.forward(windows.slice(1, 0, sequence).contiguous().to(model.device()));
-    const auto targets_T = targets.view({-1}).to(model.device());
+    const auto batch = read_windows(reader, first, count, sequence);
+    const auto output = model.forward(batch.samples.slice(1, 0, sequence).contiguous().to(model.device()));
+    const auto targets_T = batch.targets_BS.view({-1}).to(model.device());
     sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
     on_progress(first + count);
   }

@@ -46,6 +46,10 @@ std::optional<int64_t> step_of(const std::string& line) {
   return parsed["step"].get<int64_t>();
 }
 
+std::string to_line(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 // Copies a log of which these lines are removed.
 void back_up(const std::filesystem::path& path, const std::vector<int64_t>& lines) {
   const std::filesystem::path copy = unused_path(path.string() + ".damaged");
@@ -63,8 +67,28 @@ MetricsLog::MetricsLog(const std::filesystem::path& path) : file_(path) {
   if (complete < file_.size()) file_.truncate(complete);
 }
 
-void MetricsLog::append(const nlohmann::ordered_json& line) {
-  file_.append(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+void MetricsLog::append(const nlohmann::ordered_json& line) { file_.append(to_line(line)); }
+
+void MetricsLog::add_to_last(int64_t step, const nlohmann::ordered_json& values) {
+  std::ifstream stream = open_log(file_.path());
+  const std::filesystem::path changed = file_.path().string() + ".tmp";
+  std::string line, previous;
+  DurableFile target(changed);
+  while (std::getline(stream, line)) {
+    if (!previous.empty()) target.write(previous.data(), previous.size());
+    previous = line + "\n";
+  }
+  if (step_of(previous) != step) {
+    warn({file_.path().string() + ": no line of step " + std::to_string(step) +
+          ", its validation is not logged"});
+    return;
+  }
+  auto last = nlohmann::ordered_json::parse(previous);
+  last.update(values);
+  previous = to_line(last);
+  target.write(previous.data(), previous.size());
+  target.commit();
+  file_.replace_with(changed);
 }
 
 void MetricsLog::truncate_after(int64_t step) {

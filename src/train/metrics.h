@@ -18,6 +18,9 @@ class MetricsLog {
   /// nothing is written.
   void append(const nlohmann::ordered_json& line);
 
+  /// Adds keys to the last line and replaces the file atomically. A warning if it is not that of `step`.
+  void add_to_last(int64_t step, const nlohmann::ordered_json& values);
+
   /// Keeps the lines of steps <= `step`, unchanged, and replaces the file atomically. Removes a damaged last
   /// line. Other lines that are not an object with an integer `step` are removed with a warning, after the
   /// file was copied to NAME.damaged.

@@ -1,6 +1,7 @@
 #include "train/pipeline.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
@@ -45,9 +46,11 @@ const Group& Pipeline::channel(int64_t from_chunk, int64_t to_chunk) const {
 }
 
 bool Pipeline::has_coupling_across(int64_t first_layer_after) const {
-  return model_.config().router.coupling_loss > 0 && first_layer_after > 1 &&
+  return !evaluating_ && model_.config().router.coupling_loss > 0 && first_layer_after > 1 &&
          first_layer_after <= model_.layout().layers();
 }
+
+int64_t Pipeline::message_top() const { return evaluating_ ? 0 : history_top(model_.config()); }
 
 void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
   sent_.push_back(channel(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
@@ -72,6 +75,18 @@ void Pipeline::run(const std::vector<Action>& actions, const Read& read, const L
   sent_.clear();
 }
 
+void Pipeline::evaluate(const std::vector<Action>& actions, const Read& read, const Output& on_output) {
+  const at::NoGradGuard no_grad;
+  evaluating_ = true;
+  const Loss loss = [&](const ModelChunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
+                        const at::Tensor&) {
+    if (chunk.is_last) on_output(output, batch);
+    return ChunkLoss();
+  };
+  run(actions, read, loss, {});
+  evaluating_ = false;
+}
+
 void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
   const ModelChunk& chunk = model_.shard().chunks[local_index(action.chunk)];
   const Key key{action.chunk, action.micro_batch};
@@ -88,8 +103,7 @@ void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
   };
   if (is_forward(action) && !chunk.is_first) {
     auto& incoming = activations_[key];
-    const int64_t width =
-        history_message_width(model_.layout().width(), history_top(config), router_dtype(config));
+    const int64_t width = history_message_width(model_.layout().width(), message_top(), router_dtype(config));
     for (const int64_t l : model_.layout().needed_from(chunk.first_moe)) {
       incoming.history.emplace_back(l, at::empty({b * s, width}, options.dtype(at::kByte)));
       incoming.history_work.push_back(
@@ -108,7 +122,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   const Key key{action.chunk, action.micro_batch};
   const auto& config = model_.config();
   const int64_t length = batch.samples.size(1) - 1, tokens = batch.samples.size(0) * length;
-  const int64_t top = history_top(config);
+  const int64_t top = message_top();
   const auto history = model_.new_history(chunk, tokens);
   const auto needed = [&layers = model_.layout().needed_from(chunk.last_moe)](int64_t l) {
     return std::ranges::binary_search(layers, l);
@@ -130,7 +144,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       history->store(l, unpack_history(message, model_.layout().width(), top, router_dtype(config)));
     }
     incoming.x_work.wait();
-    operation.input = incoming.x.set_requires_grad(true);
+    operation.input = incoming.x.set_requires_grad(!evaluating_);
     if (incoming.mass_T.defined()) {
       incoming.mass_work.wait();
       operation.mass_in = incoming.mass_T.set_requires_grad(true);
@@ -139,7 +153,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
   if (splits_backward_) operation.deferred = std::make_unique<ops::WeightGradientQueue>(hooks.on_deferred);
   const ops::DeferWeightGradients guard(operation.deferred.get());
   const auto output = model_.run_chunk(local_index(action.chunk), operation.input, history, batch.position,
-                                       config.train.recompute, [&](int64_t l) {
+                                       config.train.recompute && !evaluating_, [&](int64_t l) {
                                          if (!needed(l)) return;
                                          const Stopwatch watch(traffic_.history_seconds);
                                          forward_history(pack_history(history->slot(l).probs, top));
@@ -156,7 +170,7 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       traffic_.activations += static_cast<int64_t>(operation.mass_out.nbytes());
     }
   }
-  in_flight_.emplace(key, std::move(operation));
+  if (!evaluating_) in_flight_.emplace(key, std::move(operation));
 }
 
 void Pipeline::backward(const Action& action) {

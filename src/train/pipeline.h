@@ -19,7 +19,8 @@ namespace hero {
 struct MicroBatch {
   at::Tensor samples;  ///< [B, S+1] int64 on the model's device
   ForwardContext position;
-  at::Tensor labels = {};  ///< samples with -1 for tokens that are not trained on; undefined: samples
+  at::Tensor labels = {};      ///< samples with -1 for tokens that are not trained on; undefined: samples
+  at::Tensor targets_BS = {};  ///< of an evaluation; in training the samples, shifted by one
 };
 
 class Pipeline {
@@ -44,6 +45,11 @@ class Pipeline {
   /// for each leaf once per micro-batch when its gradient is deferred and when it has been added.
   void run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
            const DeferralHooks& hooks);
+
+  using Output = std::function<void(const Transformer::Output&, const MicroBatch&)>;
+  /// Forward passes without gradients, with the whole history (no parallel.history_top). On the rank of the
+  /// model's last chunk, `on_output` receives its output for every micro-batch.
+  void evaluate(const std::vector<Action>& actions, const Read& read, const Output& on_output);
 
   /// Bytes that this rank sent in the last run, and seconds spent on history messages.
   struct Traffic {
@@ -72,6 +78,8 @@ class Pipeline {
   void forward(const Action& action, const MicroBatch& batch, const Loss& loss, const DeferralHooks& hooks);
   /// Computes input gradients, and weight gradients unless the schedule splits backward passes.
   void backward(const Action& action);
+  /// History entries per layer in a message; 0: all.
+  int64_t message_top() const;
   void send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk);
   /// Whether R_cp couples MoE layers across the boundary before MoE layer `first_layer_after`.
   bool has_coupling_across(int64_t first_layer_after) const;
@@ -84,7 +92,7 @@ class Pipeline {
   std::map<Key, PendingReceive> activations_, gradients_;
   std::map<Key, InFlightOperation> in_flight_;
   std::map<Key, std::unique_ptr<ops::WeightGradientQueue>> deferred_;
-  bool splits_backward_ = false;
+  bool splits_backward_ = false, evaluating_ = false;
   std::vector<AsyncWork> sent_;
   Traffic traffic_;
 };

@@ -75,6 +75,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
                                              static_cast<uint64_t>(config.train.seed),
                                              config.model.vocab_size, files ? files->eos_id : -1,
                                              PackOptions{config.train.pack, config.train.loss_mask});
+  run.validation = open_validation_sets(config, parse_sources(run.inputs.data), run.stream->token_files());
   if (run.checkpoint.empty()) {
     if (const auto& vocabulary = run.stream->token_files()) {
       const Tokenizer tokenizer(vocabulary->tokenizer);
@@ -120,7 +121,9 @@ std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
   for (const auto& field : fields(run.config)) {
     if (!field.has(kMayDifferBetweenRanks)) all.emplace_back(field.key, literal(read(field)));
   }
-  for (const auto& [path, digest] : run.inputs.token_files) all.emplace_back(path, describe(digest));
+  auto digests = run.inputs.token_files;
+  for (const auto& set : run.validation) digests.merge(digest_token_files(set.reader.prefix()));
+  for (const auto& [path, digest] : digests) all.emplace_back(path, describe(digest));
   return all;
 }
 

@@ -9,6 +9,7 @@
 #include "distributed/world.h"
 #include "train/run_lock.h"
 #include "train/trainer.h"
+#include "train/validation_data.h"
 
 namespace hero {
 
@@ -19,9 +20,10 @@ struct Run {
   RunInputs inputs;
   std::map<std::string, std::string> changed_data;  ///< see changed_token_files; only with --data-changed
   std::unique_ptr<TokenStream> stream;
-  std::filesystem::path checkpoint;  ///< to resume from; empty: none
-  std::filesystem::path init_from;   ///< model folder of the initial weights; empty: random
-  bool new_history = false;          ///< init_from is a baseline and this run's routers have a history
+  std::deque<ValidationSet> validation;  ///< empty: eval.every is 0
+  std::filesystem::path checkpoint;      ///< to resume from; empty: none
+  std::filesystem::path init_from;       ///< model folder of the initial weights; empty: random
+  bool new_history = false;              ///< init_from is a baseline and this run's routers have a history
 };
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its

@@ -71,6 +71,22 @@ ordered_json norms_object(const Norms& norms) {
   return out;
 }
 
+ordered_json validation_values(const ValidationLosses& validation) {
+  auto sets = ordered_json::object();
+  for (const auto& [name, loss] : validation.sets) sets[name] = loss;
+  return {{"valid_loss", validation.loss}, {"valid", sets}};
+}
+
+void write_validation(TensorBoardLog& tensorboard, const ValidationLosses& validation, int64_t step,
+                      double now) {
+  tensorboard.scalar("loss/valid", validation.loss, step, now);
+  for (const auto& [name, loss] : validation.sets) tensorboard.scalar("valid/" + name, loss, step, now);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 void write_norms(TensorBoardLog& tensorboard, const Norms& norms, int64_t step, double now) {
   norms.for_each(
       [&](const std::string& key, const std::string& component, int64_t layer, std::optional<double> value) {
@@ -107,9 +123,9 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
   if (s.trained_tokens) line["trained_tokens"] = *s.trained_tokens;
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
   if (norms) line["norms"] = norms_object(*norms);
+  if (s.validation) line.update(validation_values(*s.validation));
   metrics_.append(line);
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = seconds_since_1970();
   const std::pair<const char*, double> scalars[] = {{"loss/total", s.loss},
                                                     {"loss/lm", s.lm},
                                                     {"loss/balance", s.balance},
@@ -131,6 +147,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
     }
   }
   if (norms) write_norms(tensorboard_, *norms, s.step, now);
+  if (s.validation) write_validation(tensorboard_, *s.validation, s.step, now);
   if (snapshot) {
     const auto shares = layers.shares_LE();
     ordered_json rows = ordered_json::array();
@@ -141,6 +158,11 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
     }
     routing_.append({{"step", s.step}, {"expert_share", rows}});
   }
+}
+
+void RunLog::add_validation(int64_t step, const ValidationLosses& validation) {
+  metrics_.add_to_last(step, validation_values(validation));
+  write_validation(tensorboard_, validation, step, seconds_since_1970());
 }
 
 void RunLog::truncate_after(int64_t step) {

@@ -9,6 +9,7 @@
 #include "train/norms.h"
 #include "train/pipeline.h"
 #include "train/tensorboard.h"
+#include "train/validation.h"
 
 namespace hero {
 
@@ -22,6 +23,7 @@ struct StepRecord {
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
   std::vector<double> busy_ms = {};  ///< with several ranks: time not spent waiting, previous step
   Pipeline::Traffic traffic = {};    ///< between pipeline ranks
+  std::optional<ValidationLosses> validation = {};  ///< after the step
 };
 
 class RunLog {
@@ -31,6 +33,8 @@ class RunLog {
   /// The sums of `layers` must be on the CPU.
   void write(const StepRecord& step, const LayerStats& layers, const std::optional<Norms>& norms,
              bool snapshot);
+  /// Adds the validation of the last logged step, which a stop signal had interrupted.
+  void add_validation(int64_t step, const ValidationLosses& validation);
   /// Drops all entries after `step`, for resuming.
   void truncate_after(int64_t step);
 

@@ -140,6 +140,13 @@ Schedule make_schedule(PipelineSchedule kind, int64_t ranks, int64_t chunks, int
   return schedule;
 }
 
+std::vector<Action> forward_actions(int64_t rank, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+  std::vector<Action> actions;
+  for (const ChunkPass& pass : chunk_order(rank, ranks, chunks, micro_batches, /*forward=*/true))
+    actions.push_back({Pass::forward, pass.chunk, pass.micro_batch});
+  return actions;
+}
+
 void visit_in_dependency_order(
     const Schedule& schedule, int64_t chunks,
     const std::function<void(ActionPosition, const std::vector<ActionPosition>&)>& visit) {

@@ -32,6 +32,9 @@ using Schedule = std::vector<std::vector<Action>>;
 /// rank, each micro-batch runs forward and backward in turn. UserError for invalid arguments.
 Schedule make_schedule(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t micro_batches);
 
+/// A rank's forward passes without backward passes, for evaluation. `chunks`: per rank.
+std::vector<Action> forward_actions(int64_t rank, int64_t ranks, int64_t chunks, int64_t micro_batches);
+
 /// Peak number of in-flight activations per rank: one per chunk and micro-batch from its forward pass to its
 /// weight gradient.
 std::vector<int64_t> peak_activations(const Schedule& schedule);

@@ -22,11 +22,13 @@
 #include "model/counts.h"
 #include "model/model_chunk.h"
 #include "ops/cuda_library.h"
+#include "train/best_checkpoint.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/skip_updates.h"
 #include "train/step.h"
+#include "train/validation.h"
 
 namespace hero {
 namespace {
@@ -83,24 +85,28 @@ class Trainer {
     writer_.mark_verified(state_.step - state_.skips.nonfinite_in_a_row - 1);
     if (run_.config.train.skip_nonfinite == 0) state_.skips.nonfinite_in_a_row = 0;
     if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
+    if (run_.config.eval.every > 0) validation_.emplace(*model_, run_.validation, world);
+    auto& best = state_.validation.best;
+    if (best.step >= 0 && !is_comparable_best(run_, folder, best)) best = {};
     if (mesh_.rank != 0) return;
     log_.emplace(folder);
     log_->truncate_after(state_.step);
+    record_best(folder, best);
   }
 
   int run() {
     const auto& c = run_.config;
-    if (state_.step == c.train.steps) {
+    if (state_.validation.interrupted) repeat_validation();
+    if (state_.step == c.train.steps && saved_ == state_.step && stop_ == 0) {
       if (log_) {
         std::fprintf(stderr, "%s: all %ld steps are done, nothing to do; --train.steps=N trains longer\n",
                      folder_.c_str(), c.train.steps);
       }
       return 0;
     }
-    std::optional<StepProgress> progress;
     if (log_) {
       log_start();
-      progress.emplace(
+      progress_.emplace(
           "step", c.train.steps,
           ProgressOptions{
               .start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
@@ -108,17 +114,16 @@ class Trainer {
     while (state_.step < c.train.steps && stop_ == 0) {
       const auto loss = step();
       if (!loss) break;
-      char note[32];
-      std::snprintf(note, sizeof note, "loss %.4f", *loss);
-      if (progress) progress->update(state_.step, note);
+      show_progress(*loss, valid_note_);
       // In a row of skipped updates the weights do not change, and nothing verifies them.
       const bool updated = state_.skips.nonfinite_in_a_row == 0;
       if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
         save(/*wait=*/!c.checkpoint.asynchronous);
     }
-    if (progress) progress->finish();
+    if (progress_) progress_->finish();
     finish_save();
     while (saved_ != state_.step) save(/*wait=*/true);
+    if (log_) report_best();
     if (stop_ == 0) return 0;
     if (log_) {
       std::fprintf(stderr,
@@ -129,6 +134,12 @@ class Trainer {
   }
 
  private:
+  void show_progress(double loss, const std::string& validation) {
+    char note[32];
+    std::snprintf(note, sizeof note, "loss %.4f", loss);
+    if (progress_) progress_->update(state_.step, note + validation);
+  }
+
   int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
 
   void log_start() const {
@@ -227,6 +238,7 @@ class Trainer {
     record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
     const bool last = record.step == c.train.steps;
+    if (validation_ && (last || record.step % c.eval.every == 0)) record.validation = validate(record.loss);
     if (log_) {
       log_->write(record, sums.layers, sums.norms,
                   last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
@@ -234,11 +246,64 @@ class Trainer {
     return record.loss;
   }
 
+  // Losses on the validation data. nullopt if a stop signal ended the validation: the resumed run repeats it.
+  std::optional<ValidationLosses> validate(double loss) {
+    std::optional<ValidationLosses> losses;
+    if (stop_ == 0) {
+      losses = validation_->run([&](double done) {
+        show_progress(loss, "  validation " + std::to_string(std::lround(100 * done)) + "%");
+      });
+      stop_ = validation_->stop_signal();
+    }
+    state_.validation.interrupted = !losses;
+    if (!losses) return losses;
+    char note[32];
+    std::snprintf(note, sizeof note, "  valid %.4f", losses->loss);
+    valid_note_ = note;
+    validated_ = {state_.step, losses->loss};
+    return losses;
+  }
+
+  // The validation of the checkpoint's step, which a stop signal had interrupted.
+  void repeat_validation() {
+    state_.validation.interrupted = false;
+    if (!validation_) return;
+    const auto losses = validate(/*loss=*/NAN);
+    if (!losses) return;
+    if (log_) log_->add_validation(state_.step, *losses);
+    saved_ = -1;  // in the checkpoint it is still interrupted
+    save(/*wait=*/true);
+  }
+
+  // Only checkpoints that an uninterrupted run saves too can become the best.
+  void update_best() {
+    const auto& c = run_.config;
+    auto& best = state_.validation.best;
+    best_before_save_ = best;
+    const bool regular =
+        state_.step == c.train.steps || (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0);
+    if (c.checkpoint.keep_best && regular && validated_.first == state_.step &&
+        std::isfinite(validated_.second) && (best.step < 0 || validated_.second < best.loss)) {
+      best = {state_.step, validated_.second,
+              best.step <= writer_.verified() ? best.step : best.previous_step};
+    }
+    writer_.keep_best(best.step <= writer_.verified() ? best.step : best.previous_step);
+  }
+
+  void report_best() const {
+    const auto& best = state_.validation.best;
+    record_best(folder_, best);
+    if (best.step < 0) return;
+    std::fprintf(stderr, "%s: lowest validation loss %.4f after step %ld: %s\n", folder_.c_str(), best.loss,
+                 best.step, checkpoint_folder(folder_, best.step).c_str());
+  }
+
   // `wait`: returns when the checkpoint exists; otherwise training continues while it is written.
   void save(bool wait) {
     finish_save();
     if (saved_ == state_.step) return;
     saved_ = state_.step;
+    update_best();
     const bool buffers = mesh_.data_rank() == 0;
     tolerate_one_failure([&] {
       writer_.save(state_.step,
@@ -248,6 +313,7 @@ class Trainer {
 
   void finish_save() {
     tolerate_one_failure([&] { writer_.finish(); });
+    if (log_) record_best(folder_, state_.validation.best);
   }
 
   // Training continues after a failed save, which is tried again at the next interval, but not after two in a
@@ -258,6 +324,8 @@ class Trainer {
       work();
     } catch (const SaveError& error) {
       saved_ = -1;
+      auto& best = state_.validation.best;
+      if (best.step >= 0 && !fs::exists(checkpoint_folder(folder_, best.step))) best = best_before_save_;
       if (writer_.failures() > 1) throw RunError(std::string(error.what()) + "; two saves in a row failed");
       if (log_) warn({std::string(error.what()) + "; a second failure in a row ends the run"});
     }
@@ -311,7 +379,12 @@ class Trainer {
   TrainingState state_;
   TrainStep step_;
   CheckpointWriter writer_;
-  std::optional<RunLog> log_;      // rank 0 only
+  std::optional<RunLog> log_;                       // rank 0 only
+  std::optional<StepProgress> progress_;            // rank 0 only
+  std::optional<Validation> validation_;            // with eval.every
+  std::pair<int64_t, double> validated_ = {-1, 0};  // step and loss of the last validation
+  std::string valid_note_;                          // in the progress line
+  BestCheckpoint best_before_save_;
   double gemm_seconds_per_token_;  // seconds per token at the measured GEMM throughput
   double busy_seconds_ = 0;        // of the last step, without waiting for other ranks
   int stop_ = 0;                   // signal that stops all ranks after this step

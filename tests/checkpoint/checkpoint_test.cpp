@@ -62,6 +62,28 @@ TEST(Checkpoint, KeepsTheNewest) {
       << "later steps and the checkpoint just saved are kept";
 }
 
+TEST(Checkpoint, KeepsTheBestAlso) {
+  const TemporaryFolder run;
+  CheckpointWriter writer({}, run.path(), /*keep=*/1);
+  const auto save = [&](int64_t step, int64_t verified, int64_t best) {
+    writer.mark_verified(verified);
+    writer.keep_best(best);
+    writer.save(step, *ExampleContents(step), /*wait=*/true);
+    std::vector<int64_t> steps;
+    for (const auto& folder : list_checkpoints(run.path()))
+      steps.push_back(*checkpoint_step(folder.filename().string()));
+    return steps;
+  };
+  using Steps = std::vector<int64_t>;
+  EXPECT_EQ(save(1, -1, -1), (Steps{1}));
+  EXPECT_EQ(save(2, 1, 1), (Steps{1, 2}));
+  EXPECT_EQ(save(3, 2, 1), (Steps{1, 2, 3}));
+  EXPECT_EQ(save(4, 3, 1), (Steps{1, 3, 4}));
+  EXPECT_EQ(save(5, 4, 1), (Steps{1, 4, 5}));
+  EXPECT_EQ(save(6, 5, 5), (Steps{5, 6})) << "the best one is also the newest verified one";
+  EXPECT_EQ(save(7, 6, 5), (Steps{5, 6, 7}));
+}
+
 TEST(Checkpoint, SameStepIsReplaced) {
   const TemporaryFolder run;
   const fs::path saved = save_example(run.path(), 3);

@@ -133,6 +133,21 @@ TEST(Check, GradientThroughHistoryExcludesRecomputation) {
   EXPECT_EQ(qwen3([](Config& c) { c.train.recompute = true; }), "");
 }
 
+TEST(Check, BestCheckpointsNeedAValidation) {
+  const auto keep = [](int64_t eval_every, int64_t checkpoint_every) {
+    return qwen3([&](Config& c) {
+      c.eval.every = eval_every;
+      c.checkpoint.every = checkpoint_every;
+      c.checkpoint.keep_best = true;
+    });
+  };
+  EXPECT_EQ(keep(5, 20), "");
+  EXPECT_EQ(keep(0, 20), "checkpoint.keep_best: found true, expected false with eval.every = 0");
+  EXPECT_EQ(keep(15, 20),
+            "checkpoint.every: found 20, expected a multiple of eval.every = 15 with checkpoint.keep_best = "
+            "true: each checkpoint needs a validation");
+}
+
 TEST(Check, CudaGraphsNeedStaticShapesAndNoSampling) {
   const auto graph = [](auto change) {
     return qwen3([&](Config& c) {

@@ -139,9 +139,13 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "optim.router_lr",
                                                  "optim.history_lr",
                                                  "optim.history_weight_decay",
+                                                 "eval.every",
+                                                 "eval.batches",
+                                                 "eval.data",
                                                  "checkpoint.every",
                                                  "checkpoint.keep",
                                                  "checkpoint.asynchronous",
+                                                 "checkpoint.keep_best",
                                                  "parallel.data",
                                                  "parallel.pipeline",
                                                  "parallel.expert",
@@ -167,8 +171,9 @@ TEST(FieldAttributes, RequireEachOther) {
 
 TEST(FieldAttributes, RanksAndStudies) {
   EXPECT_EQ(keys_with(kMayDifferBetweenRanks), Keys{"train.threads"});
-  EXPECT_EQ(keys_with(kMayDifferInStudy), (Keys{"train.device", "train.threads", "checkpoint.every",
-                                                "checkpoint.keep", "checkpoint.asynchronous"}));
+  EXPECT_EQ(keys_with(kMayDifferInStudy),
+            (Keys{"train.device", "train.threads", "checkpoint.every", "checkpoint.keep",
+                  "checkpoint.asynchronous", "checkpoint.keep_best"}));
 }
 
 TEST(FieldAttributes, ModelFolders) {

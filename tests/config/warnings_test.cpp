@@ -62,6 +62,16 @@ TEST(Warnings, HistoryOptionsOfBaseline) {
   expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {"router.stages = 2" + why});
 }
 
+TEST(Warnings, Validation) {
+  expect([](Config& c) { c.eval.batches = 2, c.eval.data = {"a", "b=c"}; },
+         {"eval.batches = 2 has no effect: eval.every = 0",
+          "eval.data = [\"a\", \"b=c\"] has no effect: eval.every = 0"});
+  expect([](Config& c) { c.eval.every = 5, c.eval.batches = 2, c.eval.data = {"a"}; }, {});
+  expect(
+      [](Config& c) { c.eval.every = 5, c.checkpoint.every = 0, c.checkpoint.keep_best = true; },
+      {"checkpoint.keep_best = true has no effect: checkpoint.every = 0, only the last checkpoint is saved"});
+}
+
 TEST(Warnings, RouterOptionsDisabledByOthers) {
   expect([](Config& c) { c.router.kind = "hero", c.router.scale = false, c.router.eps = 0.5; },
          {"router.eps = 0.5 has no effect: router.scale = false"});

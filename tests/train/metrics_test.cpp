@@ -50,6 +50,22 @@ TEST(MetricsLog, NonFiniteValuesAreNull) {
   EXPECT_EQ(read_bytes(run / "m"), "{\"step\":1,\"a\":null,\"b\":null}\n");
 }
 
+TEST(MetricsLog, AddsToTheLastLine) {
+  const TemporaryFolder run;
+  MetricsLog log(run / "m");
+  for (const int64_t step : {1, 2})
+    log.append(Line{{"step", step}, {"loss", 0.1}, {"z", 1.0}, {"a", nullptr}});
+  log.add_to_last(2, Line{{"valid", {{"x", 0.3}}}, {"b", 2}});
+  log.append(Line{{"step", 3}});
+  EXPECT_EQ(read_bytes(run / "m"),
+            "{\"step\":1,\"loss\":0.1,\"z\":1.0,\"a\":null}\n"
+            "{\"step\":2,\"loss\":0.1,\"z\":1.0,\"a\":null,\"valid\":{\"x\":0.3},\"b\":2}\n"
+            "{\"step\":3}\n");
+  const auto before = read_bytes(run / "m");
+  log.add_to_last(2, Line{{"c", 1}});
+  EXPECT_EQ(read_bytes(run / "m"), before);
+}
+
 TEST(MetricsLog, ContinuesAfterAnIncompleteLine) {
   const TemporaryFolder run;
   write_bytes(run / "m", "{\"step\":1}\n{\"step\":2,\"lo");

@@ -77,6 +77,25 @@ std::string validation_error(const Schedule& schedule, int64_t chunks, int64_t m
   return "";
 }
 
+TEST(Schedule, ForwardActions) {
+  EXPECT_EQ(to_text({forward_actions(0, 2, 2, 3), forward_actions(1, 2, 2, 3)}),
+            "rank 0: 0F0 0F1 2F0 2F1 0F2 2F2\n"
+            "rank 1: 1F0 1F1 3F0 3F1 1F2 3F2\n");
+  for (int64_t ranks = 2; ranks <= 4; ++ranks) {
+    for (int64_t chunks = 1; chunks <= 3; ++chunks) {
+      for (int64_t micro_batches = 0; micro_batches <= 9; ++micro_batches) {
+        Schedule schedule;
+        for (int64_t rank = 0; rank < ranks; ++rank)
+          schedule.push_back(forward_actions(rank, ranks, chunks, micro_batches));
+        int64_t visited = 0;
+        EXPECT_NO_THROW(visit_in_dependency_order(schedule, ranks * chunks,
+                                                  [&](ActionPosition, const auto&) { ++visited; }));
+        EXPECT_EQ(visited, ranks * chunks * micro_batches);
+      }
+    }
+  }
+}
+
 TEST(Schedule, InvalidSchedulesAreReported) {
   const Schedule good = make_schedule(PipelineSchedule::k1F1B, 2, 1, 2);  // 0F0 0F1 0B0 0B1; 1F0 1B0 1F1 1B1
   EXPECT_EQ(validation_error(good, 2, 2), "");

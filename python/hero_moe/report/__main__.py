@@ -29,6 +29,7 @@ from hero_moe.report.sections import (
     single_runs_in_words,
     title_and_summary,
 )
+from hero_moe.report.valid_section import valid_section
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +46,7 @@ def build_page(runs: list[Run]) -> str:
             build(shown)
             for build in (
                 loss_section,
+                valid_section,
                 evaluation_section,
                 routing_section,
                 history_section,

@@ -18,6 +18,7 @@ from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
 from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Start, read_starts
+from hero_moe.report.valid_series import ValidSeries, read_valid
 
 SCALARS = (
     "loss",
@@ -56,6 +57,7 @@ class Metrics:
     scalars: dict[str, np.ndarray]
     layers: dict[str, np.ndarray]
     norms: NormSeries | None  # None: the run logged none
+    valid: ValidSeries | None  # None: no validation
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,7 @@ def _read_metrics(path: Path) -> Metrics:
     scalars = {key: array("d") for key in SCALARS}
     layers: dict[str, array] = {}
     norms: list[tuple[str, int, Any]] = []
+    valid: list[tuple[str, int, dict[str, Any]]] = []
     depth = 0
     for where, record in json_lines(path):
         for key in ("loss", "lm_loss"):
@@ -137,6 +140,8 @@ def _read_metrics(path: Path) -> Metrics:
             column.append(number(record.get(key), where, key))
         if record.get("norms") is not None:
             norms.append((where, step, record["norms"]))
+        if "valid_loss" in record:
+            valid.append((where, step, record))
         per_layer = record.get("layers") or {}
         if not isinstance(per_layer, dict):
             raise InputError(
@@ -167,6 +172,7 @@ def _read_metrics(path: Path) -> Metrics:
         scalars={key: np.array(column) for key, column in scalars.items()},
         layers={key: np.array(layers[key]).reshape(-1, depth) for key in LAYER_SERIES if key in layers},
         norms=norm_series,
+        valid=read_valid(valid),
     )
 
 

@@ -61,14 +61,14 @@ def test_every_option_has_a_row() -> None:
     assert list(table()) == list(help_rows())
 
 
-def another(value: Any, bounds: str) -> Any:
+def another(value: Any, kind: str, bounds: str) -> Any:
     """A different valid value of the option."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
         return next(choice for choice in bounds.split("|") if choice != value)
     if isinstance(value, list):
-        return [*value, 1]
+        return [*value, "a" if kind == "strings" else 1]
     return value / 2 or 0.5 if isinstance(value, float) else value + 1
 
 
@@ -85,7 +85,9 @@ def test_resume_column(data: Path, tmp_path: Path) -> None:
     own = flat(tomllib.loads((run / "config.toml").read_text()))
     assert set(own) == set(table())
     other = tmp_path / "other.toml"
-    other.write_text(toml({key: another(value, help_rows()[key][2]) for key, value in own.items()}))
+    other.write_text(
+        toml({key: another(value, help_rows()[key][0], help_rows()[key][2]) for key, value in own.items()})
+    )
     result = hero("train", "--config", other, "--run", run, "--resume")
     assert_exit_2(result, "the run was started with different settings")
     fixed = set(re.findall(r"[(,] ?(\w+\.[\w.]+): ", result.stderr))

@@ -127,3 +127,19 @@ def test_rejects_invalid_input(study: Path, config: Path, data: Path, tmp_path: 
     assert not (tmp_path / "s").exists()
     missing = hero(*words(config, tmp_path / "none", tmp_path / "t", "--variants", "baseline"))
     assert missing.returncode == 2 and "none" in missing.stderr
+
+
+def test_validation_during_training(data: Path, tmp_path: Path) -> None:
+    """The last validation of every run agrees with the evaluation by the study."""
+    config = tmp_path / "tiny.toml"
+    config.write_text(toml(SETTINGS | {"eval.every": 4, "checkpoint.every": 4, "checkpoint.keep_best": True}))
+    out = tmp_path / "study"
+    run_hero(*words(config, data, out, "--variants", "baseline,hero", "--seeds", 1))
+    for name in ("baseline", "hero"):
+        run = out / "seed-5" / name
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "valid_loss" in line] == [4, 8]
+        evaluation = json.loads((run / "eval.json").read_text())["datasets"][0]["loss"]
+        # hero eval has other batches, so that the sums round differently.
+        assert lines[-1]["valid_loss"] == pytest.approx(evaluation, rel=1e-3)
+        assert json.loads((run / "best.json").read_text())["step"] in (4, 8)

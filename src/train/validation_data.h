@@ -1,0 +1,28 @@
+#pragma once
+// The data sets of eval.data: names and token files.
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "data/sampler.h"
+
+namespace hero {
+
+struct ValidationSet {
+  ValidationSet(std::string set_name, const std::string& prefix, int64_t sequence, int64_t vocab_size)
+      : name(std::move(set_name)), reader(prefix, sequence, vocab_size) {}
+
+  std::string name;
+  SequentialReader reader;
+};
+
+/// The entries of eval.data; without any, the validation halves next to the training data. None if eval.every
+/// is 0. The default name is the prefix's file name without "-valid". `tokenizer`: of the training data, if
+/// known. UserError beginning with eval.data for invalid or missing files, fewer than two tokens, another
+/// tokenizer and duplicate names.
+std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<DataSource>& training,
+                                               const std::optional<TokenFiles>& tokenizer);
+
+}  // namespace hero
