@@ -88,7 +88,6 @@ RunLog::RunLog(const std::filesystem::path& run)
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::optional<Norms>& norms,
                    bool snapshot) {
-  const double share = layers.max_share();
   const ordered_json per_layer = per_layer_values(layers.totals());
   ordered_json line = {{"step", s.step},
                        {"tokens", s.tokens},
@@ -102,7 +101,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                        {"tokens_per_second", s.tokens_per_second},
                        {"mfu", s.mfu},
                        {"peak_memory_mib", s.peak_memory_mib},
-                       {"max_expert_share", share},
+                       {"max_expert_share", s.max_expert_share},
                        {"layers", per_layer}};
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
   if (norms) line["norms"] = norms_object(*norms);
@@ -120,7 +119,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                                                     {"speed/tokens_per_second", s.tokens_per_second},
                                                     {"speed/mfu", s.mfu},
                                                     {"memory/peak_mib", s.peak_memory_mib},
-                                                    {"routing/max_expert_share", share}};
+                                                    {"routing/max_expert_share", s.max_expert_share}};
   for (const auto& [tag, value] : scalars) tensorboard_.scalar(tag, value, s.step, now);
   for (const auto& metric : layer_metrics()) {
     int64_t l = 0;

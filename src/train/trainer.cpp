@@ -22,10 +22,12 @@
 #include "model/counts.h"
 #include "model/model_chunk.h"
 #include "ops/cuda_library.h"
+#include "train/balance_warning.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/skip_updates.h"
+#include "train/status.h"
 #include "train/step.h"
 
 namespace hero {
@@ -70,6 +72,7 @@ class Trainer {
         optimizer_(make_optimizer(*model_, world)),
         step_(*model_, optimizer_, state_.balance, world),
         writer_(store_client(), folder, static_cast<int>(run_.config.checkpoint.keep)),
+        balance_warning_(run_.config),
         gemm_seconds_per_token_(training_flops_per_token(run_.config) /
                                 gemm_flops_per_second(train_dtype(run_.config), run_.device) /
                                 static_cast<double>(mesh_.size())) {
@@ -97,17 +100,18 @@ class Trainer {
     std::optional<StepProgress> progress;
     if (log_) {
       log_start();
-      progress.emplace(
-          "step", c.train.steps,
-          ProgressOptions{
-              .start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
+      progress.emplace("step", c.train.steps,
+                       ProgressOptions{.start = state_.step,
+                                       .rate_unit = "tok",
+                                       .rate_per_item = static_cast<double>(step_tokens()),
+                                       .line_items = c.train.log_every,
+                                       .line_width = 80});
+      progress_ = &*progress;
     }
     while (state_.step < c.train.steps && stop_ == 0) {
-      const auto loss = step();
-      if (!loss) break;
-      char note[32];
-      std::snprintf(note, sizeof note, "loss %.4f", *loss);
-      if (progress) progress->update(state_.step, note);
+      const auto record = step();
+      if (!record) break;
+      if (progress) progress->update(state_.step, status_note(*record), status_detail(*record));
       // In a row of skipped updates the weights do not change, and nothing verifies them.
       const bool updated = state_.skips.nonfinite_in_a_row == 0;
       if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
@@ -145,9 +149,9 @@ class Trainer {
                  state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
   }
 
-  /// One optimizer step over the global batch; returns its loss. nullopt if a stop signal ended it between
-  /// micro-batches: the state is that of the preceding step.
-  std::optional<double> step() {
+  /// One optimizer step over the global batch. nullopt if a stop signal ended it between micro-batches: the
+  /// state is that of the preceding step.
+  std::optional<StepRecord> step() {
     const auto& c = run_.config;
     const auto begin = std::chrono::steady_clock::now();
     const double waited = seconds_waited();
@@ -209,12 +213,19 @@ class Trainer {
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
+    record.max_expert_share = sums.layers.max_share();
     const bool last = record.step == c.train.steps;
     if (log_) {
       log_->write(record, sums.layers, sums.norms,
                   last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+      warn_during_training(balance_warning_.add(sums.layers.assigned_LE()));
     }
-    return record.loss;
+    return record;
+  }
+
+  void warn_during_training(const std::vector<std::string>& lines) {
+    if (progress_ && !lines.empty()) progress_->end_line();
+    warn(lines);
   }
 
   // `wait`: returns when the checkpoint exists; otherwise training continues while it is written.
@@ -242,7 +253,8 @@ class Trainer {
     } catch (const SaveError& error) {
       saved_ = -1;
       if (writer_.failures() > 1) throw RunError(std::string(error.what()) + "; two saves in a row failed");
-      if (log_) warn({std::string(error.what()) + "; a second failure in a row ends the run"});
+      if (log_)
+        warn_during_training({std::string(error.what()) + "; a second failure in a row ends the run"});
     }
   }
 
@@ -294,10 +306,12 @@ class Trainer {
   TrainingState state_;
   TrainStep step_;
   CheckpointWriter writer_;
-  std::optional<RunLog> log_;      // rank 0 only
-  double gemm_seconds_per_token_;  // seconds per token at the measured GEMM throughput
-  double busy_seconds_ = 0;        // of the last step, without waiting for other ranks
-  int stop_ = 0;                   // signal that stops all ranks after this step
+  BalanceWarning balance_warning_;
+  std::optional<RunLog> log_;         // rank 0 only
+  StepProgress* progress_ = nullptr;  // of run(), rank 0 only
+  double gemm_seconds_per_token_;     // seconds per token at the measured GEMM throughput
+  double busy_seconds_ = 0;           // of the last step, without waiting for other ranks
+  int stop_ = 0;                      // signal that stops all ranks after this step
   int64_t saved_ = -1;
 };
 

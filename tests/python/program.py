@@ -87,7 +87,7 @@ def run_hero(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
 def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
     """Type, default, help and bounds of every configuration key, in the order of `hero train --help`."""
     text = run_hero("train", "--help").stdout.split("Configuration keys")[1]
-    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|string) +(\S+)\n((?:      .*\n)+)"
+    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|strings?) +(\S+)\n((?:      .*\n)+)"
     found: dict[str, tuple[str, str, str, str]] = {}
     for key, kind, default, lines in re.findall(row, text, re.MULTILINE):
         help_and_bounds = re.fullmatch(r"(\S.*) \[(.+?)\](?: \(.*\))?", " ".join(lines.split()))
