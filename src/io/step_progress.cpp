@@ -24,6 +24,16 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Drops the last parts of a line that is too long; the first one stays.
+std::string drop_parts(std::string text, size_t width) {
+  while (text.size() > width) {
+    const size_t end = text.rfind("  ");
+    if (end == std::string::npos) break;
+    text.resize(end);
+  }
+  return text;
+}
+
 std::string format_rate(double rate) {
   if (rate >= 100) return format_with_commas(std::llround(rate));
   char text[32];
@@ -63,23 +73,32 @@ StepProgress::StepProgress(std::string label, int64_t total, ProgressOptions opt
 }
 
 // After a failure, the error message starts on a new line.
-StepProgress::~StepProgress() {
-  if (open_line_) *options_.out << "\n" << std::flush;
-}
+StepProgress::~StepProgress() { end_line(); }
 
-void StepProgress::update(int64_t done, const std::string& note) {
+void StepProgress::update(int64_t done, const std::string& note, const std::string& detail) {
   const double time = options_.now();
   samples_.push_back({time, done});
   while (samples_.size() > 2 && time - samples_[1].time >= options_.window_seconds) samples_.pop_front();
   note_ = note;
+  detail_ = detail;
   pending_ = true;
-  if (time - last_shown_ >= (options_.columns > 0 ? kRedrawSeconds : options_.line_seconds)) show();
+  if (due(time)) show();
+}
+
+bool StepProgress::due(double time) const {
+  if (options_.columns > 0) return time - last_shown_ >= kRedrawSeconds;
+  if (options_.line_items > 0) return !any_shown_ || samples_.back().done % options_.line_items == 0;
+  return time - last_shown_ >= options_.line_seconds;
+}
+
+void StepProgress::end_line() {
+  if (open_line_) *options_.out << "\n" << std::flush;
+  open_line_ = false;
 }
 
 void StepProgress::finish() {
   if (pending_) show();
-  if (open_line_) *options_.out << "\n" << std::flush;
-  open_line_ = false;
+  end_line();
 }
 
 std::string StepProgress::line() const {
@@ -93,15 +112,20 @@ std::string StepProgress::line() const {
     if (total_ > last.done)
       text += "  left " + format_duration(static_cast<double>(total_ - last.done) / rate);
   }
+  if (!detail_.empty()) text += "  " + detail_;
   return text;
 }
 
 void StepProgress::show() {
   std::string text = line();
+  any_shown_ = true;
   if (options_.columns > 0) {
-    text = "\r" + text.substr(0, static_cast<size_t>(options_.columns - 1)) + "\x1b[K";
+    // The cursor needs the last column.
+    const auto width = static_cast<size_t>(options_.columns - 1);
+    text = "\r" + drop_parts(text, width).substr(0, width) + "\x1b[K";
     open_line_ = true;
   } else {
+    if (options_.line_width > 0) text = drop_parts(text, options_.line_width);
     text += '\n';
   }
   *options_.out << text << std::flush;

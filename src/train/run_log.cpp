@@ -104,7 +104,6 @@ RunLog::RunLog(const std::filesystem::path& run)
 
 void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::optional<Norms>& norms,
                    bool snapshot) {
-  const double share = layers.max_share();
   const ordered_json per_layer = per_layer_values(layers.totals());
   ordered_json line = {{"step", s.step},
                        {"tokens", s.tokens},
@@ -118,7 +117,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                        {"tokens_per_second", s.tokens_per_second},
                        {"mfu", s.mfu},
                        {"peak_memory_mib", s.peak_memory_mib},
-                       {"max_expert_share", share},
+                       {"max_expert_share", s.max_expert_share},
                        {"layers", per_layer}};
   if (s.trained_tokens) line["trained_tokens"] = *s.trained_tokens;
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
@@ -137,7 +136,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                                                     {"speed/tokens_per_second", s.tokens_per_second},
                                                     {"speed/mfu", s.mfu},
                                                     {"memory/peak_mib", s.peak_memory_mib},
-                                                    {"routing/max_expert_share", share}};
+                                                    {"routing/max_expert_share", s.max_expert_share}};
   for (const auto& [tag, value] : scalars) tensorboard_.scalar(tag, value, s.step, now);
   for (const auto& metric : layer_metrics()) {
     int64_t l = 0;

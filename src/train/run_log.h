@@ -21,6 +21,7 @@ struct StepRecord {
   int64_t skipped = 0;                         ///< updates so far
   std::optional<int64_t> trained_tokens = {};  ///< targets of the step that are trained on; none: all
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
+  double max_expert_share = 0;       ///< of all tokens, over all layers
   std::vector<double> busy_ms = {};  ///< with several ranks: time not spent waiting, previous step
   Pipeline::Traffic traffic = {};    ///< between pipeline ranks
   std::optional<ValidationLosses> validation = {};  ///< after the step

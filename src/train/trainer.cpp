@@ -22,11 +22,13 @@
 #include "model/counts.h"
 #include "model/model_chunk.h"
 #include "ops/cuda_library.h"
+#include "train/balance_warning.h"
 #include "train/best_checkpoint.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/skip_updates.h"
+#include "train/status.h"
 #include "train/step.h"
 #include "train/validation.h"
 
@@ -75,6 +77,7 @@ class Trainer {
         optimizer_(make_optimizer(*model_, world)),
         step_(*model_, optimizer_, state_.balance, world),
         writer_(store_client(), folder, static_cast<int>(run_.config.checkpoint.keep)),
+        balance_warning_(run_.config),
         gemm_seconds_per_token_(training_flops_per_token(run_.config) /
                                 gemm_flops_per_second(train_dtype(run_.config), run_.device) /
                                 static_cast<double>(mesh_.size())) {
@@ -106,15 +109,18 @@ class Trainer {
     }
     if (log_) {
       log_start();
-      progress_.emplace(
-          "step", c.train.steps,
-          ProgressOptions{
-              .start = state_.step, .rate_unit = "tok", .rate_per_item = static_cast<double>(step_tokens())});
+      progress_.emplace("step", c.train.steps,
+                        ProgressOptions{.start = state_.step,
+                                        .rate_unit = "tok",
+                                        .rate_per_item = static_cast<double>(step_tokens()),
+                                        .line_items = c.train.log_every,
+                                        .line_width = 80});
     }
     while (state_.step < c.train.steps && stop_ == 0) {
-      const auto loss = step();
-      if (!loss) break;
-      show_progress(*loss, valid_note_);
+      const auto record = step();
+      if (!record) break;
+      if (progress_)
+        progress_->update(state_.step, status_note(*record, last_validation()), status_detail(*record));
       // In a row of skipped updates the weights do not change, and nothing verifies them.
       const bool updated = state_.skips.nonfinite_in_a_row == 0;
       if (c.checkpoint.every > 0 && state_.step % c.checkpoint.every == 0 && updated)
@@ -134,10 +140,8 @@ class Trainer {
   }
 
  private:
-  void show_progress(double loss, const std::string& validation) {
-    char note[32];
-    std::snprintf(note, sizeof note, "loss %.4f", loss);
-    if (progress_) progress_->update(state_.step, note + validation);
+  std::optional<double> last_validation() const {
+    return validated_.first < 0 ? std::nullopt : std::optional(validated_.second);
   }
 
   int64_t step_tokens() const { return run_.config.train.global_batch * run_.config.train.sequence; }
@@ -160,9 +164,9 @@ class Trainer {
     for (const std::string& line : run_.stream->summary()) std::fprintf(stderr, "%s\n", line.c_str());
   }
 
-  /// One optimizer step over the global batch; returns its loss. nullopt if a stop signal ended it between
-  /// micro-batches: the state is that of the preceding step.
-  std::optional<double> step() {
+  /// One optimizer step over the global batch. nullopt if a stop signal ended it between micro-batches: the
+  /// state is that of the preceding step.
+  std::optional<StepRecord> step() {
     const auto& c = run_.config;
     const auto begin = std::chrono::steady_clock::now();
     const double waited = seconds_waited();
@@ -237,29 +241,37 @@ class Trainer {
     record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
     record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
     record.peak_memory_mib = peak_memory_mib(run_.device);
+    record.max_expert_share = sums.layers.max_share();
     const bool last = record.step == c.train.steps;
-    if (validation_ && (last || record.step % c.eval.every == 0)) record.validation = validate(record.loss);
+    if (validation_ && (last || record.step % c.eval.every == 0)) record.validation = validate();
     if (log_) {
       log_->write(record, sums.layers, sums.norms,
                   last || (c.train.routing_every > 0 && record.step % c.train.routing_every == 0));
+      warn_during_training(balance_warning_.add(sums.layers.assigned_LE()));
     }
-    return record.loss;
+    return record;
+  }
+
+  void warn_during_training(const std::vector<std::string>& lines) {
+    if (progress_ && !lines.empty()) progress_->end_line();
+    warn(lines);
   }
 
   // Losses on the validation data. nullopt if a stop signal ended the validation: the resumed run repeats it.
-  std::optional<ValidationLosses> validate(double loss) {
+  std::optional<ValidationLosses> validate() {
     std::optional<ValidationLosses> losses;
     if (stop_ == 0) {
+      auto shown = std::chrono::steady_clock::now();
       losses = validation_->run([&](double done) {
-        show_progress(loss, "  validation " + std::to_string(std::lround(100 * done)) + "%");
+        const auto now = std::chrono::steady_clock::now();
+        if (!progress_ || now - shown < std::chrono::seconds(5)) return;
+        shown = now;
+        progress_->update(state_.step, "validation " + std::to_string(std::lround(100 * done)) + "%");
       });
       stop_ = validation_->stop_signal();
     }
     state_.validation.interrupted = !losses;
     if (!losses) return losses;
-    char note[32];
-    std::snprintf(note, sizeof note, "  valid %.4f", losses->loss);
-    valid_note_ = note;
     validated_ = {state_.step, losses->loss};
     return losses;
   }
@@ -268,7 +280,7 @@ class Trainer {
   void repeat_validation() {
     state_.validation.interrupted = false;
     if (!validation_) return;
-    const auto losses = validate(/*loss=*/NAN);
+    const auto losses = validate();
     if (!losses) return;
     if (log_) log_->add_validation(state_.step, *losses);
     saved_ = -1;  // in the checkpoint it is still interrupted
@@ -327,7 +339,8 @@ class Trainer {
       auto& best = state_.validation.best;
       if (best.step >= 0 && !fs::exists(checkpoint_folder(folder_, best.step))) best = best_before_save_;
       if (writer_.failures() > 1) throw RunError(std::string(error.what()) + "; two saves in a row failed");
-      if (log_) warn({std::string(error.what()) + "; a second failure in a row ends the run"});
+      if (log_)
+        warn_during_training({std::string(error.what()) + "; a second failure in a row ends the run"});
     }
   }
 
@@ -379,11 +392,11 @@ class Trainer {
   TrainingState state_;
   TrainStep step_;
   CheckpointWriter writer_;
+  BalanceWarning balance_warning_;
   std::optional<RunLog> log_;                       // rank 0 only
   std::optional<StepProgress> progress_;            // rank 0 only
   std::optional<Validation> validation_;            // with eval.every
   std::pair<int64_t, double> validated_ = {-1, 0};  // step and loss of the last validation
-  std::string valid_note_;                          // in the progress line
   BestCheckpoint best_before_save_;
   double gemm_seconds_per_token_;  // seconds per token at the measured GEMM throughput
   double busy_seconds_ = 0;        // of the last step, without waiting for other ranks

@@ -127,6 +127,7 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "train.skip_nonfinite",
                                                  "train.spike_skip",
                                                  "train.norms_every",
+                                                 "train.log_every",
                                                  "optim.lr",
                                                  "optim.min_lr",
                                                  "optim.warmup_steps",

@@ -70,6 +70,45 @@ TEST_F(ProgressLine, RewrittenInPlaceWithinTerminalWidth) {
   EXPECT_EQ(written(), "\n") << "an unfinished line is ended, so that an error message starts on a new line";
 }
 
+TEST_F(ProgressLine, LinesByItemsWithoutTerminal) {
+  auto by_items = options(0);
+  by_items.start = 7;
+  by_items.line_items = 10;
+  StepProgress progress("step", 32, by_items);
+  std::string steps;
+  for (int step = 8; step <= 32; ++step) {
+    time_ += 60;
+    progress.update(step, "loss 1.5", "expert 12%");
+    if (!written().empty()) steps += std::to_string(step) + " ";
+  }
+  EXPECT_EQ(steps, "8 10 20 30 ") << "the first one of this process, then multiples";
+  progress.finish();
+  EXPECT_EQ(written(), "step 32/32  loss 1.5  1.67 tok/s  expert 12%\n");
+}
+
+TEST_F(ProgressLine, DropsLastPartsThatDoNotFit) {
+  const std::string lines[] = {"step 1/100  loss 1.5  50.0 tok/s  left 3:18  expert 12%",
+                               "step 1/100  loss 1.5  50.0 tok/s  left 3:18",
+                               "step 1/100  loss 1.5  50.0 tok/s", "step 1/100  loss 1.5", "step 1/100"};
+  for (const std::string& line : lines) {
+    for (const size_t width : {line.size(), line.size() + 1}) {
+      auto narrow = options(0), terminal = options(static_cast<int>(width) + 1);
+      narrow.line_width = width;
+      narrow.line_items = 1;
+      for (const auto& limits : {narrow, terminal}) {
+        StepProgress progress("step", 100, limits);
+        time_ += 2;
+        progress.update(1, "loss 1.5", "expert 12%");
+        EXPECT_EQ(written(), limits.columns ? "\r" + line + "\x1b[K" : line + "\n");
+        progress.end_line();
+        EXPECT_EQ(written(), limits.columns ? "\n" : "");
+        progress.end_line();
+        EXPECT_EQ(written(), "");
+      }
+    }
+  }
+}
+
 TEST_F(ProgressLine, ThroughputUsesRecentWindow) {
   auto slow = options(0);
   slow.window_seconds = 20;

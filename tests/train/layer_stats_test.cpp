@@ -105,7 +105,9 @@ TEST(LayerStats, MaxOverMeanWithoutTokensIsZero) {
 TEST(RunLog, WritesEveryLayerMetric) {
   const TemporaryFolder run;
   const Step step;
-  RunLog(run.path()).write({.step = 3}, step.stats, /*norms=*/std::nullopt, /*snapshot=*/false);
+  RunLog(run.path())
+      .write({.step = 3, .max_expert_share = step.stats.max_share()}, step.stats,
+             /*norms=*/std::nullopt, /*snapshot=*/false);
 
   const auto line = json::parse(read_bytes(run / "metrics.jsonl"));
   std::vector<std::string> keys;

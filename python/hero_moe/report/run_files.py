@@ -224,10 +224,11 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
     ]
 
 
-def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"router": {"kind": "hero"}}` as `{"router.kind": "hero"}`."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 
@@ -247,7 +248,7 @@ def load_run(path: Path, name: str) -> Run:
     return Run(
         name=name,
         path=path,
-        config=_flatten(config),
+        config=flatten(config),
         metrics=metrics,
         routing=_read_routing(path / "routing.jsonl", int(late[0])),
         evaluations=_read_evaluations(path / "eval.json"),

@@ -1,0 +1,1 @@
+"""`python -m hero_moe.track`: sends runs to an experiment tracker."""
