@@ -25,7 +25,13 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> _Parser:
     parser = _Parser(prog="python -m hero_moe.track", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("runs", metavar="RUN", nargs="+", type=Path, help="run folders; those that do not exist yet are awaited")
+    add(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        type=Path,
+        help="run folders; those that do not exist yet are awaited",
+    )
     add("--to", required=True, choices=tuple(PACKAGES), help="tracker")
     add("--once", action="store_true", help="send what is there now, then exit")
     add("--project", help="project, in MLflow the experiment (default: hero-moe)")
@@ -85,7 +91,9 @@ def main(words: Sequence[str] | None = None) -> int:
         say(str(error))
         return 2
     except Exception as error:  # of the tracker: network, permissions, storage
-        say(f"{options.to}: {' '.join(str(error).split())[:300] or type(error).__name__}; the same command continues")
+        say(
+            f"{options.to}: {' '.join(str(error).split())[:300] or type(error).__name__}; the same command continues"
+        )
         return 1
     for run in runs:
         say(run.summary)

@@ -40,7 +40,9 @@ class TrackedRun:
     ) -> None:
         self._folder, self._kind, self._make = folder, kind, backend
         self._path = folder / f"track-{kind}.json"
-        self._state = load_state(self._path, project, name) or State(project or "hero-moe", name or folder.name)
+        self._state = load_state(self._path, project, name) or State(
+            project or "hero-moe", name or folder.name
+        )
         self._follower = Follower(folder / "metrics.jsonl")
         self._backend: Backend | None = None
         self._newest = 0  # step of the last line read
@@ -83,7 +85,10 @@ class TrackedRun:
             self._state.step = step
             self.sent += 1
         if damaged := self._follower.damaged:
-            say(f"{damaged[0]}: damaged, skipped" + (f", and {len(damaged) - 1} more lines" * (len(damaged) > 1)))
+            say(
+                f"{damaged[0]}: damaged, skipped"
+                + (f", and {len(damaged) - 1} more lines" * (len(damaged) > 1))
+            )
         if self.sent != before:
             self._state.save(self._path)
 
@@ -95,9 +100,7 @@ class TrackedRun:
         if not self._backend:
             backend = self._make()
             known = self._state.id
-            self._state.id = backend.open(
-                self._folder, self._state.project, self._state.name, known, config
-            )
+            self._state.id = backend.open(self._folder, self._state.project, self._state.name, known, config)
             self._backend = backend
             stored = backend.last_step() if known else None
             self._state.step = self._state.step if stored is None else stored

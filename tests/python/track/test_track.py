@@ -174,7 +174,9 @@ def test_changed_options_that_the_tracker_cannot_store(
     assert "changed options: train.steps; recorder keeps" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"id": 3}', '{"project": "p", "name": "n", "id": "", "step": 1}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"id": 3}', '{"project": "p", "name": "n", "id": "", "step": 1}']
+)
 def test_invalid_state(tmp_path: Path, text: str) -> None:
     run = write_run(tmp_path / "run", lines(1, 2))
     (run / "track-recorder.json").write_text(text)
