@@ -78,7 +78,7 @@ void MetricsLog::add_to_last(int64_t step, const nlohmann::ordered_json& values)
     if (!previous.empty()) target.write(previous.data(), previous.size());
     previous = line + "\n";
   }
-  if (step_of(previous) != step) {
+  if (previous.empty() || step_of(previous) != step) {
     warn({file_.path().string() + ": no line of step " + std::to_string(step) +
           ", its validation is not logged"});
     return;
