@@ -18,7 +18,10 @@ struct BenchOptions {
 Config load(const BenchOptions& options, const std::vector<std::string>& flags) {
   Config config = load_config(options.configs, flags);
   if (options.train_steps > 0) config.train.steps = options.train_steps;
-  config.optim.warmup_steps = std::min(config.optim.warmup_steps, config.train.steps);
+  OptimConfig& o = config.optim;
+  o.warmup_steps = std::min(o.warmup_steps, config.train.steps);
+  if (o.schedule == LrSchedule::kWsd)
+    o.decay_steps = std::min(o.decay_steps, config.train.steps - o.warmup_steps);
   return options.layers > 0 ? first_layers(config, options.layers) : config;
 }
 

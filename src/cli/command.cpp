@@ -227,6 +227,8 @@ template Option Command::add_option(const std::string&, std::function<void(const
                                     const std::string&);
 template Option Command::add_option(const std::string&, std::function<void(const std::vector<int64_t>&)>,
                                     const std::string&);
+template Option Command::add_option(const std::string&, std::function<void(const std::vector<std::string>&)>,
+                                    const std::string&);
 
 Option Command::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));

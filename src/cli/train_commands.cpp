@@ -19,7 +19,7 @@ namespace {
 
 void add_train_commands(Command& hero, int& status) {
   auto options = std::make_shared<TrainOptions>();
-  auto* train_command = hero.add_subcommand("train", "Train a model, or resume a run");
+  auto* train_command = hero.add_subcommand("train", "Train a model, resume a run, or branch from one");
   auto files = std::make_shared<std::vector<std::string>>();
   add_config_option(*train_command, *files);
   train_command->add_option("--data", options->data,
@@ -34,6 +34,10 @@ void add_train_commands(Command& hero, int& status) {
   train_command->add_option("--init-from", options->init_from,
                             "initialize model and weights from a run, checkpoint or model folder; with "
                             "--router.kind=hero, a baseline's routers gain a history");
+  train_command->add_option("--branch", options->branch,
+                            "start a new run from a checkpoint of another run, with its weights, optimizer "
+                            "state, data position and configuration: RUN (the latest), RUN@STEP, or a "
+                            "checkpoint folder");
   train_command->allow_extras();
   train_command->footer("Configuration keys, given as --key=value or --key value, with type and default:\n" +
                         field_help());

@@ -140,9 +140,16 @@ void check_training(const Config& config) {
           "false with " + format_option("train.norms_every", t.norms_every));
   require(o.history_weight_decay >= 0 || o.history_weight_decay == -1, "optim.history_weight_decay",
           o.history_weight_decay, "-1 (optim.weight_decay) or a number of at least 0");
-  require(o.min_lr <= o.lr, "optim.min_lr", o.min_lr, "at most " + format_option("optim.lr", o.lr));
+  require(o.schedule == LrSchedule::kConstant || o.min_lr <= o.lr, "optim.min_lr", o.min_lr,
+          "at most " + format_option("optim.lr", o.lr));
   require(o.warmup_steps <= t.steps, "optim.warmup_steps", o.warmup_steps,
           "at most " + format_option("train.steps", t.steps));
+  require(o.schedule != LrSchedule::kWsd || o.decay_steps <= t.steps - o.warmup_steps, "optim.decay_steps",
+          o.decay_steps,
+          "at most " + std::to_string(t.steps - o.warmup_steps) + ", " +
+              format_option("train.steps", t.steps) + " minus " +
+              format_option("optim.warmup_steps", o.warmup_steps) + ", with " +
+              format_option("optim.schedule", name_of(o.schedule)));
 }
 
 // `bounds`: first decoder layer of each model chunk, then the number of layers.

@@ -128,8 +128,7 @@ std::vector<Field> training_fields(Config& config) {
              "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
              "embeddings, the output head, routers and vectors"),
       positive("optim.lr", kMayChangeOnResume, &o.lr, "peak learning rate"),
-      non_negative("optim.min_lr", kMayChangeOnResume, &o.min_lr,
-                   "final learning rate of the cosine schedule"),
+      non_negative("optim.min_lr", kMayChangeOnResume, &o.min_lr, "learning rate at the end of the decay"),
       integer("optim.warmup_steps", kMayChangeOnResume, &o.warmup_steps, 0,
               "number of linear warmup steps, included in train.steps; the default is at most train.steps"),
       fraction("optim.beta1", kMayChangeOnResume, &o.beta1, "AdamW beta1"),
@@ -153,8 +152,8 @@ std::vector<Field> training_fields(Config& config) {
              "learning rate after the warmup; cosine, linear: decay to optim.min_lr; wsd: constant, then a "
              "decay to optim.min_lr in the last optim.decay_steps steps; constant: no decay"),
       integer("optim.decay_steps", kMayChangeOnResume, &o.decay_steps, 0,
-              "number of steps of the decay; 0: cosine and linear decay from the warmup to train.steps, wsd "
-              "in the last tenth of train.steps"),
+              "number of steps of the decay; 0: cosine and linear decay from the end of the warmup to "
+              "train.steps, wsd in the last tenth of train.steps"),
       choice("optim.decay_shape", kMayChangeOnResume, &o.decay_shape,
              "shape of the decay of optim.schedule = \"wsd\""),
 

@@ -85,6 +85,7 @@ ConfigOverrides::ConfigOverrides(const std::vector<std::string>& files, const st
   Config parsed;
   const std::vector<Field> list = fields(parsed);
   for (const std::string& file : files) add_file(list, file);
+  from_files_ = values_.size();
   for (const std::string& flag : flags) add_flag(list, flag);
 }
 
@@ -129,6 +130,11 @@ Config ConfigOverrides::applied_to(Config base) const {
 
 bool ConfigOverrides::sets(std::string_view key) const {
   return std::ranges::any_of(values_, [&](const auto& value) { return value.first == key; });
+}
+
+bool ConfigOverrides::flag_sets(std::string_view key) const {
+  return std::any_of(values_.begin() + static_cast<std::ptrdiff_t>(from_files_), values_.end(),
+                     [&](const auto& value) { return value.first == key; });
 }
 
 }  // namespace hero

@@ -11,6 +11,8 @@ namespace hero {
 
 /// The key whose default depends on train.steps.
 constexpr std::string_view kWarmupSteps = "optim.warmup_steps";
+/// The key that makes the learning rate of a resumed run independent of its old train.steps.
+constexpr std::string_view kDecaySteps = "optim.decay_steps";
 
 class ConfigOverrides {
  public:
@@ -25,13 +27,17 @@ class ConfigOverrides {
   /// Whether a file or flag sets the key.
   bool sets(std::string_view key) const;
 
+  /// Whether a flag sets the key.
+  bool flag_sets(std::string_view key) const;
+
   bool has_files() const { return has_files_; }
 
  private:
   void add_file(const std::vector<Field>& list, const std::string& path);
   void add_flag(const std::vector<Field>& list, const std::string& flag);
 
-  std::vector<std::pair<std::string, FieldValue>> values_;  // by key, in order
+  std::vector<std::pair<std::string, FieldValue>> values_;  // by key, in order; those of flags are last
+  size_t from_files_ = 0;                                   // number of values_ that files set
   bool has_files_ = false;
 };
 

@@ -78,6 +78,9 @@ void add_optim(Unused& unused, const Config& config) {
   const OptimConfig& o = config.optim;
   const bool muon = o.kind == OptimKind::kMuon, frozen = config.train.trainable == Trainable::kRouters;
   unused.unless(muon, keys_with(kMuonOnly), format_option("optim.kind", name_of(o.kind)));
+  const auto schedule = format_option("optim.schedule", name_of(o.schedule));
+  unused.unless(o.schedule != LrSchedule::kConstant, {"optim.min_lr", "optim.decay_steps"}, schedule);
+  unused.unless(o.schedule == LrSchedule::kWsd, {"optim.decay_shape"}, schedule);
   unused.unless(!frozen || o.muon_router, {"optim.kind"},
                 format_option("train.trainable", name_of(config.train.trainable)) + " and " +
                     format_option("optim.muon_router", o.muon_router));

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <numbers>
 
 #include "ops/ops.h"
 #include "optim/muon.h"
@@ -147,14 +146,6 @@ void Optimizer::zero_grad(bool keep) {
     if (gradient.defined()) kept.push_back(gradient);
   }
   if (!kept.empty()) at::_foreach_zero_(kept);
-}
-
-double learning_rate(const OptimConfig& config, int64_t step, int64_t steps) {
-  if (step <= config.warmup_steps)
-    return config.lr * static_cast<double>(step) / static_cast<double>(config.warmup_steps);
-  const auto span = static_cast<double>(std::max<int64_t>(steps - config.warmup_steps, 1));
-  const double progress = std::min(1.0, static_cast<double>(step - config.warmup_steps) / span);
-  return config.min_lr + 0.5 * (config.lr - config.min_lr) * (1.0 + std::cos(std::numbers::pi * progress));
 }
 
 }  // namespace hero

@@ -54,8 +54,4 @@ class Optimizer {
   std::vector<MuonBatch> muon_;
 };
 
-/// Linear warmup over warmup_steps, then cosine decay from lr to min_lr at the last step; `step` from 1 to
-/// `steps`.
-double learning_rate(const OptimConfig& config, int64_t step, int64_t steps);
-
 }  // namespace hero

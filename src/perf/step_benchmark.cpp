@@ -8,6 +8,7 @@
 
 #include "io/error.h"
 #include "ops/cuda_library.h"
+#include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "perf/observer.h"
 #include "train/process.h"

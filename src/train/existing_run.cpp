@@ -4,6 +4,7 @@
 #include "hf/resolve.h"
 #include "io/error.h"
 #include "io/file_io.h"
+#include "train/branch.h"
 
 namespace hero {
 namespace {
@@ -34,10 +35,27 @@ fs::path find_init_from(const TrainOptions& options, const ExistingRun& found) {
   return found.checkpoint.empty() ? open_model_folder(given) : resolve_model_dir(given);
 }
 
+// A branch must not mix its files with others. The lock is that of an earlier attempt that was rejected.
+void check_new_folder(const fs::path& run) {
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(run, missing)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "lock" || name == "lock.owner") continue;
+    throw UserError("--run: found " + name + " in " + run.string() +
+                    ", expected a new or empty folder with --branch");
+  }
+}
+
 }  // namespace
 
 ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
-  ExistingRun found{.started = fs::exists(options.run / "config.toml"), .checkpoint = {}, .init_from = {}};
+  ExistingRun found{
+      .started = fs::exists(options.run / "config.toml"), .checkpoint = {}, .init_from = {}, .parent = {}};
+  if (!options.branch.empty() && !(options.resume && found.started)) {
+    check_new_folder(options.run);
+    found.parent = find_branch_point(options.branch).checkpoint;
+    return found;
+  }
   check_config_is_whole(options.run);
   if (!found.started) {
     if (options.resume && options.data.empty()) {

@@ -16,6 +16,7 @@ struct ExistingRun {
   bool started = false;              ///< the folder contains a run
   std::filesystem::path checkpoint;  ///< the newest intact one, to resume from; empty: none
   std::filesystem::path init_from;   ///< model folder of --init-from; empty: none
+  std::filesystem::path parent;      ///< checkpoint of --branch, for a new run; empty: none
 };
 
 /// Inspects the folder of `options` and verifies the files to read. If it contains a run, locks it and

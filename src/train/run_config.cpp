@@ -8,6 +8,7 @@
 #include "hf/model_config.h"
 #include "hf/resolve.h"
 #include "io/error.h"
+#include "optim/learning_rate.h"
 
 namespace hero {
 namespace {
@@ -17,6 +18,31 @@ namespace fs = std::filesystem;
 // The model as in its config.json, without options that its family does not use.
 Config through_config_json(const Config& config, const fs::path& folder) {
   return parse_model_config(model_config_json(config, /*eos=*/-1), folder.string());
+}
+
+void check_steps(const Config& config, const CompletedSteps& completed) {
+  if (config.train.steps >= completed.count) return;
+  throw UserError("train.steps: found " + std::to_string(config.train.steps) + ", expected at least " +
+                  std::to_string(completed.count) + ", the step of " + completed.checkpoint.string());
+}
+
+// Another train.steps stretches most schedules: the rate would jump, and match neither run.
+void check_completed_rates(const Config& own, const Config& requested, const fs::path& path, int64_t done) {
+  const OptimConfig& optim = requested.optim;
+  const int64_t before = own.train.steps, after = requested.train.steps;
+  if (before == after || optim.schedule != own.optim.schedule) return;
+  const auto changes = [&](int64_t step) {
+    return learning_rate(optim, step, before) != learning_rate(optim, step, after);
+  };
+  int64_t step = 1;
+  while (step <= done && !changes(step)) ++step;
+  if (step > done) return;
+  throw UserError("train.steps: found " + std::to_string(after) + ", expected " + std::to_string(before) +
+                  " as in " + path.string() + ": with " +
+                  format_option("optim.schedule", name_of(optim.schedule)) +
+                  " the learning rate of completed steps depends on it (from step " + std::to_string(step) +
+                  "); pass --optim.decay_steps=N to set the decay, or train with optim.schedule=wsd and end "
+                  "the run at several lengths with --branch");
 }
 
 }  // namespace
@@ -58,8 +84,8 @@ bool check_init(const InitialModel& initial, const Config& config) {
   return new_history;
 }
 
-Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial) {
-  const auto path = options.run / "config.toml";
+Config resumed_config(const TrainOptions& options, const fs::path& path,
+                      const std::optional<InitialModel>& initial, const CompletedSteps& completed) {
   const auto own = load_config({path.string()}, {});
   auto requested = options.overrides.applied_to(options.overrides.has_files() ? base_config(initial) : own);
   if (requested.model.vocab_size == 0) requested.model.vocab_size = own.model.vocab_size;
@@ -73,14 +99,9 @@ Config resumed_config(const TrainOptions& options, const std::optional<InitialMo
     throw UserError(path.string() + ": the run was started with different settings (" +
                     comma_separated(rejected) + "); resume with its own configuration");
   }
+  check_steps(requested, completed);
+  if (!options.overrides.flag_sets(kDecaySteps)) check_completed_rates(own, requested, path, completed.count);
   return requested;
-}
-
-void check_steps(const Config& config, const fs::path& checkpoint) {
-  const auto done = checkpoint_step(checkpoint.filename().string());
-  if (!done || config.train.steps >= *done) return;
-  throw UserError("train.steps: found " + std::to_string(config.train.steps) + ", expected at least " +
-                  std::to_string(*done) + ", the step of " + checkpoint.string());
 }
 
 }  // namespace hero

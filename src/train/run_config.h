@@ -25,12 +25,21 @@ Config base_config(const std::optional<InitialModel>& initial);
 /// and change training options. Returns whether they add a history.
 bool check_init(const InitialModel& initial, const Config& config);
 
-/// The configuration of a resumed run: its own, with the options that the command line changes. UserError for
-/// options with kFixedOnResume. With files, these options start from base_config, not from the run.
-Config resumed_config(const TrainOptions& options, const std::optional<InitialModel>& initial);
+/// The steps that a resumed run or a branch continues from; none without a checkpoint.
+struct CompletedSteps {
+  std::filesystem::path checkpoint;
+  int64_t count = 0;
+};
 
-/// UserError if the run ends before the checkpoint: it would claim fewer steps than it has.
-void check_steps(const Config& config, const std::filesystem::path& checkpoint);
+/// The configuration of a resumed run or a branch: its own, in the file `own`, with the options that the
+/// command line changes. With files, options with kFixedOnResume start from base_config, not from the run.
+/// UserError if
+/// - one of these options differs,
+/// - the run ends before the checkpoint: it would claim fewer steps than it has,
+/// - another train.steps changes the schedule's learning rate of completed steps, unless a flag sets
+///   optim.decay_steps or the schedule is another one.
+Config resumed_config(const TrainOptions& options, const std::filesystem::path& own,
+                      const std::optional<InitialModel>& initial, const CompletedSteps& completed);
 
 /// "a, b, c".
 std::string comma_separated(const std::vector<std::string>& parts);

@@ -26,7 +26,8 @@ void check_token_files(const TrainOptions& options, Run& run) {
   run.inputs.token_files = std::move(digests);
   if (run.changed_data.empty() || options.data_changed) return;
   throw UserError(run.changed_data.begin()->second + " as in " + (run.checkpoint / "state.json").string() +
-                  "; restore the file, or pass --data-changed to continue with the new data");
+                  "; restore the file" +
+                  (run.parent ? "" : ", or pass --data-changed to continue with the new data"));
 }
 
 // Validates everything and writes nothing.
@@ -34,12 +35,26 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   Run run;
   run.lock = std::move(lock);
   run.checkpoint = found.checkpoint;
+  if (!found.parent.empty()) {
+    run.parent = read_branch_point(found.parent);
+    run.checkpoint = run.parent->checkpoint;
+  }
   const auto initial = find_initial_model(found.init_from);
-  run.config =
-      found.started ? resumed_config(options, initial) : options.overrides.applied_to(base_config(initial));
   auto& config = run.config;
+  if (run.parent) {
+    const int64_t done = run.parent->step;
+    config = resumed_config(options, run.checkpoint / "config.toml", initial, {run.checkpoint, done});
+    if (config.train.steps == done) {
+      throw UserError("train.steps: found " + std::to_string(done) + ", expected more than the step of " +
+                      run.checkpoint.string() + " with --branch");
+    }
+  } else if (found.started) {
+    config =
+        resumed_config(options, options.run / "config.toml", initial, {run.checkpoint, first_step(run) - 1});
+  } else {
+    config = options.overrides.applied_to(base_config(initial));
+  }
   if (!run.checkpoint.empty()) {
-    check_steps(config, run.checkpoint);
     run.inputs = load_inputs(run.checkpoint);
     if (!options.data.empty() && options.data != run.inputs.data) {
       throw UserError("--data: found " + comma_separated(options.data) + ", expected " +
@@ -92,9 +107,9 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   return run;
 }
 
-// Creates and locks the folder of a new run; writes the configuration and the record of this start.
+// Creates and locks the folder of a new run; writes the configuration, last, and the record of this start.
 void write_run(const fs::path& folder, bool started, Run& run) {
-  if (first_step(run) > run.config.train.steps) return;  // nothing to do
+  if (!run.parent && first_step(run) > run.config.train.steps) return;  // nothing to do
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
@@ -107,6 +122,7 @@ void write_run(const fs::path& folder, bool started, Run& run) {
       write_file(init_from_file.string(), run.init_from.string());
     }
     fs::remove(folder / kStartsFile);
+    if (run.parent) run.checkpoint = copy_checkpoint(*run.parent, folder);
   }
   record_start(folder, run);
   write_file((folder / "config.toml").string(), dump(run.config));
@@ -163,11 +179,14 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
     RunLock lock;
     found = find_run(options, lock);
     run = prepare_run(options, found, std::move(lock));
-    return nlohmann::json{found.started, found.checkpoint.string(), found.init_from.string()}.dump();
+    return nlohmann::json{found.started, found.checkpoint.string(), found.init_from.string(),
+                          found.parent.string()}
+        .dump();
   });
   if (!world.is_rank_zero()) {
     const auto message = nlohmann::json::parse(opened);
-    found = {message.at(0), message.at(1).get<std::string>(), message.at(2).get<std::string>()};
+    found = {message.at(0), message.at(1).get<std::string>(), message.at(2).get<std::string>(),
+             message.at(3).get<std::string>()};
     try {
       run = prepare_run(options, found, RunLock());
     } catch (const UserError& error) {
@@ -177,10 +196,11 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
   }
   world.check_same_on_all_ranks(rank_invariants(run));
   check_mesh(run.config, world);
-  on_rank_zero(world, "run folder", [&] {
+  const auto checkpoint = on_rank_zero(world, "run folder", [&] {
     write_run(options.run, found.started, run);
-    return std::string();
+    return run.checkpoint.string();
   });
+  run.checkpoint = checkpoint;
   return run;
 }
 

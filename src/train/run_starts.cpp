@@ -43,13 +43,18 @@ void record_start(const std::filesystem::path& folder, const Run& run) {
   auto changed_data = ordered_json::array();
   for (const auto& [path, change] : run.changed_data) changed_data.push_back(path);
   const std::string tokenizer = run.inputs.tokenizer.empty() ? "" : sha256(run.inputs.tokenizer);
-  MetricsLog(folder / kStartsFile)
-      .append({{"step", step},
-               {"data", run.inputs.data},
-               {"token_files", digests_to_json(run.inputs.token_files)},
-               {"tokenizer_sha256", tokenizer},
-               {"options", option_changes(before, run.config)},
-               {"changed_data", changed_data}});
+  ordered_json line = {{"step", step},
+                       {"data", run.inputs.data},
+                       {"token_files", digests_to_json(run.inputs.token_files)},
+                       {"tokenizer_sha256", tokenizer},
+                       {"options", option_changes(before, run.config)},
+                       {"changed_data", changed_data}};
+  if (const auto& parent = run.parent) {
+    line["parent"] = {{"checkpoint", parent->checkpoint.string()},
+                      {"step", parent->step},
+                      {"manifest_sha256", parent->manifest_sha256}};
+  }
+  MetricsLog(folder / kStartsFile).append(line);
   const auto report = [&](const std::string& change) {
     std::fprintf(stderr, "%s: from step %ld: %s\n", folder.c_str(), step + 1, change.c_str());
   };

@@ -22,6 +22,7 @@
 #include "model/counts.h"
 #include "model/model_chunk.h"
 #include "ops/cuda_library.h"
+#include "optim/learning_rate.h"
 #include "train/process.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
@@ -89,8 +90,7 @@ class Trainer {
     const auto& c = run_.config;
     if (state_.step == c.train.steps) {
       if (log_) {
-        std::fprintf(stderr, "%s: all %ld steps are done, nothing to do; --train.steps=N trains longer\n",
-                     folder_.c_str(), c.train.steps);
+        std::fprintf(stderr, "%s: all %ld steps are done, nothing to do\n", folder_.c_str(), c.train.steps);
       }
       return 0;
     }
@@ -137,12 +137,18 @@ class Trainer {
       layout = "data " + std::to_string(mesh_.data) + " x pipeline " + std::to_string(mesh_.pipeline) +
                ", experts over " + std::to_string(mesh_.expert) + ", ";
     }
+    std::string begin = "starting";
+    if (state_.step > 0) begin = "resuming after step " + std::to_string(state_.step);
+    if (run_.parent) {
+      begin =
+          "branching from " + run_.parent->checkpoint.string() + " after step " + std::to_string(state_.step);
+    }
     std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens per step, %s%s, %s\n", folder_.c_str(),
                  c.router.kind.c_str(), format_with_commas(parameters).c_str(),
                  format_with_commas(step_tokens()).c_str(), layout.c_str(),
                  run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
                                       : run_.device.str().c_str(),
-                 state_.step ? ("resuming after step " + std::to_string(state_.step)).c_str() : "starting");
+                 begin.c_str());
   }
 
   /// One optimizer step over the global batch; returns its loss. nullopt if a stop signal ended it between
@@ -327,7 +333,8 @@ int train_single_process(const TrainOptions& options) {
 
 // Timeout of the rendezvous, needed before the run is opened.
 double initial_timeout(const TrainOptions& options) {
-  const auto own = options.run / "config.toml";
+  auto own = options.run / "config.toml";
+  if (!options.branch.empty() && !fs::exists(own)) own = branch_config(options.branch);
   const Config base = fs::exists(own) ? load_config({own.string()}, {}) : Config();
   return options.overrides.applied_to(base).parallel.timeout;
 }
@@ -360,6 +367,13 @@ int train_distributed(const TrainOptions& given, const Launch& launch) {
 }  // namespace
 
 int train(const TrainOptions& options) {
+  const auto reject = [](const std::string& option, const std::string& why) {
+    throw UserError("--branch: found " + option + " too, expected one of them: " + why);
+  };
+  if (!options.branch.empty() && options.resume)
+    reject("--resume", "a branch is resumed with --run and --resume alone");
+  if (!options.branch.empty() && !options.init_from.empty())
+    reject("--init-from", "a branch has its parent's weights");
   const auto launch = read_launch();
   catch_stop_signals(/*announce=*/launch.rank == 0);
   return launch.host.empty() ? train_single_process(options) : train_distributed(options, launch);

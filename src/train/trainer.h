@@ -15,6 +15,7 @@ struct TrainOptions {
   bool resume = false;
   bool data_changed = false;        ///< resume although token files have changed
   std::filesystem::path init_from;  ///< run, checkpoint or model folder of a new run's weights
+  std::string branch;               ///< RUN, RUN@STEP or checkpoint folder from which a new run continues
 };
 
 /// Trains until config.train.steps, a signal or a failure. Returns the exit status: 0 after all steps, 128 +

@@ -122,6 +122,26 @@ TEST(Check, Training) {
             "optim.warmup_steps: found 1001, expected at most train.steps = 1000");
 }
 
+TEST(Check, DecayOfTheLearningRate) {
+  const auto with = [](LrSchedule schedule, int64_t decay_steps) {
+    return qwen3([=](Config& c) {
+      c.optim.schedule = schedule;
+      c.optim.decay_steps = decay_steps;
+      c.optim.warmup_steps = 100;
+    });
+  };
+  EXPECT_EQ(with(LrSchedule::kWsd, 0), "");
+  EXPECT_EQ(with(LrSchedule::kWsd, 900), "");
+  EXPECT_EQ(
+      with(LrSchedule::kWsd, 901),
+      "optim.decay_steps: found 901, expected at most 900, train.steps = 1000 minus optim.warmup_steps = "
+      "100, with optim.schedule = \"wsd\"");
+  // The run ends during the decay.
+  EXPECT_EQ(with(LrSchedule::kCosine, 5000), "");
+  EXPECT_EQ(with(LrSchedule::kLinear, 5000), "");
+  EXPECT_EQ(qwen3([](Config& c) { c.optim.min_lr = 2e-3, c.optim.schedule = LrSchedule::kConstant; }), "");
+}
+
 TEST(Check, GradientThroughHistoryExcludesRecomputation) {
   EXPECT_EQ(qwen3([](Config& c) {
               c.router.detach = false;

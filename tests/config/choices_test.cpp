@@ -31,7 +31,8 @@ TEST(Choices, EveryOptionTakesAllItsNamesAndNoOther) {
   EXPECT_EQ(keys, (std::set<std::string>{"model.model_type", "model.rope_scaling.type", "model.scoring_func",
                                          "router.init", "router.history", "router.dtype", "router.balance",
                                          "router.drop_policy", "train.dtype", "train.device",
-                                         "train.trainable", "optim.kind", "parallel.schedule"}));
+                                         "train.trainable", "optim.kind", "optim.schedule",
+                                         "optim.decay_shape", "train.pack", "parallel.schedule"}));
 }
 
 // The last enumerator has the last name, so no enum has more values than names or fewer.
@@ -55,6 +56,8 @@ TEST(Choices, NamesAreInTheOrderOfTheEnumerators) {
   expect_names(DeviceChoice::kCuda, {"auto", "cpu", "cuda"});
   expect_names(Trainable::kRouters, {"all", "routers"});
   expect_names(OptimKind::kMuon, {"adamw", "muon"});
+  expect_names(LrSchedule::kConstant, {"cosine", "wsd", "linear", "constant"});
+  expect_names(DecayShape::k1Sqrt, {"linear", "cosine", "1-sqrt"});
   expect_names(PipelineSchedule::kZeroBubble, {"1f1b", "interleaved", "zero_bubble"});
 }
 

@@ -127,6 +127,7 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "train.skip_nonfinite",
                                                  "train.spike_skip",
                                                  "train.norms_every",
+                                                 "train.log_every",
                                                  "optim.lr",
                                                  "optim.min_lr",
                                                  "optim.warmup_steps",
@@ -139,9 +140,16 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "optim.router_lr",
                                                  "optim.history_lr",
                                                  "optim.history_weight_decay",
+                                                 "optim.schedule",
+                                                 "optim.decay_steps",
+                                                 "optim.decay_shape",
+                                                 "eval.every",
+                                                 "eval.batches",
+                                                 "eval.data",
                                                  "checkpoint.every",
                                                  "checkpoint.keep",
                                                  "checkpoint.asynchronous",
+                                                 "checkpoint.keep_best",
                                                  "parallel.data",
                                                  "parallel.pipeline",
                                                  "parallel.expert",
@@ -167,8 +175,9 @@ TEST(FieldAttributes, RequireEachOther) {
 
 TEST(FieldAttributes, RanksAndStudies) {
   EXPECT_EQ(keys_with(kMayDifferBetweenRanks), Keys{"train.threads"});
-  EXPECT_EQ(keys_with(kMayDifferInStudy), (Keys{"train.device", "train.threads", "checkpoint.every",
-                                                "checkpoint.keep", "checkpoint.asynchronous"}));
+  EXPECT_EQ(keys_with(kMayDifferInStudy),
+            (Keys{"train.device", "train.threads", "checkpoint.every", "checkpoint.keep",
+                  "checkpoint.asynchronous", "checkpoint.keep_best"}));
 }
 
 TEST(FieldAttributes, ModelFolders) {

@@ -148,6 +148,23 @@ TEST(Warnings, OptimizerOptions) {
   expect([&](Config& c) { history(c), c.router.kind = "hero"; }, {});
 }
 
+TEST(Warnings, DecayOptions) {
+  const auto decay = [](LrSchedule schedule) {
+    return [=](Config& c) {
+      c.optim.schedule = schedule;
+      c.optim.min_lr = 0, c.optim.decay_steps = 100, c.optim.decay_shape = DecayShape::k1Sqrt;
+    };
+  };
+  expect(decay(LrSchedule::kWsd), {});
+  expect(decay(LrSchedule::kCosine),
+         {"optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"cosine\""});
+  expect(decay(LrSchedule::kLinear),
+         {"optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"linear\""});
+  const std::string why = " has no effect: optim.schedule = \"constant\"";
+  expect(decay(LrSchedule::kConstant), {"optim.min_lr = 0.0" + why, "optim.decay_steps = 100" + why,
+                                        "optim.decay_shape = \"1-sqrt\"" + why});
+}
+
 TEST(Warnings, ParallelOptionsAndCudaGraphs) {
   const auto graph = [](Config& c) { c.train.cuda_graph = true; };
   EXPECT_EQ(found(graph, 1, true), std::vector<std::string>{});

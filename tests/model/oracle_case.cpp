@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/error.h"
+#include "optim/learning_rate.h"
 #include "oracle/small_models.h"
 #include "oracle/training.h"
 #include "train/step.h"

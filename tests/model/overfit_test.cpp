@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "loss/loss.h"
+#include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "oracle/small_models.h"
 

@@ -334,7 +334,9 @@ def test_resume_without_a_run_starts_one(copy: Path, data: Path, tmp_path: Path)
 
 
 def test_steps_may_grow(copy: Path, finished: Path) -> None:
-    run_hero("train", "--run", copy, "--resume", "--train.steps=8", "--checkpoint.every=0")
+    """With optim.decay_steps, the learning rates of completed steps do not depend on train.steps."""
+    flags = ["--train.steps=8", "--optim.decay_steps=4", "--checkpoint.every=0"]
+    run_hero("train", "--run", copy, "--resume", *flags)
     assert deterministic_metrics(copy)[:6] == deterministic_metrics(finished)
     assert [line["step"] for line in metrics(copy)] == list(range(1, 9))
     assert checkpoint_names(copy)[-1] == "step-00000008"
@@ -416,6 +418,7 @@ def test_divergence_keeps_a_checkpoint_to_go_back_to(data: Path, tmp_path: Path,
     """The newest checkpoint has finite weights and leads to a loss that is not."""
     run = tmp_path / "run"
     settings = {"train.dtype": dtype, "train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 1}
+    settings |= {"optim.schedule": "constant"}
     run_hero(*training(run, data, HERO | settings))
     words = ["train", "--run", run, "--resume", "--train.steps=30"]
     result = hero(*words, "--checkpoint.every=1", "--optim.lr=1e30")
@@ -436,7 +439,8 @@ def test_divergence_keeps_a_checkpoint_to_go_back_to(data: Path, tmp_path: Path,
 
 def test_skips_a_limited_number_of_updates_that_are_not_finite(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    run_hero(*training(run, data, HERO | {"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 1}))
+    settings = {"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 1, "optim.schedule": "constant"}
+    run_hero(*training(run, data, HERO | settings))
     flags = ["--train.steps=30", "--train.skip_nonfinite=3", "--optim.lr=1e30"]
     result = hero("train", "--run", run, "--resume", *flags)
     assert result.returncode == 1
@@ -542,7 +546,8 @@ def test_file_size_limit(copy: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
 
     before = folder_bytes(checkpoint(copy, 6))
-    result = hero("train", "--run", copy, "--resume", "--train.steps=7", preexec_fn=limit)
+    longer = ["--train.steps=7", "--optim.decay_steps=4"]
+    result = hero("train", "--run", copy, "--resume", *longer, preexec_fn=limit)
     assert_failed_save(result, checkpoint(copy, 7), "File too large")
     assert checkpoint_names(copy) == ["step-00000002", "step-00000004", "step-00000006"]
     assert folder_bytes(checkpoint(copy, 6)) == before

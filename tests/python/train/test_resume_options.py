@@ -85,7 +85,7 @@ def test_replaced_data(data: Path, tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     prefix, run = tmp_path / data.name, tmp_path / "run"
     tokens = tmp_path / f"{data.name}-train.bin"
-    run_hero(*training(run, prefix, HERO | {"train.steps": 2}))
+    run_hero(*training(run, prefix, HERO | {"train.steps": 2, "optim.schedule": "constant"}))
     recorded = json.loads((checkpoint(run, 2) / "state.json").read_text())["token_files"]
     content = bytearray(tokens.read_bytes())
     assert recorded[str(tokens)]["bytes"] == len(content)

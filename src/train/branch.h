@@ -1,0 +1,31 @@
+#pragma once
+// hero train --branch: a new run that continues from another run's checkpoint, which it copies. The other run
+// is only read, so that it may train meanwhile.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace hero {
+
+/// The checkpoint that a run branched from.
+struct BranchPoint {
+  std::filesystem::path checkpoint;  ///< absolute
+  int64_t step = 0;
+  std::string manifest_sha256;  ///< of its manifest.json
+};
+
+/// Resolves `branch`: a run folder (its newest intact checkpoint), RUN@STEP or a checkpoint folder; verifies
+/// the files. UserError, which for a missing step names those that exist.
+BranchPoint find_branch_point(const std::string& branch);
+
+/// config.toml of the checkpoint, without verifying it. UserError as find_branch_point.
+std::filesystem::path branch_config(const std::string& branch);
+
+/// Reads the branch point at a checkpoint that was verified.
+BranchPoint read_branch_point(const std::filesystem::path& checkpoint);
+
+/// Copies the checkpoint into the run folder `run` and verifies the copy, which it returns. RunError; the
+/// parent may have deleted the checkpoint meanwhile.
+std::filesystem::path copy_checkpoint(const BranchPoint& from, const std::filesystem::path& run);
+
+}  // namespace hero
