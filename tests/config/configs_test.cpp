@@ -15,7 +15,7 @@ const std::set<std::string> kBases = {"demo",        "small-qwen3",    "small-de
                                       "qwen3",       "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
-const std::set<std::string> kTrainingOverlays = {"muon", "sft", "documents"};
+const std::set<std::string> kTrainingOverlays = {"muon", "sft", "documents", "wsd"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -114,6 +114,14 @@ TEST(Configs, OverlayDifferences) {
     EXPECT_EQ(differences(base, load({"small-qwen3", "mask" + number})),
               Changes{"router.window: 0 -> " + number});
   }
+}
+
+TEST(Configs, WsdOverlay) {
+  const std::vector<std::string> changes = {"optim.min_lr: 0.0001 -> 0.0",
+                                            "optim.schedule: \"cosine\" -> \"wsd\"",
+                                            "optim.decay_shape: \"linear\" -> \"1-sqrt\""};
+  for (const char* base : {"small-qwen3", "small-deepseek", "demo"})
+    EXPECT_EQ(differences(load({base}), load({base, "wsd"})), changes) << base;
 }
 
 TEST(Configs, OverlaysApplyInOrder) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -129,9 +130,22 @@ void Training::update_biases(const Tensor& assigned_LE) {
 double learning_rate(const hero::Config& config, int64_t step) {
   const auto& o = config.optim;
   if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
-  const auto past = static_cast<double>(step - o.warmup_steps),
-             all = static_cast<double>(config.train.steps - o.warmup_steps);
-  return o.min_lr + (o.lr - o.min_lr) * (1 + std::cos(std::numbers::pi * past / all)) / 2;
+  const int64_t steps = config.train.steps, stable = steps - o.warmup_steps;
+  int64_t length = o.decay_steps;
+  if (length == 0)
+    length = o.schedule == hero::LrSchedule::kWsd ? std::min((steps + 9) / 10, stable) : stable;
+  const int64_t left = o.schedule == hero::LrSchedule::kWsd ? steps - step : o.warmup_steps + length - step;
+  const double x = 1 - std::clamp(static_cast<double>(left) / static_cast<double>(length), 0.0, 1.0);
+  const auto is = [&](hero::LrSchedule schedule, hero::DecayShape shape) {
+    return o.schedule == schedule || (o.schedule == hero::LrSchedule::kWsd && o.decay_shape == shape);
+  };
+  double share = 1;
+  if (is(hero::LrSchedule::kCosine, hero::DecayShape::kCosine))
+    share = (1 + std::cos(std::numbers::pi * x)) / 2;
+  if (is(hero::LrSchedule::kLinear, hero::DecayShape::kLinear)) share = 1 - x;
+  if (o.schedule == hero::LrSchedule::kWsd && o.decay_shape == hero::DecayShape::k1Sqrt)
+    share = 1 - std::sqrt(x);
+  return o.min_lr + (o.lr - o.min_lr) * share;
 }
 
 }  // namespace oracle

@@ -35,7 +35,7 @@ class Training {
   at::Tensor shares_LE_;
 };
 
-/// Linear warmup, then cosine decay to min_lr at the last step.
+/// Linear warmup, then optim.schedule.
 double learning_rate(const hero::Config& config, int64_t step);
 
 }  // namespace oracle

@@ -206,6 +206,17 @@ def optimizer_options(draw: DrawFn) -> Options:
     return options
 
 
+def schedule_options(draw: DrawFn, steps: int) -> Options:
+    schedule = draw(option("cosine", "wsd", "linear", "constant"))
+    warmup = draw(number(0, steps))
+    return {
+        "optim.warmup_steps": warmup,
+        "optim.schedule": schedule,
+        "optim.decay_steps": draw(number(0, steps - warmup if schedule == "wsd" else steps + 2)),
+        "optim.decay_shape": draw(option("linear", "cosine", "1-sqrt")),
+    }
+
+
 @st.composite
 def training(draw: DrawFn, model: Options, router: Options) -> Options:
     micro_batch = draw(number(1, 3))
@@ -213,25 +224,28 @@ def training(draw: DrawFn, model: Options, router: Options) -> Options:
     lr = draw(option(1e-4, 1e-3, 1e-2))
     # Gradient through the history is not supported with recomputation: this combination is rare.
     recompute = [False, True] if router["router.detach"] else [*[False] * 9, True]
-    return optimizer_options(draw) | {
-        "train.seed": draw(number(0, 2**32)),
-        "train.steps": steps,
-        "train.sequence": draw(number(6, min(12, model["model.max_position_embeddings"]))),
-        "train.micro_batch": micro_batch,
-        "train.global_batch": micro_batch * draw(number(1, 4)),
-        "train.dtype": "fp64",
-        "train.device": "cpu",
-        "train.threads": 1,
-        "train.recompute": draw(st.sampled_from(recompute)),
-        "train.trainable": draw(option(*["all"] * 5, "routers")),
-        "train.document_mask": draw(st.booleans()),
-        "train.document_positions": draw(st.booleans()),
-        "optim.lr": lr,
-        "optim.min_lr": lr * draw(option(0.0, 0.1, 1.0)),
-        "optim.warmup_steps": draw(number(0, steps)),
-        "optim.beta1": draw(option(0.0, 0.9)),
-        "optim.beta2": draw(option(0.95, 0.999)),
-        "optim.eps": draw(option(1e-8, 1e-6)),
-        "optim.weight_decay": draw(option(0.0, 0.1, 0.5)),
-        "optim.clip_norm": draw(option(0.0, 0.05, 1.0, 100.0)),
-    }
+    return (
+        optimizer_options(draw)
+        | schedule_options(draw, steps)
+        | {
+            "train.seed": draw(number(0, 2**32)),
+            "train.steps": steps,
+            "train.sequence": draw(number(6, min(12, model["model.max_position_embeddings"]))),
+            "train.micro_batch": micro_batch,
+            "train.global_batch": micro_batch * draw(number(1, 4)),
+            "train.dtype": "fp64",
+            "train.device": "cpu",
+            "train.threads": 1,
+            "train.recompute": draw(st.sampled_from(recompute)),
+            "train.trainable": draw(option(*["all"] * 5, "routers")),
+            "train.document_mask": draw(st.booleans()),
+            "train.document_positions": draw(st.booleans()),
+            "optim.lr": lr,
+            "optim.min_lr": lr * draw(option(0.0, 0.1, 1.0)),
+            "optim.beta1": draw(option(0.0, 0.9)),
+            "optim.beta2": draw(option(0.95, 0.999)),
+            "optim.eps": draw(option(1e-8, 1e-6)),
+            "optim.weight_decay": draw(option(0.0, 0.1, 0.5)),
+            "optim.clip_norm": draw(option(0.0, 0.05, 1.0, 100.0)),
+        }
+    )

@@ -52,6 +52,10 @@ def data_section(shown: Comparison) -> str:
         "resumed after step",
         "changes",
     ]
+    if any(run.parent for run in shown.runs):
+        header.append(("parent", "of a branch"))
+        for row, run in zip(rows, shown.runs):
+            row.append(page.cell(_parent(run, shown.runs)))
     note = "Equal hashes mean equal token files and weights, or equal tokenizers, whatever their paths."
     return page.section("Data and resumes", page.table(header, rows, "config"), page.paragraph(note))
 
@@ -60,10 +64,20 @@ def _row(run: Run) -> list[str]:
     if not run.starts:
         return ["not recorded", "not recorded", NONE, NONE]
     last = run.starts[-1]
-    resumes = ", ".join(f"{start.step:,}" for start in run.starts if start.step > 0)
+    first = run.parent.step if run.parent else 0
+    resumes = ", ".join(f"{start.step:,}" for start in run.starts if start.step > first)
     changes = [f"from step {start.step + 1:,}: {text}" for start in run.starts if (text := _changes(start))]
     data = f"{' '.join(last.data)} ({_short(last.data_hash)})"
     return [data, _short(last.tokenizer), resumes or NONE, "; ".join(changes) or NONE]
+
+
+def _parent(run: Run, runs: list[Run]) -> str:
+    """`stable after step 400`, with the parent's path if it is not on the page; a dash for other runs."""
+    if run.parent is None:
+        return NONE
+    folder = run.parent.run
+    name = next((other.name for other in runs if other.path.resolve() == folder.resolve()), str(folder))
+    return f"{name} after step {run.parent.step:,}"
 
 
 def _changes(start: Start) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
 from hero_moe.report.norm_series import NormSeries, read_norms
-from hero_moe.report.starts import Start, read_starts
+from hero_moe.report.starts import Parent, Start, read_starts
 from hero_moe.report.valid_series import ValidSeries, read_valid
 
 SCALARS = (
@@ -92,6 +92,11 @@ class Run:
     evaluations: list[Evaluation]
     starts: list[Start]
     """The first start and every resume; empty for runs of older versions."""
+
+    @property
+    def parent(self) -> Parent | None:
+        """The checkpoint that a branch continues from; its metrics begin after that step."""
+        return self.starts[0].parent if self.starts else None
 
     @property
     def is_baseline(self) -> bool:

@@ -246,6 +246,9 @@ def _mismatch_notes(shown: Comparison) -> list[str]:
     notes = []
     if not _same_length(shown):
         notes.append("The runs differ in length: compare final losses only in the difference column.")
+    if branches := [(run.name, run.parent.step) for run in shown.runs if run.parent]:
+        listed = ", ".join(f"{name} (after step {step:,})" for name, step in branches)
+        notes.append(f"Branches, whose losses begin where they left their parent: {listed}.")
     base = shown.baseline.metrics
     uneven = []
     for run in shown.runs:

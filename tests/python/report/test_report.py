@@ -355,6 +355,29 @@ def test_data_and_resumes(tmp_path: Path, three: list[Path]) -> None:
     assert "not comparable" not in Page(render(tmp_path, three[1])).text
 
 
+def test_branches(tmp_path: Path, make_run: MakeRun) -> None:
+    """Their parent and step, and curves that begin there; also after a resume before their first checkpoint."""
+    stable, decay, moved = make_run("stable"), make_run("decay"), make_run("moved")
+    saved = {"checkpoint": str(stable / "checkpoints" / "step-00000040"), "step": 40, "manifest_sha256": "0"}
+    record_starts(stable, {})
+    shorter = {"step": 40, "options": {"train.steps": {"from": 600, "to": 60}}}
+    record_starts(decay, shorter | {"parent": saved}, shorter, {"step": 50})
+    record_starts(moved, {"step": 40, "parent": saved | {"checkpoint": "/saved/last"}})
+    for run in (decay, moved):
+        edit_lines(run / "metrics.jsonl", lambda lines: lines[40:])
+    page = Page(render(tmp_path, stable, decay, moved))
+    (header,) = [row for row in page.rows if row[-1] == "parentof a branch"]
+    first = page.rows.index(header) + 1
+    rows = {row[0]: row[3:] for row in page.rows[first : first + 3]}
+    assert rows["stable"] == ["–", "–", "–"]
+    assert rows["decay"] == ["50", "from step 41: train.steps 600 → 60", "stable after step 40"]
+    assert rows["moved"] == ["–", "–", "/saved/last after step 40"]
+    note = "begin where they left their parent: decay (after step 40), moved (after step 40)."
+    assert note in page.text
+    assert load_run(decay, "decay").metrics.steps[0] == 41
+    assert "branch" not in Page(render(tmp_path, stable)).text
+
+
 def test_warns_of_runs_that_are_not_comparable(tmp_path: Path, make_run: MakeRun) -> None:
     a, b, c = make_run("a", steps=60), make_run("b", steps=60, seed=2), make_run("c", steps=40)
     config = c / "config.toml"
