@@ -37,7 +37,9 @@ MicroBatch Validation::read(const ValidationSet& set, const Extent& extent, int6
   const int64_t first = index * train.micro_batch;
   const auto windows =
       read_windows(set.reader, first, std::min(train.micro_batch, extent.windows - first), train.sequence);
-  return {windows.samples.to(model_.device()), {}, windows.targets_BS.to(model_.device())};
+  return {.samples = windows.samples.to(model_.device()),
+          .position = {},
+          .targets_BS = windows.targets_BS.to(model_.device())};
 }
 
 void Validation::add_losses(const ValidationSet& set, const Extent& extent, int64_t begin, int64_t end,
