@@ -112,7 +112,7 @@ TEST(Configs, OverlayDifferences) {
 }
 
 TEST(Configs, WsdOverlay) {
-  const std::vector<std::string> changes = {"optim.min_lr: 0.0001 -> 0.0",
+  const std::vector<std::string> changes = {"optim.min_lr: 1e-04 -> 0.0",
                                             "optim.schedule: \"cosine\" -> \"wsd\"",
                                             "optim.decay_shape: \"linear\" -> \"1-sqrt\""};
   for (const char* base : {"small-qwen3", "small-deepseek", "demo"})

@@ -36,7 +36,7 @@ TEST(ModelConfig, RepositoryConfigsRoundTrip) {
     (overlay ? overlays : bases).push_back(file.path().string());
   }
   ASSERT_EQ(bases.size(), 9u);
-  ASSERT_EQ(overlays.size(), 11u);
+  ASSERT_EQ(overlays.size(), 12u);
   overlays.push_back("");
   for (const std::string& base : bases) {
     for (const std::string& overlay : overlays) {
