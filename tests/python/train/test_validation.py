@@ -329,7 +329,7 @@ def test_keep_best(data: Path, tmp_path: Path) -> None:
 def test_best_of_other_validation_data_does_not_count(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_hero(*training(run, data, VALID | {"checkpoint.every": 2, "checkpoint.keep_best": True}))
-    words = ("--train.steps=8", "--optim.lr=0.3", f"--eval.data=train={data}-train")
+    words = ("--train.steps=8", "--optim.decay_steps=8", "--optim.lr=0.3", f"--eval.data=train={data}-train")
     run_hero("train", "--run", run, "--resume", *words)
     assert json.loads((run / "best.json").read_text())["step"] == 8
     assert metrics(run)[-1]["valid"].keys() == {"train"}
