@@ -131,7 +131,7 @@ class Comparison {
     found.add("shares", small::relative_error(balance_.shares_LE, expected_->shares_LE()));
   }
 
-  // Evaluation: eval_capacity_factor, no jitter.
+  // Evaluation: eval_capacity_factor, no jitter, no forced balance.
   void evaluate() {
     const auto tokens = random_samples(config_, 0).tokens.slice(0, 0, config_.train.micro_batch).contiguous();
     const auto output = model_.forward(tokens);

@@ -139,8 +139,9 @@ void select_experts(const hero::Config& config, const Tensor& bias_E, LayerRouti
       }
     }
   }
-  r.ids = config.router.force_balance ? round_robin(tokens, m.num_experts_per_tok, experts, r.layer)
-                                      : topk_indices(selection, m.num_experts_per_tok);
+  r.ids = pass.training && config.router.force_balance
+              ? round_robin(tokens, m.num_experts_per_tok, experts, r.layer)
+              : topk_indices(selection, m.num_experts_per_tok);
   r.chosen = at::zeros({tokens, experts}, at::kDouble).scatter_(1, r.ids, 1.0);
   r.gates = r.scores * r.chosen;
   if (m.norm_topk_prob) r.gates = r.gates / (r.gates.sum(1, true) + m.norm_topk_eps);
