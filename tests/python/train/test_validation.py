@@ -312,7 +312,9 @@ def test_keep_best(data: Path, tmp_path: Path) -> None:
     best = {"step": 6, "valid_loss": losses[6], "checkpoint": "checkpoints/step-00000006"}
     assert json.loads((run / "best.json").read_text()) == best
     assert f"lowest validation loss {losses[6]:.4f} after step 6: {checkpoint(run, 6)}" in result.stderr
-    result = run_hero("train", "--run", run, "--resume", "--train.steps=14", "--optim.decay_steps=14", "--optim.lr=3")
+    result = run_hero(
+        "train", "--run", run, "--resume", "--train.steps=14", "--optim.decay_steps=14", "--optim.lr=3"
+    )
     losses = valid_losses(run)
     assert list(losses) == [2, 4, 6, 8, 10, 12, 14]
     assert min(losses, key=losses.__getitem__) == 6
