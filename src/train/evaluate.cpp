@@ -26,9 +26,9 @@ Evaluation evaluate(const Transformer& model, const SequentialReader& reader, in
   double sum = 0;
   for (int64_t first = 0; first < reader.windows(); first += batch) {
     const int64_t count = std::min(batch, reader.windows() - first);
-    const auto batch = read_windows(reader, first, count, sequence);
-    const auto output = model.forward(batch.samples.slice(1, 0, sequence).contiguous().to(model.device()));
-    const auto targets_T = batch.targets_BS.view({-1}).to(model.device());
+    const auto windows = read_windows(reader, first, count, sequence);
+    const auto output = model.forward(windows.samples.slice(1, 0, sequence).contiguous().to(model.device()));
+    const auto targets_T = windows.targets_BS.view({-1}).to(model.device());
     sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
     on_progress(first + count);
   }

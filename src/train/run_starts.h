@@ -1,8 +1,8 @@
 #pragma once
 // starts.jsonl of a run folder: a line for the start of the run and for every resume, with the data, the
 // tokenizer, and the options and token files that changed since the checkpoint. The first line of a branch
-// names its parent. Lines are only appended: one
-// replaces those before it with the same or a later step, whose training was discarded.
+// names its parent. Lines are only appended: one replaces those before it with the same or a later step,
+// whose training was discarded.
 #include <cstdint>
 #include <filesystem>
 
