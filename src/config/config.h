@@ -57,6 +57,7 @@ struct ModelConfig {
   bool norm_topk_prob = true;
   double norm_topk_eps = 1e-20;
   double routed_scaling_factor = 1.0;
+  int64_t num_nextn_predict_layers = 0;  ///< multi-token prediction modules (deepseek_v3)
   int64_t n_group = 1;
   int64_t topk_group = 1;
   double initializer_range = 0.02;
@@ -115,6 +116,21 @@ struct TrainConfig {
   Packing pack = Packing::kConcat;
   int64_t log_every = 10;  ///< steps between progress lines where stderr is not a terminal
   bool loss_mask = false;  ///< train only on the tokens that the data marks
+  double mtp_loss = 0.3;   ///< lambda, weight of the multi-token prediction loss
+};
+
+/// A part of a run with its own blend of data. It ends at the first step at or after its bound; the last
+/// phase has none.
+struct DataPhase {
+  int64_t until_step = 0;          ///< steps since the start of the run; 0: not given
+  int64_t until_tokens = 0;        ///< tokens since the start of the run; 0: not given
+  std::vector<std::string> blend;  ///< PREFIX or WEIGHT:PREFIX, as --data
+
+  bool operator==(const DataPhase&) const = default;
+};
+
+struct DataConfig {
+  std::vector<DataPhase> phases;  ///< empty: --data for the whole run
 };
 
 struct OptimConfig {
@@ -167,6 +183,7 @@ struct Config {
   ModelConfig model;
   RouterConfig router;
   TrainConfig train;
+  DataConfig data;
   OptimConfig optim;
   EvalConfig eval;
   CheckpointConfig checkpoint;

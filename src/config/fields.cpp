@@ -123,6 +123,9 @@ std::vector<Field> training_fields(Config& config) {
       flag("train.loss_mask", kFixedOnResume, &t.loss_mask,
            "train only on the tokens that the data marks, such as those of the assistant; the loss is their "
            "mean over the global batch"),
+      non_negative("train.mtp_loss", kFixedOnResume, &t.mtp_loss,
+                   "weight of the mean loss of the multi-token prediction modules "
+                   "(model.num_nextn_predict_layers)"),
 
       choice("optim.kind", kFixedOnResume, &o.kind,
              "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
