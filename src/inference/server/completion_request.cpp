@@ -166,9 +166,10 @@ bool read_include_usage(const Fields& fields, bool stream) {
   return Fields(*options, "stream_options.").boolean("include_usage");
 }
 
-// As JSON values, "{}," and "\"\"," need more than 20 times their size, numbers at most 8 times.
-void check_composite_values(std::string_view body) {
-  int64_t count = 0;
+// As JSON values, "{}," and "\"\"," need more than 20 times their size, numbers at most 8 times, and twice
+// that while their list grows.
+void check_number_of_values(std::string_view body) {
+  int64_t count = 0, commas = 0;
   bool in_string = false;
   for (size_t i = 0; i < body.size(); ++i) {
     const char c = body[i];
@@ -178,12 +179,16 @@ void check_composite_values(std::string_view body) {
     } else {
       in_string = c == '"';
       count += in_string || c == '[' || c == '{';
+      commas += c == ',';
     }
   }
-  if (count <= RequestLimits::composite_values) return;
-  throw ApiError(400, "body: found " + std::to_string(count) +
-                          " strings, lists and objects, expected at most " +
-                          std::to_string(RequestLimits::composite_values));
+  const auto check = [](int64_t found, const char* what, int64_t limit) {
+    if (found <= limit) return;
+    throw ApiError(400, "body: found " + std::to_string(found) + " " + what + ", expected at most " +
+                            std::to_string(limit));
+  };
+  check(count, "strings, lists and objects", RequestLimits::composite_values);
+  check(commas, "commas between values", RequestLimits::commas);
 }
 
 }  // namespace
@@ -194,7 +199,7 @@ void reject_field(const std::string& field, const json& found, const std::string
 }
 
 json parse_body(std::string_view body) {
-  check_composite_values(body);
+  check_number_of_values(body);
   json value;
   try {
     value = parse_json(body, {"body"});
