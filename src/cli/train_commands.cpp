@@ -4,7 +4,7 @@
 #include "cli/config_option.h"
 #include "config/overrides.h"
 #include "io/python.h"
-#include "train/trainer.h"
+#include "train/train.h"
 
 namespace hero {
 namespace {

@@ -9,12 +9,12 @@
 
 namespace hero {
 
-WindowBatch read_windows(const SequentialReader& reader, int64_t first, int64_t count, int64_t sequence) {
-  WindowBatch batch{at::empty({count, sequence + 1}, at::kLong), at::empty({count, sequence}, at::kLong)};
+MicroBatch read_windows(const SequentialReader& reader, int64_t first, int64_t count, int64_t sequence) {
+  MicroBatch batch{.samples = at::empty({count, sequence + 1}, at::kLong), .position = {}};
+  batch.labels = at::empty_like(batch.samples);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t valid = reader.read(first + i, batch.samples[i].data_ptr<int64_t>());
-    batch.targets_BS[i].copy_(batch.samples[i].slice(0, 1));
-    batch.targets_BS[i].slice(0, valid).fill_(-1);
+    batch.labels[i].copy_(batch.samples[i]).slice(0, valid + 1).fill_(-1);
   }
   return batch;
 }
@@ -28,7 +28,7 @@ Evaluation evaluate(const Transformer& model, const SequentialReader& reader, in
     const int64_t count = std::min(batch, reader.windows() - first);
     const auto windows = read_windows(reader, first, count, sequence);
     const auto output = model.forward(windows.samples.slice(1, 0, sequence).contiguous().to(model.device()));
-    const auto targets_T = windows.targets_BS.view({-1}).to(model.device());
+    const auto targets_T = windows.labels.slice(1, 1).reshape({-1}).to(model.device());
     sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
     on_progress(first + count);
   }

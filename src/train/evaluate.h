@@ -4,6 +4,7 @@
 
 #include "data/sampler.h"
 #include "model/transformer.h"
+#include "train/pipeline.h"
 
 namespace hero {
 
@@ -14,14 +15,8 @@ struct Evaluation {
   double perplexity = 0;  ///< e^loss
 };
 
-/// Windows of a data set.
-struct WindowBatch {
-  at::Tensor samples;     ///< [B, S+1] int64
-  at::Tensor targets_BS;  ///< int64, the tokens that follow; -1 after the end of the data set
-};
-
-/// Reads windows [first, first + count) of `sequence` tokens, on the CPU.
-WindowBatch read_windows(const SequentialReader& reader, int64_t first, int64_t count, int64_t sequence);
+/// Reads windows [first, first + count) of `sequence` tokens, on the CPU, with labels.
+MicroBatch read_windows(const SequentialReader& reader, int64_t first, int64_t count, int64_t sequence);
 
 /// Predicts every token except the first once, in windows of the reader's sequence length, `batch` windows at
 /// a time. Calls `on_progress` with the number of completed windows.

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "train/run_lock.h"
-#include "train/trainer.h"
+#include "train/train.h"
 
 namespace hero {
 

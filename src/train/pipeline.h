@@ -19,8 +19,7 @@ namespace hero {
 struct MicroBatch {
   at::Tensor samples;  ///< [B, S+1] int64 on the model's device
   ForwardContext position;
-  at::Tensor labels = {};      ///< samples with -1 for tokens that are not trained on; undefined: samples
-  at::Tensor targets_BS = {};  ///< of an evaluation; in training the samples, shifted by one
+  at::Tensor labels = {};  ///< [B, S+1]: samples with -1 for tokens that are no targets; undefined: samples
 };
 
 class Pipeline {

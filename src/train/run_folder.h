@@ -10,7 +10,7 @@
 #include "distributed/world.h"
 #include "train/branch.h"
 #include "train/run_lock.h"
-#include "train/trainer.h"
+#include "train/train.h"
 #include "train/validation_data.h"
 
 namespace hero {

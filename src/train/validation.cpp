@@ -32,21 +32,23 @@ Validation::Extent Validation::extent(const ValidationSet& set) const {
 MicroBatch Validation::read(const ValidationSet& set, const Extent& extent, int64_t i) const {
   const auto& train = model_.config().train;
   const int64_t index = world_ ? i * world_->mesh().data + world_->mesh().data_rank() : i;
-  if (index >= extent.micro_batches)
-    return {at::zeros({1, 2}, at::TensorOptions(model_.device()).dtype(at::kLong)), {}};
+  if (index >= extent.micro_batches) {
+    const auto samples = at::zeros({1, 2}, at::TensorOptions(model_.device()).dtype(at::kLong));
+    return {.samples = samples, .position = {}, .labels = samples - 1};
+  }
   const int64_t first = index * train.micro_batch;
   const auto windows =
       read_windows(set.reader, first, std::min(train.micro_batch, extent.windows - first), train.sequence);
   return {.samples = windows.samples.to(model_.device()),
           .position = {},
-          .targets_BS = windows.targets_BS.to(model_.device())};
+          .labels = windows.labels.to(model_.device())};
 }
 
 void Validation::add_losses(const ValidationSet& set, const Extent& extent, int64_t begin, int64_t end,
                             const at::Tensor& sum) {
   const auto add = [&](const Transformer::Output& output, const MicroBatch& batch) {
-    if (!batch.targets_BS.defined()) return;
-    sum.add_(ops::linear_cross_entropy(output.hidden_TD, model_.head(), batch.targets_BS.view({-1})));
+    const auto targets_T = batch.labels.slice(1, 1).reshape({-1});
+    sum.add_(ops::linear_cross_entropy(output.hidden_TD, model_.head(), targets_T));
   };
   if (!pipeline_) {
     for (int64_t i = begin; i < end; ++i) {

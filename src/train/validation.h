@@ -39,8 +39,8 @@ class Validation {
     int64_t per_rank = 0;  ///< micro-batches of each data rank, the last possibly empty
   };
   Extent extent(const ValidationSet& set) const;
-  /// This data rank's micro-batch i. After the last one an empty batch, whose targets_BS are undefined:
-  /// expert ranks need the same number of forward passes.
+  /// This data rank's micro-batch i. After the last one a batch without targets: expert ranks need the
+  /// same number of forward passes.
   MicroBatch read(const ValidationSet& set, const Extent& extent, int64_t i) const;
   /// Adds the sums of the cross-entropies of micro-batches [begin, end) to `sum`.
   void add_losses(const ValidationSet& set, const Extent& extent, int64_t begin, int64_t end,
