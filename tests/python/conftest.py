@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hero_moe.evals import sandbox
-from program import run_hero, training
+from program import HERO, run_hero, training
 
 # Set before torch or transformers is imported: no downloads, and separate caches for model folder code and
 # torch.compile. A cache filled with a different forced instruction set has crashed a later run.
@@ -194,8 +194,22 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps of a HERO model; tests modify only copies."""
     run = tmp_path_factory.mktemp("trained") / "run"
-    run_hero(*training(run, data, {"router.kind": "hero", "train.steps": 2}))
+    run_hero(*training(run, data, HERO | {"train.steps": 2}))
     return run
+
+
+@pytest.fixture(scope="session")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six steps of a HERO model with checkpoints at 2, 4 and 6; tests modify only copies."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    run_hero(*training(run, data, HERO | {"checkpoint.every": 2}))
+    return run
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of `finished`."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,9 @@ SMALL = {
     "checkpoint.every": 0,
     "checkpoint.keep": 0,
 }
+HERO: dict[str, Any] = {"router.kind": "hero"}
+# Long enough to be interrupted midway.
+LONG = HERO | {"train.steps": 60, "model.num_hidden_layers": 2}
 DEEPSEEK = {
     "model.model_type": "deepseek_v3",
     "model.q_lora_rank": 24,
@@ -84,6 +89,25 @@ def run_hero(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     return result
 
 
+def start_hero(*words: Any) -> subprocess.Popen[str]:
+    """Starts `hero` without waiting for it; its stderr is a pipe."""
+    return subprocess.Popen(
+        [PROGRAM, *map(str, words)],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def wait_until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    """Waits until `reached()` is true or the process has ended."""
+    give_up = time.monotonic() + 120
+    while process.poll() is None and not reached():
+        assert time.monotonic() < give_up, "timed out after two minutes"
+        time.sleep(0.001)
+
+
 def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
     """Type, default, help and bounds of every configuration key, in the order of `hero train --help`."""
     text = run_hero("train", "--help").stdout.split("Configuration keys")[1]
@@ -115,6 +139,11 @@ def training(run: Path, data: Path | None, settings: dict[str, Any], *words: Any
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps_logged(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def deterministic_metrics(run: Path) -> list[dict[str, Any]]:

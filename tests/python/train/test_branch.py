@@ -6,8 +6,6 @@ import fcntl
 import hashlib
 import json
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ import pytest
 
 from hero_moe.report.run_files import load_run
 from program import (
-    ENVIRONMENT,
-    PROGRAM,
     assert_exit_2,
     checkpoint,
     checkpoint_names,
@@ -25,8 +21,11 @@ from program import (
     hero,
     metrics,
     run_hero,
+    start_hero,
+    steps_logged,
     tensor_bytes,
     training,
+    wait_until,
 )
 from ranks import run_ranks_checked, start
 
@@ -165,15 +164,9 @@ def test_restarted_ranks_resume_the_branch(stable: Path, tmp_path: Path) -> None
 def test_signal_before_the_first_own_checkpoint(stable: Path, tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     flags = ["--train.steps=400", "--checkpoint.every=0"]
-    process = subprocess.Popen(
-        [PROGRAM, *map(str, branch(stable, run, *flags))],
-        env=ENVIRONMENT, stderr=subprocess.PIPE, encoding="utf-8",
-    )  # fmt: skip
-    while process.poll() is None and not (
-        (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_bytes().count(b"\n") > 2
-    ):
-        pass
-    process.send_signal(signal.SIGKILL)
+    process = start_hero(*branch(stable, run, *flags))
+    wait_until(process, lambda: steps_logged(run) > 2)
+    process.kill()
     process.communicate()
     assert checkpoint_names(run) == ["step-00000004"]
     run_hero("train", "--run", run, "--resume", "--train.steps=9", "--optim.decay_steps=2")

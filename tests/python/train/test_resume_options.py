@@ -11,6 +11,7 @@ import pytest
 
 from hero_moe.report.run_files import load_run
 from program import (
+    HERO,
     assert_exit_2,
     assert_same_outcome,
     checkpoint,
@@ -22,8 +23,6 @@ from program import (
     training,
 )
 from ranks import run_ranks_checked
-
-HERO = {"router.kind": "hero"}
 
 
 def starts(run: Path) -> list[dict[str, Any]]:

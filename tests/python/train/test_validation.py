@@ -16,8 +16,7 @@ import pytest
 
 from program import (
     DEEPSEEK,
-    ENVIRONMENT,
-    PROGRAM,
+    HERO,
     assert_exit_2,
     assert_same_outcome,
     checkpoint,
@@ -27,13 +26,13 @@ from program import (
     hero,
     metrics,
     run_hero,
+    start_hero,
     tensor_bytes,
     training,
     write_megatron,
 )
 from ranks import run_ranks_checked, start
 
-HERO = {"router.kind": "hero"}
 VALID = HERO | {"eval.every": 2, "eval.batches": 3}
 KEYS = ("valid_loss", "valid")
 
@@ -256,9 +255,7 @@ def test_stopped_validation_is_repeated(ranks: int, data: Path, tmp_path: Path) 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     if ranks == 1:
         run_hero(*training(whole, data, settings))
-        processes = [
-            subprocess.Popen([PROGRAM, *map(str, training(stopped, data, settings))], env=ENVIRONMENT)
-        ]
+        processes: list[subprocess.Popen[Any]] = [start_hero(*training(stopped, data, settings))]
     else:
         run_ranks_checked(training(whole, data, settings), ranks, whole.with_suffix(".log"))
         processes = start(training(stopped, data, settings), ranks, stopped.with_suffix(".log"))
@@ -291,7 +288,7 @@ def test_stopped_validation_of_the_last_step(data: Path, tmp_path: Path) -> None
     }  # fmt: skip
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     run_hero(*training(whole, data, settings))
-    process = subprocess.Popen([PROGRAM, *map(str, training(stopped, data, settings))], env=ENVIRONMENT)
+    process = start_hero(*training(stopped, data, settings))
     wait_for_validation(stopped)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
