@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "config/data_phases.h"
 #include "config/router_kinds.h"
 #include "config/warnings.h"
 #include "distributed/activity.h"
@@ -168,6 +169,16 @@ class Trainer {
                                       : run_.device.str().c_str(),
                  begin.c_str());
     for (const std::string& line : run_.stream->summary()) std::fprintf(stderr, "%s\n", line.c_str());
+    for (int64_t phase = 1; phase <= std::ssize(c.data.phases); ++phase)
+      std::fprintf(stderr, "%s\n", describe_phase(c, phase).c_str());
+  }
+
+  // Prints the phase that begins with the step, if one does. log_start has printed the first one.
+  void log_phase(int64_t step) {
+    const auto phase = phase_of_step(run_.config, step);
+    if (!log_ || step == 1 || phase == phase_of_step(run_.config, step - 1)) return;
+    if (progress_) progress_->end_line();
+    std::fprintf(stderr, "step %ld begins %s\n", step, describe_phase(run_.config, *phase).c_str());
   }
 
   /// One optimizer step over the global batch. nullopt if a stop signal ended it between micro-batches: the
@@ -180,6 +191,8 @@ class Trainer {
     StepRecord record{.step = state_.step + 1};
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
     set_current_step(record.step);
+    record.data_phase = phase_of_step(c, record.step);
+    log_phase(record.step);
     const int64_t norms = c.train.norms_every;
     if (has_untrained_tokens(c.train))
       record.trained_tokens = run_.stream->trained_targets(state_.samples, c.train.global_batch);
