@@ -186,7 +186,7 @@ class PatternTranslator {
       if (in_class && negated) reject_escape();
       out_ += in_class ? members : std::string(negated ? "[^" : "[") + members + "]";
     };
-    const std::string word = std::string("[") + kWord + "]", no_word = std::string("[^") + kWord + "]";
+    const std::string members = std::string(kWord) + "]", word = "[" + members, no_word = "[^" + members;
     at_ += 2;
     switch (c) {
       case 's':
