@@ -88,7 +88,8 @@ def answer(line: bytes, renderer: Renderer | None) -> tuple[dict[str, str], Rend
 
 def _one_line(error: Exception) -> str:
     """The message, which a template can choose."""
-    return " ".join(str(error).encode(errors="replace").decode().split())[:1000]
+    text = str(error).removeprefix("chat template: ")
+    return " ".join(text.encode(errors="replace").decode().split())[:1000]
 
 
 def _restrict() -> None:
