@@ -40,6 +40,7 @@ std::optional<std::string> TerminalLines::next() {
     std::fputs(prompt_.c_str(), stdout);
     std::fflush(stdout);
   };
+  take_interrupt();  // it was for an answer that has ended
   show_prompt();
   for (size_t searched = 0;;) {
     if (const size_t end = pending_.find('\n', searched); end != pending_.npos) {
@@ -61,7 +62,8 @@ std::optional<std::string> TerminalLines::next() {
       searched = 0;
       std::fputs("\n", stdout);
       show_prompt();
-    } else if (size >= 0) {
+    }
+    if (size >= 0) {
       ended_ = size == 0;
       pending_.append(part, static_cast<size_t>(size));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "inference/server/request_fields.h"
+#include "io/json.h"
 
 namespace hero {
 namespace {
@@ -55,7 +56,10 @@ json read_message(const json& message, const std::string& where) {
   if (!message.is_object()) reject_field(where, message, "an object with role and content");
   for (const auto& [name, value] : message.items()) {
     if (value.is_null() || std::ranges::find(kMessageFields, name) != std::end(kMessageFields)) continue;
-    reject_field(where + "." + name, value, "nothing: a message has role, content, name and tool_call_id");
+    throw ApiError(
+        400,
+        where + ": found the field " + format_value(name) + ", expected role, content, name or tool_call_id",
+        where + "." + name);
   }
   const RequestFields fields(message, where + ".");
   const std::string role = fields.string("role");
