@@ -11,6 +11,8 @@ class Command;
 void add_analyze_command(Command& hero);
 /// `hero bench cost-table` and `hero bench step`.
 void add_bench_commands(Command& hero);
+/// `hero chat DIR`.
+void add_chat_command(Command& hero);
 /// `hero cost`: parameters, operations, memory and traffic, next to those with a baseline router.
 void add_cost_command(Command& hero);
 /// `hero data tokenizer`, `hero data tokenize`, `hero data info` and `hero data show`.
