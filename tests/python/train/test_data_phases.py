@@ -405,3 +405,5 @@ def test_study(sources: Path, tmp_path: Path) -> None:
     assert_exit_2(
         hero(*words, "--out", tmp_path / "other", "--data", sources / "web"), "together with data.phase"
     )
+    config.write_text(toml(SMALL | MODEL))
+    assert_exit_2(hero(*words, "--out", tmp_path / "other"), "--data: found nothing, expected PREFIX")
