@@ -17,18 +17,21 @@ struct BenchOptions {
   int64_t layers = 0, train_steps = 0;
 };
 
-// Options of documents, which random tokens do not have: warns and resets them.
-void drop_document_options(TrainConfig& t) {
+// Options of documents and data, which random tokens do not have: warns and resets them.
+void drop_document_options(Config& config) {
+  TrainConfig& t = config.train;
   const std::string why = " has no effect: hero bench trains on all of its random tokens";
   if (t.loss_mask) warn({format_option("train.loss_mask", t.loss_mask) + why});
   if (t.pack != Packing::kConcat) warn({format_option("train.pack", name_of(t.pack)) + why});
+  if (!config.data.phases.empty()) warn({format_option("data.phase", config.data.phases) + why});
+  config.data.phases.clear();
   t.loss_mask = false;
   t.pack = Packing::kConcat;
 }
 
 Config load(const BenchOptions& options, const std::vector<std::string>& flags) {
   Config config = load_config(options.configs, flags);
-  drop_document_options(config.train);
+  drop_document_options(config);
   if (options.train_steps > 0) config.train.steps = options.train_steps;
   OptimConfig& o = config.optim;
   o.warmup_steps = std::min(o.warmup_steps, config.train.steps);

@@ -11,10 +11,14 @@ class Command;
 void add_analyze_command(Command& hero);
 /// `hero bench cost-table` and `hero bench step`.
 void add_bench_commands(Command& hero);
+/// `hero chat DIR`.
+void add_chat_command(Command& hero);
 /// `hero cost`: parameters, operations, memory and traffic, next to those with a baseline router.
 void add_cost_command(Command& hero);
-/// `hero data tokenizer`, `hero data tokenize` and `hero data info`.
+/// `hero data tokenizer`, `hero data tokenize`, `hero data info` and `hero data show`.
 void add_data_commands(Command& hero);
+/// `hero data show RUN`.
+void add_data_show_command(Command& data);
 /// `hero eval DIR --data PREFIX`.
 void add_eval_command(Command& hero);
 /// `hero export RUN_OR_CHECKPOINT DIR`.

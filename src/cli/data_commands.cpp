@@ -116,7 +116,8 @@ void run_info(const std::string& prefix) {
 }  // namespace
 
 void add_data_commands(Command& hero) {
-  auto* const data = hero.add_subcommand("data", "Train tokenizers, tokenize text, inspect token files");
+  auto* const data = hero.add_subcommand(
+      "data", "Train tokenizers, tokenize text, inspect token files, count what runs read");
   data->require_subcommand();
 
   auto* const tokenizer_command =
@@ -162,6 +163,8 @@ void add_data_commands(Command& hero) {
   info->add_option("PREFIX", *prefix, "prefix of Megatron token files, with or without .bin, .idx, -train")
       .required();
   info->callback([prefix] { run_info(*prefix); });
+
+  add_data_show_command(*data);
 }
 
 }  // namespace hero

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/sampling_options.h"
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
 #include "inference/sampler.h"
@@ -81,21 +82,10 @@ void run_generate(GenerateOptions options) {
 void add_generate_command(Command& hero) {
   auto options = std::make_shared<GenerateOptions>();
   auto* command = hero.add_subcommand("generate", "Generate text from a prompt");
-  auto& s = options->sampling;
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("--prompt", options->prompt, "prompt text; empty: start of a document").required();
-  command->add_option("--max-tokens", s.max_tokens, "maximum new tokens").range(1, 1 << 20).show_default();
-  command->add_option("--temperature", s.temperature, "sampling temperature; 0: greedy")
-      .range(0.0, 100.0)
-      .show_default();
-  command->add_option("--top-k", s.top_k, "sample from the k most likely tokens; 0: all")
-      .non_negative()
-      .show_default();
-  command->add_option("--top-p", s.top_p, "sample from the most likely tokens with total probability p")
-      .range(0.0, 1.0)
-      .show_default();
-  command->add_option("--seed", s.seed, "sampling seed").non_negative().show_default();
+  add_sampling_options(*command, options->sampling);
   add_tokenizer_option(*command, options->tokenizer);
   command->add_flag("--no-cache", options->no_cache,
                     "disable the KV cache; recompute all positions for every token");

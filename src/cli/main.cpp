@@ -22,6 +22,7 @@ int run(int argc, char** argv) {
   hero::add_train_commands(hero, status);
   hero::add_eval_command(hero);
   hero::add_generate_command(hero);
+  hero::add_chat_command(hero);
   hero::add_export_command(hero);
   hero::add_inspect_commands(hero, status);
   hero::add_analyze_command(hero);

@@ -132,10 +132,12 @@ void add_cluster_flags(Command& command, PlanOptions& options) {
   for (const Field& field : cluster_fields(defaults)) {
     std::visit(
         [&]<typename T>(const T& value) {
-          auto option = command.add_option<T>(
-              cluster_flag(field.key), [&options, key = field.key](T found) { options.given[key] = found; },
-              field.help);
-          if (assign(field, value)) option.show_default(literal(value));
+          if constexpr (!std::is_same_v<T, std::vector<DataPhase>>) {
+            auto option = command.add_option<T>(
+                cluster_flag(field.key), [&options, key = field.key](T found) { options.given[key] = found; },
+                field.help);
+            if (assign(field, value)) option.show_default(literal(value));
+          }
         },
         read(field));
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "checkpoint/checkpoint.h"
+#include "cli/chat_template_option.h"
 #include "cli/choice_option.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -28,7 +29,7 @@ constexpr size_t kSpareThreads = 32;  // besides those of active and queued requ
 constexpr int64_t kMaxBudget = int64_t{1} << 40;
 
 struct ServeCommand {
-  std::string dir, host = "127.0.0.1", model_name, tokenizer;
+  std::string dir, host = "127.0.0.1", model_name, tokenizer, chat_template;
   bool allow_unauthenticated = false;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Dtype> dtype;
@@ -116,6 +117,28 @@ void check_options(const ServeCommand& options, bool key_given) {
   check_total("--max-pending-tokens", total.tokens, "--max-request-tokens", request.tokens);
 }
 
+// Without a usable template in the folder the server has no chat.
+ServedChat open_served_chat(const ServeCommand& options, const fs::path& folder, const Tokenizer& tokenizer,
+                            const ModelConfig& model) {
+  ServedChat chat;
+  const auto unavailable = [&](const std::exception& error) {
+    if (!options.chat_template.empty()) throw;
+    chat.unavailable = error.what();
+  };
+  try {
+    chat.chat_template =
+        open_chat_template(options.chat_template, options.tokenizer, folder, tokenizer, model);
+    chat.end = find_end_of_turn(*chat.chat_template, tokenizer, folder);
+  } catch (const UserError& error) {
+    unavailable(error);
+  } catch (const RunError& error) {
+    unavailable(error);
+    std::fprintf(stderr, "warning: serve: no chat: %s\n", error.what());
+  }
+  if (!chat.unavailable.empty()) chat.chat_template = nullptr;
+  return chat;
+}
+
 void run_serve(const ServeCommand& options) {
   // Fewer arenas: hundreds of threads would fragment the heap.
   ::mallopt(M_ARENA_MAX, 2);
@@ -123,13 +146,14 @@ void run_serve(const ServeCommand& options) {
   const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, options.dtype, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
+  const ServedChat chat = open_served_chat(options, folder, tokenizer, model->config().model);
   ServeMetrics metrics;
   Engine engine(*model, tokenizer, metrics, options.engine);
   HttpLimits limits = options.http;
   limits.threads = options.engine.max_batch + options.engine.max_queue + kSpareThreads;
   HttpServer http(limits, options.access,
                   [&](const std::string& endpoint, int status) { metrics.count_request(endpoint, status); });
-  Endpoints endpoints(http, engine, *model, tokenizer, metrics,
+  Endpoints endpoints(http, engine, *model, tokenizer, chat, metrics,
                       {.model_name = model_name_of(options),
                        .timeout = Seconds(options.timeout),
                        .request = options.request,
@@ -151,7 +175,8 @@ void run_serve(const ServeCommand& options) {
 
 void add_serve_command(Command& hero) {
   auto options = std::make_shared<ServeCommand>();
-  auto* command = hero.add_subcommand("serve", "Serve a model with an OpenAI-compatible completions API");
+  auto* command =
+      hero.add_subcommand("serve", "Serve a model with OpenAI-compatible APIs for completions and chat");
   auto& o = *options;
   command->add_option("dir", o.dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
@@ -177,6 +202,7 @@ void add_serve_command(Command& hero) {
   command->add_option("--model-name", o.model_name,
                       "model name in requests and responses; default: name of DIR");
   add_tokenizer_option(*command, o.tokenizer);
+  add_chat_template_option(*command, o.chat_template);
   add_device_option(*command, o.device);
   add_choice_option<Dtype>(*command, "--dtype", o.dtype, "compute type; default: as in the folder")
       .one_of(names_of<Dtype>());

@@ -1,9 +1,9 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/commands.h"
-#include "data/indexed_dataset.h"
-#include "data/sampler.h"
+#include "data/phases.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/python.h"
@@ -15,12 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The -valid token files next to the training files, as hero data tokenize writes them.
-std::vector<std::string> default_held_out(const std::vector<std::string>& data) {
+// The -valid token files next to the training files of all variants, as hero data tokenize writes them.
+std::vector<std::string> default_held_out(const std::vector<std::string>& data,
+                                          const std::vector<Variant>& variants) {
   std::vector<std::string> found;
-  for (const auto& source : parse_sources(data)) {
-    const auto prefix = resolve_prefix(source.prefix, "valid");
-    if (prefix.ends_with("-valid") && fs::exists(prefix + ".idx")) found.push_back(prefix);
+  for (const auto& variant : variants) {
+    for (std::string prefix : make_data_plan(variant.config, data).prefixes) {
+      if (prefix.ends_with("-train")) prefix.resize(prefix.size() - 6);
+      prefix += "-valid";
+      if (fs::exists(prefix + ".idx") && std::ranges::count(found, prefix) == 0) found.push_back(prefix);
+    }
   }
   return found;
 }
@@ -37,7 +41,7 @@ void report_duplicates(const std::vector<Variant>& variants) {
 // Returns the exit status of a failed run; else the page's Python process replaces this one.
 int run_study(StudyOptions options, bool report_only) {
   const auto variants = read_variants(options.config, options.variants, options.flags);
-  if (options.held_out.empty()) options.held_out = default_held_out(options.data);
+  if (options.held_out.empty()) options.held_out = default_held_out(options.data, variants);
   const auto runs = study_runs(options, variants);
   for (const auto& run : runs) check_existing_run(run);
   report_duplicates(variants);
@@ -65,8 +69,8 @@ void add_study_command(Command& hero, int& status) {
   command->add_option("--seeds", options->seeds, "number of seeds, starting at train.seed")
       .range(1, 1000)
       .show_default();
-  command->add_option("--data", options->data, "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX")
-      .required();
+  command->add_option("--data", options->data,
+                      "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX; not with data.phase");
   command->add_option("--held-out", options->held_out,
                       "prefixes of token files for evaluation; default: the -valid files of --data");
   command->add_option("--out", options->out, "output folder; the same command resumes the study").required();

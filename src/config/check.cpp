@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/config.h"
+#include "config/data_phases.h"
 #include "config/fields.h"
 #include "config/router_kinds.h"
 #include "io/error.h"
@@ -240,6 +241,7 @@ void check(const Config& config) {
   check_layers_and_positions(config.model);
   check_router(config);
   check_training(config);
+  check_data_phases(config);
   check_validation(config);
   check_parallel(config);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "config/data_phases.h"
 #include "config/fields.h"
 #include "io/one_line.h"
 #include "io/suggest.h"
@@ -33,6 +34,16 @@ bool within(const Field& field, double value) {
 
 bool is_printable(const std::string& text) {
   return std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+bool are_valid_texts(const std::vector<std::string>& texts) {
+  return std::ranges::all_of(texts, [](const auto& text) { return !text.empty() && is_printable(text); });
+}
+
+// An empty list has no type in TOML.
+bool is_empty_list(const FieldValue& value) {
+  const auto* integers = std::get_if<std::vector<int64_t>>(&value);
+  return integers && integers->empty();
 }
 
 // A TOML basic string. Text without control characters needs only these two escapes.
@@ -119,59 +130,63 @@ FieldValue read(const Field& field) {
 }
 
 bool assign(const Field& field, const FieldValue& value) {
-  return std::visit(Overloaded{
-                        [&](int64_t* to) {
-                          const auto* from = std::get_if<int64_t>(&value);
-                          if (!from || !within(field, static_cast<double>(*from))) return false;
-                          *to = *from;
-                          return true;
-                        },
-                        [&](double* to) {
-                          const auto* integer = std::get_if<int64_t>(&value);
-                          const auto* from = std::get_if<double>(&value);
-                          if (!integer && !from) return false;
-                          const double given = integer ? static_cast<double>(*integer) : *from;
-                          if (!std::isfinite(given) || !within(field, given)) return false;
-                          *to = given;
-                          return true;
-                        },
-                        [&](bool* to) {
-                          const auto* from = std::get_if<bool>(&value);
-                          if (from) *to = *from;
-                          return from != nullptr;
-                        },
-                        [&](std::string* to) {
-                          const auto* from = std::get_if<std::string>(&value);
-                          if (!from || std::ranges::find(field.choices, *from) == field.choices.end())
-                            return false;
-                          *to = *from;
-                          return true;
-                        },
-                        [&](std::vector<int64_t>* to) {
-                          const auto* from = std::get_if<std::vector<int64_t>>(&value);
-                          const auto fits = [&](int64_t v) { return within(field, static_cast<double>(v)); };
-                          if (!from || !std::ranges::all_of(*from, fits)) return false;
-                          *to = *from;
-                          return true;
-                        },
-                        [&](std::vector<std::string>* to) {
-                          // An empty list has no type in TOML.
-                          const auto* integers = std::get_if<std::vector<int64_t>>(&value);
-                          const auto* from = std::get_if<std::vector<std::string>>(&value);
-                          const bool empty = integers && integers->empty();
-                          const auto fits = [](const std::string& text) {
-                            return !text.empty() && is_printable(text);
-                          };
-                          if (!empty && (!from || !std::ranges::all_of(*from, fits))) return false;
-                          *to = empty ? std::vector<std::string>() : *from;
-                          return true;
-                        },
-                        [&](const ChoiceRef& to) {
-                          const auto* from = std::get_if<std::string>(&value);
-                          return from && to.set(to.member, *from);
-                        },
-                    },
-                    field.value);
+  return std::visit(
+      Overloaded{
+          [&](int64_t* to) {
+            const auto* from = std::get_if<int64_t>(&value);
+            if (!from || !within(field, static_cast<double>(*from))) return false;
+            *to = *from;
+            return true;
+          },
+          [&](double* to) {
+            const auto* integer = std::get_if<int64_t>(&value);
+            const auto* from = std::get_if<double>(&value);
+            if (!integer && !from) return false;
+            const double given = integer ? static_cast<double>(*integer) : *from;
+            if (!std::isfinite(given) || !within(field, given)) return false;
+            *to = given;
+            return true;
+          },
+          [&](bool* to) {
+            const auto* from = std::get_if<bool>(&value);
+            if (from) *to = *from;
+            return from != nullptr;
+          },
+          [&](std::string* to) {
+            const auto* from = std::get_if<std::string>(&value);
+            if (!from || std::ranges::find(field.choices, *from) == field.choices.end()) return false;
+            *to = *from;
+            return true;
+          },
+          [&](std::vector<int64_t>* to) {
+            const auto* from = std::get_if<std::vector<int64_t>>(&value);
+            const auto fits = [&](int64_t v) { return within(field, static_cast<double>(v)); };
+            if (!from || !std::ranges::all_of(*from, fits)) return false;
+            *to = *from;
+            return true;
+          },
+          [&](std::vector<std::string>* to) {
+            const auto* from = std::get_if<std::vector<std::string>>(&value);
+            const bool empty = is_empty_list(value);
+            if (!empty && (!from || !are_valid_texts(*from))) return false;
+            *to = empty ? std::vector<std::string>() : *from;
+            return true;
+          },
+          [&](std::vector<DataPhase>* to) {
+            const auto* from = std::get_if<std::vector<DataPhase>>(&value);
+            const bool empty = is_empty_list(value);
+            const auto fits = [](const DataPhase& phase) { return are_valid_texts(phase.blend); };
+            if (!empty && (!from || !are_valid_phases(*from) || !std::ranges::all_of(*from, fits)))
+              return false;
+            *to = empty ? std::vector<DataPhase>() : *from;
+            return true;
+          },
+          [&](const ChoiceRef& to) {
+            const auto* from = std::get_if<std::string>(&value);
+            return from && to.set(to.member, *from);
+          },
+      },
+      field.value);
 }
 
 std::string literal(const FieldValue& value) {
@@ -193,6 +208,7 @@ std::string literal(const FieldValue& value) {
                           for (const std::string& text : v) words.push_back(quoted(text));
                           return "[" + joined(words, ", ") + "]";
                         },
+                        [](const std::vector<DataPhase>& v) { return phases_literal(v); },
                     },
                     value);
 }
@@ -202,7 +218,8 @@ std::string format_option(const std::string& key, const FieldValue& value) {
 }
 
 std::string type_name(const Field& field) {
-  static const char* const names[] = {"integer", "float", "bool", "string", "integers", "strings", "string"};
+  static const char* const names[] = {"integer",  "float",   "bool",   "string",
+                                      "integers", "strings", "tables", "string"};
   return names[field.value.index()];
 }
 
@@ -214,6 +231,9 @@ std::string expected(const Field& field) {
   }
   if (std::holds_alternative<std::vector<std::string>*>(field.value))
     return "a list like [\"a\", \"b\"] of strings without control characters";
+  if (std::holds_alternative<std::vector<DataPhase>*>(field.value))
+    return "tables like [{until_step = 800, blend = [\"0.7:a\", \"0.3:b\"]}, {blend = [\"c\"]}], each with "
+           "blend and at most one of until_step and until_tokens";
   if (std::holds_alternative<int64_t*>(field.value)) {
     return "an integer from " + whole(field.min) + " to " + whole(field.max);
   }
@@ -228,6 +248,8 @@ std::string bounds(const Field& field) {
   if (std::holds_alternative<bool*>(field.value)) return "true|false";
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return "each >= " + whole(field.min);
   if (std::holds_alternative<std::vector<std::string>*>(field.value)) return "no control characters";
+  if (std::holds_alternative<std::vector<DataPhase>*>(field.value))
+    return "tables of until_step or until_tokens, and blend";
   std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);
   if (field.below_max) text += ", < " + shortest(field.max);
   return text;

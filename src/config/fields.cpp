@@ -127,6 +127,14 @@ std::vector<Field> training_fields(Config& config) {
                    "weight of the mean loss of the multi-token prediction modules "
                    "(model.num_nextn_predict_layers)"),
 
+      {.key = "data.phase",
+       .attributes = kMayChangeOnResume,
+       .value = &config.data.phases,
+       .help =
+           "phases of the run instead of --data, each with its own blend of data as with --data; a phase "
+           "ends with the first step at or after its bound, the last one with the run; those of completed "
+           "steps may not change"},
+
       choice("optim.kind", kFixedOnResume, &o.kind,
              "optimizer; muon: Muon for matrices of attention, experts and feed-forward layers, AdamW for "
              "embeddings, the output head, routers and vectors"),
@@ -165,7 +173,8 @@ std::vector<Field> training_fields(Config& config) {
       integer("eval.batches", kMayChangeOnResume, &e.batches, 0,
               "global batches per validation data set; 0: all"),
       texts("eval.data", kMayChangeOnResume, &e.data,
-            "validation data, PREFIX or NAME=PREFIX each; []: the -valid half next to each --data prefix"),
+            "validation data, PREFIX or NAME=PREFIX each; []: the -valid half next to each prefix of the "
+            "training data"),
 
       integer("checkpoint.every", kMayChangeOnResume | kMayDifferInStudy, &c.every, 0,
               "steps between checkpoints; 0: only after the last step"),

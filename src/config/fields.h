@@ -13,8 +13,8 @@
 namespace hero {
 
 /// Value of a field; of an enum, its name.
-using FieldValue =
-    std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<std::string>>;
+using FieldValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                                std::vector<std::string>, std::vector<DataPhase>>;
 
 /// Attributes of an option, combined with |. Every option has exactly one of the first two. Code that treats
 /// some options differently queries attributes instead of listing keys.
@@ -48,7 +48,7 @@ struct Field {
   std::string key;          ///< "router.window"
   uint32_t attributes = 0;  ///< of FieldAttribute
   std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*, std::vector<std::string>*,
-               ChoiceRef>
+               std::vector<DataPhase>*, ChoiceRef>
       value;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
@@ -103,7 +103,7 @@ std::string literal(const FieldValue& value);
 /// "router.window = 3", on one line, for messages.
 std::string format_option(const std::string& key, const FieldValue& value);
 
-/// "integer", "float", "bool", "string", "integers" or "strings".
+/// "integer", "float", "bool", "string", "integers", "strings" or "tables".
 std::string type_name(const Field& field);
 
 /// Allowed values, for messages: "an integer from 0 to 2147483647", "one of baseline, hero".
@@ -111,5 +111,14 @@ std::string expected(const Field& field);
 
 /// Bounds or choices, for --help: ">= 0", "> 0", "baseline|hero". Omits the general limit of integers.
 std::string bounds(const Field& field);
+
+/// A phase as a JSON object with the keys of its TOML table.
+template <typename Json>
+void to_json(Json& json, const DataPhase& phase) {
+  json = Json::object();
+  if (phase.until_step > 0) json["until_step"] = phase.until_step;
+  if (phase.until_tokens > 0) json["until_tokens"] = phase.until_tokens;
+  json["blend"] = phase.blend;
+}
 
 }  // namespace hero

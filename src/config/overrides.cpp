@@ -75,6 +75,8 @@ FieldValue parse(const Field& field, const std::string& text) {
   if (std::holds_alternative<std::vector<std::string>*>(field.value)) return parse_texts(text);
   if (std::holds_alternative<bool*>(field.value) && (text == "true" || text == "false"))
     return text == "true";
+  if (std::holds_alternative<std::vector<DataPhase>*>(field.value))
+    return parse_toml_value(text, "--" + field.key).value_or(text);
   return text;
 }
 
@@ -98,13 +100,19 @@ void ConfigOverrides::add_file(const std::vector<Field>& list, const std::string
       if (entry.display == "a table") continue;
       reject(place, entry.display, "the section [" + entry.key + "]");
     }
+    for (const Field& parent : list) {
+      if (entry.key.starts_with(parent.key + ".")) reject(place, "a table " + parent.key, expected(parent));
+    }
     const Field& field = require_field(list, place, entry.key);
     const auto [first, inserted] = given.emplace(&field, &entry);
     if (!inserted) {
       throw UserError(place + ": duplicate of " + first->second->key + " in line " +
                       std::to_string(first->second->line));
     }
-    if (!entry.value || !assign(field, *entry.value)) reject(place, entry.display, expected(field));
+    if (!entry.value || !assign(field, *entry.value)) {
+      const std::string detail = entry.detail.empty() ? "" : " whose " + entry.detail;
+      reject(place, entry.display + detail, expected(field));
+    }
     values_.emplace_back(field.key, read(field));
   }
 }

@@ -54,8 +54,46 @@ void check_key_lengths(const std::string& text, const std::string& path) {
   }
 }
 
+// A table of data.phase; nullopt, with the reason in `wrong`, for other tables.
+std::optional<DataPhase> read_phase(const toml::table& table, std::string& wrong) {
+  DataPhase phase;
+  for (const auto& [name, node] : table) {
+    const std::string key(name.str());
+    if (int64_t* const bound = key == "until_step"     ? &phase.until_step
+                               : key == "until_tokens" ? &phase.until_tokens
+                                                       : nullptr) {
+      *bound = node.value_exact<int64_t>().value_or(0);
+      if (*bound < 1) wrong = "no integer above 0 as " + key;
+    } else if (key == "blend") {
+      const auto* const list = node.as_array();
+      for (size_t i = 0; list && i < list->size(); ++i) {
+        if (const auto* text = (*list)[i].as_string()) phase.blend.push_back(text->get());
+      }
+      if (!list || list->size() != phase.blend.size()) wrong = "no list of strings as blend";
+    } else {
+      wrong = "the key " + one_line(key);
+    }
+  }
+  return wrong.empty() ? std::optional(phase) : std::nullopt;
+}
+
+// An array of tables.
+void add_phases(const toml::array& list, TomlEntry& out) {
+  std::vector<DataPhase> phases;
+  for (const auto& element : list) {
+    std::string wrong;
+    const auto phase = read_phase(*element.as_table(), wrong);
+    if (!phase) {
+      out.detail = "table " + std::to_string(phases.size() + 1) + " has " + wrong;
+      return;
+    }
+    phases.push_back(*phase);
+  }
+  out.value = std::move(phases);
+}
+
 TomlEntry entry(const std::string& key, const toml::node& node) {
-  TomlEntry out{key, static_cast<int64_t>(node.source().begin.line), {}, {}};
+  TomlEntry out{key, static_cast<int64_t>(node.source().begin.line), {}, {}, {}};
   if (const auto* integer = node.as_integer()) {
     out.value = integer->get();
   } else if (const auto* floating = node.as_floating_point()) {
@@ -75,6 +113,8 @@ TomlEntry entry(const std::string& key, const toml::node& node) {
       out.value = std::move(integers);
     } else if (texts.size() == list->size()) {
       out.value = std::move(texts);
+    } else if (list->is_homogeneous<toml::table>()) {
+      add_phases(*list, out);
     }
   }
   if (node.is_array()) {
@@ -101,6 +141,16 @@ void flatten(const std::string& prefix, const toml::table& table, std::vector<To
 }
 
 }  // namespace
+
+std::optional<FieldValue> parse_toml_value(const std::string& text, const std::string& place) {
+  check_key_lengths(text, place);
+  try {
+    const toml::table table = toml::parse("value = " + text);
+    return table.size() == 1 ? entry("value", *table.get("value")).value : std::nullopt;
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
 
 std::vector<TomlEntry> read_toml(const std::string& path) {
   const std::string text = slurp(path);

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "config/data_phases.h"
 #include "config/fields.h"
 #include "config/router_kinds.h"
 
@@ -115,7 +116,9 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   add_optim(unused, config);
   add_validation(unused, config);
   add_parallel(unused, config, ranks, cuda);
-  return std::move(unused).lines();
+  auto lines = std::move(unused).lines();
+  for (auto& line : phases_without_effect(config)) lines.push_back(std::move(line));
+  return lines;
 }
 
 std::vector<std::string> options_missing_from_config_json(const Config& config, Dtype dtype) {

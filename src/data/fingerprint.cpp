@@ -6,9 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
-#include "data/sampler.h"
 #include "io/error.h"
 
 namespace hero {
@@ -41,10 +39,9 @@ TokenFileDigests digest_token_files(const std::string& prefix) {
   return {{prefix + ".idx", hash_file(prefix + ".idx")}, {prefix + ".bin", digest_samples(prefix + ".bin")}};
 }
 
-TokenFileDigests digest_token_files(const std::vector<DataSource>& sources, bool loss_mask) {
+TokenFileDigests digest_token_files(std::span<const std::string> prefixes, bool loss_mask) {
   TokenFileDigests digests;
-  for (const DataSource& source : sources) {
-    const std::string prefix = resolve_prefix(source.prefix, "train");
+  for (const std::string& prefix : prefixes) {
     digests.merge(digest_token_files(prefix));
     if (loss_mask) digests.merge(digest_token_files(loss_mask_prefix(prefix)));
   }

@@ -2,14 +2,12 @@
 // Fingerprints of token files, by which a resumed run notices that its data was replaced.
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "io/file_hash.h"
 
 namespace hero {
-
-struct DataSource;
 
 /// Digests by path. That of an .idx file covers all bytes; that of a .bin file its size and blocks sampled at
 /// equal distances, 4 MiB in total, so that it is inexpensive for files of any size.
@@ -18,9 +16,8 @@ using TokenFileDigests = std::map<std::string, FileDigest>;
 /// Reads PREFIX.idx and PREFIX.bin. UserError if one cannot be read.
 TokenFileDigests digest_token_files(const std::string& prefix);
 
-/// Reads the files of the training split of all sources, with their loss masks if `loss_mask`. UserError if
-/// one cannot be read.
-TokenFileDigests digest_token_files(const std::vector<DataSource>& sources, bool loss_mask = false);
+/// Reads the files of all prefixes, with their loss masks if `loss_mask`. UserError if one cannot be read.
+TokenFileDigests digest_token_files(std::span<const std::string> prefixes, bool loss_mask = false);
 
 /// The files with different digests, as "PATH: found ..., expected ...", by path. None if `expected` is
 /// empty.

@@ -31,6 +31,8 @@ class PackedDataset {
   /// EOS tokens. Not thread-safe.
   void sample(int64_t i, const SampleOut& out);
 
+  int64_t epoch_samples() const { return samples_; }
+
   /// Documents with tokens, those of them that no sample of the first epoch contains whole, and the share of
   /// padding among the entries of all samples.
   struct Summary {

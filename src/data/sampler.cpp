@@ -1,11 +1,8 @@
 #include "data/sampler.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <numeric>
-#include <string_view>
 
 #include "data/counter_random.h"
 #include "data/loss_mask.h"
@@ -14,16 +11,6 @@
 namespace hero {
 
 namespace {
-
-// The number before the first ':'; nullopt if there is none.
-std::optional<double> leading_weight(std::string_view argument) {
-  const std::size_t colon = argument.find(':');
-  if (colon == argument.npos) return std::nullopt;
-  double weight = 0;
-  const auto [end, error] = std::from_chars(argument.data(), argument.data() + colon, weight);
-  if (error != std::errc() || end != argument.data() + colon) return std::nullopt;
-  return weight;
-}
 
 // Reads the metadata of a dataset and checks it against the dataset and the vocabulary. Without metadata,
 // checks all tokens.
@@ -47,69 +34,13 @@ std::optional<TokenFiles> check_vocabulary(const IndexedDataset& data, int64_t v
   return files;
 }
 
-std::vector<double> weights_of(const std::vector<DataSource>& sources) {
-  std::vector<double> weights;
-  for (const auto& source : sources) weights.push_back(source.weight);
-  return weights;
-}
-
 }  // namespace
 
-std::vector<DataSource> parse_sources(const std::vector<std::string>& arguments) {
-  std::vector<DataSource> sources;
-  std::size_t weighted = 0;
-  for (const auto& argument : arguments) {
-    const auto weight = leading_weight(argument);
-    weighted += weight.has_value();
-    if (weight && !(*weight > 0 && std::isfinite(*weight))) {
-      throw UserError("--data " + argument + ": expected a weight above 0 before the ':'");
-    }
-    sources.push_back({weight ? argument.substr(argument.find(':') + 1) : argument, weight.value_or(1)});
-    if (sources.back().prefix.empty())
-      throw UserError("--data \"" + argument + "\": expected PREFIX or WEIGHT:PREFIX");
-  }
-  if (sources.empty()) throw UserError("--data: found nothing, expected PREFIX or WEIGHT:PREFIX");
-  if (weighted != 0 && weighted != sources.size()) {
-    throw UserError("--data: " + std::to_string(weighted) + " of " + std::to_string(sources.size()) +
-                    " sources have a weight, expected all (WEIGHT:PREFIX) or none");
-  }
-  return sources;
-}
-
-BlendedSampler::BlendedSampler(const std::vector<double>& weights) : counts_(weights.size()) {
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  for (const double weight : weights)
-    units_.push_back(std::max<int64_t>(1, std::llround(weight / sum * 0x1p32)));
-  total_ = std::accumulate(units_.begin(), units_.end(), int64_t{0});
-}
-
-BlendedSampler::Choice BlendedSampler::at(int64_t position) {
-  if (position < position_) {
-    std::fill(counts_.begin(), counts_.end(), 0);
-    position_ = 0;
-  }
-  while (position_ < position) next();
-  return next();
-}
-
-BlendedSampler::Choice BlendedSampler::next() {
-  using Wide = __int128;
-  ++position_;
-  int64_t best = -1;
-  for (std::size_t k = 0; k < units_.size(); ++k) {
-    const bool below_quota = Wide(counts_[k]) * total_ < Wide(units_[k]) * position_;
-    if (!below_quota) continue;
-    if (best < 0 || Wide(counts_[k] + 1) * units_[best] < Wide(counts_[best] + 1) * units_[k])
-      best = static_cast<int64_t>(k);
-  }
-  return {best, counts_[best]++};
-}
-
-TokenStream::TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed,
-                         int64_t vocab_size, int64_t eos, const PackOptions& options)
-    : sequence_(sequence), blend_(weights_of(sources)), counted_blend_(blend_) {
-  for (std::size_t k = 0; k < sources.size(); ++k) {
-    const auto data = std::make_shared<const IndexedDataset>(resolve_prefix(sources[k].prefix, "train"));
+TokenStream::TokenStream(const DataPlan& plan, int64_t sequence, uint64_t seed, int64_t vocab_size,
+                         int64_t eos, const PackOptions& options)
+    : sequence_(sequence), sampler_(plan), counted_sampler_(plan) {
+  for (std::size_t k = 0; k < plan.prefixes.size(); ++k) {
+    const auto data = std::make_shared<const IndexedDataset>(plan.prefixes[k]);
     auto files = check_vocabulary(*data, vocab_size);
     if (files && token_files_ && files->tokenizer_sha256 != token_files_->tokenizer_sha256) {
       throw UserError(data->prefix() + ".bin: tokenized with a different tokenizer (" + files->tokenizer +
@@ -128,7 +59,7 @@ void TokenStream::read(int64_t first_sample, int64_t count, const SampleOut& out
     if (array) array += sequence_ + 1;
   };
   for (int64_t i = 0; i < count; ++i) {
-    const auto choice = blend_.at(first_sample + i);
+    const auto choice = sampler_.at(first_sample + i);
     sets_[choice.source].sample(choice.index, next);
     advance(next.tokens);
     advance(next.starts);
@@ -140,7 +71,7 @@ int64_t TokenStream::trained_targets(int64_t first_sample, int64_t count) {
   std::vector<int64_t> trained(sequence_ + 1);
   int64_t sum = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const auto choice = counted_blend_.at(first_sample + i);
+    const auto choice = counted_sampler_.at(first_sample + i);
     sets_[choice.source].sample(choice.index, {.tokens = nullptr, .trained = trained.data()});
     sum += std::accumulate(trained.begin() + 1, trained.end(), int64_t{0});
   }
@@ -158,6 +89,12 @@ std::vector<std::string> TokenStream::summary() {
     lines.push_back(prefixes_[k] + line);
   }
   return lines;
+}
+
+std::vector<int64_t> TokenStream::epoch_samples() const {
+  std::vector<int64_t> samples;
+  for (const PackedDataset& set : sets_) samples.push_back(set.epoch_samples());
+  return samples;
 }
 
 SequentialReader::SequentialReader(const std::string& prefix, int64_t sequence, int64_t vocab_size)

@@ -1,5 +1,6 @@
-// Order of training samples: a function of sources, sequence length, seed and position only, independent of
-// the number of processes, calls and restarts. Also reads a validation set sequentially for evaluation.
+// Order of training samples: a function of sources, phases, sequence length, seed and position only,
+// independent of the number of processes, calls and restarts. Also reads a validation set sequentially for
+// evaluation.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,38 +10,11 @@
 #include <vector>
 
 #include "data/packed_dataset.h"
+#include "data/phases.h"
 #include "data/token_files.h"
 #include "tokenizer/tokenizer_identity.h"
 
 namespace hero {
-
-struct DataSource {
-  std::string prefix;
-  double weight = 1;
-};
-
-/// Parses arguments `PREFIX` or `WEIGHT:PREFIX`. UserError for weights <= 0 and if only some have a weight.
-std::vector<DataSource> parse_sources(const std::vector<std::string>& arguments);
-
-/// Maps a position to a source and the sample index within it. At every position, the count of each source is
-/// within 1 of its share (the quota method: M. Balinski, H. Young, 1975). Weights have a resolution of 2^-32.
-class BlendedSampler {
- public:
-  struct Choice {
-    int64_t source, index;
-  };
-
-  /// Weights above 0, in any unit.
-  explicit BlendedSampler(const std::vector<double>& weights);
-
-  /// Moving forward costs a few integer operations per position; moving back restarts at 0. Reads no data.
-  Choice at(int64_t position);
-
- private:
-  Choice next();
-  std::vector<int64_t> units_, counts_;
-  int64_t total_ = 0, position_ = 0;
-};
 
 /// How the documents of a TokenStream become samples.
 struct PackOptions {
@@ -50,12 +24,12 @@ struct PackOptions {
 
 class TokenStream {
  public:
-  /// Opens the sources (PREFIX, or PREFIX-train as written by hero data tokenize). `vocab_size`: upper bound
-  /// of token ids (0: not checked; checked in OUT.json if present, else by reading all tokens). `eos`:
-  /// appended to documents that do not end with it (-1: never). UserError for invalid files, datasets shorter
-  /// than a sample, and datasets of different tokenizers.
-  TokenStream(const std::vector<DataSource>& sources, int64_t sequence, uint64_t seed, int64_t vocab_size,
-              int64_t eos = -1, const PackOptions& options = {});
+  /// Opens the sources of all phases. `vocab_size`: upper bound of token ids (0: not checked; checked in
+  /// OUT.json if present, else by reading all tokens). `eos`: appended to documents that do not end with it
+  /// (-1: never). UserError for invalid files, datasets shorter than a sample, and datasets of different
+  /// tokenizers.
+  TokenStream(const DataPlan& plan, int64_t sequence, uint64_t seed, int64_t vocab_size, int64_t eos = -1,
+              const PackOptions& options = {});
 
   /// Fills the arrays [count][sequence + 1] of `out` with samples [first_sample, first_sample + count) of the
   /// global order. Not thread-safe.
@@ -68,6 +42,9 @@ class TokenStream {
   /// For each source, the documents that its samples split and the share of padding, as one line.
   std::vector<std::string> summary();
 
+  /// For each source, the number of samples in an epoch.
+  std::vector<int64_t> epoch_samples() const;
+
   /// Tokenizer and counts of the sources, if available.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }
 
@@ -75,7 +52,7 @@ class TokenStream {
   int64_t sequence_;
   std::vector<std::string> prefixes_;
   std::vector<PackedDataset> sets_;
-  BlendedSampler blend_, counted_blend_;  // one each for read() and trained_targets(): moving back is slow
+  PhasedSampler sampler_, counted_sampler_;  // for read() and trained_targets(): moving back is slow
   std::optional<TokenFiles> token_files_;
 };
 

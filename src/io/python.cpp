@@ -10,13 +10,19 @@
 
 namespace hero {
 
-void exec_python(const std::string& module, const std::vector<std::string>& arguments) {
+std::string python_program() {
   const char* chosen = std::getenv("HERO_PYTHON");
-  const std::string python = chosen && *chosen ? chosen : HERO_PYTHON_DEFAULT;
+  return chosen && *chosen ? chosen : HERO_PYTHON_DEFAULT;
+}
+
+std::string python_search_path() {
   const char* path = std::getenv("PYTHONPATH");
-  const std::string search =
-      std::string(HERO_PYTHON_PACKAGE_DIR) + (path && *path ? ":" + std::string(path) : "");
-  setenv("PYTHONPATH", search.c_str(), 1);
+  return std::string(HERO_PYTHON_PACKAGE_DIR) + (path && *path ? ":" + std::string(path) : "");
+}
+
+void exec_python(const std::string& module, const std::vector<std::string>& arguments) {
+  const std::string python = python_program();
+  setenv("PYTHONPATH", python_search_path().c_str(), 1);
   std::vector<std::string> words = {python, "-m", module};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;

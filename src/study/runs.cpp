@@ -118,7 +118,7 @@ std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<
       run.name = "seed-" + seed + "/" + variant.name;
       run.folder = options.out / ("seed-" + seed) / variant.name;
       run.train = {"train", "--config", options.config.string(), "--config", variant.overlay.string()};
-      run.train.push_back("--data");
+      if (!options.data.empty()) run.train.push_back("--data");
       run.train.insert(run.train.end(), options.data.begin(), options.data.end());
       run.train.insert(run.train.end(), {"--run", run.folder.string(), "--resume"});
       run.train.insert(run.train.end(), options.flags.begin(), options.flags.end());

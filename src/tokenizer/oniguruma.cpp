@@ -186,7 +186,8 @@ class PatternTranslator {
       if (in_class && negated) reject_escape();
       out_ += in_class ? members : std::string(negated ? "[^" : "[") + members + "]";
     };
-    const std::string word = std::string("[") + kWord + "]", no_word = std::string("[^") + kWord + "]";
+    const auto bracketed = [](const char* begin) { return std::string(begin).append(kWord).append("]"); };
+    const std::string word = bracketed("["), no_word = bracketed("[^");
     at_ += 2;
     switch (c) {
       case 's':

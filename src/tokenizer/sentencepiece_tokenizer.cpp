@@ -36,11 +36,14 @@ void SentencePieceTokenizer::inspect() {
     const int id = pieces_->PieceToId(name);
     if (pieces_->IsByte(id)) space_symbol_.push_back(id);
   }
+  std::vector<AddedToken> control;
   for (int id = 0; id < vocab_size_; ++id) {
+    if (pieces_->IsControl(id)) control.push_back({.content = pieces_->IdToPiece(id), .id = id});
     if (pieces_->IsByte(id) || pieces_->IsControl(id) || pieces_->IsUnknown(id)) continue;
     const std::string piece = with_spaces(pieces_->IdToPiece(id));
     for (std::size_t i = 1; i < piece.size(); ++i) adjacent_.set(byte_pair(piece[i - 1], piece[i]));
   }
+  control_ = std::make_unique<AddedTokens>(std::move(control));
   const std::string probe = "  a  b\t\n\n \xEF\xAC\x81\xC2\xA0\r\n\x01\xF0\x9F\xA6\x86 ";
   std::vector<int32_t> ids;
   encode_plain(probe, ids);
@@ -54,6 +57,17 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>&
     const std::string_view word = first_word(text);
     text.remove_prefix(word.size());
     cache.append(word, ids, [this](std::string_view w, std::vector<int32_t>& to) { encode_word(w, to); });
+  }
+}
+
+void SentencePieceTokenizer::encode_conversation(std::string_view text, std::vector<int32_t>& ids,
+                                                 WordCache& cache) const {
+  for (const auto& section : control_->split(text)) {
+    if (section.id >= 0) {
+      ids.push_back(section.id);
+    } else {
+      encode(section.text, ids, cache);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <bitset>
 #include <memory>
 
+#include "tokenizer/added_tokens.h"
 #include "tokenizer/tokenizer_backend.h"
 
 namespace sentencepiece {
@@ -21,6 +22,7 @@ class SentencePieceTokenizer : public TokenizerBackend {
   ~SentencePieceTokenizer() override;
 
   void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const override;
+  void encode_conversation(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::string piece(int32_t id) const override;
   std::string bytes(int32_t id) const override;
@@ -40,8 +42,9 @@ class SentencePieceTokenizer : public TokenizerBackend {
   int64_t vocab_size_ = 0;
   int32_t eos_id_ = -1;
   bool lossless_ = false;
-  std::bitset<1 << 16> adjacent_;      // by two bytes: adjacent in a piece
-  std::vector<int32_t> space_symbol_;  // byte pieces of U+2581
+  std::unique_ptr<AddedTokens> control_;  // control pieces, for conversations
+  std::bitset<1 << 16> adjacent_;         // by two bytes: adjacent in a piece
+  std::vector<int32_t> space_symbol_;     // byte pieces of U+2581
 };
 
 }  // namespace hero

@@ -6,6 +6,7 @@
 #include "io/file_io.h"
 #include "io/sha256.h"
 #include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/companions.h"
 #include "tokenizer/eos_token.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 
@@ -16,7 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kJsonName = "tokenizer.json";
-constexpr const char* kCompanions[] = {"tokenizer_config.json", "chat_template.jinja"};
 
 // A SentencePiece model starts with a protobuf field key, not "{".
 bool is_json(std::string_view bytes) {
@@ -41,23 +41,14 @@ std::string resolve_file(const std::string& path) {
   return file;
 }
 
-// Companion files of PREFIXtokenizer.json, by name.
-std::map<std::string, std::string> read_companions(const std::string& path) {
-  std::map<std::string, std::string> companions;
-  if (!path.ends_with(kJsonName)) return companions;
-  const std::string prefix = path.substr(0, path.size() - kJsonName.size());
-  for (const char* const name : kCompanions) {
-    if (fs::is_regular_file(prefix + name)) companions[name] = read_file(prefix + name);
-  }
-  return companions;
-}
-
 }  // namespace
 
 Tokenizer::Tokenizer(const std::string& path) {
   const std::string file = resolve_file(path);
   model_ = read_file(file);
-  if (is_json(model_)) companions_ = read_companions(file);
+  // A tokenizer.json of another name has none: their names would begin with its whole name.
+  if (!is_json(model_) || file.ends_with(kJsonName)) companions_ = read_companions(file);
+  if (!is_json(model_)) companions_.erase("tokenizer_config.json");  // the model has its own EOS token
   open(file, file);
 }
 
@@ -88,6 +79,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 
 void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, Cache& cache) const {
   backend_->encode(text, ids, cache);
+}
+
+std::vector<int32_t> Tokenizer::encode_conversation(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Cache cache;
+  backend_->encode_conversation(text, ids, cache);
+  return ids;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
@@ -131,13 +129,12 @@ std::string tokenizer_path(const std::string& out, const Tokenizer& tokenizer) {
 }
 
 std::string write_tokenizer(const std::string& out, const Tokenizer& tokenizer) {
-  const bool json = tokenizer.file_name() == kJsonName;
   for (const char* const name : kCompanions) {
     const std::string path = out + "." + name;
     const auto companion = tokenizer.companions().find(name);
     if (companion != tokenizer.companions().end()) {
       write_file(path, companion->second);
-    } else if (json) {
+    } else {
       fs::remove(path);  // of a previous tokenizer
     }
   }

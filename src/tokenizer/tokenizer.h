@@ -32,6 +32,11 @@ class Tokenizer {
   /// The same, appended to `ids`.
   void encode(std::string_view text, std::vector<int32_t>& ids, Cache& cache) const;
 
+  /// Ids of a conversation that a chat template has rendered: control pieces of a SentencePiece model, such
+  /// as
+  /// </s>, become their ids too, as tokens of a tokenizer.json always do.
+  std::vector<int32_t> encode_conversation(std::string_view text) const;
+
   /// Text of the ids. Omits control pieces and special tokens such as EOS, and replaces invalid UTF-8 with
   /// U+FFFD. UserError for an id outside the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
@@ -60,8 +65,8 @@ class Tokenizer {
   static const char* file_name(std::string_view model);
   /// Whether a folder contains a tokenizer file.
   static bool in_folder(const std::string& path);
-  /// Companion files of a tokenizer.json (tokenizer_config.json with the EOS token, chat_template.jinja), by
-  /// name; those of OUT.tokenizer.json are OUT.tokenizer_config.json and so on.
+  /// Companion files by name (companions.h): of a tokenizer.json tokenizer_config.json with the EOS token and
+  /// chat_template.jinja, of a SentencePiece model chat_template.jinja.
   const std::map<std::string, std::string>& companions() const { return companions_; }
 
  private:

@@ -14,6 +14,9 @@ class TokenizerBackend {
  public:
   virtual ~TokenizerBackend() = default;
   virtual void encode(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const = 0;
+  virtual void encode_conversation(std::string_view text, std::vector<int32_t>& ids, WordCache& cache) const {
+    encode(text, ids, cache);
+  }
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual std::string piece(int32_t id) const = 0;
   virtual std::string bytes(int32_t id) const = 0;

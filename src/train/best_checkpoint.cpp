@@ -11,7 +11,10 @@ namespace fs = std::filesystem;
 bool is_comparable_best(const Run& run, const fs::path& folder, const BestCheckpoint& best) {
   if (!run.config.checkpoint.keep_best || !fs::exists(checkpoint_folder(folder, best.step))) return false;
   const Config before = load_config({(run.checkpoint / "config.toml").string()}, {});
-  return before.eval.data == run.config.eval.data && before.eval.batches == run.config.eval.batches;
+  // Other phases may bring other validation halves.
+  const bool same_halves = !run.config.eval.data.empty() || before.data.phases == run.config.data.phases;
+  return same_halves && before.eval.data == run.config.eval.data &&
+         before.eval.batches == run.config.eval.batches;
 }
 
 void record_best(const fs::path& folder, const BestCheckpoint& best) {

@@ -58,7 +58,7 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   }
   check_config_is_whole(options.run);
   if (!found.started) {
-    if (options.resume && options.data.empty()) {
+    if (options.resume && options.data.empty() && !options.overrides.sets("data.phase")) {
       throw UserError(options.run.string() + ": no such run to resume (found no config.toml); expected " +
                       "an existing --run, or --data to start a new one");
     }

@@ -62,6 +62,15 @@ void back_up(const std::filesystem::path& path, const std::vector<int64_t>& line
 
 }  // namespace
 
+nlohmann::json last_logged_line(const std::filesystem::path& path) {
+  std::ifstream stream = open_log(path);
+  std::string line, last;
+  while (std::getline(stream, line)) {
+    if (!stream.eof()) last = std::move(line);
+  }
+  return step_of(last) ? parse_json_or_null(last) : nlohmann::json();
+}
+
 MetricsLog::MetricsLog(const std::filesystem::path& path) : file_(path) {
   const uint64_t complete = complete_lines_size(path, file_.size());
   if (complete < file_.size()) file_.truncate(complete);

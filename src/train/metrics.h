@@ -9,6 +9,10 @@
 
 namespace hero {
 
+/// The last complete line of a log; null if there is none or it has no integer `step`. RunError if the file
+/// cannot be read.
+nlohmann::json last_logged_line(const std::filesystem::path& path);
+
 class MetricsLog {
  public:
   /// Appends to the file, after removing an incomplete last line. RunError if it cannot be written.

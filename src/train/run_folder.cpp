@@ -11,6 +11,7 @@
 #include "tokenizer/tokenizer_export.h"
 #include "train/existing_run.h"
 #include "train/run_config.h"
+#include "train/run_data.h"
 #include "train/run_starts.h"
 #include "train/version.h"
 
@@ -19,15 +20,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Replaces the recorded digests of the token files. UserError for a file that changed since the checkpoint.
-void check_token_files(const TrainOptions& options, Run& run) {
-  auto digests = digest_token_files(parse_sources(run.inputs.data), run.config.train.loss_mask);
-  run.changed_data = changed_token_files(digests, run.inputs.token_files);
-  run.inputs.token_files = std::move(digests);
-  if (run.changed_data.empty() || options.data_changed) return;
-  throw UserError(run.changed_data.begin()->second + " as in " + (run.checkpoint / "state.json").string() +
-                  "; restore the file" +
-                  (run.parent ? "" : ", or pass --data-changed to continue with the new data"));
+// Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a blend
+// may begin with documents.
+std::map<std::string, std::string> run_tokenizer_files(const TokenFiles& first,
+                                                       const std::vector<std::string>& prefixes) {
+  auto files = tokenizer_files(Tokenizer(first.tokenizer));
+  for (const auto& prefix : prefixes) {
+    const auto found = read_token_files(prefix);
+    if (!found || files.contains("chat_template.jinja")) continue;
+    const Tokenizer tokenizer(found->tokenizer);
+    if (tokenizer.companions().contains("chat_template.jinja")) files = tokenizer_files(tokenizer);
+  }
+  return files;
 }
 
 // Validates everything and writes nothing.
@@ -54,27 +58,17 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   } else {
     config = options.overrides.applied_to(base_config(initial));
   }
-  if (!run.checkpoint.empty()) {
-    run.inputs = load_inputs(run.checkpoint);
-    if (!options.data.empty() && options.data != run.inputs.data) {
-      throw UserError("--data: found " + comma_separated(options.data) + ", expected " +
-                      comma_separated(run.inputs.data) + ", as when the run was started");
-    }
-  } else {
-    run.inputs.data = options.data;
-  }
-  if (run.inputs.data.empty())
-    throw UserError(
-        "--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");
+  if (!run.checkpoint.empty()) run.inputs = load_inputs(run.checkpoint);
+  const RunData data = find_run_data(options, run);
+  const auto& prefixes = data.plan.prefixes;
 
   const int64_t given = config.model.vocab_size;
-  const auto first = parse_sources(run.inputs.data)[0].prefix;
-  const auto files = read_token_files(first);
+  const auto files = read_token_files(prefixes[0]);
   if (given == 0) {
     if (!files) {
-      const IndexedDataset present(resolve_prefix(first, "train"));  // throws if there is no data at all
+      const IndexedDataset present(prefixes[0]);  // throws if there is no data at all
       throw UserError(
-          "model.vocab_size: 0, and there is no vocabulary for " + run.inputs.data[0] +
+          "model.vocab_size: 0, and there is no vocabulary for " + prefixes[0] +
           "; expected the vocabulary's size if the data has no .json file from hero data tokenize");
     }
     // Rounded up for efficient GEMM shapes.
@@ -86,16 +80,15 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
     run.init_from = fs::absolute(initial->folder);
     run.new_history = check_init(*initial, config);
   }
-  run.stream = std::make_unique<TokenStream>(parse_sources(run.inputs.data), config.train.sequence,
-                                             static_cast<uint64_t>(config.train.seed),
-                                             config.model.vocab_size, files ? files->eos_id : -1,
-                                             PackOptions{config.train.pack, config.train.loss_mask});
-  run.validation = open_validation_sets(config, parse_sources(run.inputs.data), run.stream->token_files());
+  run.stream = std::make_unique<TokenStream>(
+      data.plan, config.train.sequence, static_cast<uint64_t>(config.train.seed), config.model.vocab_size,
+      files ? files->eos_id : -1, PackOptions{config.train.pack, config.train.loss_mask});
+  run.validation = open_validation_sets(config, prefixes, run.stream->token_files());
   if (run.checkpoint.empty()) {
     if (const auto& vocabulary = run.stream->token_files()) {
       const Tokenizer tokenizer(vocabulary->tokenizer);
       run.inputs.tokenizer = tokenizer.model();
-      run.inputs.tokenizer_files = tokenizer_files(tokenizer);
+      run.inputs.tokenizer_files = run_tokenizer_files(*vocabulary, prefixes);
       run.inputs.eos = vocabulary->eos_id;
     }
   } else if (const auto& vocabulary = run.stream->token_files();
@@ -105,7 +98,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
                       (run.checkpoint / Tokenizer::file_name(run.inputs.tokenizer)).string() + ")");
     }
   }
-  check_token_files(options, run);
+  check_token_files(options, data, run);
   return run;
 }
 

@@ -19,6 +19,7 @@ struct StepRecord {
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
   double lr = 0, gradient_norm = 0;
   int64_t skipped = 0;                         ///< updates so far
+  std::optional<int64_t> data_phase = {};      ///< from 1; none without phases
   std::optional<int64_t> trained_tokens = {};  ///< targets of the step that are trained on; none: all
   double milliseconds = 0, tokens_per_second = 0, mfu = 0, peak_memory_mib = 0;
   double max_expert_share = 0;       ///< of all tokens, over all layers

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "config/data_phases.h"
 #include "config/warnings.h"
 #include "model/counts.h"
 #include "train/status.h"
@@ -48,9 +49,18 @@ void RunOutput::print_start(int64_t step) const {
                run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
                                     : run_.device.str().c_str(),
                begin.c_str());
+  for (int64_t phase = 1; phase <= std::ssize(c.data.phases); ++phase)
+    std::fprintf(stderr, "%s\n", describe_phase(c, phase).c_str());
   // It shuffles the documents of the first epoch, which a resumed run may not need.
   if (step > 0 && run_.changed_data.empty()) return;
   for (const std::string& line : run_.stream->summary()) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void RunOutput::announce_phase(int64_t step) {
+  const auto phase = phase_of_step(run_.config, step);
+  if (step == 1 || phase == phase_of_step(run_.config, step - 1)) return;
+  progress_->end_line();
+  std::fprintf(stderr, "step %ld begins %s\n", step, describe_phase(run_.config, *phase).c_str());
 }
 
 void RunOutput::write(const StepRecord& record, const StepSums& sums) {

@@ -23,6 +23,8 @@ class RunOutput {
 
   /// The lines before the first step, which follows `step`.
   void start(int64_t step);
+  /// A line about the data phase that begins with the step, if one does. start() describes the first one.
+  void announce_phase(int64_t step);
   /// Logs a step and shows it in the progress line.
   void write(const StepRecord& record, const StepSums& sums);
   /// Shows the fraction of a validation after `step` that is done, once it takes longer than some seconds.

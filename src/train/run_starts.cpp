@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "config/data_phases.h"
 #include "config/fields.h"
 #include "hf/resolve.h"
 #include "io/sha256.h"
@@ -29,6 +30,17 @@ ordered_json option_changes(Config before, Config after) {
   return changes;
 }
 
+// The phases, with null as the bound of a last one without.
+ordered_json phases_json(const Config& config) {
+  auto list = ordered_json::array();
+  const auto ends = phase_ends(config);
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const auto end = ends[i] == kNoPhaseEnd ? ordered_json() : ordered_json(ends[i]);
+    list.push_back({{"until_step", end}, {"blend", config.data.phases[i].blend}});
+  }
+  return list;
+}
+
 }  // namespace
 
 int64_t first_step(const Run& run) {
@@ -49,6 +61,7 @@ void record_start(const std::filesystem::path& folder, const Run& run) {
                        {"tokenizer_sha256", tokenizer},
                        {"options", option_changes(before, run.config)},
                        {"changed_data", changed_data}};
+  if (!run.config.data.phases.empty()) line["phases"] = phases_json(run.config);
   if (const auto& parent = run.parent) {
     line["parent"] = {{"checkpoint", parent->checkpoint.string()},
                       {"step", parent->step},

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "config/data_phases.h"
 #include "distributed/activity.h"
 #include "io/error.h"
 #include "io/stop_signal.h"
@@ -114,6 +115,8 @@ bool Trainer::step() {
   StepRecord record{.step = state_.step + 1};
   record.lr = learning_rate(c.optim, record.step, c.train.steps);
   set_current_step(record.step);
+  record.data_phase = phase_of_step(c, record.step);
+  if (output_) output_->announce_phase(record.step);
   const int64_t norms = c.train.norms_every;
   if (has_untrained_tokens(c.train))
     record.trained_tokens = run_.stream->trained_targets(state_.samples, c.train.global_batch);

@@ -31,11 +31,11 @@ std::string validation_half(const std::string& training) {
   const std::string bare = without_suffix(without_suffix(training, ".idx"), ".bin");
   const std::string half = without_suffix(bare, "-train") + "-valid";
   if (fs::exists(half + ".idx")) return half;
-  throw UserError("eval.data: found no " + half + ".idx next to --data " + training +
+  throw UserError("eval.data: found no " + half + ".idx next to the training data " + training +
                   ", expected it, or prefixes in eval.data, or eval.every = 0");
 }
 
-std::vector<NamedPrefix> chosen_prefixes(const Config& config, const std::vector<DataSource>& training) {
+std::vector<NamedPrefix> chosen_prefixes(const Config& config, const std::vector<std::string>& training) {
   std::vector<NamedPrefix> chosen;
   for (const std::string& entry : config.eval.data) {
     chosen.push_back(parse(entry));
@@ -43,13 +43,13 @@ std::vector<NamedPrefix> chosen_prefixes(const Config& config, const std::vector
       throw UserError("eval.data: found \"" + entry + "\", expected PREFIX or NAME=PREFIX");
   }
   if (!chosen.empty()) return chosen;
-  for (const DataSource& source : training) chosen.push_back({"", validation_half(source.prefix)});
+  for (const std::string& prefix : training) chosen.push_back({"", validation_half(prefix)});
   return chosen;
 }
 
 }  // namespace
 
-std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<DataSource>& training,
+std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<std::string>& training,
                                                const std::optional<TokenFiles>& tokenizer) {
   std::deque<ValidationSet> sets;
   if (config.eval.every == 0) return sets;

@@ -18,11 +18,11 @@ struct ValidationSet {
   SequentialReader reader;
 };
 
-/// The entries of eval.data; without any, the validation halves next to the training data. None if eval.every
-/// is 0. The default name is the prefix's file name without "-valid". `tokenizer`: of the training data, if
-/// known. UserError beginning with eval.data for invalid or missing files, fewer than two tokens, another
-/// tokenizer and duplicate names.
-std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<DataSource>& training,
+/// The entries of eval.data; without any, the validation halves next to the prefixes of the training data.
+/// None if eval.every is 0. The default name is the prefix's file name without "-valid". `tokenizer`: of the
+/// training data, if known. UserError beginning with eval.data for invalid or missing files, fewer than two
+/// tokens, another tokenizer and duplicate names.
+std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<std::string>& training,
                                                const std::optional<TokenFiles>& tokenizer);
 
 }  // namespace hero

@@ -107,6 +107,28 @@ TEST_F(ConfigFiles, WrongTypes) {
             "a.toml:1: optim: found an array, expected the section [optim]");
 }
 
+TEST_F(ConfigFiles, ArraysOfTables) {
+  const std::string file =
+      write("[[data.phase]]\nuntil_step = 8\nblend = ['a']\n[[data.phase]]\nblend = ['1:b', '2:c']\n");
+  const auto phases = load_config({file}, {}).data.phases;
+  EXPECT_EQ(phases, (std::vector<DataPhase>{{.until_step = 8, .blend = {"a"}}, {.blend = {"1:b", "2:c"}}}));
+  // A later list replaces the whole list.
+  EXPECT_EQ(load_config({file, write("data.phase = [{blend = ['d']}]\n", "b.toml")}, {}).data.phases,
+            (std::vector<DataPhase>{{.blend = {"d"}}}));
+  const auto start = [&](const std::string& tables) {
+    const std::string text = message(tables);
+    return text.substr(0, text.find(", expected tables like ["));
+  };
+  EXPECT_EQ(start("[[data.phase]]\nblend = ['a']\n[[data.phase]]\nuntil_steps = 8\n"),
+            "a.toml:1: data.phase: found an array whose table 2 has the key until_steps");
+  EXPECT_EQ(start("[[data.phase]]\nblend = 'a'\n"),
+            "a.toml:1: data.phase: found an array whose table 1 has no list of strings as blend");
+  EXPECT_EQ(start("[[data.phase]]\nuntil_step = 0\nblend = ['a']\n"),
+            "a.toml:1: data.phase: found an array whose table 1 has no integer above 0 as until_step");
+  EXPECT_EQ(start("[[data.phase]]\nuntil_step = 1\n"), "a.toml:1: data.phase: found an array");
+  EXPECT_EQ(start("[data.phase]\nblend = ['a']\n"), "a.toml:2: data.phase.blend: found a table data.phase");
+}
+
 TEST_F(ConfigFiles, OutOfRange) {
   EXPECT_EQ(message("[train]\nsteps = -1\n"),
             "a.toml:2: train.steps: found -1, expected an integer from 1 to 2147483647");
@@ -227,6 +249,8 @@ TEST_F(ConfigFiles, DumpRoundTrip) {
             *value = field.choices[*value == field.choices[0] ? 1 : 0];
           if constexpr (std::is_same_v<Type, std::vector<int64_t>>) *value = {n, n + 1};
           if constexpr (std::is_same_v<Type, std::vector<std::string>>) *value = {"a \"b\"\\", "c=d"};
+          if constexpr (std::is_same_v<Type, std::vector<DataPhase>>)
+            *value = {{.until_step = n, .blend = {"a \"b\"\\", "c=d"}}, {.until_tokens = 7, .blend = {"e"}}};
           if constexpr (std::is_same_v<Type, ChoiceRef>)
             value.set(value.member, field.choices[value.get(value.member) == field.choices[0] ? 1 : 0]);
         },

@@ -128,6 +128,7 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "train.spike_skip",
                                                  "train.norms_every",
                                                  "train.log_every",
+                                                 "data.phase",
                                                  "optim.lr",
                                                  "optim.min_lr",
                                                  "optim.warmup_steps",

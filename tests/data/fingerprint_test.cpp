@@ -4,9 +4,10 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "data/files.h"
-#include "data/sampler.h"
 
 namespace hero {
 namespace fingerprint_test {
@@ -27,7 +28,7 @@ TEST(TokenFileDigests, change_with_the_files) {
   for (const std::string& file : {small + ".idx", small + ".bin", large + ".idx"})
     std::ofstream(file) << "some bytes";
   std::ofstream(large + ".bin") << std::string(kLarge, 'a');
-  const auto sources = parse_sources({small, folder / "large"});
+  const std::vector<std::string> sources = {small, large};
   const TokenFileDigests before = digest_token_files(sources);
   ASSERT_EQ(before.size(), 4U);
   EXPECT_EQ(before.at(large + ".bin").bytes, static_cast<uint64_t>(kLarge));
@@ -51,7 +52,7 @@ TEST(TokenFileDigests, with_loss_masks) {
   const TemporaryFolder folder;
   for (const std::string file : {"a.idx", "a.bin", "a-mask.idx", "a-mask.bin"})
     folder.write(file, "some bytes");
-  const auto sources = parse_sources({folder / "a"});
+  const std::vector<std::string> sources = {folder / "a"};
   const TokenFileDigests before = digest_token_files(sources, /*loss_mask=*/true);
   ASSERT_EQ(before.size(), 4U);
   flip(folder / "a-mask.bin", 3);

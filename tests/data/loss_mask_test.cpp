@@ -59,8 +59,8 @@ class LossMaskTest : public testing::TestWithParam<Packing> {};
 TEST_P(LossMaskTest, MarksTargetsOfSamples) {
   const TemporaryFolder folder;
   const auto documents = write_documents(folder, 50);
-  TokenStream stream({{folder / "a"}}, kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
-  TokenStream other({{folder / "a"}}, kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
+  TokenStream stream(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
+  TokenStream other(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
   constexpr int64_t kCount = 90, kEntries = kSequence + 1;  // more than an epoch
   std::vector<int64_t> tokens(kCount * kEntries), trained(kCount * kEntries);
   stream.read(0, kCount, {.tokens = tokens.data(), .trained = trained.data()});
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(, LossMaskTest, testing::Values(Packing::kConcat, Packi
 TEST(LossMask, WithoutMaskAllTargetsCount) {
   const TemporaryFolder folder;
   write_documents(folder, 50);
-  TokenStream concat({{folder / "a"}}, kSequence, 1, 0, kEos);
+  TokenStream concat(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos);
   EXPECT_EQ(concat.trained_targets(3, 5), 5 * kSequence);
 }
 
@@ -99,7 +99,7 @@ TEST(LossMask, WithoutMaskAllTargetsCount) {
 TEST(LossMask, SummaryOfTheStream) {
   const TemporaryFolder folder;
   write_documents(folder, 9);
-  TokenStream best_fit({{folder / "a"}}, kSequence, 1, 0, kEos, {Packing::kBestFit, false});
+  TokenStream best_fit(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos, {Packing::kBestFit, false});
   // Documents of 8, 9 and 10 tokens are split. Four pieces of 7 tokens; pieces of 6, 5, 4, 3 and 2 and the
   // rests 2, 3 and 4 in {6}, {5, 2}, {4, 3}, {4, 3}, {2}: 6 of 63 entries are padding.
   EXPECT_EQ(
@@ -107,7 +107,7 @@ TEST(LossMask, SummaryOfTheStream) {
       std::vector<std::string>{(folder / "a-train") + ": 3 of 9 documents (33.3%) are split, padding 9.5%"});
   // 45 tokens: one sample with all of them, one without the last token, and samples of 2 tokens.
   const auto concat = [&](int64_t sequence) {
-    return TokenStream({{folder / "a"}}, sequence, 1, 0, -1).summary().front();
+    return TokenStream(single_phase({{folder / "a"}}), sequence, 1, 0, -1).summary().front();
   };
   const std::string of = (folder / "a-train") + ": ", end = " are split, padding 0.0%";
   EXPECT_EQ(concat(44), of + "0 of 9 documents (0.0%)" + end);
@@ -120,7 +120,8 @@ TEST(LossMask, Errors) {
   const auto documents = write_documents(folder, 4);
   const std::string index = folder / "a-train-mask.idx";
   const auto error = [&] {
-    return user_error([&] { TokenStream({{folder / "a"}}, 4, 0, 0, -1, {Packing::kConcat, true}); });
+    return user_error(
+        [&] { TokenStream(single_phase({{folder / "a"}}), 4, 0, 0, -1, {Packing::kConcat, true}); });
   };
   write_set(folder, "a-train-mask", {{1}, {1, 1}, {1, 1}, {1, 1, 1, 1}}, TokenType::u8);
   EXPECT_EQ(error(), index + ": found document 2 of 2 tokens, expected 3 as in " + (folder / "a-train") +

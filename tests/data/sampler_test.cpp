@@ -37,7 +37,7 @@ std::vector<int64_t> read(TokenStream& stream, int64_t sequence, int64_t first, 
 TEST(TokenStream, EpochHasEverySampleOnceAndKeepsDocumentsContiguous) {
   const TemporaryFolder folder;
   const int64_t sequence = 7, tokens = write_set(folder / "a", 40, 1);
-  TokenStream stream({{folder / "a"}}, sequence, 5, 0);
+  TokenStream stream(single_phase({{folder / "a"}}), sequence, 5, 0);
   const int64_t samples = (tokens - 1) / sequence;
   std::set<std::vector<int64_t>> orders;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
@@ -69,9 +69,9 @@ TEST(TokenStream, DependsOnlyOnPosition) {
   write_set(folder / "b", 20, 10000);
   const std::vector<DataSource> sources = {{folder / "a", 0.7}, {folder / "b", 0.3}};
   const int64_t sequence = 5, total = 500;
-  TokenStream whole(sources, sequence, 3, 0);
+  TokenStream whole(single_phase(sources), sequence, 3, 0);
   const auto expected = read(whole, sequence, 0, total);
-  TokenStream pieces(sources, sequence, 3, 0);
+  TokenStream pieces(single_phase(sources), sequence, 3, 0);
   std::vector<int64_t> found;
   for (int64_t at = 0, size = 1; at < total; at += size, size = size % 7 + 1) {
     const auto part = read(pieces, sequence, at, std::min(size, total - at));
@@ -79,12 +79,12 @@ TEST(TokenStream, DependsOnlyOnPosition) {
   }
   EXPECT_EQ(found, expected);
   for (const int64_t at : {499, 0, 250, 249, 3, 170}) {
-    TokenStream resumed(sources, sequence, 3, 0);
+    TokenStream resumed(single_phase(sources), sequence, 3, 0);
     const auto from = expected.begin() + at * (sequence + 1);
     EXPECT_EQ(read(resumed, sequence, at, 1), std::vector<int64_t>(from, from + sequence + 1)) << at;
     EXPECT_EQ(read(pieces, sequence, at, 1), std::vector<int64_t>(from, from + sequence + 1)) << at;
   }
-  TokenStream other(sources, sequence, 4, 0);
+  TokenStream other(single_phase(sources), sequence, 4, 0);
   EXPECT_NE(read(other, sequence, 0, total), expected) << "the seed has no effect";
 }
 
@@ -93,9 +93,9 @@ TEST(TokenStream, AppendsMissingEos) {
   write_set(folder / "open", 12, 1);
   write_set(folder / "ended", 12, 1, true);
   const int64_t sequence = 4;
-  TokenStream open({{folder / "open"}}, sequence, 1, 0, kEos),
-      ended({{folder / "ended"}}, sequence, 1, 0, kEos);
-  TokenStream bare({{folder / "open"}}, sequence, 1, 0);
+  TokenStream open(single_phase({{folder / "open"}}), sequence, 1, 0, kEos),
+      ended(single_phase({{folder / "ended"}}), sequence, 1, 0, kEos);
+  TokenStream bare(single_phase({{folder / "open"}}), sequence, 1, 0);
   const int64_t samples = (12 * 13 / 2 + 12 - 1) / sequence;
   EXPECT_EQ(read(open, sequence, 0, samples), read(ended, sequence, 0, samples));
   const auto plain = read(bare, sequence, 0, (12 * 13 / 2 - 1) / sequence);
@@ -110,7 +110,7 @@ TEST(TokenStream, StartsAreThoseOfTheDocumentIndex) {
     write_set(folder / "a", documents, 1);
     write_set(folder / "b", documents, 10001);
     const int64_t sequence = 9, count = 150;
-    TokenStream stream({{folder / "a"}, {folder / "b"}}, sequence, 4, 0, eos);
+    TokenStream stream(single_phase({{folder / "a"}, {folder / "b"}}), sequence, 4, 0, eos);
     std::vector<int64_t> tokens(count * (sequence + 1)), starts(tokens.size());
     stream.read(3, count, {.tokens = tokens.data(), .starts = starts.data()});
     EXPECT_EQ(read(stream, sequence, 3, count), tokens);
@@ -136,7 +136,7 @@ TEST(TokenStream, RejectsInvalidDatasets) {
   const TemporaryFolder folder;
   write_set(folder / "a", 3, 1);  // 6 tokens
   const auto error = [&](int64_t sequence, int64_t vocab_size) {
-    return user_error([&] { TokenStream({{folder / "a"}}, sequence, 0, vocab_size); });
+    return user_error([&] { TokenStream(single_phase({{folder / "a"}}), sequence, 0, vocab_size); });
   };
   EXPECT_EQ(
       error(6, 0),
@@ -145,7 +145,7 @@ TEST(TokenStream, RejectsInvalidDatasets) {
           "target)");
   EXPECT_EQ(error(5, 6),
             (folder / "a.bin") + ": document 2, token 2: id 6, expected 0 to 5 (a vocabulary of 6)");
-  EXPECT_NO_THROW(TokenStream({{folder / "a"}}, 5, 0, 7));
+  EXPECT_NO_THROW(TokenStream(single_phase({{folder / "a"}}), 5, 0, 7));
 }
 
 TEST(TokenStream, ReadsMetadataOfTheDataset) {
@@ -160,16 +160,16 @@ TEST(TokenStream, ReadsMetadataOfTheDataset) {
     files.splits["train"] = {3, 6, 24};
     write_token_files(folder / name, files);
   }
-  TokenStream stream({{folder / "a"}}, 5, 0, 100);
+  TokenStream stream(single_phase({{folder / "a"}}), 5, 0, 100);
   ASSERT_TRUE(stream.token_files());
   EXPECT_EQ(stream.token_files()->tokenizer, folder / "a.model");
-  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 99); }),
+  EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}}), 5, 0, 99); }),
             (folder / "a-train.bin") + ": found vocabulary size 100, expected at most model.vocab_size = 99");
-  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}, {folder / "b"}}, 5, 0, 100); }),
+  EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}, {folder / "b"}}), 5, 0, 100); }),
             (folder / "b-train.bin") + ": tokenized with a different tokenizer (" + (folder / "b.model") +
                 ") than the previous sources (" + (folder / "a.model") + ")");
   write_set(folder / "a-train", 4, 1);
-  EXPECT_EQ(user_error([&] { TokenStream({{folder / "a"}}, 5, 0, 100); }),
+  EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}}), 5, 0, 100); }),
             (folder / "a-train.idx") +
                 ": 10 tokens in 4 documents, which does not match its .json file; tokenize again");
 }

@@ -1,8 +1,10 @@
-// Bodies of POST /v1/completions, and the fields that other endpoints share with it.
+// Bodies of POST /v1/completions and /v1/chat/completions, and the fields that other endpoints share with
+// them.
 #include "fuzz/checks.h"
 #include "fuzz/targets.h"
 #include "inference/server/api_json.h"
 #include "inference/server/budget.h"
+#include "inference/server/chat_request.h"
 #include "inference/server/completion_request.h"
 #include "io/json.h"
 
@@ -31,8 +33,16 @@ bool read_completion_request(std::string_view bytes) {
   nlohmann::json body;
   if (!accepted_by([&] { body = parse_body(bytes); })) return false;
   accepted_by([&] { token_ids(body.value("tokens", nlohmann::json()), "tokens"); });
-  return accepted_by([&] {
-    const RequestLimits limits;
+  const RequestLimits limits;
+  const bool chat = accepted_by([&] {
+    const ChatRequest request = parse_chat_request(body, limits);
+    require(!request.messages.empty() && request.message_bytes >= 0, "no message");
+    for (const auto& message : request.messages)
+      require(message.at("role").is_string() && message.at("content").is_string(), "a message without text");
+    const RequestCost cost = chat_cost(request.completion, 10, request.completion.max_tokens.value_or(16));
+    require(cost.bytes >= 0 && cost.tokens > 0, "a cost that overflows");
+  });
+  const bool completion = accepted_by([&] {
     const CompletionRequest request = parse_completion_request(body, limits);
     require(!request.prompts.empty() && request.n >= 1 && request.n <= RequestLimits::n, "no completion");
     require(request.max_tokens.value_or(1) >= 0 && request.max_tokens.value_or(1) <= limits.max_tokens,
@@ -41,6 +51,7 @@ bool read_completion_request(std::string_view bytes) {
     const RequestCost cost = completion_cost(request, sizes, request.max_tokens.value_or(16));
     require(cost.bytes >= 0 && cost.tokens > 0 && text_bytes(request) >= 0, "a cost that overflows");
   });
+  return chat || completion;
 }
 
 }  // namespace hero::fuzz

@@ -38,6 +38,7 @@ FieldValue different_value(const Field& field) {
   if (const auto* number = std::get_if<double>(&value)) return *number == 0 ? 0.5 : *number / 2;
   if (const auto* count = std::get_if<int64_t>(&value)) return *count + 1;
   if (std::holds_alternative<std::vector<std::string>>(value)) return std::vector<std::string>{"a"};
+  if (std::holds_alternative<std::vector<DataPhase>>(value)) return std::vector<DataPhase>{{.blend = {"a"}}};
   return field.key == "router.stage_sizes" ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1};
 }
 

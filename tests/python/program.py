@@ -62,7 +62,16 @@ NONDETERMINISTIC_METRICS = ("step_ms", "tokens_per_second", "mfu", "peak_memory_
 
 def toml(settings: dict[str, Any]) -> str:
     """`{"model.hidden_size": 64}` as TOML; dotted keys need no sections."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in settings.items())
+
+
+def toml_value(value: Any) -> str:
+    """A value on one line; dictionaries become inline tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value)
 
 
 def hero(
@@ -111,7 +120,7 @@ def wait_until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> N
 def configuration_keys() -> dict[str, tuple[str, str, str, str]]:
     """Type, default, help and bounds of every configuration key, in the order of `hero train --help`."""
     text = run_hero("train", "--help").stdout.split("Configuration keys")[1]
-    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|strings?) +(\S+)\n((?:      .*\n)+)"
+    row = r"^  --(\w+\.[\w.]+) +(integers?|float|bool|strings?|tables) +(\S+)\n((?:      .*\n)+)"
     found: dict[str, tuple[str, str, str, str]] = {}
     for key, kind, default, lines in re.findall(row, text, re.MULTILINE):
         help_and_bounds = re.fullmatch(r"(\S.*) \[(.+?)\](?: \(.*\))?", " ".join(lines.split()))

@@ -129,6 +129,16 @@ TEST_F(TokenizerTest, SpecialTokensInTextAreText) {
   }
 }
 
+TEST_F(TokenizerTest, ControlPiecesInConversationsAreTokens) {
+  const auto tokenizer = TokenizerTest::tokenizer();
+  auto expected = tokenizer.encode("ab \n");
+  expected.push_back(1);
+  for (const int32_t id : tokenizer.encode("<unk>\xE2\x96\x81 d")) expected.push_back(id);
+  expected.push_back(1);
+  EXPECT_EQ(tokenizer.encode_conversation("ab \n</s><unk>\xE2\x96\x81 d</s>"), expected);
+  EXPECT_EQ(tokenizer.encode_conversation("no token"), tokenizer.encode("no token"));
+}
+
 TEST_F(TokenizerTest, RejectsIdsOutsideTheVocabulary) {
   const auto tokenizer = TokenizerTest::tokenizer();
   for (const int32_t id : {-1, 900}) {

@@ -1,14 +1,42 @@
 """Raw data to token files for `hero train`: Parquet, Arrow and JSON lines, local copies of Hugging Face
-datasets, conversations, and mixes of them. `python -m hero_moe.data --help` shows the command line."""
+datasets, conversations, and mixes of them. `python -m hero_moe.data --help` shows the command line.
 
-from hero_moe.data.chat import BUILT_IN, compile_template, find_template
-from hero_moe.data.errors import DataError
-from hero_moe.data.mix import Corpus, load_mix, tokenize_mix
-from hero_moe.data.readers import read_batches
-from hero_moe.data.records import RecordFormat
-from hero_moe.data.sources import Source, find_sources
-from hero_moe.data.tokenization import TokenizeOptions, TokenizeResult, tokenize
-from hero_moe.data.tokenizer_file import TokenizerFile, load_tokenizer
+pyarrow and tokenizers are imported on first use of a name that needs them: `hero_moe.chat_renderer` does not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hero_moe.data.chat import BUILT_IN, compile_template, find_template
+    from hero_moe.data.errors import DataError
+    from hero_moe.data.mix import Corpus, load_mix, tokenize_mix
+    from hero_moe.data.readers import read_batches
+    from hero_moe.data.records import RecordFormat
+    from hero_moe.data.sources import Source, find_sources
+    from hero_moe.data.tokenization import TokenizeOptions, TokenizeResult, tokenize
+    from hero_moe.data.tokenizer_file import TokenizerFile, load_tokenizer
+
+_MODULES = {
+    "BUILT_IN": "chat",
+    "Corpus": "mix",
+    "DataError": "errors",
+    "RecordFormat": "records",
+    "Source": "sources",
+    "TokenizeOptions": "tokenization",
+    "TokenizeResult": "tokenization",
+    "TokenizerFile": "tokenizer_file",
+    "compile_template": "chat",
+    "find_sources": "sources",
+    "find_template": "chat",
+    "load_mix": "mix",
+    "load_tokenizer": "tokenizer_file",
+    "read_batches": "readers",
+    "tokenize": "tokenization",
+    "tokenize_mix": "mix",
+}
 
 __all__ = [
     "BUILT_IN",
@@ -28,3 +56,15 @@ __all__ = [
     "tokenize",
     "tokenize_mix",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from hero_moe.data.errors import DataError
 
-# Each ends messages with the end-of-turn token of its family; llama3 and deepseek begin with bos_token.
+# Each ends messages with the end-of-turn token of its family; llama3 and deepseek begin with bos_token. With
+# add_generation_prompt they end with the beginning of an assistant's message.
 BUILT_IN = {
     "chatml": (
         "{%- for message in messages -%}\n"
         "{{ '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}\n"
-        "{%- endfor -%}"
+        "{%- endfor -%}\n"
+        "{{ '<|im_start|>assistant\\n' if add_generation_prompt else '' }}"
     ),
     "llama3": (
         "{{ bos_token | default('', true) }}\n"
         "{%- for message in messages -%}\n"
         "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' }}\n"
         "{{- message.content | trim ~ '<|eot_id|>' }}\n"
-        "{%- endfor -%}"
+        "{%- endfor -%}\n"
+        "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' if add_generation_prompt else '' }}"
     ),
     "deepseek": (
         "{{ bos_token | default('', true) }}\n"
@@ -44,13 +49,15 @@ BUILT_IN = {
         "{%- else -%}\n"
         "{{ raise_exception('the deepseek template has no role ' ~ message.role) }}\n"
         "{%- endif -%}\n"
-        "{%- endfor -%}"
+        "{%- endfor -%}\n"
+        "{{ '<｜Assistant｜>' if add_generation_prompt else '' }}"
     ),
     "plain": (
         "{%- for message in messages -%}\n"
         "{{ '\\n\\n' if not loop.first else '' }}\n"
         "{{- message.role | capitalize ~ ': ' ~ message.content | trim }}\n"
-        "{%- endfor -%}"
+        "{%- endfor -%}\n"
+        "{{ '\\n\\nAssistant:' if add_generation_prompt else '' }}"
     ),
 }
 
@@ -85,6 +92,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
+        environment.globals["namespace"] = _Namespace
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             self._template = environment.from_string(source)
@@ -99,14 +107,27 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         special_tokens: Mapping[str, str],
         marks: tuple[str, str] = ("", ""),
+        *,
+        add_generation_prompt: bool = False,
     ) -> str:
         """The text of a conversation, given the special tokens by name, with `marks` around the contents of
-        `{% generation %}` blocks. Raises `jinja2.TemplateError` if the template rejects the messages."""
-        return self._template.render(
+        `{% generation %}` blocks; with `add_generation_prompt`, up to the beginning of the next assistant's
+        message. Raises `jinja2.TemplateError` if the template rejects the messages."""
+        return "".join(self.parts(messages, special_tokens, marks, add_generation_prompt))
+
+    def parts(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        special_tokens: Mapping[str, str],
+        marks: tuple[str, str] = ("", ""),
+        add_generation_prompt: bool = False,
+    ) -> Iterator[str]:
+        """The same text in parts, while the template runs."""
+        return self._template.generate(
             messages=messages,
-            tools=[],
+            tools=None,
             documents=None,
-            add_generation_prompt=False,
+            add_generation_prompt=add_generation_prompt,
             **special_tokens,
             **dict(zip((_Generation.begin, _Generation.end), marks)),
         )
@@ -148,6 +169,26 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+class _Namespace(Namespace):
+    """`namespace` without names that begin with an underscore: its attributes bypass the sandbox's checks."""
+
+    def __init__(*args: Any, **attributes: Any) -> None:  # a template may pass any name, also `self`
+        self, *rest = args
+        values = dict(*rest, **attributes)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no attribute {name!r}: names do not begin with an underscore")
 
 
 def _raise(message: str) -> NoReturn:

@@ -147,6 +147,12 @@ def _parser() -> argparse.ArgumentParser:
         "--out", required=True, metavar="DIR", help="the folder for the token files and blend.txt"
     )
     mix.add_argument("--only", nargs="+", metavar="NAME", help="only these corpora of the mix")
+    mix.add_argument(
+        "--loss-mask",
+        action=argparse.BooleanOptionalAction,
+        help="write which tokens are the assistant's, for train.loss_mask; all corpora must be conversations "
+        "(default: if they are)",
+    )
     _common(mix)
     return parser
 
@@ -235,6 +241,7 @@ def _mix(given: argparse.Namespace) -> None:
         given.out,
         options,
         chat_template=given.chat_template,
+        loss_mask=given.loss_mask,
         restart=given.restart,
         overwrite=given.overwrite,
     )

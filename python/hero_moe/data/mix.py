@@ -39,6 +39,10 @@ class Corpus:
     config: str | None = None
     split: str = "train"
 
+    @property
+    def conversation(self) -> bool:
+        return bool({"messages", "prompt"} & self.reading.keys())
+
 
 def load_mix(path: str) -> list[Corpus]:
     """The corpora of a mix file. Raises `DataError` with the file and the key."""
@@ -78,23 +82,41 @@ def _corpus(file: str, name: str, table: Any) -> Corpus:
     rest = {key: table[key] for key in ("chat_template", "config", "split") if key in table}
     corpus = Corpus(name, table.get("dataset", ""), tuple(paths), float(weight), reading, **rest)
     try:
-        _records(corpus, corpus.chat_template, options=None)
+        _records(corpus, corpus.chat_template, options=None, loss_mask=False)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     return corpus
 
 
-def _records(corpus: Corpus, chat_template: str, options: TokenizeOptions | None) -> RecordFormat:
+def _records(
+    corpus: Corpus, chat_template: str, options: TokenizeOptions | None, loss_mask: bool
+) -> RecordFormat:
     """How to read a corpus. Without options this only validates the mix: the plain template replaces one from
     the tokenizer or a file."""
-    if not {"messages", "prompt"} & corpus.reading.keys():
+    if not corpus.conversation:
         return RecordFormat(**corpus.reading)
     if options is None:
         return RecordFormat(**corpus.reading, chat_template=find_template("plain", None))
     template = find_template(chat_template, options.tokenizer.chat_template)
     return RecordFormat(
-        **corpus.reading, chat_template=template, special_tokens=options.tokenizer.special_tokens
+        **corpus.reading,
+        chat_template=template,
+        special_tokens=options.tokenizer.special_tokens,
+        loss_mask=loss_mask,
     )
+
+
+def writes_loss_masks(corpora: Sequence[Corpus], requested: bool | None) -> bool:
+    """Whether the corpora get loss masks: all of them or none, because `train.loss_mask` reads one of every
+    source. Without a request they do if all are conversations. Raises `DataError` for a request that names
+    corpora of text."""
+    texts = [corpus.name for corpus in corpora if not corpus.conversation]
+    if requested and texts:
+        raise DataError(
+            f"--loss-mask: found corpora without messages or prompt ({', '.join(texts)}), expected only "
+            "conversations: train.loss_mask needs the mask of every source (--only NAME ... selects some)"
+        )
+    return not texts if requested is None else requested
 
 
 def tokenize_mix(
@@ -104,14 +126,16 @@ def tokenize_mix(
     options: TokenizeOptions,
     *,
     chat_template: str | None = None,
+    loss_mask: bool | None = None,
     restart: bool = False,
     overwrite: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, TokenizeResult]:
     """Writes token files OUT/NAME for every corpus, and OUT/blend.txt, the arguments of `hero train --data`.
 
-    `options` holds the settings shared by all corpora; `chat_template` overrides each corpus's own. Finished
-    corpora are skipped; an unfinished one resumes."""
+    `options` holds the settings shared by all corpora; `chat_template` overrides each corpus's own. With loss
+    masks by `writes_loss_masks`. Finished corpora are skipped; an unfinished one resumes."""
+    masks = writes_loss_masks(corpora, loss_mask)
     missing = [
         f"{corpus.name} ({path}{', ' + corpus.dataset if corpus.dataset else ''})"
         for corpus in corpora
@@ -129,7 +153,7 @@ def tokenize_mix(
                     options,
                     inputs=[os.path.join(root, path) for path in corpus.paths],
                     out=prefix,
-                    records=_records(corpus, chat_template or corpus.chat_template, options),
+                    records=_records(corpus, chat_template or corpus.chat_template, options, masks),
                     config=corpus.config,
                     split=corpus.split,
                 ),

@@ -60,10 +60,13 @@ class TokenizeResult:
     was_complete: bool = False
 
 
+# Beside the tokenizer, for conversations: src/tokenizer/companions.h.
+COMPANIONS = (".chat_template.jinja", ".tokenizer_config.json")
 # Besides the tokenizer.
 OUTPUTS = (
     *(f"-{split}{mask}.{file}" for split in SPLITS for mask in ("", MASK_NAME) for file in ("bin", "idx")),
     ".json",
+    *COMPANIONS,
 )
 
 
@@ -77,7 +80,8 @@ def tokenize(
 ) -> TokenizeResult:
     """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
     tokenize` does, bit for bit for the same text; with `records.loss_mask` also OUT-train-mask.bin/.idx and
-    OUT-valid-mask.bin/.idx.
+    OUT-valid-mask.bin/.idx; for conversations also OUT.chat_template.jinja and, beside a tokenizer.json,
+    OUT.tokenizer_config.json, which a run on the data copies.
 
     Resumes from OUT.position.json if there is one (`resume`: it must exist; `restart`: starts over). Memory
     is a few batches per worker. Raises `DataError` for invalid input, and unless `overwrite` if a new start
@@ -231,10 +235,30 @@ def _finish(options: TokenizeOptions, position: Position) -> None:
         os.remove(out + ".json")
     publish(out, tokenizer.token_dtype, splits)
     write_atomically(out + tokenizer.extension, tokenizer.data)
+    companions = _companions(options)
+    for name in COMPANIONS:
+        if name in companions:
+            write_atomically(out + name, companions[name].encode())
+        elif os.path.exists(out + name):
+            os.remove(out + name)
     write_atomically(out + ".json", _token_files(options, splits).encode())
     position.stage = "complete"
     position.save(position_path(out))
     clean(out)
+
+
+def _companions(options: TokenizeOptions) -> dict[str, str]:
+    """What a model trained on conversations needs to talk: their template and, unless the tokenizer file has
+    them, the special tokens that it writes."""
+    template = options.records.chat_template
+    if template is None:
+        return {}
+    files = {".chat_template.jinja": template}
+    if options.tokenizer.kind == "tokenizers":
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **options.tokenizer.special_tokens}
+        config["eos_token"] = options.tokenizer.eos_token
+        files[".tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    return files
 
 
 def _token_files(options: TokenizeOptions, splits: dict[str, dict[str, int]]) -> str:
@@ -262,6 +286,7 @@ def _output_is_complete(options: TokenizeOptions, position: Position) -> bool:
         sizes |= {prefix + ".bin": size for prefix, size in masks.items()}
         others += [prefix + ".idx" for prefix in masks]
     others += [options.out + ".json", options.out + options.tokenizer.extension]
+    others += [options.out + name for name in _companions(options)]
     return all(os.path.isfile(p) and os.path.getsize(p) == size for p, size in sizes.items()) and all(
         map(os.path.isfile, others)
     )

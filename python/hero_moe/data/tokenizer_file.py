@@ -50,6 +50,13 @@ class TokenizerFile:
         return ".model" if self.kind == "sentencepiece" else ".tokenizer.json"
 
     @property
+    def eos_token(self) -> str:
+        """The text of the end-of-document token."""
+        if self.kind == "sentencepiece":
+            return sentencepiece.SentencePieceProcessor(model_proto=self.data).id_to_piece(self.eos_id)
+        return tokenizers.Tokenizer.from_str(self.data.decode()).id_to_token(self.eos_id)
+
+    @property
     def sha256(self) -> str:
         return hashlib.sha256(self.data).hexdigest()
 

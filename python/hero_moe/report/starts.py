@@ -31,9 +31,9 @@ class Start:
 
     step: int
     data: tuple[str, ...]
-    """The `--data` arguments."""
+    """The `--data` arguments, or a text for each phase."""
     data_hash: str
-    """Of the token files and their weights: equal for equal data, whatever the paths."""
+    """Of the token files, their weights and phases: equal for equal data, whatever the paths."""
     tokenizer: str
     """SHA-256 of the tokenizer; empty if the data has none."""
     options: dict[str, tuple[Any, Any]]
@@ -61,8 +61,8 @@ def _start(record: dict[str, Any], where: str) -> Start:
     try:
         return Start(
             step=integer(record, where, "step"),
-            data=tuple(map(str, record["data"])),
-            data_hash=_data_hash(record["data"], record["token_files"]),
+            data=_data_texts(record),
+            data_hash=_data_hash(record),
             tokenizer=str(record["tokenizer_sha256"]),
             options={key: (value["from"], value["to"]) for key, value in record["options"].items()},
             changed_data=tuple(map(str, record["changed_data"])),
@@ -76,7 +76,39 @@ def _parent(record: dict[str, Any], where: str) -> Parent:
     return Parent(checkpoint=Path(record["checkpoint"]), step=integer(record, where, "step"))
 
 
-def _data_hash(arguments: list[str], files: dict[str, dict[str, Any]]) -> str:
-    weights = [match[1] if (match := re.match(r"([\d.eE+-]+):", word)) else "1" for word in arguments]
-    digests = [f"{entry['bytes']} {entry['sha256']}" for _, entry in sorted(files.items())]
-    return hashlib.sha256("\n".join([*weights, *digests]).encode()).hexdigest()
+def _data_texts(record: dict[str, Any]) -> tuple[str, ...]:
+    """`--data`, or `to step 800: 0.7:a 0.3:b;` and `then c`."""
+    if "phases" not in record:
+        return tuple(map(str, record["data"]))
+    *earlier, last = record["phases"]
+    texts = [f"to step {phase['until_step']:,}: {' '.join(phase['blend'])};" for phase in earlier]
+    return (*texts, ("then " if earlier else "") + " ".join(last["blend"]))
+
+
+def _data_hash(record: dict[str, Any]) -> str:
+    files = record["token_files"]
+    phases = record.get("phases", [{"until_step": None, "blend": record["data"]}])
+    lines = [_weight(word) for phase in phases for word in phase["blend"]]
+    lines += [f"{entry['bytes']} {entry['sha256']}" for _, entry in sorted(files.items())]
+    if len(phases) > 1:
+        for phase in phases:
+            sources = [_source_digest(word, files) for word in phase["blend"]]
+            lines += [f"to {phase['until_step']}", *sources]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Weight and prefix of `PREFIX` or `WEIGHT:PREFIX`."""
+    match = re.match(r"([\d.eE+-]+):", word)
+    return (match[1], word[match.end() :]) if match else ("1", word)
+
+
+def _weight(word: str) -> str:
+    return _split(word)[0]
+
+
+def _source_digest(word: str, files: dict[str, dict[str, Any]]) -> str:
+    """SHA-256 of the source's .bin file, which may be that of its training split."""
+    prefix = re.sub(r"\.(bin|idx)$", "", _split(word)[1])
+    found = [files[path] for path in (f"{prefix}.bin", f"{prefix}-train.bin") if path in files]
+    return str(found[0]["sha256"]) if found else prefix

@@ -11,6 +11,11 @@ constexpr int64_t kChunkBytes = 256;  // the object of a streamed token
 constexpr int64_t kTextBytes = 8;     // of a new token
 constexpr int64_t kLogprobBytes = 64;
 constexpr int64_t kTopLogprobBytes = 36;
+// In a chat completion a token is an object, which also lists its bytes as numbers.
+constexpr int64_t kChatLogprobBytes = 96;
+constexpr int64_t kChatTopLogprobBytes = 100;
+constexpr int64_t kChatTextCopies = 6;  // content, token, and up to four characters for each byte
+constexpr int64_t kIdBytes = 8;
 
 ApiError request_too_large(int64_t found, const char* unit, int64_t limit, const char* option) {
   return {400,
@@ -60,6 +65,17 @@ RequestCost completion_cost(const CompletionRequest& request, const std::vector<
     cost.bytes += request.n * (kChoiceBytes + echoed + max_tokens * new_token_bytes);
   }
   return cost;
+}
+
+RequestCost chat_cost(const CompletionRequest& request, int64_t prompt_tokens, int64_t max_tokens) {
+  const bool logprobs = request.logprobs >= 0;
+  const int64_t token_bytes =
+      (logprobs ? kChatTextCopies * kTextBytes + kChatLogprobBytes + request.logprobs * kChatTopLogprobBytes
+                : kTextBytes) +
+      (request.stream ? kChunkBytes : 0);
+  return {.bytes = kIdBytes * prompt_tokens + kResponseBytes +
+                   request.n * (kChoiceBytes + max_tokens * token_bytes),
+          .tokens = prompt_tokens + max_tokens * request.n};
 }
 
 std::shared_ptr<void> Budget::reserve(const RequestCost& cost) {

@@ -32,6 +32,10 @@ int64_t text_bytes(const CompletionRequest& request);
 RequestCost completion_cost(const CompletionRequest& request, const std::vector<PromptSize>& prompts,
                             int64_t max_tokens);
 
+/// The same for a chat completion with a prompt of `prompt_tokens`, whose log-probabilities have another
+/// form.
+RequestCost chat_cost(const CompletionRequest& request, int64_t prompt_tokens, int64_t max_tokens);
+
 /// Thread-safe.
 class Budget {
  public:

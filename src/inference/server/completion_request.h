@@ -29,6 +29,7 @@ struct CompletionRequest {
 struct RequestLimits {
   static constexpr int64_t n = 128, sequences = 1024, logprobs = 20, stops = 64, stop_bytes = 1024;
   static constexpr int64_t composite_values = 4096;  ///< strings, lists and objects in a body
+  static constexpr int64_t commas = 1 << 20;         ///< in a body, outside of strings
   int64_t max_tokens = 4096;
 };
 

@@ -1,7 +1,9 @@
-// POST /v1/completions.
+// POST /v1/completions and POST /v1/chat/completions.
 #include <random>
 
 #include "inference/server/api_json.h"
+#include "inference/server/chat_request.h"
+#include "inference/server/chat_response.h"
 #include "inference/server/completion_response.h"
 #include "inference/server/server.h"
 #include "io/json.h"
@@ -31,7 +33,7 @@ bool write_sse(const std::function<bool(std::string_view)>& write, const std::st
 }
 
 // Streams the output as server-sent events. Returns whether the stream is complete.
-bool stream_output(RequestOutput& output, CompletionResponse& response, bool include_usage,
+bool stream_output(RequestOutput& output, GenerationResponse& response, bool include_usage,
                    const ClientConnection& client, const std::function<bool(std::string_view)>& write) {
   try {
     while (!output.done()) {
@@ -50,7 +52,7 @@ bool stream_output(RequestOutput& output, CompletionResponse& response, bool inc
 }
 
 // Waits for the complete output. Returns false if the client has disconnected.
-bool collect_output(RequestOutput& output, CompletionResponse& response, const ClientConnection& client) {
+bool collect_output(RequestOutput& output, GenerationResponse& response, const ClientConnection& client) {
   while (!output.done()) {
     for (auto& sequence_output : output.wait(kPollInterval)) response.add(std::move(sequence_output));
     if (!output.done() && client.disconnected()) return false;
@@ -84,14 +86,11 @@ RequestCost Endpoints::cost_of(const CompletionRequest& request, const EngineReq
   return completion_cost(request, sizes, engine_request.sampling.max_tokens);
 }
 
-CompletionRequest Endpoints::parse_completion(std::string body) {
-  auto request = parse(std::move(body), [this](const json& value) {
-    return parse_completion_request(value, options_.request);
-  });
-  if (request.model.empty() || request.model == options_.model_name) return request;
+void Endpoints::check_model(const std::string& model) const {
+  if (model.empty() || model == options_.model_name) return;
   throw ApiError(404,
-                 "model: found " + format_value(request.model) + ", expected " +
-                     format_value(options_.model_name) + ", the served model",
+                 "model: found " + format_value(model) + ", expected " + format_value(options_.model_name) +
+                     ", the served model",
                  "model", "model_not_found");
 }
 
@@ -101,20 +100,75 @@ std::vector<std::vector<int64_t>> Endpoints::encode(const CompletionRequest& req
   return encoder_.encode(request, deadline);
 }
 
+Clock::time_point Endpoints::deadline() const {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
+}
+
 HttpResponse Endpoints::complete(std::string body, const ClientConnection& client) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
-  const auto request = parse_completion(std::move(body));
-  auto engine_request = make_engine_request(request, encode(request, deadline));
-  engine_request.deadline = deadline;
-  HttpResponse http_response{.held = budget_.reserve(cost_of(request, engine_request))};
-  const auto response =
+  const auto end = deadline();
+  const auto request = parse(std::move(body), [this](const json& value) {
+    return parse_completion_request(value, options_.request);
+  });
+  check_model(request.model);
+  auto engine_request = make_engine_request(request, encode(request, end));
+  engine_request.deadline = end;
+  const auto cost = cost_of(request, engine_request);
+  auto response =
       std::make_shared<CompletionResponse>(request, engine_request.prompts, tokenizer_, options_.model_name);
-  const auto running = std::make_shared<CancelOnExit>(engine_.submit(std::move(engine_request)));
-  if (request.stream) {
+  return generate(std::move(engine_request), cost, std::move(response), request.include_usage, client);
+}
+
+// The token ids of the messages, as the chat template writes them.
+std::vector<int64_t> Endpoints::render(const ChatRequest& request, Clock::time_point end) {
+  if (!chat_.chat_template) throw ApiError(400, chat_.unavailable, "messages", "no_chat_template");
+  const auto held = budget_.reserve({.bytes = request.message_bytes});
+  std::optional<std::string> text;
+  try {
+    text = chat_.chat_template->render(request.messages, /*add_generation_prompt=*/true, end);
+  } catch (const ChatTemplateError& error) {
+    throw ApiError(400, error.what(), "messages", "chat_template");
+  } catch (const RunError& error) {
+    std::fprintf(stderr, "hero: serve: %s\n", error.what());
+    throw ApiError(500, error.what(), "messages", "chat_template");
+  }
+  if (!text) throw timeout_error();
+  const auto text_held = budget_.reserve({.bytes = std::ssize(*text)});
+  return encoder_.encode_conversation(*text, request.completion.max_tokens.value_or(1));
+}
+
+HttpResponse Endpoints::chat(std::string body, const ClientConnection& client) {
+  const auto end = deadline();
+  const auto request = parse(
+      std::move(body), [this](const json& value) { return parse_chat_request(value, options_.request); });
+  const CompletionRequest& completion = request.completion;
+  check_model(completion.model);
+  auto engine_request = make_engine_request(completion, {render(request, end)});
+  engine_request.deadline = end;
+  const int64_t prompt_tokens = std::ssize(engine_request.prompts[0]);
+  auto& sampling = engine_request.sampling;
+  if (!completion.max_tokens)
+    sampling.max_tokens = std::min(options_.request.max_tokens, encoder_.positions() - prompt_tokens);
+  if (!completion.ignore_eos) {
+    sampling.eos = chat_.end.ids;
+    engine_request.stop.insert(engine_request.stop.end(), chat_.end.strings.begin(), chat_.end.strings.end());
+  }
+  const auto cost = chat_cost(completion, prompt_tokens, sampling.max_tokens);
+  auto response =
+      std::make_shared<ChatResponse>(completion, engine_request.prompts, tokenizer_, options_.model_name);
+  return generate(std::move(engine_request), cost, std::move(response), completion.include_usage, client);
+}
+
+HttpResponse Endpoints::generate(EngineRequest request, const RequestCost& cost,
+                                 std::shared_ptr<GenerationResponse> response, bool include_usage,
+                                 const ClientConnection& client) {
+  HttpResponse http_response{.held = budget_.reserve(cost)};
+  const bool stream = request.stream;
+  const auto running = std::make_shared<CancelOnExit>(engine_.submit(std::move(request)));
+  if (stream) {
     http_response.type = "text/event-stream";
     http_response.headers = {{"Cache-Control", "no-cache"}};
-    http_response.stream = [=, &client, usage = request.include_usage](const auto& write) {
-      return stream_output(*running->output, *response, usage, client, write);
+    http_response.stream = [=, &client](const auto& write) {
+      return stream_output(*running->output, *response, include_usage, client, write);
     };
     return http_response;
   }

@@ -80,9 +80,10 @@ class HttpServer::Impl : public httplib::Server {
       });
       return;
     }
-    Post(path, [this, handler](const httplib::Request&, httplib::Response& response,
+    Post(path, [this, handler](const httplib::Request& request, httplib::Response& response,
                                const httplib::ContentReader& reader) {
-      respond(response, [&] { return handler(read_body(reader), *current); });
+      const auto length = request.get_header_value<uint64_t>("Content-Length");
+      respond(response, [&] { return handler(read_body(reader, length), *current); });
     });
   }
 
@@ -109,8 +110,11 @@ class HttpServer::Impl : public httplib::Server {
     HttpServer::Availability availability;
   };
 
-  std::string read_body(const httplib::ContentReader& reader) const {
+  // `length`: that of the Content-Length header, 0 without one.
+  std::string read_body(const httplib::ContentReader& reader, uint64_t length) const {
     std::string body;
+    body.reserve(
+        std::min<uint64_t>(length, limits_.max_body));  // a growing string needs up to 3 times its size
     bool too_long = false;
     const bool complete = reader([&](const char* data, size_t size) {
       too_long = body.size() + size > limits_.max_body;

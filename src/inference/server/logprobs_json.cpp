@@ -20,7 +20,29 @@ std::string array_of(std::string_view elements) {
   return "[" + std::string(elements) + "]";
 }
 
+// "token", "logprob" and "bytes", which is null for ids without text, of an object without its end.
+std::string chat_token(const Tokenizer& tokenizer, int64_t id, double logprob) {
+  std::string numbers;
+  for (const char c : token_bytes(tokenizer, id))
+    numbers += std::to_string(static_cast<unsigned char>(c)) + ",";
+  return "{\"token\":" + json_line(token_string(tokenizer, id)) +
+         ",\"logprob\":" + json_line(finite(logprob)) +
+         ",\"bytes\":" + (numbers.empty() ? "null" : array_of(numbers));
+}
+
 }  // namespace
+
+std::string chat_logprobs_json(const LoggedTokens& tokens, const Tokenizer& tokenizer) {
+  std::string content;
+  tokens.for_each([&](int64_t id, std::optional<double> logprob, std::span<const int32_t> top_ids,
+                      std::span<const double> top_logprobs) {
+    std::string top;
+    for (size_t i = 0; i < top_ids.size(); ++i)
+      top += chat_token(tokenizer, top_ids[i], top_logprobs[i]) + "},";
+    content += chat_token(tokenizer, id, logprob.value_or(0)) + ",\"top_logprobs\":" + array_of(top) + "},";
+  });
+  return "{\"content\":" + array_of(content) + "}";
+}
 
 void LogprobsJson::add(const LoggedTokens& tokens, const Tokenizer& tokenizer) {
   tokens.for_each([&](int64_t id, std::optional<double> logprob, std::span<const int32_t> top_ids,

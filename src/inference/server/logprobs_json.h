@@ -1,5 +1,5 @@
 #pragma once
-// The logprobs object of a completion.
+// The logprobs objects of completions and chat completions.
 #include <cstdint>
 #include <string>
 
@@ -24,5 +24,8 @@ class LogprobsJson {
   // Elements of the four arrays, each followed by a comma.
   std::string tokens_, logprobs_, top_logprobs_, text_offsets_;
 };
+
+/// Of a chat completion: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}.
+std::string chat_logprobs_json(const LoggedTokens& tokens, const Tokenizer& tokenizer);
 
 }  // namespace hero

@@ -31,16 +31,29 @@ std::vector<std::vector<int64_t>> PromptEncoder::encode(const CompletionRequest&
     if (Clock::now() >= deadline) throw timeout_error();
     const std::string name = "prompt[" + std::to_string(i) + "]";
     auto ids = encode(request.prompts[i], name);
-    if (std::ssize(ids) + max_tokens > positions_) {
-      throw ApiError(400,
-                     name + ": found " + std::to_string(ids.size()) +
-                         " tokens and max_tokens = " + std::to_string(max_tokens) + ", expected at most " +
-                         std::to_string(positions_) + " in total (max_position_embeddings)",
-                     "prompt", "context_length_exceeded");
-    }
+    check_length(ids, max_tokens, name, "prompt");
     prompts.push_back(std::move(ids));
   }
   return prompts;
+}
+
+void PromptEncoder::check_length(const std::vector<int64_t>& ids, int64_t max_tokens, const std::string& name,
+                                 const std::string& param) const {
+  if (std::ssize(ids) + max_tokens <= positions_) return;
+  throw ApiError(400,
+                 name + ": found " + std::to_string(ids.size()) +
+                     " tokens and max_tokens = " + std::to_string(max_tokens) + ", expected at most " +
+                     std::to_string(positions_) + " in total (max_position_embeddings)",
+                 param, "context_length_exceeded");
+}
+
+std::vector<int64_t> PromptEncoder::encode_conversation(const std::string& text, int64_t max_tokens) const {
+  const auto encoded = tokenizer_.encode_conversation(text);
+  std::vector<int64_t> ids(encoded.begin(), encoded.end());
+  if (ids.empty())
+    throw ApiError(400, "messages: found no text after the chat template, expected some", "messages");
+  check_length(ids, max_tokens, "messages", "messages");
+  return ids;
 }
 
 std::vector<int64_t> PromptEncoder::encode(const Prompt& prompt, const std::string& name) const {

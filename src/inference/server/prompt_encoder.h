@@ -19,11 +19,17 @@ class PromptEncoder {
   std::vector<std::vector<int64_t>> encode(const CompletionRequest& request,
                                            Clock::time_point deadline) const;
 
+  /// The ids of a conversation's text, which leave room for `max_tokens`. ApiError as above.
+  std::vector<int64_t> encode_conversation(const std::string& text, int64_t max_tokens) const;
+
+  int64_t positions() const { return positions_; }
   /// A longer text has more tokens than the model has positions.
   int64_t max_text_bytes() const { return positions_ * longest_token_; }
 
  private:
   std::vector<int64_t> encode(const Prompt& prompt, const std::string& name) const;
+  void check_length(const std::vector<int64_t>& ids, int64_t max_tokens, const std::string& name,
+                    const std::string& param) const;
 
   const Tokenizer& tokenizer_;
   const int64_t vocabulary_, positions_, longest_token_;

@@ -40,10 +40,11 @@ json tokenizer_config(const Tokenizer& tokenizer) {
 }  // namespace
 
 Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model, const Tokenizer& tokenizer,
-                     const ServeMetrics& metrics, ServeOptions options)
+                     const ServedChat& chat, const ServeMetrics& metrics, ServeOptions options)
     : engine_(engine),
       model_(model),
       tokenizer_(tokenizer),
+      chat_(chat),
       metrics_(metrics),
       options_(std::move(options)),
       encoder_(tokenizer, model.config().model.vocab_size, model.config().model.max_position_embeddings),
@@ -63,6 +64,8 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
   http.post("/detokenize", [this](Body body, Client) { return detokenize(std::move(body)); });
   http.post("/v1/completions",
             [this](Body body, Client client) { return complete(std::move(body), client); });
+  http.post("/v1/chat/completions",
+            [this](Body body, Client client) { return this->chat(std::move(body), client); });
 }
 
 HttpResponse Endpoints::list_models() const {
@@ -95,11 +98,8 @@ HttpResponse Endpoints::tokenizer_info() const {
   }
   info["vocab_size"] = tokenizer_.vocab_size();
   info["model_max_length"] = model_.config().model.max_position_embeddings;
-  const auto jinja = tokenizer_.companions().find("chat_template.jinja");
-  const std::string chat_template = jinja == tokenizer_.companions().end()
-                                        ? token_content(tokenizer_config(tokenizer_), "chat_template")
-                                        : jinja->second;
-  info["chat_template"] = chat_template.empty() ? ordered_json() : ordered_json(chat_template);
+  const auto* const chat = chat_.chat_template.get();
+  info["chat_template"] = chat ? ordered_json(chat->jinja()) : ordered_json();
   return json_response(info);
 }
 

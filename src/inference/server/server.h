@@ -1,12 +1,17 @@
 #pragma once
-// HTTP endpoints for clients of OpenAI's completions API and lm-evaluation-harness' local-completions.
+// HTTP endpoints for clients of OpenAI's completions and chat completions APIs and lm-evaluation-harness'
+// local-completions.
 #include <chrono>
 #include <mutex>
 #include <string>
 
+#include "inference/chat_template.h"
+#include "inference/end_of_turn.h"
 #include "inference/server/budget.h"
+#include "inference/server/chat_request.h"
 #include "inference/server/completion_request.h"
 #include "inference/server/engine.h"
+#include "inference/server/generation_response.h"
 #include "inference/server/http.h"
 #include "inference/server/prompt_encoder.h"
 #include "model/transformer.h"
@@ -21,16 +26,27 @@ struct ServeOptions {
   Budget::Limits budget;
 };
 
+/// How the served model talks.
+struct ServedChat {
+  std::unique_ptr<ChatTemplate> chat_template;  ///< null: none
+  EndOfTurn end;
+  std::string unavailable;  ///< without a template: the error of chat requests
+};
+
 /// Adds the endpoints to `http`. The other arguments must outlive it.
 class Endpoints {
  public:
   Endpoints(HttpServer& http, Engine& engine, const Transformer& model, const Tokenizer& tokenizer,
-            const ServeMetrics& metrics, ServeOptions options);
+            const ServedChat& chat, const ServeMetrics& metrics, ServeOptions options);
 
  private:
   static constexpr size_t kSmallBody = 64 << 10;  // bytes
 
   HttpResponse complete(std::string body, const ClientConnection& client);
+  HttpResponse chat(std::string body, const ClientConnection& client);
+  HttpResponse generate(EngineRequest request, const RequestCost& cost,
+                        std::shared_ptr<GenerationResponse> response, bool include_usage,
+                        const ClientConnection& client);
   HttpResponse list_models() const;
   HttpResponse tokenize(std::string body);
   std::vector<int32_t> encode_special_or_text(const std::string& text) const;
@@ -45,7 +61,9 @@ class Endpoints {
     if (body.size() > kSmallBody) lock.lock();
     return read(parse_body(body));
   }
-  CompletionRequest parse_completion(std::string body);
+  void check_model(const std::string& model) const;
+  Clock::time_point deadline() const;
+  std::vector<int64_t> render(const ChatRequest& request, Clock::time_point end);
   std::vector<std::vector<int64_t>> encode(const CompletionRequest& request, Clock::time_point deadline);
   EngineRequest make_engine_request(const CompletionRequest& request,
                                     std::vector<std::vector<int64_t>> prompts) const;
@@ -56,6 +74,7 @@ class Endpoints {
   Engine& engine_;
   const Transformer& model_;
   const Tokenizer& tokenizer_;
+  const ServedChat& chat_;
   const ServeMetrics& metrics_;
   const ServeOptions options_;
   const PromptEncoder encoder_;

@@ -191,4 +191,20 @@ TEST(Body, LimitOfCompositeValues) {
   }
 }
 
+TEST(Body, LimitOfCommas) {
+  const auto body = [](int64_t commas) {
+    std::string ids = "7";
+    for (int64_t i = 0; i < commas; ++i) ids += ",7";
+    return "{\"prompt\": [" + ids + "], \"model\": \",,,,\"}";  // a comma besides
+  };
+  constexpr int64_t kLimit = hero::RequestLimits::commas;
+  EXPECT_EQ(hero::parse_body(body(kLimit - 1))["prompt"].size(), static_cast<size_t>(kLimit));
+  try {
+    hero::parse_body(body(kLimit));
+    ADD_FAILURE() << "accepted";
+  } catch (const hero::ApiError& e) {
+    EXPECT_STREQ(e.what(), "body: found 1048577 commas between values, expected at most 1048576");
+  }
+}
+
 }  // namespace completion_request_test

@@ -17,6 +17,7 @@ OPTIONS: dict[str, list[str]] = {
     "train": "config data run resume data-changed init-from branch".split(),
     "eval": "data batch sequence device".split(),
     "generate": "prompt max-tokens temperature top-k top-p seed tokenizer no-cache device".split(),
+    "chat": "system max-tokens temperature top-k top-p seed chat-template tokenizer device".split(),
     "logits": "tokens out routing gradients dtype device".split(),
     "diff": "text tokens tolerance dtype device".split(),
     "analyze": "out data baseline tokens batch sequence pair runs numbers-only device".split(),
@@ -28,7 +29,7 @@ OPTIONS: dict[str, list[str]] = {
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
     "bench step": "config steps warmup forward".split(),
-    "serve": "host port api-key allow-unauthenticated allow-host model-name tokenizer device dtype "
+    "serve": "host port api-key allow-unauthenticated allow-host model-name tokenizer chat-template device dtype "
     "max-tokens max-batch max-queue max-body max-response max-request-tokens max-pending-response "
     "max-pending-tokens timeout drain".split(),
     "study": "variants seeds data held-out out jobs threads report-only".split(),
@@ -46,6 +47,9 @@ WITHOUT_DEFAULT = {
     "analyze --runs",
     "analyze --numbers-only",
     "generate --tokenizer",
+    "chat --system",
+    "chat --chat-template",
+    "chat --tokenizer",
     "cost --config",
     "plan --config",
     "plan --cluster",
@@ -65,6 +69,7 @@ WITHOUT_DEFAULT = {
     "serve --api-key",
     "serve --model-name",
     "serve --tokenizer",
+    "serve --chat-template",
     "serve --dtype",
     "study --held-out",
 }

@@ -68,7 +68,7 @@ def another(value: Any, kind: str, bounds: str) -> Any:
     if isinstance(value, str):
         return next(choice for choice in bounds.split("|") if choice != value)
     if isinstance(value, list):
-        return [*value, "a" if kind == "strings" else 1]
+        return [*value, {"strings": "a", "tables": {"blend": ["a"]}}.get(kind, 1)]
     return value / 2 or 0.5 if isinstance(value, float) else value + 1
 
 

@@ -13,7 +13,7 @@ from data_files import documents, json_lines, token_files, train_sentencepiece, 
 from hero_moe.data import DataError, load_mix, load_tokenizer
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
-from program import CONFIGS, SMALL, hero, run_hero, toml
+from program import CONFIGS, SMALL, hero, metrics, run_hero, toml
 
 MIX = CONFIGS / "data" / "paper-mix.toml"
 NAMES = ["dclm", "map-cc", "ultrachat", "tulu", "finemath", "megamath"]
@@ -156,6 +156,42 @@ def test_only_selects_corpora(root: Path, tmp_path: Path, capsys: pytest.Capture
     words[3] = str(tmp_path)
     assert main([*words, "--only", "tulu"]) == 2
     assert "found no tulu (tulu-3-sft-mixture, allenai/tulu-3-sft-mixture)" in capsys.readouterr().err
+
+
+def test_loss_masks_of_conversations(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are those of `tokenize`, and hero train reads the blend with them; all corpora have one or none."""
+    model = str(root / "pieces.model")
+    common = ["--tokenizer", model, "--workers", "1", "--chat-template", "chatml", "--valid-fraction", "0.2"]
+    mix = ["mix", str(MIX), "--root", str(root), *common]
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    assert main([*mix, "--out", str(out), "--only", "tulu", "ultrachat"]) == 0
+    words = ["tokenize", "--input", str(root / "tulu-3-sft-mixture" / "data"), "--messages", "messages"]
+    assert main([*words, *common, "--split", "all", "--out", str(alone)]) == 0
+    for half in ("train", "valid"):
+        for end in (".bin", ".idx", "-mask.bin", "-mask.idx"):
+            assert Path(f"{out}/tulu-{half}{end}").read_bytes() == Path(f"{alone}-{half}{end}").read_bytes()
+        assert 0 < sum(Path(f"{out}/ultrachat-{half}-mask.bin").read_bytes())
+    config = tmp_path / "small.toml"
+    config.write_text(toml({**SMALL, "train.steps": 2, "train.loss_mask": True}))
+    blend = (out / "blend.txt").read_text().split()
+    run_hero("train", "--config", config, "--data", *blend, "--run", tmp_path / "run")
+    assert all(0 < line["trained_tokens"] < line["tokens"] for line in metrics(tmp_path / "run")[:1])
+
+    plain = tmp_path / "plain"
+    assert main([*mix, "--out", str(plain), "--only", "tulu", "ultrachat", "--no-loss-mask"]) == 0
+    assert (plain / "tulu-train.bin").read_bytes() == (out / "tulu-train.bin").read_bytes()
+    assert not list(plain.glob("*mask*"))
+
+    mixed = tmp_path / "mixed"
+    selected = [*mix, "--out", str(mixed), "--only", "tulu", "finemath", "dclm"]
+    capsys.readouterr()
+    assert main([*selected, "--loss-mask"]) == 2
+    assert (
+        "--loss-mask: found corpora without messages or prompt (dclm, finemath), expected only conversations"
+    ) in capsys.readouterr().err
+    assert not mixed.exists()
+    assert main(selected) == 0
+    assert not list(mixed.glob("*mask*"))
 
 
 GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'

@@ -401,6 +401,37 @@ def test_warns_of_runs_that_are_not_comparable(tmp_path: Path, make_run: MakeRun
     assert "not comparable" not in Page(render(tmp_path, a, b)).text, "the same data at another path"
 
 
+def test_phases_of_data(tmp_path: Path, make_run: MakeRun) -> None:
+    """The data of a run is the text of its phases; equal phases of equal files are equal data."""
+    a, b = make_run("a"), make_run("b")
+    files = {f"data/{name}-train.bin": {"bytes": 10, "sha256": name} for name in "ab"}
+
+    def recorded(run: Path, *phases: tuple[int | None, list[str]], files: dict[str, Any] = files) -> None:
+        listed = [{"until_step": end, "blend": blend} for end, blend in phases]
+        record_starts(run, {"data": [], "phases": listed, "token_files": files})
+
+    recorded(a, (800, ["data/a"]), (None, ["0.7:data/b", "0.3:data/a"]))
+    page = Page(render(tmp_path, a))
+    assert re.fullmatch(
+        r"to step 800: data/a; then 0.7:data/b 0.3:data/a \([0-9a-f]{12}\)", page.row("a", 4)[1]
+    )
+    moved = {path.replace("data/", "copy/"): digest for path, digest in files.items()}
+    recorded(b, (800, ["copy/a"]), (None, ["0.7:copy/b", "0.3:copy/a.bin"]), files=moved)
+    assert "not comparable" not in Page(render(tmp_path, a, b)).text
+    for phases in (
+        [(801, ["data/a"]), (None, ["0.7:data/b", "0.3:data/a"])],
+        [(800, ["data/b"]), (None, ["0.7:data/b", "0.3:data/a"])],
+        [(800, ["data/a"]), (None, ["0.6:data/b", "0.3:data/a"])],
+        [(None, ["0.7:data/b", "0.3:data/a"])],
+    ):
+        recorded(b, *phases)
+        assert "different data (a: to step 800: data/a; then" in Page(render(tmp_path, a, b)).text
+    # One phase is --data.
+    recorded(a, (None, ["data/a"]))
+    record_starts(b, {"data": ["data/a"], "token_files": files})
+    assert "not comparable" not in Page(render(tmp_path, a, b)).text
+
+
 @pytest.mark.parametrize("longer", [0, 1])
 def test_signs_agree_with_the_losses_next_to_them(tmp_path: Path, make_run: MakeRun, longer: int) -> None:
     """A run that is better at equal steps, and ends earlier with a higher loss, and the reverse."""

@@ -372,7 +372,9 @@ def test_missing_validation_half(data: Path, tmp_path: Path) -> None:
         shutil.copy(f"{data}-train{suffix}", tmp_path / f"mine-train{suffix}")
     run = tmp_path / "run"
     result = hero(*training(run, tmp_path / "mine-train", VALID | {"model.vocab_size": 512}))
-    assert_exit_2(result, f"eval.data: found no {tmp_path}/mine-valid.idx next to --data", "eval.every = 0")
+    assert_exit_2(
+        result, f"eval.data: found no {tmp_path}/mine-valid.idx next to the training data", "eval.every = 0"
+    )
     assert not run.exists()
     run_hero(*training(run, tmp_path / "mine-train", HERO | {"model.vocab_size": 512}))
 
