@@ -65,6 +65,7 @@ StateFile parse_state(std::string_view text, const std::string& file) {
   if (root.has("validation")) state.validation = read_validation(root.at("validation"));
   for (const JsonNode& argument : root.at("data").items()) state.data.push_back(argument.text());
   if (root.has("token_files")) state.token_files = read_digests(root.at("token_files"));
+  if (root.has("validation_files")) state.validation_files = read_digests(root.at("validation_files"));
   state.eos = root.at("eos").integer(-1, INT32_MAX);
   return state;
 }

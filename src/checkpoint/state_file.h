@@ -38,8 +38,9 @@ struct StateFile {
   std::vector<double> balance_shares;         ///< row-major [L, E]
   SkipState skips;
   ValidationState validation;
-  std::vector<std::string> data;                  ///< the --data arguments
-  std::map<std::string, FileDigest> token_files;  ///< see data/fingerprint.h; empty in old checkpoints
+  std::vector<std::string> data;                       ///< the --data arguments
+  std::map<std::string, FileDigest> token_files;       ///< see data/fingerprint.h; empty in old checkpoints
+  std::map<std::string, FileDigest> validation_files;  ///< the same of validation data
   int64_t eos = -1;
 };
 

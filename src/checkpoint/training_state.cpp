@@ -46,6 +46,7 @@ CheckpointContents checkpoint_contents(const Transformer& model, const std::vect
       {"stages", model.layout().stage_of()},
       {"data", inputs.data},
       {"token_files", digests_to_json(inputs.token_files)},
+      {"validation_files", digests_to_json(inputs.validation_files)},
       {"eos", inputs.eos},
       {"threads", at::get_num_threads()},
       {"versions", {{"torch", TORCH_VERSION}, {"checkpoint", 1}}}};
@@ -78,6 +79,7 @@ RunInputs load_inputs(const fs::path& dir) {
   RunInputs inputs;
   inputs.data = std::move(saved.data);
   inputs.token_files = std::move(saved.token_files);
+  inputs.validation_files = std::move(saved.validation_files);
   inputs.eos = saved.eos;
   if (Tokenizer::in_folder(dir)) {
     const Tokenizer tokenizer(dir.string());

@@ -27,6 +27,7 @@ struct TrainingState {
 struct RunInputs {
   std::vector<std::string> data;                       ///< the --data arguments
   TokenFileDigests token_files;                        ///< empty: saved before they were recorded
+  TokenFileDigests validation_files;                   ///< of the validation data; empty: none, or as above
   std::string tokenizer;                               ///< contents of the tokenizer file; empty: none
   std::map<std::string, std::string> tokenizer_files;  ///< for a model folder: see tokenizer_export.h
   int64_t eos = -1;

@@ -44,7 +44,8 @@ std::deque<SequentialReader> open_data(const EvalOptions& options, const fs::pat
   if (auto tokenizer = tokenizer_identity(folder)) tokenizers.push_back(std::move(*tokenizer));
   std::deque<SequentialReader> readers;
   for (const auto& prefix : options.data) {
-    const auto& reader = readers.emplace_back(prefix, sequence, vocab_size);
+    auto& reader = readers.emplace_back(prefix, sequence, vocab_size);
+    reader.open_mask();
     if (auto tokenizer = reader.tokenizer()) tokenizers.push_back(std::move(*tokenizer));
   }
   check_same_tokenizer(tokenizers);
@@ -63,17 +64,26 @@ void run_eval(const EvalOptions& options) {
   for (const auto& reader : readers) {
     StepProgress progress("window", reader.windows(),
                           {.rate_unit = "tok", .rate_per_item = static_cast<double>(sequence)});
-    auto result =
+    const auto result =
         evaluate(*model, reader, sequence, options.batch, [&](int64_t windows) { progress.update(windows); });
     progress.finish();
-    result.name = fs::path(reader.prefix()).filename().string();
-    std::printf("%-40s %12ld %10.4f %12.3f\n", result.name.c_str(), result.tokens, result.loss,
-                result.perplexity);
+    const auto name = fs::path(reader.prefix()).filename().string();
+    const auto print = [](const std::string& what, const Evaluation::Loss& found) {
+      std::printf("%-40s %12ld %10.4f %12.3f\n", what.c_str(), found.tokens, found.loss, found.perplexity);
+    };
+    print(name, result.all);
+    ordered_json entry = {{"name", name},
+                          {"tokens", result.all.tokens},
+                          {"loss", result.all.loss},
+                          {"perplexity", result.all.perplexity}};
+    if (const auto& trained = result.trained; trained && trained->tokens > 0) {
+      print(name + ", loss mask", *trained);
+      entry.update({{"trained_tokens", trained->tokens},
+                    {"trained_loss", trained->loss},
+                    {"trained_perplexity", trained->perplexity}});
+    }
     std::fflush(stdout);
-    results.push_back({{"name", result.name},
-                       {"tokens", result.tokens},
-                       {"loss", result.loss},
-                       {"perplexity", result.perplexity}});
+    results.push_back(entry);
   }
   // In a run folder, the result of the latest checkpoint is saved for the report. A model folder may have a
   // metrics.jsonl too, but no step.
@@ -93,7 +103,11 @@ void add_eval_command(Command& hero) {
       ->add_option("dir", options->dir,
                    "run folder (its latest checkpoint; writes eval.json), checkpoint or model folder")
       .required();
-  command->add_option("--data", options->data, "prefixes of .bin and .idx files").required();
+  command
+      ->add_option(
+          "--data", options->data,
+          "prefixes of .bin and .idx files; with loss masks beside them also the loss of the marked tokens")
+      .required();
   add_window_options(*command, options->batch, options->sequence);
   add_device_option(*command, options->device);
   command->callback([options] { run_eval(*options); });

@@ -25,12 +25,10 @@ void add_train_commands(Command& hero, int& status) {
   train_command->add_option("--data", options->data,
                             "PREFIX of .bin and .idx files, or several as WEIGHT:PREFIX");
   train_command->add_option("--run", options->run, "run folder").required();
-  const auto resume = train_command->add_flag(
-      "--resume", options->resume, "resume from the run's latest checkpoint, or start if there is none");
-  train_command
-      ->add_flag("--data-changed", options->data_changed,
-                 "with --resume: continue although the token files have changed")
-      .needs(resume);
+  train_command->add_flag("--resume", options->resume,
+                          "resume from the run's latest checkpoint, or start if there is none");
+  train_command->add_flag("--data-changed", options->data_changed,
+                          "with --resume or --branch: continue although the token files have changed");
   train_command->add_option("--init-from", options->init_from,
                             "initialize model and weights from a run, checkpoint or model folder; with "
                             "--router.kind=hero, a baseline's routers gain a history");

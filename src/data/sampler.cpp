@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 
 #include "data/counter_random.h"
@@ -107,13 +108,22 @@ SequentialReader::SequentialReader(const std::string& prefix, int64_t sequence, 
   }
 }
 
-int64_t SequentialReader::read(int64_t window, int64_t* out) const {
+int64_t SequentialReader::read_padded(const IndexedDataset& data, int64_t window, int64_t* out) const {
   const int64_t begin = window * sequence_;
-  const int64_t count = std::min(sequence_ + 1, data_.tokens() - begin);
-  data_.read(begin, count, out);
+  const int64_t count = std::min(sequence_ + 1, data.tokens() - begin);
+  data.read(begin, count, out);
   std::fill(out + count, out + sequence_ + 1, 0);
   return count - 1;
 }
+
+int64_t SequentialReader::read(int64_t window, int64_t* out) const { return read_padded(data_, window, out); }
+
+bool SequentialReader::open_mask() {
+  if (std::filesystem::exists(loss_mask_prefix(data_.prefix()) + ".idx")) mask_ = open_loss_mask(data_);
+  return has_mask();
+}
+
+void SequentialReader::read_mask(int64_t window, int64_t* out) const { read_padded(*mask_, window, out); }
 
 std::optional<TokenizerIdentity> SequentialReader::tokenizer() const {
   if (!token_files_) return std::nullopt;

@@ -73,11 +73,22 @@ class SequentialReader {
   /// targets. Thread-safe.
   int64_t read(int64_t window, int64_t* out) const;
 
+  /// Opens the loss mask next to the token files, if there is one; returns whether. UserError as
+  /// open_loss_mask.
+  bool open_mask();
+  bool has_mask() const { return mask_ != nullptr; }
+  /// Writes the sequence + 1 elements of the mask for the tokens of read(), zeros at the end of the dataset.
+  /// Thread-safe.
+  void read_mask(int64_t window, int64_t* out) const;
+
   /// nullopt for token files of other programs.
   std::optional<TokenizerIdentity> tokenizer() const;
 
  private:
+  int64_t read_padded(const IndexedDataset& data, int64_t window, int64_t* out) const;
+
   IndexedDataset data_;
+  std::shared_ptr<const IndexedDataset> mask_;
   int64_t sequence_;
   std::optional<TokenFiles> token_files_;
 };

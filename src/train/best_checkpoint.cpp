@@ -13,7 +13,7 @@ bool is_comparable_best(const Run& run, const fs::path& folder, const BestCheckp
   const Config before = load_config({(run.checkpoint / "config.toml").string()}, {});
   // Other phases may bring other validation halves.
   const bool same_halves = !run.config.eval.data.empty() || before.data.phases == run.config.data.phases;
-  return same_halves && before.eval.data == run.config.eval.data &&
+  return same_halves && run.changed_validation.empty() && before.eval.data == run.config.eval.data &&
          before.eval.batches == run.config.eval.batches;
 }
 

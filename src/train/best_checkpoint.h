@@ -9,8 +9,8 @@ namespace hero {
 
 constexpr const char* kBestFile = "best.json";
 
-/// Whether a resumed run continues to compare with its best checkpoint so far: it exists, and eval.data and
-/// eval.batches are those of its loss.
+/// Whether a resumed run continues to compare with its best checkpoint so far: it exists, and its loss is
+/// that of the same validation data and eval.batches.
 bool is_comparable_best(const Run& run, const std::filesystem::path& folder, const BestCheckpoint& best);
 
 /// Writes best.json, or removes it if there is no best checkpoint.

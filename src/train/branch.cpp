@@ -103,9 +103,12 @@ fs::path copy_checkpoint(const BranchPoint& from, const fs::path& run) {
   const auto fail = [&](const std::string& reason) {
     std::error_code ignored;
     fs::remove_all(run / "checkpoints", ignored);
+    fs::remove(run / kUnfinishedBranchFile, ignored);
     throw RunError("--branch: cannot copy " + from.checkpoint.string() + ": " + reason);
   };
   try {
+    write_file((run / kUnfinishedBranchFile).string(), from.checkpoint.string() + "\n");
+    fs::remove_all(run / "checkpoints");
     start_checkpoint(folder);
     for (const auto& entry : fs::directory_iterator(from.checkpoint)) {
       if (entry.is_regular_file()) copy_durable(entry.path(), unfinished / entry.path().filename());
@@ -119,5 +122,7 @@ fs::path copy_checkpoint(const BranchPoint& from, const fs::path& run) {
   finalize_checkpoint(folder);
   return folder;
 }
+
+void finish_branch_start(const fs::path& run) { fs::remove(run / kUnfinishedBranchFile); }
 
 }  // namespace hero

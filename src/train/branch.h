@@ -7,6 +7,10 @@
 
 namespace hero {
 
+/// File in the folder of a branch until its start is complete. One whose process was killed before may start
+/// again.
+constexpr const char* kUnfinishedBranchFile = "branch.unfinished";
+
 /// The checkpoint that a run branched from.
 struct BranchPoint {
   std::filesystem::path checkpoint;  ///< absolute
@@ -24,8 +28,11 @@ std::filesystem::path branch_config(const std::string& branch);
 /// Reads the branch point at a checkpoint that was verified.
 BranchPoint read_branch_point(const std::filesystem::path& checkpoint);
 
-/// Copies the checkpoint into the run folder `run` and verifies the copy, which it returns. RunError; the
-/// parent may have deleted the checkpoint meanwhile.
+/// Copies the checkpoint into the run folder `run` and verifies the copy, which it returns. Replaces what an
+/// interrupted start left. RunError; the parent may have deleted the checkpoint meanwhile.
 std::filesystem::path copy_checkpoint(const BranchPoint& from, const std::filesystem::path& run);
+
+/// The start of the branch is complete: config.toml exists.
+void finish_branch_start(const std::filesystem::path& run);
 
 }  // namespace hero

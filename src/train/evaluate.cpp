@@ -19,21 +19,48 @@ MicroBatch read_windows(const SequentialReader& reader, int64_t first, int64_t c
   return batch;
 }
 
+namespace {
+
+// Adds the cross-entropies of the rows that the mask marks.
+void add_trained(const Transformer& model, const Transformer::Output& output, const at::Tensor& targets_T,
+                 const at::Tensor& mask, Evaluation::Loss& found) {
+  const auto marked_T = mask.slice(1, 1).reshape({-1}).to(model.device()).ne(0);
+  const auto rows = marked_T.logical_and(targets_T.ge(0)).nonzero().squeeze(1);
+  if (rows.size(0) == 0) return;
+  found.tokens += rows.size(0);
+  found.loss += ops::linear_cross_entropy(output.hidden_TD.index_select(0, rows), model.head(),
+                                          targets_T.index_select(0, rows))
+                    .item<double>();
+}
+
+void finish(Evaluation::Loss& found) {
+  found.loss /= static_cast<double>(std::max<int64_t>(found.tokens, 1));
+  found.perplexity = std::exp(found.loss);
+}
+
+}  // namespace
+
 Evaluation evaluate(const Transformer& model, const SequentialReader& reader, int64_t sequence, int64_t batch,
                     const std::function<void(int64_t)>& on_progress) {
   at::NoGradGuard no_grad;
-  Evaluation result{.name = {}, .tokens = reader.targets(reader.windows())};
-  double sum = 0;
+  Evaluation result;
+  result.all.tokens = reader.targets(reader.windows());
+  if (reader.has_mask()) result.trained.emplace();
   for (int64_t first = 0; first < reader.windows(); first += batch) {
     const int64_t count = std::min(batch, reader.windows() - first);
     const auto windows = read_windows(reader, first, count, sequence);
     const auto output = model.forward(windows.samples.slice(1, 0, sequence).contiguous().to(model.device()));
     const auto targets_T = windows.labels.slice(1, 1).reshape({-1}).to(model.device());
-    sum += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
+    result.all.loss += ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T).item<double>();
+    if (result.trained) {
+      const auto mask = at::empty_like(windows.samples);
+      for (int64_t i = 0; i < count; ++i) reader.read_mask(first + i, mask[i].data_ptr<int64_t>());
+      add_trained(model, output, targets_T, mask, *result.trained);
+    }
     on_progress(first + count);
   }
-  result.loss = sum / static_cast<double>(result.tokens);
-  result.perplexity = std::exp(result.loss);
+  finish(result.all);
+  if (result.trained) finish(*result.trained);
   return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Loss of a model on held-out data.
 #include <functional>
+#include <optional>
 
 #include "data/sampler.h"
 #include "model/transformer.h"
@@ -9,10 +10,14 @@
 namespace hero {
 
 struct Evaluation {
-  std::string name;       ///< of the data set
-  int64_t tokens = 0;     ///< predicted
-  double loss = 0;        ///< mean cross-entropy per predicted token, nats
-  double perplexity = 0;  ///< e^loss
+  /// Of the predicted tokens of a data set, or of those that its loss mask marks.
+  struct Loss {
+    int64_t tokens = 0;
+    double loss = 0;        ///< mean cross-entropy per token, nats; 0 without tokens
+    double perplexity = 0;  ///< e^loss
+  };
+  Loss all;
+  std::optional<Loss> trained;  ///< if the reader has a mask
 };
 
 /// Reads windows [first, first + count) of `sequence` tokens, on the CPU, with labels.

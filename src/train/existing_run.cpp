@@ -1,10 +1,15 @@
 #include "train/existing_run.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "checkpoint/checkpoint.h"
 #include "hf/resolve.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "train/branch.h"
+#include "train/run_starts.h"
 
 namespace hero {
 namespace {
@@ -15,6 +20,10 @@ namespace fs = std::filesystem;
 // truncate metrics.jsonl.
 void check_config_is_whole(const fs::path& run) {
   const auto path = run / "config.toml";
+  if (!fs::exists(path) && fs::exists(run / kUnfinishedBranchFile)) {
+    throw UserError(path.string() + ": not found, the start of this branch was interrupted; " +
+                    "repeat the command with --branch");
+  }
   const bool logged = fs::exists(run / "metrics.jsonl");
   if (!logged && list_checkpoints(run).empty()) return;
   const std::string remedy = ", expected the configuration of the run with this folder's " +
@@ -35,18 +44,20 @@ fs::path find_init_from(const TrainOptions& options, const ExistingRun& found) {
   return found.checkpoint.empty() ? open_model_folder(given) : resolve_model_dir(given);
 }
 
-// A branch must not mix its files with others. The lock is that of an earlier attempt that was rejected.
+}  // namespace
+
 void check_new_folder(const fs::path& run) {
+  std::vector<std::string> allowed = {"lock", "lock.owner"};
+  if (fs::exists(run / kUnfinishedBranchFile))
+    allowed.insert(allowed.end(), {kUnfinishedBranchFile, "checkpoints", kStartsFile});
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(run, missing)) {
     const std::string name = entry.path().filename().string();
-    if (name == "lock" || name == "lock.owner") continue;
+    if (std::ranges::find(allowed, name) != allowed.end()) continue;
     throw UserError("--run: found " + name + " in " + run.string() +
                     ", expected a new or empty folder with --branch");
   }
 }
-
-}  // namespace
 
 ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   ExistingRun found{
@@ -71,6 +82,7 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   }
   lock = RunLock(options.run);
   clean_leftovers(options.run);
+  finish_branch_start(options.run);
   found.checkpoint = newest_intact_checkpoint(options.run);
   found.init_from = find_init_from(options, found);
   return found;

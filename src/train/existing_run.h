@@ -19,6 +19,10 @@ struct ExistingRun {
   std::filesystem::path parent;      ///< checkpoint of --branch, for a new run; empty: none
 };
 
+/// For --branch: UserError if the folder has files, which a branch must not mix with its own. Allowed are
+/// those of a branch whose start was interrupted, and the lock of a rejected attempt.
+void check_new_folder(const std::filesystem::path& run);
+
 /// Inspects the folder of `options` and verifies the files to read. If it contains a run, locks it and
 /// removes leftovers. UserError, also for a run without `resume` and for damaged files.
 ExistingRun find_run(const TrainOptions& options, RunLock& lock);

@@ -75,8 +75,18 @@ void check_token_files(const TrainOptions& options, const RunData& data, Run& ru
   run.inputs.token_files = std::move(digests);
   if (run.changed_data.empty() || options.data_changed) return;
   throw UserError(run.changed_data.begin()->second + " as in " + (run.checkpoint / "state.json").string() +
-                  "; restore the file" +
-                  (run.parent ? "" : ", or pass --data-changed to continue with the new data"));
+                  "; restore the file, or pass --data-changed to continue with the new data");
+}
+
+void check_validation_files(Run& run) {
+  if (run.validation.empty()) return;  // what the checkpoint recorded stays
+  TokenFileDigests digests, found;
+  for (const auto& set : run.validation) digests.merge(digest_token_files(set.reader.prefix()));
+  TokenFileDigests& expected = run.inputs.validation_files;
+  std::erase_if(expected, [&](const auto& entry) { return !digests.contains(entry.first); });
+  for (const auto& [path, digest] : expected) found[path] = digests.at(path);
+  run.changed_validation = changed_token_files(found, expected);
+  expected = std::move(digests);
 }
 
 }  // namespace hero

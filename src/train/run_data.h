@@ -17,4 +17,8 @@ RunData find_run_data(const TrainOptions& options, Run& run);
 /// Replaces the recorded digests of the token files. UserError for a file that changed since the checkpoint.
 void check_token_files(const TrainOptions& options, const RunData& data, Run& run);
 
+/// The same for the files of run.validation; changes are not errors, because nothing is trained on them.
+/// Other validation data than before is a change of options, not of files.
+void check_validation_files(Run& run);
+
 }  // namespace hero

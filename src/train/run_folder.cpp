@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a blend
-// may begin with documents.
+// Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a
+// blend may begin with documents.
 std::map<std::string, std::string> run_tokenizer_files(const TokenFiles& first,
                                                        const std::vector<std::string>& prefixes) {
   auto files = tokenizer_files(Tokenizer(first.tokenizer));
@@ -99,6 +99,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
     }
   }
   check_token_files(options, data, run);
+  check_validation_files(run);
   return run;
 }
 
@@ -110,6 +111,7 @@ void write_run(const fs::path& folder, bool started, Run& run) {
   if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
   if (!started) {
     run.lock = RunLock(folder);
+    if (run.parent) check_new_folder(folder);  // another process may have started here before the lock
     const auto init_from_file = folder / kInitFromFile;
     if (run.init_from.empty()) {
       fs::remove(init_from_file);
@@ -121,6 +123,7 @@ void write_run(const fs::path& folder, bool started, Run& run) {
   }
   record_start(folder, run);
   write_file((folder / "config.toml").string(), dump(run.config));
+  if (run.parent) finish_branch_start(folder);
 }
 
 // Values that must be equal on all ranks.
@@ -131,7 +134,7 @@ std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
     if (!field.has(kMayDifferBetweenRanks)) all.emplace_back(field.key, literal(read(field)));
   }
   auto digests = run.inputs.token_files;
-  for (const auto& set : run.validation) digests.merge(digest_token_files(set.reader.prefix()));
+  digests.insert(run.inputs.validation_files.begin(), run.inputs.validation_files.end());
   for (const auto& [path, digest] : digests) all.emplace_back(path, describe(digest));
   return all;
 }

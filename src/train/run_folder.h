@@ -21,6 +21,7 @@ struct Run {
   at::Device device = at::kCPU;  ///< resolved train.device
   RunInputs inputs;
   std::map<std::string, std::string> changed_data;  ///< see changed_token_files; only with --data-changed
+  std::map<std::string, std::string> changed_validation;  ///< files of validation data that were replaced
   std::unique_ptr<TokenStream> stream;
   std::deque<ValidationSet> validation;  ///< empty: eval.every is 0
   std::filesystem::path checkpoint;      ///< to resume from, also at the start of a branch; empty: none

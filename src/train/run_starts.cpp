@@ -5,6 +5,7 @@
 
 #include "config/data_phases.h"
 #include "config/fields.h"
+#include "config/warnings.h"
 #include "hf/resolve.h"
 #include "io/sha256.h"
 #include "train/metrics.h"
@@ -61,6 +62,7 @@ void record_start(const std::filesystem::path& folder, const Run& run) {
                        {"tokenizer_sha256", tokenizer},
                        {"options", option_changes(before, run.config)},
                        {"changed_data", changed_data}};
+  for (const auto& [path, change] : run.changed_validation) line["changed_validation"].push_back(path);
   if (!run.config.data.phases.empty()) line["phases"] = phases_json(run.config);
   if (const auto& parent = run.parent) {
     line["parent"] = {{"checkpoint", parent->checkpoint.string()},
@@ -73,6 +75,9 @@ void record_start(const std::filesystem::path& folder, const Run& run) {
   };
   for (const std::string& change : differences(before, run.config)) report(change);
   for (const auto& [path, change] : run.changed_data) report(change + " (--data-changed)");
+  for (const auto& [path, change] : run.changed_validation)
+    warn({change + ": from step " + std::to_string(step + 1) +
+          " on, valid_loss is that of other validation data"});
 }
 
 }  // namespace hero

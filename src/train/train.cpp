@@ -105,6 +105,8 @@ int train(const TrainOptions& options) {
     reject("--resume", "a branch is resumed with --run and --resume alone");
   if (!options.branch.empty() && !options.init_from.empty())
     reject("--init-from", "a branch has its parent's weights");
+  if (options.data_changed && !options.resume && options.branch.empty())
+    throw UserError("--data-changed: found neither --resume nor --branch, expected one of them");
   const auto launch = read_launch();
   catch_stop_signals(/*announce=*/launch.rank == 0);
   return launch.host.empty() ? train_single_process(options) : train_distributed(options, launch);

@@ -13,7 +13,7 @@ struct TrainOptions {
   std::vector<std::string> data;  ///< PREFIX or WEIGHT:PREFIX
   std::filesystem::path run;
   bool resume = false;
-  bool data_changed = false;        ///< resume although token files have changed
+  bool data_changed = false;        ///< resume or branch although token files have changed
   std::filesystem::path init_from;  ///< run, checkpoint or model folder of a new run's weights
   std::string branch;               ///< RUN, RUN@STEP or checkpoint folder from which a new run continues
 };

@@ -10,12 +10,12 @@ namespace oracle {
 
 using at::Tensor;
 
-Training::Training(const hero::Config& config, Weights weights)
-    : config_(config), weights_(std::move(weights)), optimizer_(config) {
-  for (auto& [name, weight] : weights_) {
-    if (config.train.trainable == hero::Trainable::kRouters && name.find(".gate.") == std::string::npos)
-      weight.requires_grad_(false);
-  }
+Training::Training(const hero::Config& config, Weights weights, double rounding)
+    : config_(config), weights_(std::move(weights)), rounding_(rounding), optimizer_(config) {}
+
+bool Training::trains(const std::string& name) const {
+  if (name.ends_with("e_score_correction_bias")) return false;
+  return config_.train.trainable == hero::Trainable::kAll || name.find(".gate.") != std::string::npos;
 }
 
 Training::Step Training::step(int64_t step, const Tensor& samples, const Tensor& documents) {
@@ -29,11 +29,16 @@ Training::Step Training::step(int64_t step, const Tensor& samples, const Tensor&
     };
     micro_batch(step, i, part(samples), part(documents), out, assigned_LE);
   }
-  double square = 0;
+  double square = 0, largest = 0;
   for (const auto& [name, weight] : weights_) {
-    if (!weight.requires_grad()) continue;
+    if (weight.grad().defined()) largest = std::max(largest, weight.grad().abs().max().item<double>());
+  }
+  for (const auto& [name, weight] : weights_) {
+    if (!trains(name)) continue;
     const auto& gradient = weight.grad();
-    out.gradients[name] = gradient.defined() ? gradient.clone() : at::zeros_like(weight);
+    const auto values = gradient.defined() ? gradient : at::zeros_like(weight);
+    const auto signs = 1 - 2 * at::arange(values.numel(), at::kDouble).remainder(2);
+    out.gradients[name] = values + rounding_ * largest * signs.view_as(values);
     square += out.gradients[name].square().sum().item<double>();
   }
   out.gradient_norm = std::sqrt(square);
@@ -89,7 +94,7 @@ void Training::update(int64_t step, Step& found) {
   for (auto& [name, weight] : weights_) {
     if (name.ends_with("e_score_correction_bias")) continue;
     const auto before = weight.detach().clone();
-    if (weight.requires_grad()) {
+    if (trains(name)) {
       const auto& g = found.gradients.at(name);
       optimizer_.update(name, weight, clip ? g * (o.clip_norm / found.gradient_norm) : g, step, rate);
     }
@@ -100,7 +105,7 @@ void Training::update(int64_t step, Step& found) {
       const auto [key, layer] = component(name, weight, history);
       const auto where = "/" + key + "/" + std::to_string(layer);
       const auto square = [&](const Tensor& t) { return part(t).square().sum().item<double>(); };
-      if (weight.requires_grad()) sums["gradient" + where] += square(found.gradients.at(name));
+      if (trains(name)) sums["gradient" + where] += square(found.gradients.at(name));
       sums["update" + where] += square(weight - before);
       sums["weight" + where] += square(before);
       counts[where] += static_cast<double>(part(before).numel());

@@ -6,8 +6,9 @@ namespace oracle {
 
 class Training {
  public:
-  /// `weights`: copies of a model's initial weights.
-  Training(const hero::Config& config, Weights weights);
+  /// `weights`: copies of a model's initial weights. `rounding`: the gradients of every step are changed by
+  /// this, times the largest gradient of any weight, trained or not, with alternating signs.
+  Training(const hero::Config& config, Weights weights, double rounding = 0);
 
   /// Means over micro-batches, the gradient before clipping and its norm.
   struct Step {
@@ -26,11 +27,13 @@ class Training {
   void micro_batch(int64_t step, int64_t i, const at::Tensor& samples, const at::Tensor& documents, Step& out,
                    at::Tensor& assigned_LE);
   void update(int64_t step, Step& found);
+  bool trains(const std::string& name) const;
   static void raise_logits(const Result& result, Step& out);
   void update_biases(const at::Tensor& assigned_LE);
 
   hero::Config config_;
   Weights weights_;
+  double rounding_;
   Optimizer optimizer_;
   at::Tensor shares_LE_;
 };

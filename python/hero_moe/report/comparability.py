@@ -82,7 +82,8 @@ def _parent(run: Run, runs: list[Run]) -> str:
 
 def _changes(start: Start) -> str:
     options = [f"{key} {_text(before)} → {_text(after)}" for key, (before, after) in start.options.items()]
-    return ", ".join([*options, *(f"{Path(file).name} replaced" for file in start.changed_data)])
+    files = [*start.changed_data, *start.changed_validation]
+    return ", ".join([*options, *(f"{Path(file).name} replaced" for file in files)])
 
 
 def _text(value: Any) -> str:

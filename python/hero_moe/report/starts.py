@@ -40,6 +40,8 @@ class Start:
     """Options that changed, with the values before and after."""
     changed_data: tuple[str, ...]
     """Token files that changed (`--data-changed`)."""
+    changed_validation: tuple[str, ...] = ()
+    """Files of validation data that changed."""
     parent: Parent | None = None
     """At the start of a branch (`--branch`)."""
 
@@ -66,6 +68,7 @@ def _start(record: dict[str, Any], where: str) -> Start:
             tokenizer=str(record["tokenizer_sha256"]),
             options={key: (value["from"], value["to"]) for key, value in record["options"].items()},
             changed_data=tuple(map(str, record["changed_data"])),
+            changed_validation=tuple(map(str, record.get("changed_validation", ()))),
             parent=_parent(record["parent"], where) if "parent" in record else None,
         )
     except (KeyError, TypeError, AttributeError) as error:

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data_files import options, train_bpe, write_rows
@@ -189,6 +190,53 @@ def test_replaced_mask(chat: Path, tmp_path: Path) -> None:
     done = hero("train", "--run", run, "--resume", "--train.steps=4")
     assert_exit_2(done, f"{mask}: found ", "restore the file, or pass --data-changed")
     run_hero("train", "--run", run, "--resume", "--train.steps=4", "--data-changed")
+
+
+def test_hero_eval_reports_the_marked_tokens(chat: Path, tmp_path: Path) -> None:
+    """Against transformers and the mask file, token by token."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.set_num_threads(1)
+    run, sequence = tmp_path / "run", 40
+    settings = {"train.loss_mask": True, "train.dtype": "fp32", "train.sequence": sequence, "optim.lr": 1e-2}
+    run_hero(*training(run, chat, settings))
+    table = run_hero("eval", run, "--data", f"{chat}-train", "--batch", 3).stdout.splitlines()
+    (entry,) = json.loads((run / "eval.json").read_text())["datasets"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint(run, 6), dtype=torch.float32).eval()
+    tokens = torch.from_numpy(np.fromfile(f"{chat}-train.bin", "<u2").astype(np.int64))
+    mask = np.fromfile(f"{chat}-train-mask.bin", "u1")
+    losses: list[float] = []
+    for begin in range(0, len(tokens) - 1, sequence):
+        window = tokens[begin : begin + sequence + 1]
+        with torch.no_grad():
+            logits = model(window[None, :-1]).logits[0].double()
+        losses += torch.nn.functional.cross_entropy(logits, window[1:], reduction="none").tolist()
+    marked = [loss for loss, mark in zip(losses, mask[1:], strict=True) if mark]
+    assert (entry["tokens"], entry["trained_tokens"]) == (len(losses), len(marked))
+    assert entry["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert entry["trained_loss"] == pytest.approx(np.mean(marked), abs=1e-5)
+    assert abs(np.mean(marked) - np.mean(losses)) > 1e-2
+    assert entry["trained_perplexity"] == pytest.approx(np.exp(entry["trained_loss"]), rel=1e-12)
+    assert [line.split()[0] for line in table] == ["data", "chat-train", "chat-train,"]
+    assert table[2].split()[1:5] == ["loss", "mask", str(len(marked)), f"{entry['trained_loss']:.4f}"]
+
+
+def test_hero_eval_without_marked_tokens(chat: Path, data: Path, tmp_path: Path) -> None:
+    """No mask, or a mask without marks; a damaged mask is an error."""
+    run = tmp_path / "run"
+    run_hero(*training(run, chat, {"train.steps": 1, "optim.warmup_steps": 1}))
+    silent = write_chats(chat.parent, [[{"role": "user", "content": "no answer at all " * 4}]] * 5, "silent")
+    for file in chat.parent.glob("chat-train.*"):
+        shutil.copy(file, tmp_path / file.name.replace("chat", "plain"))
+    for prefix in (f"{silent}-train", tmp_path / "plain-train"):
+        result = run_hero("eval", run, "--data", prefix)
+        assert "loss mask" not in result.stdout
+        (entry,) = json.loads((run / "eval.json").read_text())["datasets"]
+        assert set(entry) == {"name", "tokens", "loss", "perplexity"}
+    for kind in ("bin", "idx"):
+        shutil.copy(f"{silent}-train-mask.{kind}", tmp_path / f"plain-train-mask.{kind}")
+    done = hero("eval", run, "--data", tmp_path / "plain-train")
+    assert_exit_2(done, f"{tmp_path}/plain-train-mask.idx: found 5 documents, expected 60 as in")
 
 
 def test_benchmarks_warn() -> None:

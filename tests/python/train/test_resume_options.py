@@ -96,7 +96,8 @@ def test_replaced_data(data: Path, tmp_path: Path) -> None:
     state = checkpoint(run, 2) / "state.json"
     assert_exit_2(hero(*words), f"{tokens}: found {len(content)} bytes with", f"{expected} as in {state}; ")
     assert folder_bytes(run) == before
-    assert "--data-changed requires --resume" in hero(*words[:3], "--data-changed").stderr
+    alone = hero(*words[:3], "--data-changed")
+    assert_exit_2(alone, "--data-changed: found neither --resume nor --branch, expected one of them")
     assert f"{tokens}: found " in run_hero(*words, "--data-changed").stderr
     assert [line["changed_data"] for line in starts(run)] == [[], [str(tokens)]]
     run_hero(*words[:-1], "--train.steps=4")
