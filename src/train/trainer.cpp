@@ -52,7 +52,7 @@ ModelShard model_shard(const Config& config, const World* world) {
 // This rank's part of the model, with the weights that training starts from.
 std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* world) {
   auto model = std::make_unique<Transformer>(run.config, run.device, model_shard(run.config, world));
-  if (!run.init_from.empty()) load_weights(run.init_from, *model, run.new_history);
+  if (!run.init_from.empty()) load_weights(run.init_from, *model, run.added);
   if (!run.checkpoint.empty()) load_weights(run.checkpoint, *model);
   return model;
 }
@@ -181,9 +181,15 @@ class Trainer {
     record.lr = learning_rate(c.optim, record.step, c.train.steps);
     set_current_step(record.step);
     const int64_t norms = c.train.norms_every;
-    if (has_untrained_tokens(c.train))
-      record.trained_tokens = run_.stream->trained_targets(state_.samples, c.train.global_batch);
-    step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0, record.trained_tokens);
+    const int64_t modules = c.model.num_nextn_predict_layers;
+    std::vector<int64_t> module_targets;
+    if (has_untrained_tokens(c.train) || (modules > 0 && c.train.document_mask)) {
+      const auto targets = run_.stream->trained_targets(state_.samples, c.train.global_batch, modules,
+                                                        /*own_document=*/c.train.document_mask);
+      if (has_untrained_tokens(c.train)) record.trained_tokens = targets.front();
+      module_targets.assign(targets.begin() + 1, targets.end());
+    }
+    step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0, record.trained_tokens, module_targets);
     const auto read = [&](int64_t i) {
       // Micro-batches go to data ranks round-robin. Each needs its own pinned buffer, because the copy to a
       // GPU is asynchronous.
@@ -223,6 +229,7 @@ class Trainer {
     stop_ = world_ ? sums.stop_signal : stop_signal();
     record.loss = sums.loss;
     record.lm = sums.lm;
+    if (modules > 0) record.mtp = sums.mtp;
     record.balance = sums.balance;
     record.z = sums.z;
     record.coupling = sums.coupling;
@@ -417,10 +424,15 @@ namespace {
 void warn_about(const Run& run, int64_t ranks) {
   const auto& r = run.config.router;
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
-  if (!run.init_from.empty() && !run.new_history && reads_option(r, "router.init") &&
+  if (!run.init_from.empty() && !run.added.history && reads_option(r, "router.init") &&
       r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + name_of(r.init) +
                     "\" has no effect: --init-from provides the weights of all routers");
+  if (run.added.modules) {
+    lines.push_back(
+        run.init_from.string() +
+        ": found no multi-token prediction modules: theirs are the initial weights of train.seed");
+  }
   warn(lines);
   warn(options_missing_from_config_json(run.config, Dtype::kFp32));
 }

@@ -147,6 +147,7 @@ class Comparison {
     const auto got = step_.read();
     found.add_values("loss", got.loss, want.loss, "total");
     found.add_values("loss", got.lm, want.lm, "lm");
+    found.add_values("loss", got.mtp, want.mtp, "mtp");
     found.add_values("loss", got.balance, want.balance, "balance");
     found.add_values("loss", got.z, want.z, "z");
     found.add_values("loss", got.coupling, want.coupling, "coupling");
