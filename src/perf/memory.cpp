@@ -114,8 +114,8 @@ double head_activation_bytes(const Config& config, double tokens) {
 double mtp_activation_bytes(const Config& config, double tokens) {
   const ElementSizes w(config);
   const double d = to_double(config.model.hidden_size);
-  // Inputs of three norms, of which one is the preceding output; both normalized inputs joined.
-  return tokens * (4 * d * w.operand + 3 * w.accum) + head_activation_bytes(config, tokens);
+  // The shifted embeddings and the joined normalized inputs; the head counts the last norm.
+  return tokens * (3 * d * w.operand + 2 * w.accum) + head_activation_bytes(config, tokens);
 }
 
 std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {

@@ -176,8 +176,8 @@ def test_export_and_import(data: Path, tmp_path: Path, kind: str) -> None:
     # Exporting the folder restores the same tensors, and training starts from them.
     run_hero("export", exported, again)
     assert all(np.array_equal(values, weights(exported)[name]) for name, values in weights(again).items())
-    start = trained(tmp_path / "start", data, settings | {"train.steps": 2, "optim.lr": 1e-30, "optim.min_lr": 0},
-        "--init-from", exported)  # fmt: skip
+    still = {"train.steps": 2, "optim.lr": 1e-30, "optim.min_lr": 0}
+    start = trained(tmp_path / "start", data, settings | still, "--init-from", exported)
     for name, values in weights(checkpoint(start, 2)).items():
         if not name.endswith("e_score_correction_bias"):
             assert np.abs(values - own[name]).max() < 1e-20, name
@@ -239,8 +239,8 @@ def test_init_from_another_number_of_modules(data: Path, alone: Path, tmp_path: 
     [
         (
             {"parallel.pipeline": 2},
-            "model.num_nextn_predict_layers: found 2, expected 0 with parallel.pipeline = 2: the modules need "
-            "the embedding, which is on another rank than the last layers",
+            "model.num_nextn_predict_layers: found 2, expected 0 with parallel.pipeline = 2: the modules "
+            "need the embedding, which is on another rank than the last layers",
         ),
         (
             {"model.num_nextn_predict_layers": 40},
