@@ -76,6 +76,9 @@ def load_strict(folder: Path, **options: Any) -> PreTrainedModel:
     model, report = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True, **options
     )
+    layers, modules = model.config.num_hidden_layers, getattr(model.config, "num_nextn_predict_layers", 0)
+    of_modules = tuple(f"model.layers.{layers + k}." for k in range(modules))
+    report["unexpected_keys"] = [k for k in report["unexpected_keys"] if not k.startswith(of_modules)]
     without = {"n_shared_experts": 0}.items() <= model.config.to_dict().items()
     found = {kind: keys for kind, keys in report.items() if keys and not (without and kind == "missing_keys")}
     assert not found, f"{folder}: {found}"
