@@ -1,13 +1,8 @@
-"""Validation during training: it changes nothing else, agrees with `hero eval` in every layout, and survives
-resumes."""
+"""Validation during training: it changes nothing else, and agrees with `hero eval` in every layout."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +12,19 @@ import pytest
 from program import (
     DEEPSEEK,
     HERO,
-    assert_exit_2,
-    assert_same_outcome,
     checkpoint,
-    checkpoint_names,
     deterministic_metrics,
-    folder_bytes,
-    hero,
     metrics,
     run_hero,
-    start_hero,
     tensor_bytes,
     training,
     write_megatron,
 )
-from ranks import run_ranks_checked, start
+from ranks import run_ranks_checked
 
 VALID = HERO | {"eval.every": 2, "eval.batches": 3}
+
+
 KEYS = ("valid_loss", "valid")
 
 
@@ -87,8 +78,12 @@ LAYOUT_MODEL = HERO | {
     "parallel.timeout": 60,
     "eval.every": 2,
 }
+
+
 # With an expert bias, which is updated after every step.
 LAYOUT_DEEPSEEK = LAYOUT_MODEL | DEEPSEEK | {"model.num_hidden_layers": 5, "router.history": "global"}
+
+
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 2": (2, {}),
     "data 4": (4, {}),
@@ -216,186 +211,3 @@ def test_tensorboard_and_progress(data: Path, tmp_path: Path) -> None:
         expected = [line["valid"][key] if key else line["valid_loss"] for line in lines]
         assert [e.value for e in board.Scalars(tag)] == pytest.approx(expected, rel=1e-6)
     assert f"valid {metrics(run)[-1]['valid_loss']:.4f}" in result.stderr.splitlines()[-1]
-
-
-def test_resume(data: Path, tmp_path: Path) -> None:
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run_hero(*training(whole, data, VALID | {"checkpoint.every": 2, "checkpoint.keep_best": True}))
-    shutil.copytree(whole, halves)
-    shutil.rmtree(checkpoint(halves, 6))
-    run_hero("train", "--run", halves, "--resume")
-    assert_same_outcome(halves, whole, 6)
-    assert folder_bytes(checkpoint(halves, 6)) == folder_bytes(checkpoint(whole, 6))
-    assert (halves / "best.json").read_bytes() == (whole / "best.json").read_bytes()
-
-
-LONG_VALIDATION = HERO | {
-    "eval.every": 2,
-    "train.steps": 4,
-    "checkpoint.every": 2,
-    "checkpoint.keep_best": True,
-}
-
-
-def wait_for_validation(run: Path) -> None:
-    """Waits until step 1 is logged and step 2, which takes milliseconds, is being validated."""
-    limit = time.monotonic() + 60
-    while not (run / "metrics.jsonl").exists() or not metrics(run):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    time.sleep(0.3)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_stopped_validation_is_repeated(ranks: int, data: Path, tmp_path: Path) -> None:
-    settings = LONG_VALIDATION | {
-        "train.micro_batch": 1,
-        "eval.data": [f"{name}={data}-train" for name in "abcdefgh"],
-    }
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    if ranks == 1:
-        run_hero(*training(whole, data, settings))
-        processes: list[subprocess.Popen[Any]] = [start_hero(*training(stopped, data, settings))]
-    else:
-        run_ranks_checked(training(whole, data, settings), ranks, whole.with_suffix(".log"))
-        processes = start(training(stopped, data, settings), ranks, stopped.with_suffix(".log"))
-    wait_for_validation(stopped)
-    processes[-1].send_signal(signal.SIGINT)
-    assert [p.wait(60) for p in processes] == [130] * ranks
-    assert [line["step"] for line in metrics(stopped)] == [1, 2]
-    assert valid_losses(stopped) == {}
-    assert json.loads((checkpoint(stopped, 2) / "state.json").read_text())["validation"]["interrupted"]
-    words = ["train", "--run", stopped, "--resume"]
-    if ranks == 1:
-        run_hero(*words)
-    else:
-        run_ranks_checked(words, ranks, stopped.with_suffix(".log"))
-    assert deterministic(stopped) == deterministic(whole)
-    for step in (2, 4):
-        assert folder_bytes(checkpoint(stopped, step)) == folder_bytes(checkpoint(whole, step))
-    assert (stopped / "best.json").read_bytes() == (whole / "best.json").read_bytes()
-
-
-def deterministic(run: Path) -> list[dict[str, Any]]:
-    """Metrics without times; of `ranks`, only the deterministic ones are compared elsewhere."""
-    return [{k: v for k, v in line.items() if k != "ranks"} for line in deterministic_metrics(run)]
-
-
-def test_stopped_validation_of_the_last_step(data: Path, tmp_path: Path) -> None:
-    settings = LONG_VALIDATION | {
-        "train.steps": 2, "train.micro_batch": 1,
-        "eval.data": [f"{name}={data}-train" for name in "abcdefgh"],
-    }  # fmt: skip
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    run_hero(*training(whole, data, settings))
-    process = start_hero(*training(stopped, data, settings))
-    wait_for_validation(stopped)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
-    assert valid_losses(stopped) == {}
-    run_hero("train", "--run", stopped, "--resume")
-    assert_same_outcome(stopped, whole, 2)
-    assert folder_bytes(checkpoint(stopped, 2)) == folder_bytes(checkpoint(whole, 2))
-    assert "nothing to do" in run_hero("train", "--run", stopped, "--resume").stderr
-
-
-def test_keep_best(data: Path, tmp_path: Path) -> None:
-    """The learning rate of the second part is too large: the best checkpoint is the last one of the first."""
-    run = tmp_path / "run"
-    settings = VALID | {"checkpoint.every": 2, "checkpoint.keep": 1, "checkpoint.keep_best": True}
-    result = run_hero(*training(run, data, settings))
-    losses = valid_losses(run)
-    assert min(losses, key=losses.__getitem__) == 6
-    best = {"step": 6, "valid_loss": losses[6], "checkpoint": "checkpoints/step-00000006"}
-    assert json.loads((run / "best.json").read_text()) == best
-    assert f"lowest validation loss {losses[6]:.4f} after step 6: {checkpoint(run, 6)}" in result.stderr
-    result = run_hero(
-        "train", "--run", run, "--resume", "--train.steps=14", "--optim.decay_steps=14", "--optim.lr=3"
-    )
-    losses = valid_losses(run)
-    assert list(losses) == [2, 4, 6, 8, 10, 12, 14]
-    assert min(losses, key=losses.__getitem__) == 6
-    assert json.loads((run / "best.json").read_text()) == best
-    # The newest verified one, the last one, and the best.
-    assert checkpoint_names(run) == ["step-00000006", "step-00000012", "step-00000014"]
-    assert str(checkpoint(run, 6)) in result.stderr.splitlines()[-1]
-    # Without the option, it is deleted like any other.
-    run_hero("train", "--run", run, "--resume", "--train.steps=16", "--checkpoint.keep_best=false")
-    assert checkpoint_names(run) == ["step-00000014", "step-00000016"]
-    assert not (run / "best.json").exists()
-
-
-def test_best_of_other_validation_data_does_not_count(data: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run_hero(*training(run, data, VALID | {"checkpoint.every": 2, "checkpoint.keep_best": True}))
-    words = ("--train.steps=8", "--optim.decay_steps=8", "--optim.lr=0.3", f"--eval.data=train={data}-train")
-    run_hero("train", "--run", run, "--resume", *words)
-    assert json.loads((run / "best.json").read_text())["step"] == 8
-    assert metrics(run)[-1]["valid"].keys() == {"train"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "parts"),
-    [
-        ({"eval.data": ["missing"]}, ("eval.data: missing.idx", )),
-        ({"eval.data": ["=x"]}, ('eval.data: found "=x", expected PREFIX or NAME=PREFIX', )),
-        ({"eval.data": ["a={data}", "a={data}-train"]}, ('eval.data: found two data sets named "a"', )),
-        ({"eval.data": ["{data}", "corpus={data}-train"]}, ('eval.data: found two data sets named "corpus"', )),
-        ({"eval.data": ["{short}"]}, ("eval.data: ", "short.bin: 1 tokens, expected at least 2")),
-        ({"eval.data": ["{other}"]}, ("eval.data: ", "other-valid.bin", "different tokenizer than")),
-        ({"eval.every": 0, "checkpoint.keep_best": True}, ("checkpoint.keep_best", "eval.every = 0")),
-        (
-            {"checkpoint.every": 3, "checkpoint.keep_best": True},
-            ("checkpoint.every: found 3, expected a multiple of eval.every = 2", ),
-        ),
-    ],
-)  # fmt: skip
-def test_errors(
-    settings: dict[str, Any], parts: tuple[str, ...], data: Path, corpus: Path, tmp_path: Path
-) -> None:
-    write_megatron(tmp_path / "short", [[1]])
-    if "{other}" in settings.get("eval.data", ()):
-        model = tmp_path / "other.model"
-        run_hero("data", "tokenizer", "--input", corpus, "--vocab-size", 480, "--out", model, "--workers", 1)
-        run_hero("data", "tokenize", "--input", corpus, "--tokenizer", model, "--out", tmp_path / "other",
-            "--valid-fraction", 0.1, "--workers", 1)  # fmt: skip
-    names = {"data": data, "short": tmp_path / "short", "other": tmp_path / "other"}
-    filled = [entry.format(**names) for entry in settings.get("eval.data", [])]
-    run = tmp_path / "run"
-    result = hero(*training(run, data, VALID | {"eval.batches": 0} | settings | {"eval.data": filled}))
-    assert_exit_2(result, *parts)
-    assert not run.exists()
-
-
-def test_missing_validation_half(data: Path, tmp_path: Path) -> None:
-    for suffix in (".bin", ".idx"):
-        shutil.copy(f"{data}-train{suffix}", tmp_path / f"mine-train{suffix}")
-    run = tmp_path / "run"
-    result = hero(*training(run, tmp_path / "mine-train", VALID | {"model.vocab_size": 512}))
-    assert_exit_2(
-        result, f"eval.data: found no {tmp_path}/mine-valid.idx next to the training data", "eval.every = 0"
-    )
-    assert not run.exists()
-    run_hero(*training(run, tmp_path / "mine-train", HERO | {"model.vocab_size": 512}))
-
-
-def test_names_of_several_training_sets(data: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        for file in data.parent.glob("corpus*"):
-            shutil.copy(file, tmp_path / folder / file.name)
-    words = training(run, None, VALID, "--data", f"1:{tmp_path}/a/corpus", f"2:{tmp_path}/b/corpus-train")
-    assert_exit_2(hero(*words), 'eval.data: found two data sets named "corpus"', "NAME=PREFIX")
-    run_hero(*words, f"--eval.data=one={tmp_path}/a/corpus,two={tmp_path}/b/corpus")
-    assert metrics(run)[-1]["valid"].keys() == {"one", "two"}
-
-
-def test_options_without_effect(data: Path, tmp_path: Path) -> None:
-    settings = {"eval.batches": 2, "eval.data": ["x"], "train.steps": 2}
-    lines = run_hero(*training(tmp_path / "run", data, settings)).stderr.splitlines()
-    assert "warning: eval.batches = 2 has no effect: eval.every = 0" in lines
-    assert 'warning: eval.data = ["x"] has no effect: eval.every = 0' in lines
-    settings = {"eval.every": 2, "checkpoint.keep_best": True, "train.steps": 2}
-    lines = run_hero(*training(tmp_path / "other", data, settings)).stderr.splitlines()
-    assert any(line.startswith("warning: checkpoint.keep_best = true has no effect") for line in lines)
