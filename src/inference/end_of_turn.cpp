@@ -23,7 +23,7 @@ std::string without_space(const std::string& text) {
 // The text of a conversation; "" if the template rejects it: some do not take every order of roles.
 std::string text_of(ChatTemplate& chat, const json& messages) {
   try {
-    return chat.render(messages, /*add_generation_prompt=*/false).value();
+    return chat.render(messages, /*add_generation_prompt=*/false);
   } catch (const ChatTemplateError&) {
     return "";
   }
@@ -37,7 +37,7 @@ std::string text_after_answer(ChatTemplate& chat) {
     const size_t at = text.rfind(kAnswer);
     return at == text.npos ? "" : text.substr(at + std::string_view(kAnswer).size());
   };
-  const std::string end = without_space(after(text_of(chat, {question, answer})));
+  std::string end = without_space(after(text_of(chat, {question, answer})));
   if (!end.empty()) return end;
   const std::string next = after(text_of(chat, {question, answer, question}));
   const std::string header = next.substr(0, next.find(kQuestion));

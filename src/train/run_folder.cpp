@@ -30,10 +30,10 @@ void check_token_files(const TrainOptions& options, Run& run) {
                   (run.parent ? "" : ", or pass --data-changed to continue with the new data"));
 }
 
-// Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a blend
-// may begin with documents.
+// Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a
+// blend may begin with documents.
 std::map<std::string, std::string> run_tokenizer_files(const TokenFiles& first,
-                                                      const std::vector<std::string>& data) {
+                                                       const std::vector<std::string>& data) {
   auto files = tokenizer_files(Tokenizer(first.tokenizer));
   for (const auto& source : parse_sources(data)) {
     const auto found = read_token_files(source.prefix);
