@@ -37,8 +37,9 @@ std::string text_after_answer(ChatTemplate& chat) {
     const size_t at = text.rfind(kAnswer);
     return at == text.npos ? "" : text.substr(at + std::string_view(kAnswer).size());
   };
-  std::string end = without_space(after(text_of(chat, {question, answer})));
-  if (!end.empty()) return end;
+  const std::string end = without_space(after(text_of(chat, {question, answer})));
+  // Only the first line: some templates also end the document.
+  if (!end.empty()) return without_space(end.substr(0, end.find('\n')));
   const std::string next = after(text_of(chat, {question, answer, question}));
   const std::string header = next.substr(0, next.find(kQuestion));
   const size_t last = header.find_last_not_of(" \t");

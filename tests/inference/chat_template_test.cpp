@@ -134,6 +134,8 @@ TEST(EndOfTurn, WhatTheTemplateWritesAfterAnAnswer) {
   found = end_of(loop + "{{ m.role ~ m.content }} [end]{% endfor %}", folder);
   EXPECT_EQ(found.strings, Strings{"[end]"});
   EXPECT_EQ(found.ids, Ids{259});
+  found = end_of(loop + "{{ m.role ~ m.content }} [end] \n{% endfor %}<|endoftext|>", folder);
+  EXPECT_EQ(found.strings, Strings{"[end]"});
   // Nothing follows: what the next message begins with.
   found =
       end_of(loop + "{{ '\n\n' if not loop.first else '' }}{{ m.role | capitalize }}: {{ m.content }}" + end,
