@@ -26,8 +26,7 @@ void ChatSession::reset() {
 }
 
 std::vector<int64_t> ChatSession::prompt_of(const json& messages) const {
-  const auto encoded =
-      tokenizer_.encode_conversation(chat_.render(messages, /*add_generation_prompt=*/true).value());
+  const auto encoded = tokenizer_.encode_conversation(chat_.render(messages, /*add_generation_prompt=*/true));
   if (encoded.empty()) throw UserError("chat template: found no text, expected some");
   if (std::ssize(encoded) >= positions()) {
     throw UserError("found a conversation of " + std::to_string(encoded.size()) +

@@ -100,7 +100,7 @@ void ChatTemplate::start() {
       std::vector<std::string>{python_program(), "-m", "hero_moe.chat_renderer"}, renderer_environment());
   try {
     const auto limit = std::chrono::steady_clock::now() + limits_.starting;
-    source_.jinja = exchange(request, limit).at("template").get<std::string>();
+    jinja_ = exchange(request, limit).at("template").get<std::string>();
   } catch (const ChatTemplateError&) {
     child_ = nullptr;
     throw;

@@ -51,20 +51,25 @@ class ChatTemplate {
 
   /// The text of messages, objects with role and content; with `add_generation_prompt`, up to the beginning
   /// of the assistant's next message. ChatTemplateError if the template rejects them, or if the text is too
-  /// long; RunError, after ending the child, if it exceeds a limit; std::nullopt after `deadline`.
-  /// Thread-safe: one text at a time. Restarts the child if it has ended.
+  /// long; RunError, after ending the child, if it exceeds a limit. Thread-safe: one text at a time. Restarts
+  /// the child if it has ended.
+  std::string render(const nlohmann::json& messages, bool add_generation_prompt) {
+    return render(messages, add_generation_prompt, Deadline::max()).value_or("");
+  }
+  /// The same; std::nullopt after `deadline`.
   std::optional<std::string> render(const nlohmann::json& messages, bool add_generation_prompt,
-                                    Deadline deadline = Deadline::max());
+                                    Deadline deadline);
 
   const std::string& where() const { return source_.where; }
   /// The template's Jinja source.
-  const std::string& jinja() const { return *source_.jinja; }
+  const std::string& jinja() const { return jinja_; }
 
  private:
   void start();
   nlohmann::json exchange(const nlohmann::json& request, Deadline limit);
 
-  ChatTemplateSource source_;
+  const ChatTemplateSource source_;
+  std::string jinja_;
   const Limits limits_;
   std::timed_mutex mutex_;
   std::unique_ptr<LineProcess> child_;  // null after a failure

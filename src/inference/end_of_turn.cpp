@@ -23,7 +23,7 @@ std::string without_space(const std::string& text) {
 // The text of a conversation; "" if the template rejects it: some do not take every order of roles.
 std::string text_of(ChatTemplate& chat, const json& messages) {
   try {
-    return chat.render(messages, /*add_generation_prompt=*/false).value();
+    return chat.render(messages, /*add_generation_prompt=*/false);
   } catch (const ChatTemplateError&) {
     return "";
   }
@@ -38,7 +38,8 @@ std::string text_after_answer(ChatTemplate& chat) {
     return at == text.npos ? "" : text.substr(at + std::string_view(kAnswer).size());
   };
   const std::string end = without_space(after(text_of(chat, {question, answer})));
-  if (!end.empty()) return end;
+  // Only the first line: some templates also end the document.
+  if (!end.empty()) return without_space(end.substr(0, end.find('\n')));
   const std::string next = after(text_of(chat, {question, answer, question}));
   const std::string header = next.substr(0, next.find(kQuestion));
   const size_t last = header.find_last_not_of(" \t");

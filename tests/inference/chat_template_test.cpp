@@ -19,9 +19,7 @@ json user(const std::string& content) { return json::array({{{"role", "user"}, {
 
 hero::ChatTemplateSource source(const std::string& jinja) { return {.where = "test", .jinja = jinja}; }
 
-std::string text(ChatTemplate& chat, const std::string& content) {
-  return chat.render(user(content), true).value();
-}
+std::string text(ChatTemplate& chat, const std::string& content) { return chat.render(user(content), true); }
 
 std::string error_of(ChatTemplate& chat, const std::string& content) {
   try {
@@ -136,6 +134,8 @@ TEST(EndOfTurn, WhatTheTemplateWritesAfterAnAnswer) {
   found = end_of(loop + "{{ m.role ~ m.content }} [end]{% endfor %}", folder);
   EXPECT_EQ(found.strings, Strings{"[end]"});
   EXPECT_EQ(found.ids, Ids{259});
+  found = end_of(loop + "{{ m.role ~ m.content }} [end] \n{% endfor %}<|endoftext|>", folder);
+  EXPECT_EQ(found.strings, Strings{"[end]"});
   // Nothing follows: what the next message begins with.
   found =
       end_of(loop + "{{ '\n\n' if not loop.first else '' }}{{ m.role | capitalize }}: {{ m.content }}" + end,

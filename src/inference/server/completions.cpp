@@ -113,9 +113,9 @@ HttpResponse Endpoints::complete(std::string body, const ClientConnection& clien
   auto engine_request = make_engine_request(request, encode(request, end));
   engine_request.deadline = end;
   const auto cost = cost_of(request, engine_request);
-  auto response =
+  const auto response =
       std::make_shared<CompletionResponse>(request, engine_request.prompts, tokenizer_, options_.model_name);
-  return generate(std::move(engine_request), cost, std::move(response), request.include_usage, client);
+  return generate(std::move(engine_request), cost, response, request.include_usage, client);
 }
 
 // The token ids of the messages, as the chat template writes them.
@@ -153,13 +153,13 @@ HttpResponse Endpoints::chat(std::string body, const ClientConnection& client) {
     engine_request.stop.insert(engine_request.stop.end(), chat_.end.strings.begin(), chat_.end.strings.end());
   }
   const auto cost = chat_cost(completion, prompt_tokens, sampling.max_tokens);
-  auto response =
+  const auto response =
       std::make_shared<ChatResponse>(completion, engine_request.prompts, tokenizer_, options_.model_name);
-  return generate(std::move(engine_request), cost, std::move(response), completion.include_usage, client);
+  return generate(std::move(engine_request), cost, response, completion.include_usage, client);
 }
 
 HttpResponse Endpoints::generate(EngineRequest request, const RequestCost& cost,
-                                 std::shared_ptr<GenerationResponse> response, bool include_usage,
+                                 const std::shared_ptr<GenerationResponse>& response, bool include_usage,
                                  const ClientConnection& client) {
   HttpResponse http_response{.held = budget_.reserve(cost)};
   const bool stream = request.stream;

@@ -45,7 +45,7 @@ class Endpoints {
   HttpResponse complete(std::string body, const ClientConnection& client);
   HttpResponse chat(std::string body, const ClientConnection& client);
   HttpResponse generate(EngineRequest request, const RequestCost& cost,
-                        std::shared_ptr<GenerationResponse> response, bool include_usage,
+                        const std::shared_ptr<GenerationResponse>& response, bool include_usage,
                         const ClientConnection& client);
   HttpResponse list_models() const;
   HttpResponse tokenize(std::string body);

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from chat_templates import SPECIAL, TEMPLATES, conversations
+from chat_templates import ENDS, SPECIAL, TEMPLATES, conversations
 from data_files import train_bpe
 from hero_moe.data import BUILT_IN, compile_template, load_tokenizer
 from hero_moe.data.encoders import make_encoder
@@ -59,6 +59,14 @@ def test_generation_prompts_of_built_in_templates() -> None:
         prompt = template(chat, {}, add_generation_prompt=True)
         rest = template(answered, {}).removeprefix(prompt)
         assert template(answered, {}).startswith(prompt) and rest.lstrip(" ").startswith("b")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_after_an_answer(name: str) -> None:
+    """What src/inference/end_of_turn.cpp finds: the rest of the line, without white space around it."""
+    chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    text = compile_template(TEMPLATES[name])(chat, SPECIAL)
+    assert text.split("answer")[-1].split("\n")[0].strip() == ENDS[name]
 
 
 def test_namespaces_have_no_private_names() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import re
 import select
 import shutil
 import signal
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from chat_templates import ENDS, SPECIAL, TEMPLATES, conversations
+from chat_templates import SPECIAL, TEMPLATES, conversations
 from data_files import train_bpe, train_sentencepiece, write_rows
 from hero_moe.data import compile_template, load_tokenizer
 from hero_moe.data.commands import main as data_main
@@ -349,6 +350,9 @@ def test_prompts_equal_those_of_transformers(bare: Path, tmp_path: Path, name: s
     folder = tmp_path / "tiny"
     shutil.copytree(bare, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATES[name])
+    for file in ("config.toml", "config.json"):  # room for long control tokens
+        text = (folder / file).read_text()
+        (folder / file).write_text(re.sub(r'(max_position_embeddings"?)( = |: )128', r"\1\g<2>1024", text))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **SPECIAL}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -356,7 +360,13 @@ def test_prompts_equal_those_of_transformers(bare: Path, tmp_path: Path, name: s
     with serving(folder) as server:
         client = client_of(server)
 
-        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(
+            max_examples=12,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        )
         @given(st.data())
         def check(data: st.DataObject) -> None:
             messages = data.draw(conversations(max_turns=2))
@@ -368,8 +378,6 @@ def test_prompts_equal_those_of_transformers(bare: Path, tmp_path: Path, name: s
                     create(client, messages, **options)
                 assert " ".join(str(error).split()) in caught.value.body["message"]
                 return
-            if len(ids) > 126:
-                return
             found = create(client, messages, logprobs=True, **options)
             expected = client.completions.create(model="tiny", prompt=[ids], logprobs=0, **options)
             assert found.usage == expected.usage
@@ -379,12 +387,8 @@ def test_prompts_equal_those_of_transformers(bare: Path, tmp_path: Path, name: s
 
         check()
         assert len(compared) >= 3
-        # The text that ends an answer: greedy decoding of a model that only repeats it is not needed.
         info = json.loads(server.request("/tokenizer_info")[1])
         assert info["chat_template"] == TEMPLATES[name]
-        end = ENDS[name]
-        stop = create(client, seed=1, max_tokens=20, extra_body={"ignore_eos": True})
-        assert end not in stop.choices[0].message.content
 
 
 def test_trained_template_in_exports(run: Path, tmp_path: Path) -> None:
