@@ -20,8 +20,8 @@ flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined,fl
   -fno-sanitize-recover=all -Isrc -Itests)
 # Of the listed folders, a target links what it needs. None of the files use tensors.
 sources=(src/tokenizer/*.cpp
-  src/config/{check,config,data_phases,field_values,fields,json_section,layers,model_fields,overrides,router_kinds}.cpp
-  src/config/{toml_file,warnings}.cpp
+  src/config/{check,config,data_phases,field_values,fields,json_section,layers,model_fields,mtp_layers}.cpp
+  src/config/{overrides,router_kinds,toml_file,warnings}.cpp
   src/io/{append_file,durable_file,file_hash,file_io,json,json_node,line_reader,one_line,sha256,suggest,utf8}.cpp
   src/data/{best_fit,corpus,indexed_dataset,packed_dataset,token_files}.cpp
   src/hf/{model_config_read,safetensors_parse,safetensors_write,weight_shapes}.cpp

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -56,8 +58,13 @@ std::vector<UsageRow> usage_rows(const DataUsage& usage) {
   return rows;
 }
 
+// At least as wide as the number or the title.
+int column_width(int64_t largest, const std::string& title) {
+  return static_cast<int>(std::max(title.size(), format_with_commas(largest).size()));
+}
+
 void print_usage(const DataUsage& usage) {
-  const auto step_tokens = usage.global_batch * usage.sequence;
+  const int64_t step_tokens = usage.global_batch * usage.sequence;
   std::printf("%s of %s steps, %s of %s tokens\n", format_with_commas(usage.completed).c_str(),
               format_with_commas(usage.steps).c_str(),
               format_with_commas(usage.completed * step_tokens).c_str(),
@@ -69,16 +76,21 @@ void print_usage(const DataUsage& usage) {
     steps = std::max(steps, row.steps.size());
   }
   const int name = static_cast<int>(widest), range = static_cast<int>(steps);
+  const int samples_width = column_width(usage.steps * usage.global_batch, "samples");
+  const int tokens_width = column_width(usage.steps * step_tokens, "tokens");
+  const int group = samples_width + tokens_width + 12;  // and epochs
   const std::string after = "after step " + format_with_commas(usage.steps);
-  std::printf("%*s  %-38s  %s\n", range + name + 15, "", "read so far", after.c_str());
-  std::printf("phase  %-*s  %-*s   share  %10s  %16s  %8s  %10s  %16s  %8s\n", range, "steps", name, "source",
-              "samples", "tokens", "epochs", "samples", "tokens", "epochs");
+  std::printf("%*s  %*s  %*s\n", range + name + 17, "", group, "read so far", group, after.c_str());
+  std::printf("phase  %-*s  %-*s   share", range, "steps", name, "source");
+  for (int i = 0; i < 2; ++i)
+    std::printf("  %*s  %*s  %8s", samples_width, "samples", tokens_width, "tokens", "epochs");
+  std::printf("\n");
   for (const UsageRow& row : rows) {
     const SourceUsage& s = row.source;
     std::printf("%-5s  %-*s  %-*s  %5.1f%%", row.phase.c_str(), range, row.steps.c_str(), name,
                 s.prefix.c_str(), 100 * s.share);
     for (const int64_t samples : {s.read, s.planned}) {
-      std::printf("  %10s  %16s  %8.2f", format_with_commas(samples).c_str(),
+      std::printf("  %*s  %*s  %8.2f", samples_width, format_with_commas(samples).c_str(), tokens_width,
                   format_with_commas(samples * usage.sequence).c_str(), epochs(s, samples));
     }
     std::printf("\n");

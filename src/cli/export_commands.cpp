@@ -48,7 +48,7 @@ int64_t end_token(const fs::path& source) {
 
 void run_export(Options options) {
   const auto source = open_model_folder(options.dir);
-  const auto model = load_model(source, Dtype::kFp32);
+  const auto model = load_model(source, Dtype::kFp32, at::kCPU, MtpModules::kLoad);
   options.export_options.files = tokenizer_files_of(source, model->config().model.max_position_embeddings);
   options.export_options.eos = end_token(source);
   export_model(*model, options.folder, options.export_options);

@@ -55,6 +55,8 @@ void check_grouped_query(const Config& config) {
           "0" + why + "leading dense layers");
   require(!m.has_sigmoid_scores(), "model.scoring_func", name_of(m.scoring_func),
           "softmax" + why + "sigmoid scores");
+  require(m.num_nextn_predict_layers == 0, "model.num_nextn_predict_layers", m.num_nextn_predict_layers,
+          "0" + why + "multi-token prediction modules");
   require(m.n_group == 1, "model.n_group", m.n_group, "1" + why + "expert groups");
   require(m.routed_scaling_factor == 1, "model.routed_scaling_factor", m.routed_scaling_factor,
           "1" + why + "a scaling factor");
@@ -101,8 +103,8 @@ void check_router(const Config& config) {
     require(r.stages == given, "router.stages", r.stages,
             std::to_string(given) + ", the length of " + format_option("router.stage_sizes", r.stage_sizes));
   }
-  require(r.coupling_loss == 0 || layers >= 2, "router.coupling_loss", r.coupling_loss,
-          "0: with one MoE layer there are no adjacent layers");
+  require(r.coupling_loss == 0 || layers + config.model.num_nextn_predict_layers >= 2, "router.coupling_loss",
+          r.coupling_loss, "0: with one MoE layer there are no adjacent layers");
   require(r.detach || !config.train.recompute, "router.detach", r.detach,
           "true: gradient through the history is not supported with " +
               format_option("train.recompute", config.train.recompute));
@@ -124,6 +126,10 @@ void check_training(const Config& config) {
           "a multiple of " + format_option("train.micro_batch", t.micro_batch));
   require(t.sequence <= config.model.max_position_embeddings, "train.sequence", t.sequence,
           "at most " + format_option("model.max_position_embeddings", config.model.max_position_embeddings));
+  const int64_t modules = config.model.num_nextn_predict_layers;
+  require(modules < t.sequence, "model.num_nextn_predict_layers", modules,
+          "less than " + format_option("train.sequence", t.sequence) +
+              ": the last module predicts the token that many positions after the next");
   const RouterConfig& r = config.router;
   require(!t.cuda_graph || !t.recompute, "train.cuda_graph", t.cuda_graph,
           "false with " + format_option("train.recompute", t.recompute));
@@ -218,6 +224,10 @@ void check_parallel(const Config& config) {
   require(!config.model.tie_word_embeddings, "model.tie_word_embeddings", config.model.tie_word_embeddings,
           "false with " + format_option("parallel.pipeline", p.pipeline) +
               ": the embedding and the output layer are on different ranks");
+  const int64_t modules = config.model.num_nextn_predict_layers;
+  require(modules == 0, "model.num_nextn_predict_layers", modules,
+          "0 with " + format_option("parallel.pipeline", p.pipeline) +
+              ": the modules need the embedding, which is on another rank than the last layers");
   const RouterConfig& r = config.router;
   require(r.detach, "router.detach", r.detach,
           "true with " + format_option("parallel.pipeline", p.pipeline) +

@@ -81,7 +81,7 @@ struct RouterConfig {
   HistoryScope history = HistoryScope::kStage;
   RouterDtype dtype = RouterDtype::kTrain;
   BalanceScope balance = BalanceScope::kMicroBatch;
-  double balance_loss = 1e-3;
+  double balance_loss = 1e-2;
   double z_loss = 0.0;
   double coupling_loss = 0.0;         ///< R_cp of arXiv 2602.14159
   double bias_update_rate = 0.0;      ///< aux-loss-free balancing

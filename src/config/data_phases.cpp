@@ -101,7 +101,9 @@ bool are_valid_phases(const std::vector<DataPhase>& phases) {
   return std::ranges::all_of(phases, [](const DataPhase& phase) {
     const bool within = phase.until_step >= 0 && phase.until_step <= kMaxStep && phase.until_tokens >= 0 &&
                         phase.until_tokens <= kMaxTokens;
-    return within && (phase.until_step == 0 || phase.until_tokens == 0) && !phase.blend.empty();
+    if (!within || (phase.until_step > 0 && phase.until_tokens > 0)) return false;
+    std::vector<std::string> blend;  // has the texts that a list of strings may have
+    return assign({.value = &blend}, phase.blend) && !blend.empty();
   });
 }
 

@@ -36,16 +36,6 @@ bool is_printable(const std::string& text) {
   return std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
-bool are_valid_texts(const std::vector<std::string>& texts) {
-  return std::ranges::all_of(texts, [](const auto& text) { return !text.empty() && is_printable(text); });
-}
-
-// An empty list has no type in TOML.
-bool is_empty_list(const FieldValue& value) {
-  const auto* integers = std::get_if<std::vector<int64_t>>(&value);
-  return integers && integers->empty();
-}
-
 // A TOML basic string. Text without control characters needs only these two escapes.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -54,6 +44,12 @@ std::string quoted(const std::string& text) {
     out += c;
   }
   return out + "\"";
+}
+
+// An empty list has no type in TOML.
+bool is_empty_list(const FieldValue& value) {
+  const auto* integers = std::get_if<std::vector<int64_t>>(&value);
+  return integers && integers->empty();
 }
 
 std::string leaf(const std::string& key) { return key.substr(key.rfind('.') + 1); }
@@ -130,63 +126,64 @@ FieldValue read(const Field& field) {
 }
 
 bool assign(const Field& field, const FieldValue& value) {
-  return std::visit(
-      Overloaded{
-          [&](int64_t* to) {
-            const auto* from = std::get_if<int64_t>(&value);
-            if (!from || !within(field, static_cast<double>(*from))) return false;
-            *to = *from;
-            return true;
-          },
-          [&](double* to) {
-            const auto* integer = std::get_if<int64_t>(&value);
-            const auto* from = std::get_if<double>(&value);
-            if (!integer && !from) return false;
-            const double given = integer ? static_cast<double>(*integer) : *from;
-            if (!std::isfinite(given) || !within(field, given)) return false;
-            *to = given;
-            return true;
-          },
-          [&](bool* to) {
-            const auto* from = std::get_if<bool>(&value);
-            if (from) *to = *from;
-            return from != nullptr;
-          },
-          [&](std::string* to) {
-            const auto* from = std::get_if<std::string>(&value);
-            if (!from || std::ranges::find(field.choices, *from) == field.choices.end()) return false;
-            *to = *from;
-            return true;
-          },
-          [&](std::vector<int64_t>* to) {
-            const auto* from = std::get_if<std::vector<int64_t>>(&value);
-            const auto fits = [&](int64_t v) { return within(field, static_cast<double>(v)); };
-            if (!from || !std::ranges::all_of(*from, fits)) return false;
-            *to = *from;
-            return true;
-          },
-          [&](std::vector<std::string>* to) {
-            const auto* from = std::get_if<std::vector<std::string>>(&value);
-            const bool empty = is_empty_list(value);
-            if (!empty && (!from || !are_valid_texts(*from))) return false;
-            *to = empty ? std::vector<std::string>() : *from;
-            return true;
-          },
-          [&](std::vector<DataPhase>* to) {
-            const auto* from = std::get_if<std::vector<DataPhase>>(&value);
-            const bool empty = is_empty_list(value);
-            const auto fits = [](const DataPhase& phase) { return are_valid_texts(phase.blend); };
-            if (!empty && (!from || !are_valid_phases(*from) || !std::ranges::all_of(*from, fits)))
-              return false;
-            *to = empty ? std::vector<DataPhase>() : *from;
-            return true;
-          },
-          [&](const ChoiceRef& to) {
-            const auto* from = std::get_if<std::string>(&value);
-            return from && to.set(to.member, *from);
-          },
-      },
-      field.value);
+  return std::visit(Overloaded{
+                        [&](int64_t* to) {
+                          const auto* from = std::get_if<int64_t>(&value);
+                          if (!from || !within(field, static_cast<double>(*from))) return false;
+                          *to = *from;
+                          return true;
+                        },
+                        [&](double* to) {
+                          const auto* integer = std::get_if<int64_t>(&value);
+                          const auto* from = std::get_if<double>(&value);
+                          if (!integer && !from) return false;
+                          const double given = integer ? static_cast<double>(*integer) : *from;
+                          if (!std::isfinite(given) || !within(field, given)) return false;
+                          *to = given;
+                          return true;
+                        },
+                        [&](bool* to) {
+                          const auto* from = std::get_if<bool>(&value);
+                          if (from) *to = *from;
+                          return from != nullptr;
+                        },
+                        [&](std::string* to) {
+                          const auto* from = std::get_if<std::string>(&value);
+                          if (!from || std::ranges::find(field.choices, *from) == field.choices.end())
+                            return false;
+                          *to = *from;
+                          return true;
+                        },
+                        [&](std::vector<int64_t>* to) {
+                          const auto* from = std::get_if<std::vector<int64_t>>(&value);
+                          const auto fits = [&](int64_t v) { return within(field, static_cast<double>(v)); };
+                          if (!from || !std::ranges::all_of(*from, fits)) return false;
+                          *to = *from;
+                          return true;
+                        },
+                        [&](std::vector<std::string>* to) {
+                          const auto* from = std::get_if<std::vector<std::string>>(&value);
+                          const bool empty = is_empty_list(value);
+                          const auto fits = [](const std::string& text) {
+                            return !text.empty() && is_printable(text);
+                          };
+                          if (!empty && (!from || !std::ranges::all_of(*from, fits))) return false;
+                          *to = empty ? std::vector<std::string>() : *from;
+                          return true;
+                        },
+                        [&](std::vector<DataPhase>* to) {
+                          const auto* from = std::get_if<std::vector<DataPhase>>(&value);
+                          const bool empty = is_empty_list(value);
+                          if (!empty && (!from || !are_valid_phases(*from))) return false;
+                          *to = empty ? std::vector<DataPhase>() : *from;
+                          return true;
+                        },
+                        [&](const ChoiceRef& to) {
+                          const auto* from = std::get_if<std::string>(&value);
+                          return from && to.set(to.member, *from);
+                        },
+                    },
+                    field.value);
 }
 
 std::string literal(const FieldValue& value) {

@@ -83,7 +83,7 @@ std::vector<Field> model_fields(ModelConfig& m) {
       positive("model.routed_scaling_factor", kModel | kDeepseekOnly, &m.routed_scaling_factor,
                "scaling factor of the routed weights (deepseek_v3)"),
       integer("model.num_nextn_predict_layers", kModel | kDeepseekOnly, &m.num_nextn_predict_layers, 0,
-              "number of multi-token prediction modules, each with one MoE layer (deepseek_v3)"),
+              "number of multi-token prediction modules, each with one MoE layer (deepseek_v3)", kLayerLimit),
       integer("model.n_group", kModel | kDeepseekOnly, &m.n_group, 1,
               "number of expert groups (deepseek_v3)"),
       integer("model.topk_group", kModel | kDeepseekOnly, &m.topk_group, 1,

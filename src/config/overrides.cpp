@@ -17,6 +17,13 @@ namespace {
   throw UserError(place + ": found " + found + ", expected " + expected);
 }
 
+// Rejects a key of a table where an option has another type, such as [data.phase].
+void reject_table(const std::vector<Field>& list, const std::string& place, const std::string& key) {
+  for (const Field& field : list) {
+    if (key.starts_with(field.key + ".")) reject(place, "a table " + field.key, expected(field));
+  }
+}
+
 const Field& require_field(const std::vector<Field>& list, const std::string& place, const std::string& key) {
   const Field* field = find_field(list, key);
   if (!field) throw UserError(place + ": unknown key; did you mean " + nearest_key(list, key) + "?");
@@ -100,16 +107,15 @@ void ConfigOverrides::add_file(const std::vector<Field>& list, const std::string
       if (entry.display == "a table") continue;
       reject(place, entry.display, "the section [" + entry.key + "]");
     }
-    for (const Field& parent : list) {
-      if (entry.key.starts_with(parent.key + ".")) reject(place, "a table " + parent.key, expected(parent));
-    }
+    reject_table(list, place, entry.key);
     const Field& field = require_field(list, place, entry.key);
     const auto [first, inserted] = given.emplace(&field, &entry);
     if (!inserted) {
       throw UserError(place + ": duplicate of " + first->second->key + " in line " +
                       std::to_string(first->second->line));
     }
-    if (!entry.value || !assign(field, *entry.value)) {
+    const bool valid = entry.value && assign(field, *entry.value);
+    if (!valid) {
       const std::string detail = entry.detail.empty() ? "" : " whose " + entry.detail;
       reject(place, entry.display + detail, expected(field));
     }

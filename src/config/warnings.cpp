@@ -113,6 +113,8 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   Unused unused(config);
   add_model(unused, config.model);
   add_router(unused, config);
+  unused.unless(config.model.num_nextn_predict_layers > 0, {"train.mtp_loss"},
+                format_option("model.num_nextn_predict_layers", config.model.num_nextn_predict_layers));
   add_optim(unused, config);
   add_validation(unused, config);
   add_parallel(unused, config, ranks, cuda);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <string_view>
 
 #include "io/error.h"
 
@@ -13,7 +12,7 @@ namespace hero {
 namespace {
 
 // The number before the first ':'; nullopt if there is none.
-std::optional<double> leading_weight(std::string_view argument) {
+std::optional<double> leading_weight(const std::string& argument) {
   const std::size_t colon = argument.find(':');
   if (colon == argument.npos) return std::nullopt;
   double weight = 0;

@@ -68,15 +68,19 @@ void TokenStream::read(int64_t first_sample, int64_t count, const SampleOut& out
   }
 }
 
-int64_t TokenStream::trained_targets(int64_t first_sample, int64_t count) {
-  std::vector<int64_t> trained(sequence_ + 1);
-  int64_t sum = 0;
+std::vector<int64_t> TokenStream::trained_targets(int64_t first_sample, int64_t count, int64_t modules,
+                                                  bool own_document) {
+  std::vector<int64_t> trained(sequence_ + 1), starts(sequence_ + 1), sums(modules + 1);
   for (int64_t i = 0; i < count; ++i) {
     const auto choice = counted_sampler_.at(first_sample + i);
-    sets_[choice.source].sample(choice.index, {.tokens = nullptr, .trained = trained.data()});
-    sum += std::accumulate(trained.begin() + 1, trained.end(), int64_t{0});
+    sets_[choice.source].sample(choice.index,
+                                {.tokens = nullptr, .starts = starts.data(), .trained = trained.data()});
+    for (int64_t k = 0; k <= modules; ++k) {
+      for (int64_t t = 0; t + k < sequence_; ++t)
+        sums[k] += trained[t + k + 1] != 0 && (!own_document || starts[t + k] == starts[t]);
+    }
   }
-  return sum;
+  return sums;
 }
 
 std::vector<std::string> TokenStream::summary() {

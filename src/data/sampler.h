@@ -35,9 +35,12 @@ class TokenStream {
   /// global order. Not thread-safe.
   void read(int64_t first_sample, int64_t count, const SampleOut& out);
 
-  /// The number of targets in these samples that are trained on. Independent of read(), which it does not
-  /// slow down.
-  int64_t trained_targets(int64_t first_sample, int64_t count);
+  /// The number of targets in these samples that are trained on, of the main model (module 0) and of
+  /// `modules` multi-token prediction modules: module k predicts token i + k + 1 at position i.
+  /// `own_document`: only where its last input, token i + k, is in the document of token i. Independent of
+  /// read(), which it does not slow down.
+  std::vector<int64_t> trained_targets(int64_t first_sample, int64_t count, int64_t modules = 0,
+                                       bool own_document = false);
 
   /// For each source, the documents that its samples split and the share of padding, as one line.
   std::vector<std::string> summary();

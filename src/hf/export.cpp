@@ -3,12 +3,14 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "hf/load.h"
 #include "hf/model_config.h"
 #include "io/durable_file.h"
 #include "io/error.h"
+#include "model/mtp.h"
 
 namespace hero {
 namespace {
@@ -26,6 +28,20 @@ void add_empty_shared_experts(const Config& config,
     tensors.emplace_back(prefix + "gate_proj.weight", at::empty({0, model.hidden_size}));
     tensors.emplace_back(prefix + "up_proj.weight", at::empty({0, model.hidden_size}));
     tensors.emplace_back(prefix + "down_proj.weight", at::empty({model.hidden_size, 0}));
+  }
+}
+
+// The modules of published models have copies of the embedding and the output head.
+void add_module_copies(const Transformer& model, std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  const ModelConfig& m = model.config().model;
+  const auto find = [&](const std::string& name) {
+    return std::ranges::find(tensors, name, &std::pair<std::string, at::Tensor>::first)->second;
+  };
+  const std::string embedding = "model.embed_tokens.weight";
+  for (int64_t k = 1; k <= m.num_nextn_predict_layers; ++k) {
+    tensors.emplace_back(mtp_weight_name(m, k, "embed_tokens"), find(embedding));
+    tensors.emplace_back(mtp_weight_name(m, k, "shared_head.head"),
+                         find(m.tie_word_embeddings ? embedding : "lm_head.weight"));
   }
 }
 
@@ -52,6 +68,7 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   for (auto& [name, tensor] : tensors)
     tensor = tensor.to(buffers.count(name) ? at::kFloat : type).contiguous();
   add_empty_shared_experts(model.config(), tensors);
+  add_module_copies(model, tensors);
   std::vector<TensorView> views;
   for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
 

@@ -6,11 +6,13 @@
 #include <optional>
 #include <set>
 
+#include "config/mtp_layers.h"
 #include "hf/model_config.h"
 #include "hf/resolve.h"
 #include "hf/weight_shapes.h"
 #include "io/error.h"
 #include "io/one_line.h"
+#include "model/mtp.h"
 
 namespace hero {
 namespace {
@@ -55,37 +57,57 @@ std::vector<int64_t> expected_shape(const ShardedReader& reader, const std::stri
              : shape;
 }
 
-// Tensors without additional information: a tied output head, zero-width shared experts.
-bool is_redundant(const ShardedReader& reader, const std::string& name, const ModelConfig& model) {
+// The tensor that `name` repeats: of a tied output head, of the embedding and output head of a multi-token
+// prediction module; empty if it is none of these.
+std::string repeated_tensor(const std::string& name, const ModelConfig& model) {
+  const std::string embedding = "model.embed_tokens.weight",
+                    head = model.tie_word_embeddings ? embedding : "lm_head.weight";
+  if (model.tie_word_embeddings && name == "lm_head.weight") return embedding;
+  for (int64_t k = 1; k <= model.num_nextn_predict_layers; ++k) {
+    if (name == mtp_weight_name(model, k, "embed_tokens")) return embedding;
+    if (name == mtp_weight_name(model, k, "shared_head.head")) return head;
+  }
+  return "";
+}
+
+// Tensors without additional information: copies of others, zero-width shared experts.
+bool is_redundant(const ShardedReader& reader, const std::string& where, const std::string& name,
+                  const ModelConfig& model) {
   const TensorView& found = *reader.find(name);
   if (found.bytes() == 0) return true;
-  const TensorView* embedding = reader.find("model.embed_tokens.weight");
-  return model.tie_word_embeddings && name == "lm_head.weight" && embedding &&
-         embedding->dtype == found.dtype && embedding->shape == found.shape &&
-         std::memcmp(embedding->data, found.data, found.bytes()) == 0;
+  const std::string repeated = repeated_tensor(name, model);
+  const TensorView* original = reader.find(repeated);
+  if (!original) return false;
+  if (original->dtype == found.dtype && original->shape == found.shape &&
+      std::memcmp(original->data, found.data, found.bytes()) == 0) {
+    return true;
+  }
+  throw UserError(where + ": tensor " + name + " differs from " + repeated + ", expected a copy of it");
 }
 
 void check_all(const ShardedReader& reader, const std::string& where, const Config& config,
-               bool new_history) {
+               NewWeights added) {
   std::set<std::string> expected;
-  for_each_weight(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
-    expected.insert(name);
-    find_tensor(reader, where, name,
-                expected_shape(reader, name, shape, config.model.hidden_size, new_history));
-  });
+  for_each_weight(added.modules ? main_model(config) : config,
+                  [&](const std::string& name, const std::vector<int64_t>& shape) {
+                    expected.insert(name);
+                    find_tensor(reader, where, name,
+                                expected_shape(reader, name, shape, config.model.hidden_size, added.history));
+                  });
   for (const auto& name : reader.names()) {
-    if (expected.count(name) || is_redundant(reader, name, config.model)) continue;
+    if (expected.count(name) || is_redundant(reader, where, name, config.model)) continue;
     throw UserError(where + ": unexpected tensor " + one_line(name, 200) +
-                    ": weights of another model, or of unsupported features (biases, multi-token " +
-                    "prediction, ...)");
+                    ": weights of another model, or of unsupported features (biases, ...)");
   }
 }
 
-void read_all(const ShardedReader& reader, const std::string& where, Transformer& model, bool new_history) {
-  const int64_t hidden = model.config().model.hidden_size;
+void read_all(const ShardedReader& reader, const std::string& where, Transformer& model, NewWeights added) {
+  const ModelConfig& m = model.config().model;
+  const int64_t hidden = m.hidden_size;
   for (const auto& [name, tensor] : model.parameters().state_dict()) {
+    if (added.modules && decoder_layer_of(name) >= m.num_hidden_layers) continue;
     const auto full_shape = tensor.sizes().vec();
-    const auto shape = expected_shape(reader, name, full_shape, hidden, new_history);
+    const auto shape = expected_shape(reader, name, full_shape, hidden, added.history);
     read_into(reader, where, name, shape == full_shape ? tensor : tensor.slice(1, 0, hidden));
   }
   model.parameters().update_leaves();
@@ -147,36 +169,53 @@ Config load_model_config(const fs::path& dir) {
   if (!fs::exists(toml) && !fs::exists(json)) {
     throw UserError(dir.string() + ": found neither config.toml nor config.json, expected a model folder");
   }
-  if (!fs::exists(toml)) return read_model_config(json);
+  if (!fs::exists(toml)) {
+    auto config = read_model_config(json);
+    const ModelConfig& m = config.model;
+    const bool modules =
+        m.num_nextn_predict_layers > 0 && ShardedReader(dir, "model").find(mtp_weight_name(m, 1, "eh_proj"));
+    return modules ? config : main_model(std::move(config));
+  }
   auto config = load_config({toml.string()}, {});
   check(config);
   return config;
 }
 
-void check_weights(const fs::path& dir, const Config& config, bool new_history) {
-  check_all(ShardedReader(dir, "model"), dir.string(), config, new_history);
+void check_weights(const fs::path& dir, const Config& config, NewWeights added) {
+  check_all(ShardedReader(dir, "model"), dir.string(), config, added);
 }
 
-void load_weights(const fs::path& dir, Transformer& model, bool new_history) {
+void load_weights(const fs::path& dir, Transformer& model, NewWeights added) {
   const ShardedReader reader(dir, "model");
-  check_all(reader, dir.string(), model.config(), new_history);
-  read_all(reader, dir.string(), model, new_history);
+  check_all(reader, dir.string(), model.config(), added);
+  read_all(reader, dir.string(), model, added);
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& dir, std::optional<Dtype> dtype, at::Device device) {
+namespace {
+
+std::unique_ptr<Transformer> load_configured(const fs::path& folder, Config config, at::Device device,
+                                             MtpModules modules) {
+  config.router.force_balance = false;  // applies only to training; not stored in config.json
+  const ShardedReader reader(folder, "model");
+  check_all(reader, folder.string(), config, {});
+  if (modules == MtpModules::kSkip) config = main_model(std::move(config));
+  auto model = std::make_unique<Transformer>(config, device);
+  read_all(reader, folder.string(), *model, {});
+  return model;
+}
+
+}  // namespace
+
+std::unique_ptr<Transformer> load_model(const fs::path& dir, std::optional<Dtype> dtype, at::Device device,
+                                        MtpModules modules) {
   const auto folder = resolve_model_dir(dir);
   auto config = load_model_config(folder);
   if (dtype) config.train.dtype = *dtype;
-  return load_model(folder, std::move(config), device);
+  return load_configured(folder, std::move(config), device, modules);
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, Config config, at::Device device) {
-  config.router.force_balance = false;  // applies only to training; not stored in config.json
-  const ShardedReader reader(folder, "model");
-  check_all(reader, folder.string(), config, /*new_history=*/false);
-  auto model = std::make_unique<Transformer>(config, device);
-  read_all(reader, folder.string(), *model, /*new_history=*/false);
-  return model;
+  return load_configured(folder, std::move(config), device, MtpModules::kSkip);
 }
 
 }  // namespace hero

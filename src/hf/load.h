@@ -12,24 +12,33 @@
 namespace hero {
 
 /// The configuration of a model folder: config.toml of a checkpoint, otherwise config.json. UserError if both
-/// are missing, and as read_model_config.
+/// are missing, and as read_model_config. transformers writes num_nextn_predict_layers although it drops the
+/// modules: a config.json without their weights has none.
 Config load_model_config(const std::filesystem::path& dir);
 
-/// UserError unless the folder holds exactly the weights of this model: if a tensor is missing, unexpected,
-/// of another shape or not floating-point. Allocates no parameters, whatever the sizes in the configuration.
-/// `new_history`: routers may lack the history weights W_R, like a baseline's [E, D].
-void check_weights(const std::filesystem::path& dir, const Config& config, bool new_history = false);
+/// Weights of a model that the folder lacks; they keep their initial values.
+struct NewWeights {
+  bool history = false;  ///< routers may lack the history weights W_R, like a baseline's [E, D]
+  bool modules = false;  ///< all weights of the multi-token prediction modules
+};
+
+/// UserError unless the folder holds exactly the weights of this model, except `added`: if a tensor is
+/// missing, unexpected, of another shape or not floating-point. Allocates no parameters, whatever the sizes
+/// in the configuration.
+void check_weights(const std::filesystem::path& dir, const Config& config, NewWeights added = {});
 
 /// Loads weights into the model, converted to its dtypes, and publishes them. UserError as check_weights.
-/// `new_history`: for a router without W_R in the file, loads W_O and keeps the initial W_R.
-void load_weights(const std::filesystem::path& dir, Transformer& model, bool new_history = false);
+void load_weights(const std::filesystem::path& dir, Transformer& model, NewWeights added = {});
+
+/// Whether a model is loaded with its multi-token prediction modules, which only training and export use.
+enum class MtpModules { kSkip, kLoad };
 
 /// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: overrides the
 /// folder's train.dtype.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, std::optional<Dtype> dtype = {},
-                                        at::Device device = at::kCPU);
+                                        at::Device device = at::kCPU, MtpModules modules = MtpModules::kSkip);
 
-/// The same for a resolved folder whose configuration load_model_config has read.
+/// The same for a resolved folder whose configuration load_model_config has read, without the modules.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder, Config config,
                                         at::Device device);
 

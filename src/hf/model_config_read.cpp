@@ -24,7 +24,6 @@ constexpr const char* kIgnoredKeys[] = {"architectures",
                                         "name_or_path",
                                         "pretraining_tp",
                                         "ep_size",
-                                        "num_nextn_predict_layers",
                                         "num_mtp_layers",
                                         "max_window_layers",
                                         "sliding_window",
@@ -142,6 +141,8 @@ void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.rope_interleave = config.flag("rope_interleave", true);
   m.norm_topk_prob = config.flag("norm_topk_prob", true);
   m.routed_scaling_factor = config.number("routed_scaling_factor");
+  const bool nextn = config.has("num_nextn_predict_layers");
+  m.num_nextn_predict_layers = config.integer(nextn ? "num_nextn_predict_layers" : "num_mtp_layers", 0);
   m.n_group = config.integer("n_group", 1);
   m.topk_group = config.integer("topk_group", 1);
   const auto scoring = find_choice<ScoringFunc>(config.text("scoring_func", name_of(ScoringFunc::kSigmoid)));

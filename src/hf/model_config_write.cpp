@@ -101,7 +101,8 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
               {"scoring_func", name_of(m.scoring_func)},
               {"n_group", m.n_group},
               {"topk_group", m.topk_group},
-              {"routed_scaling_factor", m.routed_scaling_factor}});
+              {"routed_scaling_factor", m.routed_scaling_factor},
+              {"num_nextn_predict_layers", m.num_nextn_predict_layers}});
   } else {
     j[m.type().experts_key] = m.num_experts;
     if (m.type().qk_norm != QkNorm::kProjection) j["head_dim"] = m.head_dim;

@@ -1,5 +1,6 @@
 #include "hf/weight_shapes.h"
 
+#include "config/mtp_layers.h"
 #include "model/counts.h"
 #include "model/router_kind.h"
 
@@ -56,6 +57,13 @@ void moe_weights(const Config& config, int64_t l, int64_t visible, const std::st
     feed_forward_weights(d, m.n_shared_experts * f, prefix + "shared_experts.", m.type().expert, visit);
 }
 
+// Of a multi-token prediction module, besides its decoder layer.
+void mtp_weights(const ModelConfig& m, const std::string& prefix, const Visitor& visit) {
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
+    visit(prefix + norm + ".weight", {m.hidden_size});
+  visit(prefix + "eh_proj.weight", {m.hidden_size, 2 * m.hidden_size});
+}
+
 }  // namespace
 
 void for_each_weight(const Config& config, const Visitor& visit) {
@@ -64,9 +72,10 @@ void for_each_weight(const Config& config, const Visitor& visit) {
   visit("model.norm.weight", {m.hidden_size});
   if (!m.tie_word_embeddings) visit("lm_head.weight", {m.vocab_size, m.hidden_size});
 
-  const auto numbers = moe_layer_numbers(m), visible = visible_counts(config);
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+  const auto numbers = moe_layer_numbers_with_modules(m), visible = visible_counts(config);
+  for (int64_t i = 0; i < std::ssize(numbers); ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    if (i >= m.num_hidden_layers) mtp_weights(m, prefix, visit);
     visit(prefix + "input_layernorm.weight", {m.hidden_size});
     visit(prefix + "post_attention_layernorm.weight", {m.hidden_size});
     attention_weights(m, prefix + "self_attn.", visit);

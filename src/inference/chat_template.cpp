@@ -17,6 +17,7 @@ using nlohmann::json;
 
 constexpr size_t kEscapedBytes = 6;  // of a byte in a JSON string, at most
 constexpr size_t kErrorBytes = 16 << 10;
+constexpr std::string_view kBuiltIn[] = {"chatml", "llama3", "deepseek", "plain"};  // not names of files
 
 // The child runs a template of others: it gets no key of the server.
 std::vector<std::string> renderer_environment() {
@@ -46,16 +47,16 @@ std::map<std::string, std::string> special_tokens(const Tokenizer& tokenizer, co
 }
 
 // chat_template of a tokenizer_config.json: a string, or a list of objects with name and template.
-std::string configured_template(const json& config) {
+std::optional<std::string> configured_template(const json& config) {
   const json value = config.value("chat_template", json());
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return "";
+  if (!value.is_array()) return std::nullopt;
   for (const json& entry : value) {
     if (!entry.is_object() || entry.value("name", json()) != "default") continue;
     const json text = entry.value("template", json());
-    return text.is_string() ? text.get<std::string>() : "";
+    return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
   }
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace
@@ -69,14 +70,15 @@ ChatTemplateSource find_chat_template(const std::string& option, const Tokenizer
   ChatTemplateSource source{.special_tokens = special_tokens(tokenizer, config)};
   if (!option.empty()) {
     source.where = option;
-    if (fs::exists(option)) source.jinja = read_file(option);
+    if (std::ranges::find(kBuiltIn, option) == std::end(kBuiltIn) && fs::exists(option))
+      source.jinja = read_file(option);
   } else if (const auto file = companions.find("chat_template.jinja"); file != companions.end()) {
     source.where = "chat_template.jinja";
     source.jinja = file->second;
-  } else if (source.jinja = configured_template(config); !source.jinja.empty()) {
+  } else if (source.jinja = configured_template(config); source.jinja) {
     source.where = "tokenizer_config.json";
   }
-  if (const size_t bad = find_invalid_utf8(source.jinja); bad != std::string::npos) {
+  if (const size_t bad = find_invalid_utf8(source.jinja.value_or("")); bad != std::string::npos) {
     throw UserError(source.where + ": byte " + std::to_string(bad) + ": invalid UTF-8, expected a template");
   }
   return source;
@@ -89,10 +91,10 @@ ChatTemplate::ChatTemplate(ChatTemplateSource source, Limits limits)
 
 void ChatTemplate::start() {
   json request = {{"special_tokens", source_.special_tokens}, {"max_bytes", limits_.text_bytes}};
-  if (source_.jinja.empty()) {
-    request["name"] = source_.where;
+  if (source_.jinja) {
+    request["template"] = *source_.jinja;
   } else {
-    request["template"] = source_.jinja;
+    request["name"] = source_.where;
   }
   child_ = std::make_unique<LineProcess>(
       std::vector<std::string>{python_program(), "-m", "hero_moe.chat_renderer"}, renderer_environment());
@@ -107,10 +109,12 @@ void ChatTemplate::start() {
 
 // The answer of the child, which has ended if this throws RunError.
 json ChatTemplate::exchange(const json& request, Deadline limit) {
-  const size_t most = kEscapedBytes * std::max(limits_.text_bytes, source_.jinja.size()) + kErrorBytes;
+  const size_t most =
+      kEscapedBytes * std::max(limits_.text_bytes, source_.jinja.value_or("").size()) + kErrorBytes;
+  const std::string line = request.dump(-1, ' ', false, json::error_handler_t::replace);
   json answer;
   try {
-    answer = parse_json_or_null(child_->exchange(request.dump(), most, limit));
+    answer = parse_json_or_null(child_->exchange(line, most, limit));
   } catch (const RunError& error) {
     child_ = nullptr;
     throw RunError("chat template: " + source_.where + ": " + error.what());

@@ -24,8 +24,8 @@ class ChatTemplateError : public UserError {
 
 /// What a template is made from.
 struct ChatTemplateSource {
-  std::string where;  ///< for messages: a file, or the name of a built-in template
-  std::string jinja;  ///< "": the built-in template `where`
+  std::string where;                 ///< for messages: a file, or the name of a built-in template
+  std::optional<std::string> jinja;  ///< std::nullopt: the built-in template `where`
   std::map<std::string, std::string> special_tokens;  ///< variables of templates: bos_token, eos_token, ...
 };
 
@@ -58,7 +58,7 @@ class ChatTemplate {
 
   const std::string& where() const { return source_.where; }
   /// The template's Jinja source.
-  const std::string& jinja() const { return source_.jinja; }
+  const std::string& jinja() const { return *source_.jinja; }
 
  private:
   void start();

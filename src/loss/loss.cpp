@@ -57,17 +57,38 @@ at::Tensor normalized_scores(const Routing& routing, const ModelConfig& model) {
   return model.has_sigmoid_scores() ? scores / scores.sum(1, true) : scores;
 }
 
+// Mean over modules of the cross-entropy per target. A micro-batch may have no target of a module.
+at::Tensor mtp_loss(const Transformer& model, const Transformer::Output& output,
+                    const ModuleTargets& modules) {
+  TORCH_CHECK(modules.targets_T.size() == output.modules_TD.size(), "expected targets of ",
+              output.modules_TD.size(), " modules, got ", modules.targets_T.size());
+  at::Tensor mean;
+  const auto count = static_cast<double>(output.modules_TD.size());
+  for (size_t k = 0; k < output.modules_TD.size(); ++k) {
+    const auto& targets = modules.targets_T[k];
+    const auto sum = ops::linear_cross_entropy(output.modules_TD[k], model.head(), targets);
+    const auto term =
+        (modules.normalizers.empty() ? sum / targets.ge(0).sum().clamp_min(1).to(sum.scalar_type())
+                                     : sum / modules.normalizers[k]) /
+        count;
+    mean = mean.defined() ? mean + term : term;
+  }
+  return mean;
+}
+
 }  // namespace
 
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
-                      bool is_last_chunk, const at::Tensor& mass_T, std::optional<double> normalizer) {
+                      bool is_last_chunk, const at::Tensor& mass_T, std::optional<double> normalizer,
+                      const ModuleTargets& modules) {
   const auto& config = model.config();
   const auto& router = config.router;
   const auto layers = static_cast<double>(model.layout().layers());
   // Losses are not read here, which would synchronize with the GPU.
   const auto zero = at::zeros({}, at::TensorOptions(model.device()).dtype(at::kDouble));
-  Losses losses{.total = {}, .lm = zero, .balance = zero, .z = zero, .coupling = zero, .mass_T = {}};
+  Losses losses{
+      .total = {}, .lm = zero, .mtp = zero, .balance = zero, .z = zero, .coupling = zero, .mass_T = {}};
   const auto value = [](const at::Tensor& term) { return term.detach().to(at::kDouble); };
   if (is_last_chunk) {
     const auto sum = ops::linear_cross_entropy(output.hidden_TD, model.head(), targets_T);
@@ -77,6 +98,11 @@ Losses compute_losses(const Transformer& model, const Transformer::Output& outpu
   const auto add = [&](const at::Tensor& term, double coefficient) {
     losses.total = losses.total.defined() ? losses.total + term * coefficient : term * coefficient;
   };
+  if (!output.modules_TD.empty()) {
+    const auto term = mtp_loss(model, output, modules);
+    losses.mtp = value(term);
+    add(term, config.train.mtp_loss);
+  }
   const bool balanced = router.balance != BalanceScope::kNone && router.balance_loss > 0,
              pooled = router.balance == BalanceScope::kPooled;
   std::vector<at::Tensor> all_scores, all_ids;

@@ -18,22 +18,29 @@ struct BalanceState {
 struct Losses {
   at::Tensor total;     ///< the training objective
   at::Tensor lm;        ///< mean cross-entropy per token, nats
+  at::Tensor mtp;       ///< mean over modules of their cross-entropy per target, before its coefficient
   at::Tensor balance;   ///< mean over layers of E * sum_e f_e P_e (pooled: of all), before its coefficient
   at::Tensor z;         ///< mean over layers and tokens of logsumexp(Z)^2, before its coefficient
   at::Tensor coupling;  ///< R_cp (for a chunk: the pairs of its layers), before its coefficient
   at::Tensor mass_T;    ///< topk_mass of the last MoE layer so far, differentiable; for the next chunk's R_cp
 };
 
+/// Targets of the multi-token prediction modules, one entry per module.
+struct ModuleTargets {
+  std::vector<at::Tensor> targets_T = {};  ///< mtp_targets, int64 [T], -1 ignored
+  std::vector<double> normalizers = {};    ///< as `normalizer` of compute_losses; empty: the default
+};
+
 /// Loss of one micro-batch, or a model chunk's contribution to it: its layers' auxiliary losses, and
 /// cross-entropy if `is_last_chunk`. targets int64 [T], -1 ignored; T holds consecutive sequences of
 /// `sequence` tokens. `total` sums balance and z losses over layers; R_cp is a mean over pairs of layers.
 /// `mass_T`: Losses::mass_T of the previous chunk, if any. `normalizer`: divisor of the sum of the
-/// cross-entropy; default: the targets that are not ignored. `total` is undefined if there is no
-/// contribution.
+/// cross-entropy; default: the targets that are not ignored. `modules`: for an output of training. `total` is
+/// undefined if there is no contribution.
 Losses compute_losses(const Transformer& model, const Transformer::Output& output,
                       const at::Tensor& targets_T, int64_t sequence, const BalanceState& balance,
                       bool is_last_chunk = true, const at::Tensor& mass_T = {},
-                      std::optional<double> normalizer = {});
+                      std::optional<double> normalizer = {}, const ModuleTargets& modules = {});
 
 /// E * sum_e f_e P_e of one layer (Switch Transformer, Eq. 4): P is the mean of the normalized scores over
 /// tokens, f the fractions of assignments, summing to 1, of this micro-batch (kMicroBatch), of each sequence

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "config/mtp_layers.h"
 #include "model/router_kind.h"
 
 namespace hero {
@@ -80,12 +81,22 @@ CostItem gemm_cost(const std::string& name, double parameters, double active, bo
           .paper = 6 * active};
 }
 
+std::vector<CostItem> mtp_costs(const ModelConfig& m) {
+  const double d = to_double(m.hidden_size), modules = to_double(m.num_nextn_predict_layers);
+  if (modules == 0) return {};
+  const double table = to_double(m.vocab_size) * d;
+  CostItem output = gemm_cost("output", 0, modules * table);
+  output.active = 0;  // the main model's
+  return {gemm_cost("multi-token prediction", modules * 2 * d * d, modules * 2 * d * d),
+          norm_cost(modules * 3 * d), output};
+}
+
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible) {
   const ModelConfig& m = config.model;
   const double d = to_double(m.hidden_size), e = to_double(m.num_experts);
   std::vector<CostItem> items = {attention_projection_cost(m), attention_score_cost(config),
                                  norm_cost(layer_norm_weights(m))};
-  const int64_t l = moe_layer_numbers(m)[i];
+  const int64_t l = moe_layer_numbers_with_modules(m)[i];
   if (l == 0) {
     const double weights = 3 * d * to_double(m.intermediate_size);
     items.push_back(gemm_cost("dense layers", weights, weights));
@@ -100,12 +111,12 @@ std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visib
 }
 
 std::vector<int64_t> visible_counts(const Config& config) {
-  const auto numbers = moe_layer_numbers(config.model);
+  const auto numbers = moe_layer_numbers_with_modules(config.model);
   std::vector<int64_t> counts(numbers.size(), 0);
-  const int64_t layers = moe_layers(config.model);
   const RouterKind& kind = router_kind(config.router);
-  if (kind.history_width(config.model.num_experts, config.router) == 0 || layers == 0) return counts;
-  const auto stage_of = stage_of_layers(layers, config.router);
+  if (kind.history_width(config.model.num_experts, config.router) == 0 || moe_layers(config.model) == 0)
+    return counts;
+  const auto stage_of = stage_of_layers_with_modules(config.model, config.router);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] > 0)
       counts[i] = static_cast<int64_t>(kind.visible(numbers[i], stage_of, config.router).size());
@@ -118,11 +129,12 @@ std::vector<CostItem> model_costs(const Config& config) {
   const double table = to_double(m.vocab_size) * to_double(m.hidden_size);
   std::vector<CostItem> sums = {{.name = "embedding", .parameters = table}};
   const auto visible = visible_counts(config);
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < std::ssize(visible); ++i) {
     for (const CostItem& item : layer_costs(config, i, visible[i])) add(sums, item);
   }
   add(sums, norm_cost(to_double(m.hidden_size)));
   add(sums, gemm_cost("output", m.tie_word_embeddings ? 0 : table, table));
+  for (const CostItem& item : mtp_costs(m)) add(sums, item);
   return sums;
 }
 

@@ -28,14 +28,20 @@ CostItem gemm_cost(const std::string& name, double parameters, double active, bo
 inline constexpr const char* kRouterCost = "router, hidden state";
 inline constexpr const char* kHistoryCost = "router, history";
 
-/// Decoder layer i, from 0: projections, attention scores, norms, and a dense MLP or router and experts.
-/// `visible`: number of layers that its router sees (visible_counts).
+/// What the multi-token prediction modules add to their decoder layers: projections, norms, output
+/// projections.
+std::vector<CostItem> mtp_costs(const ModelConfig& model);
+
+/// Decoder layer i, from 0, of the main model or a module: projections, attention scores, norms, and a dense
+/// MLP or router and experts. `visible`: number of layers that its router sees (visible_counts).
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible);
 
-/// The whole model: embedding, layer costs summed by name, final norm, output projection.
+/// The whole model: embedding, layer costs summed by name, final norm, output projection, and the multi-token
+/// prediction modules, as in training.
 std::vector<CostItem> model_costs(const Config& config);
 
-/// Number of layers that each decoder layer's router sees; 0 without history and for dense layers.
+/// Number of layers that each decoder layer's router sees, including the modules' layers; 0 without history
+/// and for dense layers.
 std::vector<int64_t> visible_counts(const Config& config);
 
 /// FLOPs of the forward and backward pass per trained token.

@@ -10,13 +10,16 @@
 
 namespace hero {
 
-HistoryLayout::HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router)
+HistoryLayout::HistoryLayout(int64_t main_layers, int64_t experts, const RouterConfig& router,
+                             int64_t modules)
     : experts_(experts),
       width_(router_kind(router).history_width(experts, router)),
-      stage_of_(stage_of_layers(layers, router)),
-      visible_(layers),
-      group_(layers, 0),
-      index_(layers, 0) {
+      stage_of_(stage_of_layers(main_layers, router)) {
+  stage_of_.resize(stage_of_.size() + static_cast<size_t>(modules), stage_of_.back());
+  const int64_t layers = this->layers();
+  visible_.resize(layers);
+  group_.resize(layers, 0);
+  index_.resize(layers, 0);
   const RouterKind& kind = router_kind(router);
   const int64_t groups = router.has_global_history() ? 1 : stage_of_.back() + 1;
   std::vector<int64_t> members(groups, 0);

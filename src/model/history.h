@@ -15,7 +15,9 @@ namespace hero {
 /// Which layers each router sees, given the stages, window and scope of the configuration.
 class HistoryLayout {
  public:
-  HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router);
+  /// `layers`: MoE layers of the main model; those of `modules` multi-token prediction modules follow them in
+  /// the last stage.
+  HistoryLayout(int64_t layers, int64_t experts, const RouterConfig& router, int64_t modules = 0);
 
   int64_t layers() const { return static_cast<int64_t>(stage_of_.size()); }
   int64_t experts() const { return experts_; }

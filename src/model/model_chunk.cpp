@@ -15,9 +15,10 @@ ModelShard pipeline_shard(const Config& config, int64_t rank, int64_t ranks) {
     ModelChunk chunk{.index = c, .first = bounds[c], .last = bounds[c + 1], .first_moe = next_moe};
     next_moe += std::count_if(numbers.begin() + chunk.first, numbers.begin() + chunk.last,
                               [](int64_t l) { return l > 0; });
-    chunk.last_moe = next_moe;
     chunk.is_first = c == 0;
     chunk.is_last = chunk.last == config.model.num_hidden_layers;
+    if (chunk.is_last) next_moe += config.model.num_nextn_predict_layers;
+    chunk.last_moe = next_moe;
     if (c % ranks == rank) shard.chunks.push_back(chunk);
   }
   return shard;

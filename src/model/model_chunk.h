@@ -9,7 +9,8 @@ namespace hero {
 class Group;
 
 /// A pipeline chunk (Megatron: virtual pipeline stage): decoder layers [first, last), of which the MoE layers
-/// are [first_moe, last_moe), counted from 1.
+/// are [first_moe, last_moe), counted from 1. The last chunk also has the multi-token prediction modules,
+/// whose MoE layers are its last.
 struct ModelChunk {
   int64_t index = 0;  ///< among all chunks of the model
   int64_t first = 0, last = 0;

@@ -1,7 +1,9 @@
 #pragma once
 // Activation recomputation (activation checkpointing): a layer runs forward without an autograd graph; its
 // backward pass runs it again with one.
-#include "model/transformer.h"
+#include <memory>
+
+#include "model/decoder_layer.h"
 
 namespace hero {
 

@@ -11,56 +11,14 @@
 
 namespace hero {
 
-DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-                           const HistoryLayout& layout, const ModelShard& shard)
-    : index_(i), eps_(config.model.rms_norm_eps), document_mask_(config.train.document_mask) {
-  const auto& model = config.model;
-  const std::string prefix = "model.layers." + std::to_string(i);
-  input_norm_ = parameters.add(prefix + ".input_layernorm.weight", {model.hidden_size}, constant_init(1),
-                               /*decay=*/false);
-  if (model.is_deepseek()) {
-    attention_.emplace<LatentAttention>(parameters, prefix + ".self_attn", model);
-  } else {
-    attention_.emplace<GroupedQueryAttention>(parameters, prefix + ".self_attn", model);
-  }
-  post_norm_ = parameters.add(prefix + ".post_attention_layernorm.weight", {model.hidden_size},
-                              constant_init(1), false);
-  if (l > 0) {
-    mlp_.emplace<Moe>(parameters, prefix + "." + std::string(model.type().moe_block), l, config, layout,
-                      shard);
-  } else {
-    mlp_.emplace<FeedForward>(parameters, prefix + ".mlp", model.hidden_size, model.intermediate_size,
-                              model.initializer_range);
-  }
-}
-
-DecoderLayer::Output DecoderLayer::operator()(const at::Tensor& x, const RotaryTable& rotary,
-                                              RoutingHistory& history, const ForwardContext& context,
-                                              const Extension* extension) const {
-  // first.sum is x; using it here lets add_rms_norm add the residual's gradient in its own backward pass.
-  const auto first = ops::add_rms_norm(x, {}, input_norm_, eps_);
-  const auto& max_logits = context.max_attention_logits;
-  const AttentionOptions options{.starts_BS = document_mask_ ? context.starts_BS : at::Tensor(),
-                                 .max_logit = max_logits.defined() ? max_logits[index_] : at::Tensor()};
-  const auto* grouped = std::get_if<GroupedQueryAttention>(&attention_);
-  const auto attended = grouped
-                            ? (*grouped)(first.normed, rotary, extension, options)
-                            : std::get<LatentAttention>(attention_)(first.normed, rotary, extension, options);
-  const auto second = ops::add_rms_norm(first.sum, attended, post_norm_, eps_);
-  const auto rows = [&](const at::Tensor& t) { return t.view({-1, x.size(2)}); };
-  if (const auto* dense = std::get_if<FeedForward>(&mlp_))
-    return {second.sum + (*dense)(rows(second.normed)).view(x.sizes()), std::nullopt};
-  auto [y_TD, routing] = std::get<Moe>(mlp_)(rows(second.normed), history, context, rows(second.sum));
-  return {y_TD.view(x.sizes()), std::move(routing)};
-}
-
 Transformer::Transformer(const Config& config, at::Device device)
     : Transformer(config, device, whole_model(config)) {}
 
 Transformer::Transformer(const Config& config, at::Device device, ModelShard shard)
     : config_(config),
       shard_(std::move(shard)),
-      layout_(moe_layers(config.model), config.model.num_experts, config.router),
+      layout_(moe_layers(config.model), config.model.num_experts, config.router,
+              config.model.num_nextn_predict_layers),
       parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
       rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
@@ -76,6 +34,8 @@ Transformer::Transformer(const Config& config, at::Device device, ModelShard sha
     if (!chunk.is_last) continue;
     norm_ = parameters_.add("model.norm.weight", {model.hidden_size}, constant_init(1), false);
     head_ = model.tie_word_embeddings ? embedding_ : add_vocab_weight("lm_head.weight");
+    for (int64_t k = 1; k <= model.num_nextn_predict_layers; ++k)
+      modules_.emplace_back(parameters_, k, config_, layout_, shard_);
   }
   if (config_.train.trainable == Trainable::kRouters) {
     parameters_.freeze_unless([&](const std::string& name) { return is_router_weight(config_, name); });
@@ -110,7 +70,8 @@ Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor&
   const ModelChunk& chunk = shard_.chunks[local_chunk];
   const auto rotary = rotary_table(positions(input, context), rotary_frequencies_, config_.model);
   Output output;
-  auto x = chunk.is_first ? ops::embedding(input, embedding_) : input;
+  const auto first = chunk.is_first ? ops::embedding(input, embedding_) : input;
+  auto x = first;
   if (hidden_states) hidden_states->push_back(x);
   for (int64_t i = chunk.first; i < chunk.last; ++i) {
     const auto& layer = layers_[next++];
@@ -124,7 +85,29 @@ Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor&
   }
   const auto& m = config_.model;
   output.hidden_TD = chunk.is_last ? ops::rms_norm(x, norm_, m.rms_norm_eps).view({-1, m.hidden_size}) : x;
+  if (chunk.is_last && context.training) run_modules(first, rotary, history, context, recompute, output);
   return output;
+}
+
+void Transformer::run_modules(const at::Tensor& embedded, const RotaryTable& rotary,
+                              const std::shared_ptr<RoutingHistory>& history, const ForwardContext& context,
+                              bool recompute, Output& output) const {
+  auto hidden = output.hidden_TD.view(embedded.sizes());
+  for (const MtpModule& module : modules_) {
+    auto out = module(embedded, hidden, rotary, history, context, recompute);
+    hidden = out.hidden;
+    output.modules_TD.push_back(hidden.view({-1, config_.model.hidden_size}));
+    output.routings.push_back(std::move(out.routing));
+  }
+}
+
+std::vector<const Moe*> Transformer::moe_blocks() const {
+  std::vector<const Moe*> blocks;
+  for (const DecoderLayer& layer : layers_) {
+    if (layer.moe()) blocks.push_back(layer.moe());
+  }
+  for (const MtpModule& module : modules_) blocks.push_back(module.layer().moe());
+  return blocks;
 }
 
 at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,

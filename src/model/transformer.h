@@ -1,41 +1,15 @@
 #pragma once
-// The language model: embedding, decoder layers, final norm. The loss applies the output projection, so that
-// the full logits are never materialized.
+// The language model: embedding, decoder layers, final norm, multi-token prediction modules. The loss applies
+// the output projection, so that the full logits are never materialized.
 #include <functional>
 #include <memory>
-#include <optional>
-#include <variant>
+#include <vector>
 
 #include "config/config.h"
-#include "model/attention.h"
-#include "model/moe.h"
+#include "model/decoder_layer.h"
+#include "model/mtp.h"
 
 namespace hero {
-
-/// x + attention(norm(x)), then x + feed-forward(norm(x)); the feed-forward is dense or MoE.
-class DecoderLayer {
- public:
-  /// `i` counts decoder layers from 0, `l` MoE layers from 1; l = 0 for a dense layer.
-  DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
-               const HistoryLayout& layout, const ModelShard& shard);
-
-  struct Output {
-    at::Tensor x;                    ///< [B, S, D]
-    std::optional<Routing> routing;  ///< of a MoE layer
-  };
-  Output operator()(const at::Tensor& x, const RotaryTable& rotary, RoutingHistory& history,
-                    const ForwardContext& context, const Extension* extension) const;
-
-  const Moe* moe() const { return std::get_if<Moe>(&mlp_); }
-
- private:
-  int64_t index_;  ///< among all decoder layers
-  double eps_;
-  bool document_mask_;
-  at::Tensor input_norm_, post_norm_;
-  std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;
-  std::variant<std::monostate, FeedForward, Moe> mlp_;
-};
 
 class Transformer {
  public:
@@ -48,10 +22,12 @@ class Transformer {
   struct Output {
     at::Tensor hidden_TD;           ///< after the final norm; [B, S, D] before it unless the chunk is last
     std::vector<Routing> routings;  ///< of every MoE layer, in order
+    std::vector<at::Tensor> modules_TD = {};  ///< of every module: the input of the output projection
   };
   /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: save only each layer's input and
   /// run the layer again in the backward pass; gradients are bitwise equal. `hidden_states` receives the
-  /// embedding and every layer's output, each [B, S, D].
+  /// embedding and every layer's output, each [B, S, D]. The multi-token prediction modules run only in
+  /// training.
   Output forward(const at::Tensor& tokens_BS, const ForwardContext& context = {}, bool recompute = false,
                  std::vector<at::Tensor>* hidden_states = nullptr) const;
 
@@ -79,13 +55,20 @@ class Transformer {
   const Parameters& parameters() const { return parameters_; }
   const HistoryLayout& layout() const { return layout_; }
   const Config& config() const { return config_; }
-  /// Layers of this shard.
+  /// Layers of this shard, without those of the modules.
   const std::vector<DecoderLayer>& layers() const { return layers_; }
+  const std::vector<MtpModule>& modules() const { return modules_; }
+  /// MoE blocks of this shard, including those of the modules, in order.
+  std::vector<const Moe*> moe_blocks() const;
   const ModelShard& shard() const { return shard_; }
 
  private:
   /// Positions [S], or [B*S] if they restart with each document, for input [B, S] or [B, S, D].
   at::Tensor positions(const at::Tensor& input, const ForwardContext& context) const;
+  /// Runs the modules on the embedded tokens [B, S, D] after the main model, whose output it extends.
+  void run_modules(const at::Tensor& embedded, const RotaryTable& rotary,
+                   const std::shared_ptr<RoutingHistory>& history, const ForwardContext& context,
+                   bool recompute, Output& output) const;
 
   Config config_;
   ModelShard shard_;
@@ -93,6 +76,7 @@ class Transformer {
   Parameters parameters_;
   at::Tensor embedding_, norm_, head_, rotary_frequencies_;
   std::vector<DecoderLayer> layers_;
+  std::vector<MtpModule> modules_;
 };
 
 }  // namespace hero

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "config/mtp_layers.h"
 #include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
@@ -88,10 +89,10 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   double bytes = 4 * d * w.operand + 2 * w.accum;  // inputs and outputs of two norms
   bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
   double router = 0;
-  if (const int64_t l = moe_layer_numbers(m)[i]; l > 0) {
+  if (const int64_t l = moe_layer_numbers_with_modules(m)[i]; l > 0) {
     bytes += routing(config, w) + experts(m, w);
     const RouterKind& kind = router_kind(config.router);
-    const auto visible = kind.visible(l, stage_of_layers(moe_layers(m), config.router), config.router);
+    const auto visible = kind.visible(l, stage_of_layers_with_modules(m, config.router), config.router);
     router = kind.saved_values(config, static_cast<int64_t>(visible.size()), tokens) * w.accum;
   } else {
     bytes += feed_forward(to_double(m.intermediate_size), w);
@@ -110,6 +111,13 @@ double head_activation_bytes(const Config& config, double tokens) {
   return tokens * (3 * d * w.operand + w.accum) + to_double(m.vocab_size) * d * w.accum;
 }
 
+double mtp_activation_bytes(const Config& config, double tokens) {
+  const ElementSizes w(config);
+  const double d = to_double(config.model.hidden_size);
+  // The shifted embeddings and the joined normalized inputs; the head counts the last norm.
+  return tokens * (3 * d * w.operand + 2 * w.accum) + head_activation_bytes(config, tokens);
+}
+
 std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {
   const int64_t chunks = layout.pipeline * layout.chunks;
   return chunks == 1 ? std::vector<int64_t>{0, config.model.num_hidden_layers} : chunk_bounds(config, chunks);
@@ -120,17 +128,18 @@ std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout)
   std::vector<int64_t> stages;
   for (size_t chunk = 0; chunk + 1 < bounds.size(); ++chunk)
     stages.resize(bounds[chunk + 1], static_cast<int64_t>(chunk) % layout.pipeline);
+  stages.resize(decoder_layers_with_modules(config.model), layout.pipeline - 1);
   return stages;
 }
 
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
-  const int64_t layers = moe_layers(config.model);
   const int64_t width = router_kind(config.router).history_width(config.model.num_experts, config.router);
-  if (width == 0 || layers == 0) return 0;
-  const auto group_of = config.router.has_global_history() ? std::vector<int64_t>(layers, 0)
-                                                           : stage_of_layers(layers, config.router);
-  const auto numbers = moe_layer_numbers(config.model);
-  const auto bounds = layout_bounds(config, layout);
+  if (width == 0 || moe_layers(config.model) == 0) return 0;
+  auto group_of = stage_of_layers_with_modules(config.model, config.router);
+  if (config.router.has_global_history()) std::ranges::fill(group_of, 0);
+  const auto numbers = moe_layer_numbers_with_modules(config.model);
+  auto bounds = layout_bounds(config, layout);
+  bounds.back() = decoder_layers_with_modules(config.model);
   double slots = 0;
   for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline) {
     for (int64_t group = 0; group <= group_of.back(); ++group) {
@@ -151,12 +160,12 @@ double history_bytes(const Config& config, double tokens, const Layout& layout, 
 
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk) {
-  const int64_t layers = moe_layers(config.model);
   const RouterKind& kind = router_kind(config.router);
   const int64_t width = kind.history_width(config.model.num_experts, config.router);
-  if (width == 0 || layers == 0) return 0;
+  if (width == 0 || moe_layers(config.model) == 0) return 0;
   const auto numbers = moe_layer_numbers(config.model);
-  const auto stage_of = stage_of_layers(layers, config.router);
+  const auto stage_of = stage_of_layers_with_modules(config.model, config.router);
+  const int64_t layers = std::ssize(stage_of);
   int64_t before = 0;  // MoE layers
   for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
   std::set<int64_t> seen;
@@ -175,7 +184,7 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   const ModelConfig& m = config.model;
   const auto visible = visible_counts(config), stage_of = pipeline_stages(config, layout);
   std::vector<StageWeights> sums(layout.pipeline);
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
     StageWeights& sum = sums[stage_of[i]];
     for (const CostItem& item : layer_costs(config, i, visible[i])) {
       if (item.name == "experts") {
@@ -191,6 +200,7 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   }
   const double table = to_double(m.vocab_size * m.hidden_size);
   sums.front().common += table;
+  for (const CostItem& item : mtp_costs(m)) sums.back().common += item.parameters;
   sums.back().common +=
       to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
   return sums;
@@ -205,9 +215,9 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   const double tokens = to_double(config.train.micro_batch * config.train.sequence);
   const double micro_batches =
       to_double(config.train.global_batch) / to_double(config.train.micro_batch * layout.data);
-  const auto stage_of = pipeline_stages(config, layout), numbers = moe_layer_numbers(m);
+  const auto stage_of = pipeline_stages(config, layout), numbers = moe_layer_numbers_with_modules(m);
   double layers = 0, largest = 0;
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
     if (stage_of[i] != stage) continue;
     const double layer = layer_activation_bytes(config, i, tokens);
     const double saved =
@@ -223,9 +233,11 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   // Muon has one moment.
   const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
   // The output projection's gradient exists twice during the loss's backward pass.
-  const double head = stage == layout.pipeline - 1 ? head_activation_bytes(config, tokens) +
-                                                         to_double(m.vocab_size * m.hidden_size) * w.accum
-                                                   : 0;
+  const double head = stage == layout.pipeline - 1
+                          ? head_activation_bytes(config, tokens) +
+                                to_double(m.num_nextn_predict_layers) * mtp_activation_bytes(config, tokens) +
+                                to_double(m.vocab_size * m.hidden_size) * w.accum
+                          : 0;
   const double gradients = parameters * w.accum, activations = in_flight * layers + largest + head;
   // With a single micro-batch, gradients reuse the memory of freed activations.
   const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);

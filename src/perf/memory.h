@@ -33,6 +33,9 @@ double routing_bytes(const Config& config, double tokens);
 /// The same for the final norm, the output projection and the loss, the projection's gradient included.
 double head_activation_bytes(const Config& config, double tokens);
 
+/// Bytes that a multi-token prediction module saves besides its decoder layer.
+double mtp_activation_bytes(const Config& config, double tokens);
+
 /// Bytes of the routing history (slots and sums of squares) on a pipeline stage for `tokens` tokens. Each
 /// chunk holds the history of its own layers and of those that sent theirs to it, except a group's last
 /// layer, which is never read.

@@ -84,6 +84,11 @@ class CostModel {
       for (int64_t i = bounds_[c]; i < bounds_[c + 1]; ++i) add_layer(all[c], i, visible[i], numbers[i] > 0);
     }
     add_head(all.back());
+    const ModelConfig& m = config_.model;
+    for (int64_t k = 0; k < m.num_nextn_predict_layers; ++k) {
+      add_layer(all.back(), m.num_hidden_layers + k, visible[m.num_hidden_layers + k], /*moe=*/true);
+      add_head(all.back());
+    }
     return all;
   }
 

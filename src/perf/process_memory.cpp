@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "config/mtp_layers.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -21,14 +22,15 @@ struct Usage {
 class StepMemory {
  public:
   explicit StepMemory(const Config& config)
-      : config_(config), m_(config.model), w_(config), numbers_(moe_layer_numbers(m_)) {
+      : config_(config), m_(config.model), w_(config), numbers_(moe_layer_numbers_with_modules(m_)) {
     const auto visible = visible_counts(config);
-    for (int64_t i = 0; i < m_.num_hidden_layers; ++i) {
+    for (int64_t i = 0; i < layers(); ++i) {
       double weights = 0;
       for (const CostItem& item : layer_costs(config, i, visible[i])) weights += item.parameters;
       layer_weights_.push_back(weights);
       weights_ += weights;
     }
+    for (const CostItem& item : mtp_costs(m_)) weights_ += item.parameters;
     weights_ += table() + to_double(m_.hidden_size) + (m_.tie_word_embeddings ? 0 : table());
   }
 
@@ -40,12 +42,13 @@ class StepMemory {
       if (usage.sum() > peak.sum()) peak = usage;
     };
     consider(loss_backward());
-    for (int64_t i = 0; i < m_.num_hidden_layers; ++i) consider(layer_backward(i));
+    for (int64_t i = 0; i < layers(); ++i) consider(layer_backward(i));
     consider({.gradients = weights_ * w_.accum, .workspace = accumulates() ? table() * w_.accum : 0});
     return peak;
   }
 
  private:
+  int64_t layers() const { return std::ssize(numbers_); }
   double tokens() const { return to_double(config_.train.micro_batch * config_.train.sequence); }
   double table() const { return to_double(m_.vocab_size * m_.hidden_size); }
   bool bf16() const { return config_.train.dtype == Dtype::kBf16; }
@@ -65,8 +68,13 @@ class StepMemory {
   double routing(int64_t i) const { return numbers_[i] > 0 ? routing_bytes(config_, tokens()) : 0; }
   double all_saved() const {
     double sum = 0;
-    for (int64_t i = 0; i < m_.num_hidden_layers; ++i) sum += saved(i);
+    for (int64_t i = 0; i < layers(); ++i) sum += saved(i);
     return sum;
+  }
+
+  double heads() const {
+    return head_activation_bytes(config_, tokens()) +
+           to_double(m_.num_nextn_predict_layers) * mtp_activation_bytes(config_, tokens());
   }
 
   // Cross-entropy works on chunks of the logits. bf16: packed weights for two GEMMs, the chunk's gradient in
@@ -76,20 +84,17 @@ class StepMemory {
     const double fused =
                      2 * table() * 2 + std::min(512.0, tokens()) * (2 * v + d) * 2 + threads() * 64 * v * 4,
                  plain = std::min(256.0, tokens()) * 5 * v * w_.accum + table() * w_.accum;
-    return {existing_gradients(), all_saved() + head_activation_bytes(config_, tokens()),
-            bf16() ? fused : plain};
+    return {existing_gradients(), all_saved() + heads(), bf16() ? fused : plain};
   }
 
   // The output projection's gradient and its copy scaled by the loss gradient.
-  Usage loss_backward() const {
-    return {existing_gradients(), all_saved() + head_activation_bytes(config_, tokens()), table() * w_.accum};
-  }
+  Usage loss_backward() const { return {existing_gradients(), all_saved() + heads(), table() * w_.accum}; }
 
   // Later layers are done; their gradients remain, and their routing, which the metrics read.
   Usage layer_backward(int64_t i) const {
     Usage usage{.gradients = accumulates() ? existing_gradients() : table() * w_.accum,
                 .workspace = workspace(i)};
-    for (int64_t j = 0; j < m_.num_hidden_layers; ++j) {
+    for (int64_t j = 0; j < layers(); ++j) {
       usage.activations += j <= i ? saved(j) : routing(j);
       if (j > i && !accumulates()) usage.gradients += layer_weights_[j] * w_.accum;
     }

@@ -63,7 +63,8 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
   if (muon.flops > 0) items.push_back({"Newton-Schulz iterations", muon.flops / rates.operations});
   if (rates.bytes <= 0) return items;
   double saved = tokens * 3 * to_double(m.hidden_size) * w.operand;
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) saved += layer_activation_bytes(config, i, tokens);
+  for (int64_t i = 0; i < decoder_layers_with_modules(m); ++i)
+    saved += layer_activation_bytes(config, i, tokens);
   // Written and read in the forward pass, read in the backward pass; gradients written and read.
   const double activations = saved * (2 * passes + 3);
   // Per micro-batch: weights are read and packed for both passes; gradients are written, and with

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "config/mtp_layers.h"
+
 namespace hero {
 
 std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layout) {
@@ -12,9 +14,9 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
   const double tokens = to_double(config.train.global_batch * config.train.sequence) / to_double(layout.data);
 
   std::vector<double> moe(layout.pipeline, 0);
-  const auto numbers = moe_layer_numbers(m), stage_of = pipeline_stages(config, layout),
+  const auto numbers = moe_layer_numbers_with_modules(m), stage_of = pipeline_stages(config, layout),
              bounds = layout_bounds(config, layout);
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) moe[stage_of[i]] += numbers[i] > 0;
+  for (int64_t i = 0; i < std::ssize(stage_of); ++i) moe[stage_of[i]] += numbers[i] > 0;
   const auto reduced = [&](double width) {
     double max_bytes = 0;
     for (const StageWeights& weights : stage_weights(config, layout)) {

@@ -37,7 +37,8 @@ std::vector<std::string> recorded_data(const fs::path& run) {
 
 int64_t completed_steps(const fs::path& run) {
   const auto checkpoints = list_checkpoints(run);
-  const int64_t saved = checkpoints.empty() ? 0 : *checkpoint_step(checkpoints.back().filename().string());
+  const int64_t saved =
+      checkpoints.empty() ? 0 : checkpoint_step(checkpoints.back().filename().string()).value_or(0);
   const fs::path metrics = run / "metrics.jsonl";
   if (!fs::exists(metrics)) return saved;
   const auto line = last_logged_line(metrics);

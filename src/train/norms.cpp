@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "config/mtp_layers.h"
 #include "ops/ops.h"
 
 namespace hero {
@@ -73,7 +74,7 @@ void Norms::for_each(const std::function<void(const std::string&, const std::str
 
 NormStats::NormStats(const Transformer& model, const Optimizer& optimizer, const World* world)
     : model_(model), optimizer_(optimizer), world_(world) {
-  const auto numbers = moe_layer_numbers(model.config().model);
+  const auto numbers = moe_layer_numbers_with_modules(model.config().model);
   const auto layers = static_cast<int64_t>(numbers.size());
   for (int64_t i = 0; i < layers; ++i) {
     if (numbers[i] > 0) decoder_layer_of_moe_.push_back(i);

@@ -69,19 +69,22 @@ Config base_config(const std::optional<InitialModel>& initial) {
   return base;
 }
 
-bool check_init(const InitialModel& initial, const Config& config) {
+NewWeights check_init(const InitialModel& initial, const Config& config) {
   const auto& [folder, from] = initial;
-  const bool new_history = router_kind_info(config.router).extends == from.router.kind;
+  const NewWeights added{
+      .history = router_kind_info(config.router).extends == from.router.kind,
+      .modules = from.model.num_nextn_predict_layers == 0 && config.model.num_nextn_predict_layers > 0};
   const auto mismatches = differences(
       through_config_json(from, folder), through_config_json(config, folder), [&](const Field& field) {
-        return field.has(kMustMatchWeights) && !(new_history && field.key.starts_with("router."));
+        return field.has(kMustMatchWeights) && !(added.history && field.key.starts_with("router.")) &&
+               !(added.modules && field.key == "model.num_nextn_predict_layers");
       });
   if (!mismatches.empty()) {
     throw UserError(folder.string() + ": its weights belong to another model (" + mismatches.front() +
                     "); they must match");
   }
-  check_weights(folder, config, new_history);
-  return new_history;
+  check_weights(folder, config, added);
+  return added;
 }
 
 Config resumed_config(const TrainOptions& options, const fs::path& path,

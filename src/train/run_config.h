@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hf/load.h"
 #include "train/train.h"
 
 namespace hero {
@@ -21,9 +22,9 @@ std::optional<InitialModel> find_initial_model(const std::filesystem::path& init
 /// Configuration before files and flags: defaults, or the initial model's.
 Config base_config(const std::optional<InitialModel>& initial);
 
-/// UserError for options that do not match the weights. Files and flags may add a history, extend positions
-/// and change training options. Returns whether they add a history.
-bool check_init(const InitialModel& initial, const Config& config);
+/// UserError for options that do not match the weights. Files and flags may add a history and multi-token
+/// prediction modules, extend positions and change training options. Returns what they add.
+NewWeights check_init(const InitialModel& initial, const Config& config);
 
 /// The steps that a resumed run or a branch continues from; none without a checkpoint.
 struct CompletedSteps {

@@ -78,7 +78,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   run.device = choose_device(config.train.device, "train.device");
   if (run.checkpoint.empty() && initial) {
     run.init_from = fs::absolute(initial->folder);
-    run.new_history = check_init(*initial, config);
+    run.added = check_init(*initial, config);
   }
   run.stream = std::make_unique<TokenStream>(
       data.plan, config.train.sequence, static_cast<uint64_t>(config.train.seed), config.model.vocab_size,

@@ -8,6 +8,7 @@
 #include "checkpoint/training_state.h"
 #include "data/sampler.h"
 #include "distributed/world.h"
+#include "hf/load.h"
 #include "train/branch.h"
 #include "train/run_lock.h"
 #include "train/train.h"
@@ -27,7 +28,7 @@ struct Run {
   std::filesystem::path checkpoint;      ///< to resume from, also at the start of a branch; empty: none
   std::optional<BranchPoint> parent;     ///< of a branch that starts
   std::filesystem::path init_from;       ///< model folder of the initial weights; empty: random
-  bool new_history = false;              ///< init_from is a baseline and this run's routers have a history
+  NewWeights added;                      ///< weights of this run's model that init_from lacks
 };
 
 /// Creates or reopens the folder. A folder with a run requires `resume`. A resumed run keeps its

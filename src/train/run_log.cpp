@@ -120,6 +120,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                        {"max_expert_share", s.max_expert_share},
                        {"layers", per_layer}};
   if (s.data_phase) line["data_phase"] = *s.data_phase;
+  if (s.mtp) line["mtp_loss"] = *s.mtp;
   if (s.trained_tokens) line["trained_tokens"] = *s.trained_tokens;
   if (s.busy_ms.size() > 1) line["ranks"] = ranks(s);
   if (norms) line["norms"] = norms_object(*norms);
@@ -140,6 +141,7 @@ void RunLog::write(const StepRecord& s, const LayerStats& layers, const std::opt
                                                     {"routing/max_expert_share", s.max_expert_share}};
   for (const auto& [tag, value] : scalars) tensorboard_.scalar(tag, value, s.step, now);
   if (s.data_phase) tensorboard_.scalar("data/phase", static_cast<double>(*s.data_phase), s.step, now);
+  if (s.mtp) tensorboard_.scalar("loss/mtp", *s.mtp, s.step, now);
   for (const auto& metric : layer_metrics()) {
     int64_t l = 0;
     for (const auto& value : per_layer[metric.key]) {

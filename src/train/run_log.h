@@ -17,6 +17,7 @@ namespace hero {
 struct StepRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
+  std::optional<double> mtp = {};  ///< mean over multi-token prediction modules; none without modules
   double lr = 0, gradient_norm = 0;
   int64_t skipped = 0;                         ///< updates so far
   std::optional<int64_t> data_phase = {};      ///< from 1; none without phases

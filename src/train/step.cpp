@@ -13,6 +13,7 @@ namespace {
 enum StepSum : int64_t {
   kTotalLoss,
   kLmLoss,
+  kMtpLoss,
   kBalanceLoss,
   kZLoss,
   kCouplingLoss,
@@ -46,7 +47,8 @@ TrainStep::TrainStep(Transformer& model, Optimizer& optimizer, BalanceState& bal
   if (world && world->mesh().pipeline > 1) pipeline_ = std::make_unique<Pipeline>(model, *world);
 }
 
-void TrainStep::begin(double busy, bool norms, std::optional<int64_t> trained_tokens) {
+void TrainStep::begin(double busy, bool norms, std::optional<int64_t> trained_tokens,
+                      const std::vector<int64_t>& module_targets) {
   // A recorded graph accumulates into fixed addresses.
   optimizer_.zero_grad(/*keep=*/graph_ != nullptr);
   sums_.zero_();
@@ -55,10 +57,14 @@ void TrainStep::begin(double busy, bool norms, std::optional<int64_t> trained_to
   norm_stats_.reset();
   if (norms) norm_stats_.emplace(model_, optimizer_, world_);
   if (world_) busy_[world_->mesh().rank].fill_(busy);
-  normalizer_.reset();
-  if (!trained_tokens) return;
   // Losses are weighted with the micro-batch's share of the global batch.
-  normalizer_ = static_cast<double>(std::max<int64_t>(*trained_tokens, 1)) * batch_share();
+  const auto normalizer = [&](int64_t targets) {
+    return static_cast<double>(std::max<int64_t>(targets, 1)) * batch_share();
+  };
+  normalizer_.reset();
+  if (trained_tokens) normalizer_ = normalizer(*trained_tokens);
+  module_normalizers_.clear();
+  for (const int64_t targets : module_targets) module_normalizers_.push_back(normalizer(targets));
 }
 
 bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_t i)>& read,
@@ -94,7 +100,8 @@ bool TrainStep::run(int64_t micro_batches, const std::function<MicroBatch(int64_
                  [&](const ModelChunk& chunk, const Transformer::Output& output, const MicroBatch& batch,
                      const at::Tensor& mass_T) {
                    return accumulate_losses(chunk, output,
-                                            batch.labels.defined() ? batch.labels : batch.samples, mass_T);
+                                            batch.labels.defined() ? batch.labels : batch.samples,
+                                            batch.position.starts_BS, mass_T);
                  },
                  {.on_deferred =
                       [&](const at::Tensor& leaf) {
@@ -128,15 +135,21 @@ void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& pos
 
 void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
-  const auto output = model_.forward(tokens, prepared(position), model_.config().train.recompute);
-  accumulate_losses(model_.shard().chunks.front(), output, labels).total.backward();
+  const auto context = prepared(position);
+  const auto output = model_.forward(tokens, context, model_.config().train.recompute);
+  accumulate_losses(model_.shard().chunks.front(), output, labels, context.starts_BS).total.backward();
 }
 
 Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
-                                                 const at::Tensor& labels, const at::Tensor& mass_T) {
+                                                 const at::Tensor& labels, const at::Tensor& starts_BS,
+                                                 const at::Tensor& mass_T) {
   const auto targets = labels.slice(1, 1).reshape({-1});
+  ModuleTargets modules{.normalizers = module_normalizers_};
+  const bool own_document = model_.config().train.document_mask;
+  for (int64_t k = 1; k <= std::ssize(output.modules_TD); ++k)
+    modules.targets_T.push_back(mtp_targets(labels, k, own_document ? starts_BS : at::Tensor()));
   const auto losses = compute_losses(model_, output, targets, labels.size(1) - 1, balance_,
-                                     /*is_last_chunk=*/chunk.is_last, mass_T, normalizer_);
+                                     /*is_last_chunk=*/chunk.is_last, mass_T, normalizer_, modules);
   const double share = batch_share();
   const at::Tensor weighted = losses.total.defined() ? losses.total * share : at::Tensor();
   at::NoGradGuard no_grad;
@@ -146,6 +159,7 @@ Pipeline::ChunkLoss TrainStep::accumulate_losses(const ModelChunk& chunk, const 
   parts[kTotalLoss] =
       losses.total.defined() ? losses.total.detach().to(at::kDouble) : at::zeros_like(losses.lm);
   parts[kLmLoss] = losses.lm;
+  parts[kMtpLoss] = losses.mtp;
   parts[kBalanceLoss] = losses.balance;
   parts[kZLoss] = losses.z;
   parts[kCouplingLoss] = losses.coupling;
@@ -193,10 +207,9 @@ void TrainStep::rebalance() {
   balance_.shares_LE.copy_(load / load.sum(1, true));
   const double rate = model_.config().router.bias_update_rate;
   if (rate <= 0) return;
-  for (const auto& layer : model_.layers()) {
-    if (!layer.moe()) continue;
-    const auto row = load[layer.moe()->router().layer() - 1];
-    layer.moe()->bias().add_((row.mean() - row).sign().to(at::kFloat), rate);
+  for (const Moe* moe : model_.moe_blocks()) {
+    const auto row = load[moe->router().layer() - 1];
+    moe->bias().add_((row.mean() - row).sign().to(at::kFloat), rate);
   }
 }
 
@@ -205,6 +218,7 @@ StepSums TrainStep::read() const {
   const auto* values = host.const_data_ptr<double>();
   return {.loss = values[kTotalLoss],
           .lm = values[kLmLoss],
+          .mtp = values[kMtpLoss],
           .balance = values[kBalanceLoss],
           .z = values[kZLoss],
           .coupling = values[kCouplingLoss],

@@ -13,7 +13,7 @@ namespace hero {
 /// A step's sums over all ranks, on the CPU. Losses are means over the step's micro-batches, that of `lm` a
 /// mean over trained tokens if begin() was given their number.
 struct StepSums {
-  double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0;
+  double loss = 0, lm = 0, mtp = 0, balance = 0, z = 0, coupling = 0;
   double gradient_norm = 0;
   int stop_signal = 0;        ///< received by any rank; 0: none
   Pipeline::Traffic traffic;  ///< between pipeline ranks, summed over all ranks
@@ -30,7 +30,10 @@ class TrainStep {
   /// Starts a new step. `busy`: seconds of the previous step in which this rank did not wait for others.
   /// `norms`: the step computes norms. `trained_tokens`: if micro-batches have labels, the targets of the
   /// global batch that are trained on; the cross-entropy is their mean, 0 if there are none.
-  void begin(double busy = 0, bool norms = false, std::optional<int64_t> trained_tokens = {});
+  /// `module_targets`: the same for every multi-token prediction module; empty: all micro-batches have
+  /// equally many.
+  void begin(double busy = 0, bool norms = false, std::optional<int64_t> trained_tokens = {},
+             const std::vector<int64_t>& module_targets = {});
   /// Runs this rank's part of a step. `read(i)` returns micro-batch i of `micro_batches` of its data rank.
   /// Without a pipeline, `stopped` is queried between micro-batches. Returns false if it ended the step,
   /// which changes only gradients and sums.
@@ -53,7 +56,8 @@ class TrainStep {
   void compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels);
   /// Adds a chunk's losses and routing statistics to the sums; returns its weighted loss.
   Pipeline::ChunkLoss accumulate_losses(const ModelChunk& chunk, const Transformer::Output& output,
-                                        const at::Tensor& labels, const at::Tensor& mass_T = {});
+                                        const at::Tensor& labels, const at::Tensor& starts_BS,
+                                        const at::Tensor& mass_T = {});
   /// A micro-batch's share of the global batch.
   double batch_share() const;
   void rebalance();
@@ -70,7 +74,8 @@ class TrainStep {
   LayerStats layers_;
   std::optional<NormStats> norm_stats_;  // of a step that computes norms
   std::optional<Norms> norms_;
-  std::optional<double> normalizer_;  // of the cross-entropy of a micro-batch
+  std::optional<double> normalizer_;        // of the cross-entropy of a micro-batch
+  std::vector<double> module_normalizers_;  // the same of every module
   bool use_graph_;
   at::Tensor graph_samples_;
   std::unique_ptr<DeviceGraph> graph_;

@@ -37,7 +37,7 @@ ModelShard model_shard(const Config& config, const World* world) {
 // This rank's part of the model, with the weights that training starts from.
 std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* world) {
   auto model = std::make_unique<Transformer>(run.config, run.device, model_shard(run.config, world));
-  if (!run.init_from.empty()) load_weights(run.init_from, *model, run.new_history);
+  if (!run.init_from.empty()) load_weights(run.init_from, *model, run.added);
   if (!run.checkpoint.empty()) load_weights(run.checkpoint, *model);
   return model;
 }
@@ -45,10 +45,15 @@ std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* wor
 void warn_about(const Run& run, int64_t ranks) {
   const auto& r = run.config.router;
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
-  if (!run.init_from.empty() && !run.new_history && reads_option(r, "router.init") &&
+  if (!run.init_from.empty() && !run.added.history && reads_option(r, "router.init") &&
       r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + name_of(r.init) +
                     "\" has no effect: --init-from provides the weights of all routers");
+  if (run.added.modules) {
+    lines.push_back(
+        run.init_from.string() +
+        ": found no multi-token prediction modules: theirs are the initial weights of train.seed");
+  }
   warn(lines);
   warn(options_missing_from_config_json(run.config, Dtype::kFp32));
 }

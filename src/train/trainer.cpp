@@ -118,9 +118,15 @@ bool Trainer::step() {
   record.data_phase = phase_of_step(c, record.step);
   if (output_) output_->announce_phase(record.step);
   const int64_t norms = c.train.norms_every;
-  if (has_untrained_tokens(c.train))
-    record.trained_tokens = run_.stream->trained_targets(state_.samples, c.train.global_batch);
-  step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0, record.trained_tokens);
+  const int64_t modules = c.model.num_nextn_predict_layers;
+  std::vector<int64_t> module_targets;
+  if (has_untrained_tokens(c.train) || (modules > 0 && c.train.document_mask)) {
+    const auto targets = run_.stream->trained_targets(state_.samples, c.train.global_batch, modules,
+                                                      /*own_document=*/c.train.document_mask);
+    if (has_untrained_tokens(c.train)) record.trained_tokens = targets.front();
+    module_targets.assign(targets.begin() + 1, targets.end());
+  }
+  step_.begin(busy_seconds_, norms > 0 && record.step % norms == 0, record.trained_tokens, module_targets);
   // Several processes agree on stopping at the end of the step, with its sums.
   const auto stopped = [&] { return !world_ && stop_signal() != 0; };
   const int64_t micro_batches = c.train.global_batch / c.train.micro_batch / mesh_.data;
@@ -141,6 +147,7 @@ bool Trainer::step() {
   stop_ = world_ ? sums.stop_signal : stop_signal();
   record.loss = sums.loss;
   record.lm = sums.lm;
+  if (modules > 0) record.mtp = sums.mtp;
   record.balance = sums.balance;
   record.z = sums.z;
   record.coupling = sums.coupling;

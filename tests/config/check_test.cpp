@@ -79,6 +79,22 @@ TEST(Check, Layers) {
               c.router.coupling_loss = 1e-3;
             }),
             "router.coupling_loss: found 0.001, expected 0: with one MoE layer there are no adjacent layers");
+  EXPECT_EQ(deepseek([](Config& c) {
+              c.model.num_hidden_layers = 1, c.model.num_nextn_predict_layers = 1;
+              c.router.coupling_loss = 1e-3;
+            }),
+            "");
+}
+
+TEST(Check, MultiTokenPrediction) {
+  EXPECT_EQ(deepseek([](Config& c) { c.model.num_nextn_predict_layers = 2; }), "");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.num_nextn_predict_layers = c.train.sequence = 8; }),
+            "model.num_nextn_predict_layers: found 8, expected less than train.sequence = 8: the last module "
+            "predicts the token that many positions after the next");
+  EXPECT_EQ(
+      deepseek([](Config& c) { c.model.num_nextn_predict_layers = 1, c.parallel.pipeline = 2; }),
+      "model.num_nextn_predict_layers: found 1, expected 0 with parallel.pipeline = 2: the modules need "
+      "the embedding, which is on another rank than the last layers");
 }
 
 TEST(Check, Attention) {
@@ -101,6 +117,8 @@ TEST(Check, OptionsOfDeepSeekOnly) {
             "model.scoring_func: found \"sigmoid\", expected softmax" + only + "sigmoid scores");
   EXPECT_EQ(qwen3([](Config& c) { c.model.n_group = 2; }),
             "model.n_group: found 2, expected 1" + only + "expert groups");
+  EXPECT_EQ(qwen3([](Config& c) { c.model.num_nextn_predict_layers = 1; }),
+            "model.num_nextn_predict_layers: found 1, expected 0" + only + "multi-token prediction modules");
   EXPECT_EQ(qwen3([](Config& c) { c.model.routed_scaling_factor = 2.5; }),
             "model.routed_scaling_factor: found 2.5, expected 1" + only + "a scaling factor");
   EXPECT_EQ(qwen3([](Config& c) { c.router.bias_update_rate = 1e-3; }),

@@ -15,7 +15,7 @@ const std::set<std::string> kBases = {"demo",        "small-qwen3",    "small-de
                                       "qwen3",       "study-deepseek", "study-qwen3"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
-const std::set<std::string> kTrainingOverlays = {"muon", "sft", "documents", "wsd"};
+const std::set<std::string> kTrainingOverlays = {"muon", "sft", "documents", "wsd", "mtp"};
 
 std::string path(const std::string& name) { return HERO_SOURCE_DIR "/configs/" + name + ".toml"; }
 
@@ -104,6 +104,8 @@ TEST(Configs, OverlayDifferences) {
                      "optim.lr: 0.001 -> 1e-04", "optim.min_lr: 1e-04 -> 1e-05"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "documents"})),
             (Changes{"train.document_mask: false -> true", "train.document_positions: false -> true"}));
+  EXPECT_EQ(differences(load({"small-deepseek"}), load({"small-deepseek", "mtp"})),
+            Changes{"model.num_nextn_predict_layers: 0 -> 1"});
   EXPECT_EQ(differences(base, load({"small-qwen3", "rcp"})),
             (Changes{"router.kind: \"hero\" -> \"baseline\"", "router.coupling_loss: 0.0 -> 0.001"}));
   EXPECT_EQ(differences(base, load({"small-qwen3", "no-scaling"})), Changes{"router.scale: true -> false"});

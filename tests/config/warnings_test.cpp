@@ -144,6 +144,16 @@ TEST(Warnings, RopeScalingAndTopkNormalization) {
          {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
 }
 
+TEST(Warnings, MultiTokenPrediction) {
+  const auto weight = [](Config& c) { c.train.mtp_loss = 0.5; };
+  expect(weight, {"train.mtp_loss = 0.5 has no effect: model.num_nextn_predict_layers = 0"});
+  expect(
+      [&](Config& c) {
+        weight(c), c.model.model_type = ModelType::kDeepseekV3, c.model.num_nextn_predict_layers = 1;
+      },
+      {});
+}
+
 TEST(Warnings, OptimizerOptions) {
   const auto muon = [](Config& c) { c.optim.muon_momentum = 0.9, c.optim.muon_router = true; };
   expect(muon, {"optim.muon_momentum = 0.9 has no effect: optim.kind = \"adamw\"",

@@ -76,13 +76,39 @@ TEST_P(LossMaskTest, MarksTargetsOfSamples) {
   }
   EXPECT_GT(marked, 100);
   // Any range, also backward, and without an effect on read().
-  EXPECT_EQ(other.trained_targets(0, kCount), marked);
+  EXPECT_EQ(other.trained_targets(0, kCount).front(), marked);
   int64_t sum = 0;
-  for (int64_t first = kCount - 9; first >= 0; first -= 9) sum += other.trained_targets(first, 9);
+  for (int64_t first = kCount - 9; first >= 0; first -= 9) sum += other.trained_targets(first, 9).front();
   EXPECT_EQ(sum, marked);
   std::vector<int64_t> again(kCount * kEntries);
   other.read(0, kCount, {.tokens = again.data()});
   EXPECT_EQ(again, tokens);
+}
+
+// Module k predicts token i + k + 1 at position i; the first row is the main model.
+TEST_P(LossMaskTest, TargetsOfModules) {
+  const TemporaryFolder folder;
+  write_documents(folder, 50);
+  constexpr int64_t kCount = 40, kEntries = kSequence + 1, kModules = 3;
+  for (const bool own_document : {false, true}) {
+    TokenStream stream({{folder / "a"}}, kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
+    std::vector<int64_t> starts(kCount * kEntries), trained(kCount * kEntries);
+    stream.read(5, kCount, {.tokens = nullptr, .starts = starts.data(), .trained = trained.data()});
+    std::vector<int64_t> expected(kModules + 1);
+    for (int64_t k = 0; k <= kModules; ++k) {
+      for (int64_t sample = 0; sample < kCount; ++sample) {
+        for (int64_t i = 0; i + k + 1 < kEntries; ++i) {
+          const int64_t at = sample * kEntries + i;
+          if (own_document && starts[at + k] != starts[at]) continue;
+          expected[k] += trained[at + k + 1];
+        }
+      }
+    }
+    const auto found = stream.trained_targets(5, kCount, kModules, own_document);
+    EXPECT_EQ(found, expected);
+    EXPECT_GT(found[2], 0);
+    EXPECT_GT(found[1], found[2]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, LossMaskTest, testing::Values(Packing::kConcat, Packing::kBestFit),
@@ -92,7 +118,8 @@ TEST(LossMask, WithoutMaskAllTargetsCount) {
   const TemporaryFolder folder;
   write_documents(folder, 50);
   TokenStream concat(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos);
-  EXPECT_EQ(concat.trained_targets(3, 5), 5 * kSequence);
+  EXPECT_EQ(concat.trained_targets(3, 5, 2),
+            (std::vector<int64_t>{5 * kSequence, 5 * (kSequence - 1), 5 * (kSequence - 2)}));
 }
 
 // Worked by hand: documents of 1 to 9 tokens, with EOS 2 to 10, and samples of 7 entries.

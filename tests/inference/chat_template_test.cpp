@@ -83,7 +83,7 @@ TEST(ChatTemplate, SeveralThreads) {
 }
 
 TEST(ChatTemplate, LookedUpInTheFolderOrGiven) {
-  const TemporaryFolder folder;
+  const hero::TemporaryFolder folder;
   folder.write("tokenizer.json", hero::small_tokenizer_json().dump());
   const hero::Tokenizer tokenizer(folder.path());
   const auto found = [&](const std::string& option) {
@@ -114,7 +114,7 @@ TEST(ChatTemplate, LookedUpInTheFolderOrGiven) {
   EXPECT_THROW(found(invalid), hero::UserError);
 }
 
-hero::EndOfTurn end_of(const std::string& jinja, const TemporaryFolder& folder) {
+hero::EndOfTurn end_of(const std::string& jinja, const hero::TemporaryFolder& folder) {
   auto tokens = hero::small_tokenizer_json();
   tokens["added_tokens"].push_back(hero::added_token(260, "<|end|>", true));
   tokens["added_tokens"].push_back(hero::added_token(261, "<turn>"));
@@ -126,7 +126,7 @@ hero::EndOfTurn end_of(const std::string& jinja, const TemporaryFolder& folder) 
 TEST(EndOfTurn, WhatTheTemplateWritesAfterAnAnswer) {
   using Ids = std::vector<int64_t>;
   using Strings = std::vector<std::string>;
-  const TemporaryFolder folder;
+  const hero::TemporaryFolder folder;
   const std::string loop = "{% for m in messages %}", end = "{% endfor %}";
   auto found = end_of(loop + "{{ m.role ~ m.content }}<|end|>\n{% endfor %}", folder);
   EXPECT_EQ(found.strings, Strings{"<|end|>"});

@@ -72,6 +72,29 @@ std::vector<Case> cases() {
   deepseek("sigmoid", [](auto& c) { c.model.scoring_func = hero::ScoringFunc::kSigmoid; });
   deepseek("groups", [](auto& c) { c.model.n_group = 4, c.model.topk_group = 2; });
   deepseek("scaled", [](auto& c) { c.model.routed_scaling_factor = 2.5; });
+  deepseek("module", [](auto& c) { c.model.num_nextn_predict_layers = 1; });
+  deepseek("modules_tied",
+           [](auto& c) { c.model.num_nextn_predict_layers = 3, c.model.tie_word_embeddings = true; });
+  deepseek("modules_baseline",
+           [](auto& c) { c.model.num_nextn_predict_layers = 2, c.router.kind = "baseline"; });
+  deepseek("modules_rmoe", [](auto& c) {
+    c.model.num_nextn_predict_layers = 2, c.router.kind = "rmoe", c.router.state_size = 5;
+    c.router.stages = 2;
+  });
+  deepseek("modules_stages_window", [](auto& c) {
+    c.model.num_nextn_predict_layers = 2, c.model.num_hidden_layers = 7;
+    c.router.stages = 2, c.router.window = 3;
+  });
+  deepseek("modules_global", [](auto& c) {
+    c.model.num_nextn_predict_layers = 2, c.router.stages = 2;
+    c.router.history = hero::HistoryScope::kGlobal;
+  });
+  deepseek("modules_not_detached",
+           [](auto& c) { c.model.num_nextn_predict_layers = 2, c.router.detach = false; });
+  deepseek("modules_capacity", [](auto& c) {
+    c.model.num_nextn_predict_layers = 2, c.router.capacity_factor = 0.8;
+    c.router.balance = hero::BalanceScope::kPooled;
+  });
   deepseek("everything", [](auto& c) {
     c.model.q_lora_rank = 9, c.model.n_shared_experts = 1, c.model.scoring_func = hero::ScoringFunc::kSigmoid,
     c.model.n_group = 2;
@@ -100,7 +123,13 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
   balance.shares_LE = small::normal(balance.shares_LE.sizes(), 3).softmax(1);
 
   const auto out = model.forward(tokens, {.training = true});
-  const auto loss = hero::compute_losses(model, out, targets, length, balance);
+  hero::ModuleTargets modules;
+  for (int64_t k = 1; k <= config.model.num_nextn_predict_layers; ++k) {
+    const auto labels = at::cat({tokens.slice(1, 0, 1), targets.view({batch, length})}, 1);
+    modules.targets_T.push_back(hero::mtp_targets(labels, k, {}));
+  }
+  const auto loss = hero::compute_losses(model, out, targets, length, balance, /*is_last_chunk=*/true,
+                                         /*mass_T=*/{}, /*normalizer=*/{}, modules);
   loss.total.backward();
 
   const auto weights = oracle::copy_weights(model.parameters());
@@ -109,6 +138,10 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
   expected_loss.total.backward();
 
   EXPECT_LT(small::relative_error(model.logits(out.hidden_TD, batch), expected.logits), kTolerance);
+  ASSERT_EQ(out.modules_TD.size(), expected.modules.size());
+  for (size_t k = 0; k < expected.modules.size(); ++k) {
+    EXPECT_LT(small::relative_error(model.logits(out.modules_TD[k], batch), expected.modules[k]), kTolerance);
+  }
   ASSERT_EQ(out.routings.size(), expected.layers.size());
   for (size_t i = 0; i < expected.layers.size(); ++i) {
     const auto& got = out.routings[i];
@@ -124,6 +157,7 @@ TEST_P(ModelAgainstOracle, ValuesAndGradients) {
     EXPECT_FALSE(got.stats.requires_grad());
   }
   EXPECT_NEAR(loss.lm.item<double>(), expected_loss.lm.item<double>(), kTolerance);
+  EXPECT_NEAR(loss.mtp.item<double>(), expected_loss.mtp.item<double>(), kTolerance);
   EXPECT_NEAR(loss.balance.item<double>(), expected_loss.balance.item<double>(), kTolerance);
   EXPECT_NEAR(loss.z.item<double>(), expected_loss.z.item<double>(), kTolerance);
   EXPECT_NEAR(loss.coupling.item<double>(), expected_loss.coupling.item<double>(), kTolerance);

@@ -190,6 +190,7 @@ class Comparison {
     const auto got = step_.read();
     found.add_values("loss", got.loss, want.loss, rounded.loss, "total");
     found.add_values("loss", got.lm, want.lm, rounded.lm, "lm");
+    found.add_values("loss", got.mtp, want.mtp, rounded.mtp, "mtp");
     found.add_values("loss", got.balance, want.balance, rounded.balance, "balance");
     found.add_values("loss", got.z, want.z, rounded.z, "z");
     found.add_values("loss", got.coupling, want.coupling, rounded.coupling, "coupling");

@@ -45,8 +45,9 @@ struct Pass {
 };
 
 struct Result {
-  at::Tensor logits;  ///< [B, S, V]
-  std::vector<LayerRouting> layers;
+  at::Tensor logits;                         ///< [B, S, V]
+  std::vector<at::Tensor> modules;           ///< the same of every multi-token prediction module, in training
+  std::vector<LayerRouting> layers;          ///< of the main model, then of the modules
   std::vector<double> max_attention_logits;  ///< per decoder layer
 };
 
@@ -54,13 +55,14 @@ Result forward(const hero::Config& config, const Weights& weights, const at::Ten
                const Pass& pass = {});
 
 struct Losses {
-  at::Tensor total, lm, balance, z, coupling;
+  at::Tensor total, lm, mtp, balance, z, coupling;
 };
 
 /// shares_LE: expert fractions for router.balance = "global". Terms are means over layers (over pairs for the
 /// coupling loss), as logged, 0 if the coefficient is 0; the total sums balance and z over layers.
+/// documents_BS: Pass::documents_BS, which limits the targets of the modules.
 Losses losses(const hero::Config& config, const Result& result, const at::Tensor& targets_T, int64_t sequence,
-              const at::Tensor& shares_LE);
+              const at::Tensor& shares_LE, const at::Tensor& documents_BS = {});
 
 /// Router stage of each layer: equal sizes, the first stages one layer larger if necessary.
 std::vector<int64_t> stages(int64_t layers, int64_t count);

@@ -61,12 +61,14 @@ void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, const
   if (!shares_LE_.defined())
     shares_LE_ = at::full({layers, config_.model.num_experts},
                           1.0 / static_cast<double>(config_.model.num_experts), at::kDouble);
-  const auto found = losses(config_, result, samples.slice(1, 1).flatten(), t.sequence, shares_LE_);
+  const auto found =
+      losses(config_, result, samples.slice(1, 1).flatten(), t.sequence, shares_LE_, documents);
   const double share = static_cast<double>(t.micro_batch) / static_cast<double>(t.global_batch);
   (found.total * share).backward();
   raise_logits(result, out);
   out.loss += found.total.item<double>() * share;
   out.lm += found.lm.item<double>() * share;
+  out.mtp += found.mtp.item<double>() * share;
   out.balance += found.balance.item<double>() * share;
   out.z += found.z.item<double>() * share;
   out.coupling += found.coupling.item<double>() * share;
@@ -122,7 +124,8 @@ void Training::update(int64_t step, Step& found) {
 void Training::update_biases(const Tensor& assigned_LE) {
   const auto rate = static_cast<double>(static_cast<float>(config_.router.bias_update_rate));
   int64_t l = 0;
-  for (int64_t i = 0; i < config_.model.num_hidden_layers; ++i) {
+  const auto& m = config_.model;
+  for (int64_t i = 0; i < m.num_hidden_layers + m.num_nextn_predict_layers; ++i) {
     const auto bias =
         weights_.find("model.layers." + std::to_string(i) + ".mlp.gate.e_score_correction_bias");
     if (bias == weights_.end()) continue;

@@ -12,7 +12,7 @@ class Training {
 
   /// Means over micro-batches, the gradient before clipping and its norm.
   struct Step {
-    double loss = 0, lm = 0, balance = 0, z = 0, coupling = 0, gradient_norm = 0;
+    double loss = 0, lm = 0, mtp = 0, balance = 0, z = 0, coupling = 0, gradient_norm = 0;
     std::map<std::string, at::Tensor> gradients;  ///< of every trainable weight
     std::map<std::string, double> norms;          ///< METRIC/COMPONENT/LAYER, METRIC//LAYER of logits
   };

@@ -35,20 +35,27 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   const auto inputs = ids.slice(0, 0, batch * length).view({batch, length}).contiguous();
   const auto targets = ids.slice(0, 1, batch * length + 1).contiguous();
   const auto balance = BalanceState::uniform(model.layout().layers(), model.layout().experts());
+  const int64_t modules = config.model.num_nextn_predict_layers;
+  ModuleTargets module_targets;
+  for (int64_t k = 1; k <= modules; ++k)
+    module_targets.targets_T.push_back(at::where(at::arange(batch * length) % length < length - k, 1, -1));
   const auto counter = std::make_shared<AllocationCounter>();
   Held bytes{};
   {
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
-    const auto output = model.forward(inputs, {}, config.train.recompute);
-    const auto losses = compute_losses(model, output, targets, length, balance);
+    const auto output = model.forward(inputs, {.training = modules > 0}, config.train.recompute);
+    const auto losses =
+        compute_losses(model, output, targets, length, balance, /*is_last_chunk=*/true, /*mass_T=*/{},
+                       /*normalizer=*/{}, module_targets);
     bytes.found = static_cast<double>(counter->live);
   }
   Config counted = config;
   counted.train.micro_batch = counted.train.global_batch = batch;
   counted.train.sequence = length;
   const auto tokens = static_cast<double>(batch * length);
-  for (int64_t i = 0; i < config.model.num_hidden_layers; ++i)
+  for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i)
     bytes.expected += layer_activation_bytes(counted, i, tokens);
+  bytes.expected += static_cast<double>(modules) * mtp_activation_bytes(counted, tokens);
   bytes.expected += head_activation_bytes(counted, tokens) + history_bytes(counted, tokens, {}, 0);
   return bytes;
 }
@@ -66,6 +73,7 @@ TEST(OptimizerMoments, MatchTheOptimizer) {
     for (const bool router : {false, true}) {
       for (const auto kind : {OptimKind::kAdamW, OptimKind::kMuon}) {
         Config config = sized(deepseek ? small::deepseek() : small::qwen(), Dtype::kFp32);
+        if (deepseek) config.model.num_nextn_predict_layers = 2;
         config.optim.kind = kind;
         config.optim.muon_router = router;
         Transformer model(config);
@@ -112,6 +120,15 @@ TEST_P(Activations, LatentAttention) {
   c.model.v_head_dim = 32;
   c.model.q_lora_rank = 32;
   c.model.n_shared_experts = 2;
+  c.router.stages = 2;
+  EXPECT_HELD(c);
+}
+
+TEST_P(Activations, MultiTokenPrediction) {
+  Config c = sized(small::deepseek(), GetParam());
+  c.model.num_nextn_predict_layers = 1;
+  EXPECT_HELD(c);
+  c.model.num_nextn_predict_layers = 3;
   c.router.stages = 2;
   EXPECT_HELD(c);
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from program import run_hero
 
@@ -71,11 +71,19 @@ def not_empty(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor.numel()}
 
 
+def module_prefixes(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Of the names of weights of multi-token prediction modules, which transformers does not load."""
+    modules = getattr(config, "num_nextn_predict_layers", 0)
+    return tuple(f"model.layers.{config.num_hidden_layers + k}." for k in range(modules))
+
+
 def load_strict(folder: Path, **options: Any) -> PreTrainedModel:
     """Loads the folder in transformers; fails for missing, unknown or mismatched tensors."""
     model, report = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True, **options
     )
+    prefixes = module_prefixes(model.config)
+    report["unexpected_keys"] = [k for k in report["unexpected_keys"] if not k.startswith(prefixes)]
     without = {"n_shared_experts": 0}.items() <= model.config.to_dict().items()
     found = {kind: keys for kind, keys in report.items() if keys and not (without and kind == "missing_keys")}
     assert not found, f"{folder}: {found}"

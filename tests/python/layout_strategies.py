@@ -32,6 +32,7 @@ def pipelines(options: Options) -> list[int]:
         options["model.tie_word_embeddings"]
         or not options["router.detach"]
         or options["router.balance"] == "pooled"
+        or options.get("model.num_nextn_predict_layers", 0) > 0
     )
     numbers = [1] if single_stage else [n for n in (1, 2, 3, 4) if n <= most_chunks(options)]
     return numbers + 2 * numbers[1:] if options["router.kind"] == "rmoe" else numbers

@@ -34,10 +34,10 @@ JUNK: list[Any] = [
     *([], [[]], [None], [1, "a"], [[1], "a"], ["a", 1]),
 ]
 FIELDS = (
-    "prompt model max_tokens n temperature top_p top_k seed stop echo logprobs stream stream_options suffix "
+    "prompt messages model max_tokens n temperature top_p top_k seed stop echo logprobs stream stream_options suffix "
     "best_of logit_bias user ignore_eos other"
 ).split()
-POSTED = ["/v1/completions"] * 8 + ["/tokenize", "/detokenize"]
+POSTED = ["/v1/completions"] * 8 + ["/v1/chat/completions"] * 3 + ["/tokenize", "/detokenize"]
 PATHS = [*POSTED, "/v1/models", "/metrics", "/nowhere", "/%00", "*"]
 
 
@@ -78,6 +78,8 @@ GARBAGE = [b"\r\n" * 50, b"A" * 70_000, b"GET / HTTP/9.9\r\n\r\n",
 def malformed(rng: random.Random, valid: list[dict[str, Any]]) -> bytes:
     """The bytes of a request, invalid in most cases."""
     request = dict(rng.choice(valid))
+    if rng.random() < 0.2:
+        request["messages"] = [{"role": rng.choice(["user", "bot"]), "content": request.pop("prompt")}]
     kind = rng.randrange(9)  # 8: valid
     if kind < 3:
         for _ in range(rng.randint(1, 3)):

@@ -120,6 +120,7 @@ def deepseek_v3(draw: DrawFn, layers: int) -> Options:
         "model.num_experts": experts,
         "model.n_group": groups,
         "model.topk_group": kept,
+        "model.num_nextn_predict_layers": draw(option(0, 0, 1, 2, 3)),
         "model.num_experts_per_tok": draw(number(1, min(experts // groups * kept, 4))),
     }
 
@@ -240,6 +241,7 @@ def training(draw: DrawFn, model: Options, router: Options) -> Options:
             "train.trainable": draw(option(*["all"] * 5, "routers")),
             "train.document_mask": draw(st.booleans()),
             "train.document_positions": draw(st.booleans()),
+            "train.mtp_loss": draw(option(0.0, 0.3, 2.0)),
             "optim.lr": lr,
             "optim.min_lr": lr * draw(option(0.0, 0.1, 1.0)),
             "optim.beta1": draw(option(0.0, 0.9)),

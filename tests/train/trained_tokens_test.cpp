@@ -11,8 +11,9 @@ namespace trained_tokens_test {
 
 constexpr int64_t kLength = 12, kBatch = 4;
 
-Config configured(int64_t micro_batch) {
-  auto config = small::qwen();
+Config configured(int64_t micro_batch, int64_t modules = 0) {
+  auto config = modules > 0 ? small::deepseek() : small::qwen();
+  config.model.num_nextn_predict_layers = modules;
   config.router.balance = BalanceScope::kNone;
   config.router.z_loss = 0.1;
   config.train.micro_batch = micro_batch;
@@ -36,7 +37,11 @@ struct Result {
 
 Result run_step(const Config& config, const at::Tensor& samples, const at::Tensor& labels) {
   Training training(config);
-  training.step.begin(/*busy=*/0, /*norms=*/false, labels.slice(1, 1).ge(0).sum().item<int64_t>());
+  std::vector<int64_t> module_targets;
+  for (int64_t k = 1; k <= config.model.num_nextn_predict_layers; ++k)
+    module_targets.push_back(labels.slice(1, k + 1).ge(0).sum().item<int64_t>());
+  training.step.begin(/*busy=*/0, /*norms=*/false, labels.slice(1, 1).ge(0).sum().item<int64_t>(),
+                      module_targets);
   const int64_t micro = config.train.micro_batch;
   training.step.run(kBatch / micro, [&](int64_t i) {
     return MicroBatch{samples.slice(0, i * micro, (i + 1) * micro),
@@ -85,14 +90,19 @@ TEST(TrainedTokens, MeanOverTheGlobalBatch) {
   EXPECT_NEAR(whole.sums.loss - whole.sums.lm, 0.1 * 4 * whole.sums.z, 1e-12);
 }
 
-TEST(TrainedTokens, IndependentOfMicroBatches) {
+class MicroBatches : public testing::TestWithParam<int64_t> {};
+
+// The parameter: multi-token prediction modules, whose targets are fewer.
+TEST_P(MicroBatches, SameLossAndGradients) {
   const auto samples = some_samples(), labels = some_labels(samples);
-  const auto whole = run_step(configured(kBatch), samples, labels);
+  const auto whole = run_step(configured(kBatch, GetParam()), samples, labels);
+  EXPECT_EQ(whole.sums.mtp > 0, GetParam() > 0);
   for (const int64_t micro : {1, 2}) {
     for (const bool recompute : {false, true}) {
-      auto config = configured(micro);
+      auto config = configured(micro, GetParam());
       config.train.recompute = recompute;
       const auto split = run_step(config, samples, labels);
+      EXPECT_NEAR(split.sums.mtp, whole.sums.mtp, 1e-12) << micro;
       EXPECT_NEAR(split.sums.loss, whole.sums.loss, 1e-12) << micro;
       EXPECT_NEAR(split.sums.lm, whole.sums.lm, 1e-12) << micro;
       EXPECT_NEAR(split.sums.gradient_norm, whole.sums.gradient_norm, 1e-12) << micro;
@@ -101,6 +111,8 @@ TEST(TrainedTokens, IndependentOfMicroBatches) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Modules, MicroBatches, testing::Values(0, 2));
 
 TEST(TrainedTokens, AllOfThemIsTheUnmaskedLoss) {
   const auto samples = some_samples();

@@ -54,7 +54,7 @@ class TokenizerFile:
         """The text of the end-of-document token."""
         if self.kind == "sentencepiece":
             return sentencepiece.SentencePieceProcessor(model_proto=self.data).id_to_piece(self.eos_id)
-        return tokenizers.Tokenizer.from_str(self.data.decode()).id_to_token(self.eos_id)
+        return tokenizers.Tokenizer.from_str(self.data.decode()).id_to_token(self.eos_id) or ""
 
     @property
     def sha256(self) -> str:

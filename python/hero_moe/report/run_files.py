@@ -23,6 +23,7 @@ from hero_moe.report.valid_series import ValidSeries, read_valid
 SCALARS = (
     "loss",
     "lm_loss",
+    "mtp_loss",
     "lr",
     "grad_norm",
     "step_ms",

@@ -203,6 +203,9 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
         ("averaged", "steps"),
         ("with auxiliary", "terms"),
     ]
+    mtp = any(np.isfinite(run.metrics.scalars["mtp_loss"]).any() for run in shown.runs)
+    if mtp:
+        header.append(("multi-token", "prediction"))
     header += ["last step", "tokens"]
     if len(losses) > 1:
         same = all(diff.all_steps for diff in shown.differences if diff is not None)
@@ -215,6 +218,7 @@ def _loss_table(shown: Comparison, losses: Sequence[float], best: float | None) 
             page.cell(plain(loss), "best" if loss == best else ""),
             page.cell(f"{numbers.last_tenth(len(run.metrics.steps)):,}"),
             page.cell(plain(numbers.end_mean(run.metrics.scalars["loss"]))),
+            *([page.cell(plain(numbers.end_mean(run.metrics.scalars["mtp_loss"])))] if mtp else []),
             page.cell(f"{run.metrics.steps[-1]:,}"),
             page.cell(short_count(run.metrics.tokens[-1])),
         ]

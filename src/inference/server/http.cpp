@@ -203,7 +203,8 @@ class HttpServer::Impl : public httplib::Server {
         const bool good = process_request(connection, /*close_connection=*/overflow, closed,
                                           [&](httplib::Request& request) { prepare(request, connection); });
         connection.held.reset();
-        if (std::exchange(connection.large, false)) ::malloc_trim(0);
+        const bool trim = ++requests_ % kRequestsPerTrim == 0;
+        if (std::exchange(connection.large, false) || trim) ::malloc_trim(0);
         if (!connection.head_read && connection.over_budget()) {
           connection.has_unread_body = true;
           if (!good) reject_head(connection);  // otherwise cpp-httplib has responded
@@ -233,6 +234,7 @@ class HttpServer::Impl : public httplib::Server {
   std::map<std::string, Endpoint> endpoints_;
   AllowedHosts hosts_{"localhost", access_.hosts};  // open adds the address
   OverflowConnections overflow_;
+  std::atomic<uint64_t> requests_ = 0;
 };
 
 HttpServer::HttpServer(const HttpLimits& limits, HttpAccess access, Observer observer)

@@ -15,9 +15,10 @@
 
 namespace hero {
 
-/// Bytes of a body after which free memory is returned to the system: glibc would keep it
-/// (docs/decisions.md).
+/// Free memory is returned to the system after a body of this many bytes, and after this many requests: glibc
+/// would keep it (docs/decisions.md).
 constexpr size_t kLargeBody = 1 << 20;
+constexpr uint64_t kRequestsPerTrim = 256;
 
 inline RequestHead head_of(const httplib::Request& request) {
   RequestHead head{.method = request.method, .path = request.path};

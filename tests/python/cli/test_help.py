@@ -14,6 +14,7 @@ OPTIONS: dict[str, list[str]] = {
     "data tokenizer": "input text-key skip-invalid workers vocab-size out seed sample-bytes".split(),
     "data tokenize": "input text-key skip-invalid workers tokenizer out valid-fraction seed overwrite".split(),
     "data info": [],
+    "data show": "config data json".split(),
     "train": "config data run resume data-changed init-from branch".split(),
     "eval": "data batch sequence device".split(),
     "generate": "prompt max-tokens temperature top-k top-p seed tokenizer no-cache device".split(),
@@ -71,7 +72,10 @@ WITHOUT_DEFAULT = {
     "serve --tokenizer",
     "serve --chat-template",
     "serve --dtype",
+    "study --data",
     "study --held-out",
+    "data show --config",
+    "data show --data",
 }
 
 

@@ -17,6 +17,7 @@ from hf_compare import (
     LOGITS,
     checkpoint_tensors,
     load_strict,
+    module_prefixes,
     not_empty,
     program_logits,
     selection,
@@ -178,7 +179,8 @@ def round_trip(case: Case, work: Path) -> None:
 
     model.save_pretrained(saved)
     before, after = (not_empty(load_file(folder / "model.safetensors")) for folder in (exported, saved))
-    equal_tensors("saved weights", after, before)
+    modules = module_prefixes(model.config)
+    equal_tensors("saved weights", after, {k: t for k, t in before.items() if not k.startswith(modules)})
     again = program_logits(saved, ids.tolist(), work, "--routing", "--gradients")
     equal_tensors("the saved folder", again, said)
     if options["router.eval_capacity_factor"] == 0:  # else experts of the checkpoint drop tokens

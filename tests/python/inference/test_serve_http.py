@@ -35,7 +35,7 @@ BAD_BODIES = [b"", b"{", b"[]", b"null", b'{"prompt": NaN}', b'{"prompt": "\xff"
               b'{"prompt": "x", "prompt": "y"}', b'{"prompt": [1, "a"]}', b'{"prompt": [-1]}']  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 def test_bad_bodies(server: Server, path: str) -> None:
     for body in BAD_BODIES:
         status, text, _ = server.request(path, raw=body)

@@ -37,7 +37,18 @@ def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    words = ["--max-tokens", 24, "--max-body", 20_000, "--max-batch", 16, "--max-queue", 40]
+    words = [
+        "--max-tokens",
+        24,
+        "--max-body",
+        20_000,
+        "--max-batch",
+        16,
+        "--max-queue",
+        40,
+        "--chat-template",
+        "plain",
+    ]
     with serving(folder, *words) as started:
         yield started
 

@@ -184,7 +184,7 @@ def test_branch_with_an_annealing_phase(sources: Path, tmp_path: Path) -> None:
     run_hero(*training(stable, sources / "web", MODEL | {"train.steps": 5}))
     overlay = tmp_path / "annealing.toml"
     given = phases(sources, (3, "web"), (None, "1:books 2:web"))
-    overlay.write_text("".join(f"[[data.phase]]\n{toml(phase)}" for phase in given) + "[train]\nsteps = 6\n")
+    overlay.write_text("".join(f"[[data.phase]]\n{toml(phase)}" for phase in given))
     before = folder_bytes(stable)
     words = ["train", "--branch", f"{stable}@3", "--run", run, "--data.phase=" + toml_value(given)]
     result = run_hero(*words, "--train.steps=6")
@@ -203,6 +203,10 @@ def test_branch_with_an_annealing_phase(sources: Path, tmp_path: Path) -> None:
     assert set(line["token_files"]) == {
         f"{sources}/{name}-train{end}" for name in ("web", "books") for end in (".bin", ".idx")
     }
+    # The same from files.
+    files = ["--config", stable.with_suffix(".toml"), overlay]
+    run_hero("train", "--branch", f"{stable}@3", "--run", tmp_path / "files", *files, "--train.steps=6")
+    assert deterministic_metrics(tmp_path / "files") == deterministic_metrics(run)
     # The branch resumes by itself, and its data has the hash of the other run's.
     shutil.rmtree(checkpoint(run, 6))
     run_hero("train", "--run", run, "--resume")
@@ -348,6 +352,44 @@ def test_validation_reads_the_halves_of_all_phases(sources: Path, tmp_path: Path
     assert list(metrics(run)[-1]["valid"]) == ["web", "books", "code"]
 
 
+def test_new_validation_halves_start_the_search_for_the_best_checkpoint_again(
+    sources: Path, tmp_path: Path
+) -> None:
+    """With a rate at which the weights stay: the loss on two halves is higher than that on one."""
+    run = tmp_path / "run"
+    settings = {"train.steps": 4, "optim.lr": 1e-9, "optim.min_lr": 0, "checkpoint.every": 2}
+    best = {"eval.every": 2, "checkpoint.keep_best": True}
+    run_hero(*training(run, sources / "web", MODEL | settings | best))
+    given = phases(sources, (4, "web"), (None, "code"))
+    run_hero("train", "--run", run, "--resume", "--train.steps=6", f"--data.phase={toml_value(given)}")
+    lines = metrics(run)
+    assert lines[5]["valid_loss"] > lines[3]["valid_loss"] + 1e-6
+    assert list(lines[3]["valid"]) == ["web"] and list(lines[5]["valid"]) == ["web", "code"]
+    assert json.loads((run / "best.json").read_text())["step"] == 6
+
+
+def test_loss_masks(sources: Path, tmp_path: Path) -> None:
+    """Of the sources of every phase, which must all have one when the run starts."""
+    copies = Path(shutil.copytree(sources, tmp_path / "sources"))
+    given = phases(copies, (2, "web"), (None, "code"))
+    settings = MODEL | {"train.steps": 4, "train.loss_mask": True, "data.phase": given}
+    run, again = tmp_path / "run", tmp_path / "again"
+    # Every fourth token of web, and every second one of code.
+    write_megatron(copies / "web-train-mask", [[int(i % 4 == 0) for i in range(20)]] * 9, "uint8")
+    assert_exit_2(hero(*training(run, None, settings)), f"{copies}/code-train-mask.idx: not found, expected")
+    write_megatron(copies / "code-train-mask", [[int(i % 2 == 0) for i in range(20)]] * 9, "uint8")
+    run_hero(*training(run, None, settings))
+    assert [line["trained_tokens"] for line in metrics(run)] == [16, 16, 32, 32]
+    shutil.copytree(run, again)
+    for step in (3, 4):
+        shutil.rmtree(checkpoint(again, step))
+    run_hero("train", "--run", again, "--resume")
+    assert_same_outcome(again, run, 4)
+    mask = copies / "code-train-mask.bin"
+    mask.write_bytes(bytes([1]) + mask.read_bytes()[1:-1] + b"\1")
+    assert_exit_2(hero("train", "--run", run, "--resume", "--train.steps=5"), f"{mask}: found ")
+
+
 def test_study(sources: Path, tmp_path: Path) -> None:
     """Phases in the base configuration, without --data; evaluation on the halves of all phases."""
     config = tmp_path / "base.toml"
@@ -363,3 +405,5 @@ def test_study(sources: Path, tmp_path: Path) -> None:
     assert_exit_2(
         hero(*words, "--out", tmp_path / "other", "--data", sources / "web"), "together with data.phase"
     )
+    config.write_text(toml(SMALL | MODEL))
+    assert_exit_2(hero(*words, "--out", tmp_path / "other"), "--data: found nothing, expected PREFIX")

@@ -242,9 +242,11 @@ def test_hero_eval_without_marked_tokens(chat: Path, data: Path, tmp_path: Path)
 def test_benchmarks_warn() -> None:
     words = ["bench", "step", "--config", "demo", "--steps=1", "--warmup=0", "--train.sequence=8"]
     words += ["--model.num_hidden_layers=2", "--model.vocab_size=64", "--train.threads=1"]
+    words.append("--data.phase=[{blend = ['a']}]")
     done = run_hero(*words, "--train.loss_mask=true", "--train.pack=best_fit")
     why = "has no effect: hero bench trains on all of its random tokens"
-    assert done.stderr.splitlines()[:2] == [
+    assert done.stderr.splitlines()[:3] == [
         f"warning: train.loss_mask = true {why}",
         f'warning: train.pack = "best_fit" {why}',
+        f'warning: data.phase = [{{blend = ["a"]}}] {why}',
     ]

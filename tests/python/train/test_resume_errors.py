@@ -61,7 +61,7 @@ def test_run_folder_in_use(copy: Path, data: Path) -> None:
         ("--train.micro_batch=1", "train.micro_batch: 2 -> 1"),
         ("--train.sequence=32", "train.sequence: 64 -> 32"),
         ("--router.window=2", "router.window: 0 -> 2"),
-        ("--router.balance_loss=0.5", "router.balance_loss: 0.001 -> 0.5"),
+        ("--router.balance_loss=0.5", "router.balance_loss: 0.01 -> 0.5"),
     ],
 )
 def test_rejects_different_configuration(copy: Path, flag: str, named: str) -> None:
