@@ -164,5 +164,25 @@ TEST(LossMask, Errors) {
                          "hero_moe.data tokenize writes one with --messages, or --prompt and --response");
 }
 
+TEST(LossMask, SequentialReaderMarksItsTokens) {
+  const TemporaryFolder folder;
+  write_documents(folder, 9);  // 45 tokens
+  for (const int64_t sequence : {1, 4, 44, 100}) {
+    SequentialReader reader(folder / "a-train", sequence, 0);
+    EXPECT_FALSE(reader.has_mask());
+    EXPECT_TRUE(reader.open_mask());
+    std::vector<int64_t> tokens(sequence + 1), mask(sequence + 1, -1);
+    for (int64_t i = 0; i < reader.windows(); ++i) {
+      const int64_t valid = reader.read(i, tokens.data());
+      reader.read_mask(i, mask.data());
+      for (int64_t j = 0; j <= sequence; ++j)
+        EXPECT_EQ(mask[j], j <= valid && tokens[j] % 3 == 0) << i << " " << j;
+    }
+  }
+  write_set(folder, "b", {{1, 2, 3}}, TokenType::u16);
+  SequentialReader plain(folder / "b", 2, 0);
+  EXPECT_FALSE(plain.open_mask());
+}
+
 }  // namespace loss_mask_test
 }  // namespace hero
