@@ -14,7 +14,7 @@ import statistics
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rounds import PROGRAM, ROOT, metrics, note, parser, table, write_page
@@ -62,15 +62,18 @@ SETTINGS = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     backbone: str
     setting: Setting
     lr: float
-    folder: Path = field(default_factory=Path)
+    folder: Path
+
+    def is_finished(self, steps: int) -> bool:
+        log = self.folder / "metrics.jsonl"
+        return log.exists() and metrics(self.folder)[-1]["step"] == steps
 
     def train(self, args: argparse.Namespace) -> None:
-        self.folder = args.runs / f"{self.backbone}-{self.setting.name()}-lr-{self.lr:g}"
         flags = [
             *BACKBONES[self.backbone],
             *self.setting.flags(),
@@ -108,21 +111,22 @@ class Run:
         lines = [json.loads(line) for line in (self.folder / "routing.jsonl").read_text().splitlines()]
         sums: dict[tuple[int, int], float] = {}
         for line in lines[-100:]:
-            for layer, shares in enumerate(line["layers"]):
+            for layer, shares in enumerate(line["expert_share"]):
                 for expert, share in enumerate(shares):
                     sums[layer, expert] = sums.get((layer, expert), 0.0) + share
         return sum(total == 0 for total in sums.values()), len(sums)
 
 
-def all_runs() -> Iterator[Run]:
+def all_runs(folder: Path) -> Iterator[Run]:
     """The first learning rate of every setting first."""
     for lr in LEARNING_RATES:
         for backbone, settings in SETTINGS.items():
             for setting in settings:
-                yield Run(backbone, setting, lr)
+                yield Run(backbone, setting, lr, folder / f"{backbone}-{setting.name()}-lr-{lr:g}")
 
 
 def rows(runs: list[Run], backbone: str) -> list[list[str]]:
+    """A row per setting, a cell per learning rate; empty where the run is not finished."""
     lines = []
     for setting in SETTINGS[backbone]:
         by_lr = {run.lr: run for run in runs if run.backbone == backbone and run.setting == setting}
@@ -145,22 +149,24 @@ def main() -> None:
     arguments.add_argument("--program", type=Path, default=PROGRAM, help="the program to run")
     arguments.add_argument("--steps", type=int, default=300, help="optimizer steps of 2,048 tokens")
     arguments.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one thread")
+    arguments.add_argument(
+        "--page-only", action="store_true", help="train nothing, write the page of the finished runs"
+    )
     args = arguments.parse_args()
     if args.quick:
         args.steps = 20
     args.runs.mkdir(parents=True, exist_ok=True)
-    runs = list(all_runs())
-    finished: list[Run] = []
+    runs = list(all_runs(args.runs))
 
     def train(run: Run) -> None:
-        run.train(args)
-        finished.append(run)
-        note(
-            f"{len(finished)}/{len(runs)}: {run.folder.name}: {run.valid_loss():.4f}, {100 * run.busiest():.1f}%"
-        )
+        if not run.is_finished(args.steps):
+            run.train(args)
+        note(f"{run.folder.name}: {run.valid_loss():.4f}, {100 * run.busiest():.1f}%")
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(train, runs))
+    if not args.page_only:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(train, runs))
+    finished = [run for run in runs if run.is_finished(args.steps)]
     head = ["balance loss", "z-loss", "bias update rate", *(f"lr {lr:g}" for lr in sorted(LEARNING_RATES))]
     lines = [
         f"HERO models of the size of `configs/demo.toml` (6 MoE layers, 16 experts, 2 per token), {args.steps} steps "

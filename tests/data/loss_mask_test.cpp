@@ -91,7 +91,8 @@ TEST_P(LossMaskTest, TargetsOfModules) {
   write_documents(folder, 50);
   constexpr int64_t kCount = 40, kEntries = kSequence + 1, kModules = 3;
   for (const bool own_document : {false, true}) {
-    TokenStream stream({{folder / "a"}}, kSequence, 1, 0, kEos, {GetParam(), /*loss_mask=*/true});
+    TokenStream stream(single_phase({{folder / "a"}}), kSequence, 1, 0, kEos,
+                       {GetParam(), /*loss_mask=*/true});
     std::vector<int64_t> starts(kCount * kEntries), trained(kCount * kEntries);
     stream.read(5, kCount, {.tokens = nullptr, .starts = starts.data(), .trained = trained.data()});
     std::vector<int64_t> expected(kModules + 1);
