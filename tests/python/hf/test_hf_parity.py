@@ -161,6 +161,7 @@ MORE = {
     "optim.lr": 1e-2,
     "model.initializer_range": 0.1,
     "model.num_hidden_layers": 5,
+    "router.balance_loss": 1e-3,
 }
 
 
