@@ -172,7 +172,7 @@ def main() -> None:
         f"HERO models of the size of `configs/demo.toml` (6 MoE layers, 16 experts, 2 per token), {args.steps} steps "
         "of 8 x 256 tokens, one seed, on the text of `make demo`. Each cell: held-out loss (nats per token), the "
         "busiest expert's share of all tokens (mean over the last tenth of the steps; uniform 12.5%), experts "
-        "without a token in the last 100 steps.",
+        "without a token in the last 100 steps. Empty: not run.",
     ]
     for backbone in BACKBONES:
         lines += ["", f"## `{backbone}`", "", *table(head, rows(finished, backbone))]
