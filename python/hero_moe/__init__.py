@@ -6,8 +6,9 @@ folder with our own engine, `torch.ops.hero.*` are the operators. torch is impor
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hero_moe.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hero_moe.language_model import LanguageModel, load
@@ -26,14 +27,4 @@ _MODULES = {
 
 __all__ = ["HistoryRouter", "LanguageModel", "RoutingHistory", "load", "patch", "sparse_route"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = lazy_names(globals(), _MODULES)

@@ -73,8 +73,9 @@ std::vector<int64_t> TokenStream::trained_targets(int64_t first_sample, int64_t 
   std::vector<int64_t> trained(sequence_ + 1), starts(sequence_ + 1), sums(modules + 1);
   for (int64_t i = 0; i < count; ++i) {
     const auto choice = counted_sampler_.at(first_sample + i);
-    sets_[choice.source].sample(choice.index,
-                                {.tokens = nullptr, .starts = starts.data(), .trained = trained.data()});
+    sets_[choice.source].sample(
+        choice.index,
+        {.tokens = nullptr, .starts = own_document ? starts.data() : nullptr, .trained = trained.data()});
     for (int64_t k = 0; k <= modules; ++k) {
       for (int64_t t = 0; t + k < sequence_; ++t)
         sums[k] += trained[t + k + 1] != 0 && (!own_document || starts[t + k] == starts[t]);

@@ -21,15 +21,16 @@ namespace {
 namespace fs = std::filesystem;
 
 // Tokenizer files for the checkpoints of a run, with the chat template of the first source that has one: a
-// blend may begin with documents.
-std::map<std::string, std::string> run_tokenizer_files(const TokenFiles& first,
+// blend may begin with documents. `tokenizer` was opened from `path`.
+std::map<std::string, std::string> run_tokenizer_files(const Tokenizer& tokenizer, const std::string& path,
                                                        const std::vector<std::string>& prefixes) {
-  auto files = tokenizer_files(Tokenizer(first.tokenizer));
+  auto files = tokenizer_files(tokenizer);
   for (const auto& prefix : prefixes) {
+    if (files.contains("chat_template.jinja")) break;
     const auto found = read_token_files(prefix);
-    if (!found || files.contains("chat_template.jinja")) continue;
-    const Tokenizer tokenizer(found->tokenizer);
-    if (tokenizer.companions().contains("chat_template.jinja")) files = tokenizer_files(tokenizer);
+    if (!found || found->tokenizer == path) continue;
+    const Tokenizer other(found->tokenizer);
+    if (other.companions().contains("chat_template.jinja")) files = tokenizer_files(other);
   }
   return files;
 }
@@ -88,7 +89,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
     if (const auto& vocabulary = run.stream->token_files()) {
       const Tokenizer tokenizer(vocabulary->tokenizer);
       run.inputs.tokenizer = tokenizer.model();
-      run.inputs.tokenizer_files = run_tokenizer_files(*vocabulary, prefixes);
+      run.inputs.tokenizer_files = run_tokenizer_files(tokenizer, vocabulary->tokenizer, prefixes);
       run.inputs.eos = vocabulary->eos_id;
     }
   } else if (const auto& vocabulary = run.stream->token_files();

@@ -6,8 +6,9 @@ pyarrow and tokenizers are imported on first use of a name that needs them: `her
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hero_moe.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hero_moe.data.chat import BUILT_IN, compile_template, find_template
@@ -57,14 +58,4 @@ __all__ = [
     "tokenize_mix",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = lazy_names(globals(), _MODULES)

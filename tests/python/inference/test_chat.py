@@ -99,7 +99,7 @@ def test_answers_equal_completions_of_the_rendered_prompt(client: openai.OpenAI)
             )
             found = create(client, messages, logprobs=True, top_logprobs=2, **options)
             ids = found.choices[0].logprobs.content
-            # The completion goes on after <|im_end|>, whose text is not shown.
+            # The completion continues after <|im_end|>, whose text is not shown.
             logs = expected.choices[0].logprobs
             assert [token.token for token in ids] == logs.tokens[: len(ids)]
             assert [token.logprob for token in ids] == logs.token_logprobs[: len(ids)]
@@ -120,7 +120,7 @@ def test_answers_equal_completions_of_the_rendered_prompt(client: openai.OpenAI)
 
 
 def test_answers_end_at_the_end_of_turn(client: openai.OpenAI) -> None:
-    """With ignore_eos the tokens are the same and generation goes on."""
+    """With ignore_eos the tokens are the same and generation continues."""
     ended = 0
     for seed in range(10):
         found = create(client, seed=seed, max_tokens=40, logprobs=True).choices[0]
