@@ -169,8 +169,12 @@ void check_training(const Config& config) {
               format_option("optim.schedule", name_of(o.schedule)));
 }
 
-void check_validation(const Config& config) {
+void check_checkpoints(const Config& config) {
   const CheckpointConfig& c = config.checkpoint;
+  const std::string& offload = config.optim.offload_folder;
+  require(offload.empty() || !c.asynchronous || c.every == 0, "checkpoint.asynchronous", c.asynchronous,
+          "false with " + format_option("optim.offload_folder", offload) +
+              ": an asynchronous checkpoint copies the optimizer's state to memory");
   require(!c.keep_best || config.eval.every > 0, "checkpoint.keep_best", c.keep_best,
           "false with " + format_option("eval.every", config.eval.every));
   require(!c.keep_best || c.every % config.eval.every == 0, "checkpoint.every", c.every,
@@ -252,7 +256,7 @@ void check(const Config& config) {
   check_router(config);
   check_training(config);
   check_data_phases(config);
-  check_validation(config);
+  check_checkpoints(config);
   check_parallel(config);
 }
 

@@ -151,6 +151,7 @@ struct OptimConfig {
   LrSchedule schedule = LrSchedule::kCosine;
   int64_t decay_steps = 0;                       ///< 0: see learning_rate
   DecayShape decay_shape = DecayShape::kLinear;  ///< wsd
+  std::string offload_folder;                    ///< of the optimizer's state; empty: in memory
 };
 
 /// Validation during training.

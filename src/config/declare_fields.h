@@ -69,6 +69,11 @@ inline Field integers(std::string key, uint32_t attributes, std::vector<int64_t>
           .max = kIntegerLimit};
 }
 
+/// A string.
+inline Field text(std::string key, uint32_t attributes, std::string* value, std::string help) {
+  return {.key = std::move(key), .attributes = attributes, .value = value, .help = std::move(help)};
+}
+
 /// A list of strings.
 inline Field texts(std::string key, uint32_t attributes, std::vector<std::string>* value, std::string help) {
   return {.key = std::move(key), .attributes = attributes, .value = value, .help = std::move(help)};

@@ -36,6 +36,11 @@ bool is_printable(const std::string& text) {
   return std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
+bool is_allowed(const Field& field, const std::string& text) {
+  if (field.choices.empty()) return is_printable(text);
+  return std::ranges::find(field.choices, text) != field.choices.end();
+}
+
 // A TOML basic string. Text without control characters needs only these two escapes.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -149,8 +154,7 @@ bool assign(const Field& field, const FieldValue& value) {
                         },
                         [&](std::string* to) {
                           const auto* from = std::get_if<std::string>(&value);
-                          if (!from || std::ranges::find(field.choices, *from) == field.choices.end())
-                            return false;
+                          if (!from || !is_allowed(field, *from)) return false;
                           *to = *from;
                           return true;
                         },
@@ -223,6 +227,7 @@ std::string type_name(const Field& field) {
 std::string expected(const Field& field) {
   if (!field.choices.empty()) return "one of " + joined(field.choices, ", ");
   if (std::holds_alternative<bool*>(field.value)) return "true or false";
+  if (std::holds_alternative<std::string*>(field.value)) return "a string without control characters";
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) {
     return "a list like [0, 3] of integers from " + whole(field.min) + " to " + whole(field.max);
   }

@@ -167,6 +167,9 @@ std::vector<Field> training_fields(Config& config) {
               "train.steps, wsd in the last tenth of train.steps"),
       choice("optim.decay_shape", kMayChangeOnResume, &o.decay_shape,
              "shape of the decay of optim.schedule = \"wsd\""),
+      text("optim.offload_folder", kMayChangeOnResume | kMayDifferInStudy, &o.offload_folder,
+           "folder for the fp32 weights and moments, in memory-mapped files, if they do not fit in memory; "
+           "\"\": in memory"),
 
       integer("eval.every", kMayChangeOnResume, &e.every, 0,
               "steps between validations, which also follow the last step; 0: off"),

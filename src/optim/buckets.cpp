@@ -38,7 +38,7 @@ struct Buckets::Bucket {
   int64_t shard_begin() const { return shard_size() * group->rank(); }
 };
 
-Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica,
+Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica, const StateStorage& storage,
                  const std::function<bool(const Parameter&)>& whole)
     : parameters_(parameters),
       data_(data),
@@ -57,7 +57,7 @@ Buckets::Buckets(Parameters& parameters, const Group& data, const Group& replica
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const size_t parameter : buckets_[b]->parameters) bucket_of_[parameter] = static_cast<int64_t>(b);
     assign(*buckets_[b]);
-    create_buffers(*buckets_[b]);
+    create_buffers(*buckets_[b], storage);
   }
 }
 
@@ -111,7 +111,7 @@ void Buckets::assign(Bucket& bucket) const {
 }
 
 // Moves the leaves into a buffer and sets this rank's values.
-void Buckets::create_buffers(Bucket& bucket) {
+void Buckets::create_buffers(Bucket& bucket, const StateStorage& storage) {
   auto& all = parameters_.all();
   const auto& first = all[bucket.parameters[0]];
   const bool narrow = first.leaf.scalar_type() != first.values.scalar_type();
@@ -136,7 +136,7 @@ void Buckets::create_buffers(Bucket& bucket) {
   const int64_t begin = bucket.shard_begin(), end = begin + bucket.shard_size();
   const bool separate = narrow || bucket.whole;
   const auto shard = (separate ? values : bucket.leaves).slice(0, begin, end);
-  bucket.master_values = separate ? shard.clone() : shard;
+  bucket.master_values = separate ? storage.copy_of(shard) : shard;
 }
 
 Buckets::~Buckets() {

@@ -12,6 +12,7 @@
 #include "distributed/group.h"
 #include "model/parameters.h"
 #include "optim/parameter_shard.h"
+#include "optim/state_storage.h"
 
 namespace hero {
 
@@ -19,9 +20,9 @@ class Buckets {
  public:
   /// Moves the leaves of parameters that `data` (for experts `replica`) ranks replicate into flat buffers. If
   /// leaves have a narrower dtype, releases Parameter::values; the shards hold this rank's part of them.
-  /// Groups of one rank have no buckets. Both groups must outlive the object. `whole`: shards contain whole
-  /// parts of the parameter.
-  Buckets(Parameters& parameters, const Group& data, const Group& replica,
+  /// Groups of one rank have no buckets. Both groups must outlive the object. `storage`: of shards that are
+  /// not part of a leaf. `whole`: shards contain whole parts of the parameter.
+  Buckets(Parameters& parameters, const Group& data, const Group& replica, const StateStorage& storage,
           const std::function<bool(const Parameter&)>& whole);
   ~Buckets();
   Buckets(const Buckets&) = delete;
@@ -54,7 +55,7 @@ class Buckets {
   struct Bucket;
   Bucket& open_bucket(size_t parameter, bool whole);
   void assign(Bucket& bucket) const;
-  void create_buffers(Bucket& bucket);
+  void create_buffers(Bucket& bucket, const StateStorage& storage);
   const Group& group_of(size_t parameter) const {
     return parameters_.all()[parameter].expert ? replica_ : data_;
   }

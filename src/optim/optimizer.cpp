@@ -31,32 +31,40 @@ struct Optimizer::Clipping {
 };
 
 Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config)
-    : Optimizer(parameters, config, nullptr) {}
+    : Optimizer(parameters, config, StateStorage(config.offload_folder, parameters.device()), nullptr) {}
 
 Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config, const Group& data,
                      const Group& replica)
-    : Optimizer(parameters, config,
-                std::make_unique<Buckets>(parameters, data, replica,
+    : Optimizer(parameters, config, StateStorage(config.offload_folder, parameters.device()), data, replica) {
+}
+
+Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config, const StateStorage& storage,
+                     const Group& data, const Group& replica)
+    : Optimizer(parameters, config, storage,
+                std::make_unique<Buckets>(parameters, data, replica, storage,
                                           [&](const Parameter& p) { return uses_muon(config, p); })) {}
 
-Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets)
+Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config, const StateStorage& storage,
+                     std::unique_ptr<Buckets> buckets)
     : parameters_(&parameters),
       config_(config),
       step_(at::zeros({}, at::TensorOptions(parameters.device()).dtype(at::kFloat))),
       buckets_(std::move(buckets)) {
   if (buckets_) shards_ = buckets_->shards();
-  const auto& all = parameters.all();
+  auto& all = parameters.all();
   for (size_t i = 0; i < all.size(); ++i) {
     // Replicated parameters without a bucket (frozen ones) belong to the first rank.
     if (buckets_ && (buckets_->contains(i) || !buckets_->is_first_rank_of(i))) continue;
+    const bool separate = all[i].leaf.scalar_type() != all[i].values.scalar_type();
+    if (storage.in_files() && separate) all[i].values = storage.copy_of(all[i].values);
     shards_.push_back(
         {.parameter = i, .begin = 0, .end = all[i].values.numel(), .values = all[i].values.view({-1})});
   }
   for (auto& shard : shards_) {
     const Parameter& parameter = all[shard.parameter];
     if (!parameter.leaf.requires_grad()) continue;
-    shard.exp_avg = at::zeros_like(shard.values);
-    if (!uses_muon(config, parameter)) shard.exp_avg_sq = at::zeros_like(shard.values);
+    shard.exp_avg = storage.zeros_like(shard.values);
+    if (!uses_muon(config, parameter)) shard.exp_avg_sq = storage.zeros_like(shard.values);
   }
   adamw_ = adamw_groups(config, parameters, shards_);
   muon_ = muon_batches(config, parameters, shards_);

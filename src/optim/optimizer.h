@@ -3,6 +3,7 @@
 // Muon (muon.h). Only non_finite_gradient() synchronizes with the GPU.
 #include "config/config.h"
 #include "optim/buckets.h"
+#include "optim/state_storage.h"
 #include "optim/update_groups.h"
 
 namespace hero {
@@ -38,7 +39,10 @@ class Optimizer {
 
  private:
   struct Clipping;
-  Optimizer(Parameters& parameters, const OptimConfig& config, std::unique_ptr<Buckets> buckets);
+  Optimizer(Parameters& parameters, const OptimConfig& config, const StateStorage& storage, const Group& data,
+            const Group& replica);
+  Optimizer(Parameters& parameters, const OptimConfig& config, const StateStorage& storage,
+            std::unique_ptr<Buckets> buckets);
   /// The weights that operators read, flattened, if this rank writes them; undefined if the values are the
   /// leaf or all_gather_values updates it.
   at::Tensor separate_leaf(const ParameterShard& shard) const;

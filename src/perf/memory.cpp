@@ -230,6 +230,8 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
     return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
   };
   const double parameters = weights.sum(), sharded = sharded_sum(weights.common, weights.experts);
+  const bool in_memory = config.optim.offload_folder.empty(), rounded = w.operand != w.accum;
+  const double masters = rounded ? (in_memory ? sharded : 0) : (layout.data > 1 ? sharded : 0);
   // Muon has one moment.
   const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
   // The output projection's gradient exists twice during the loss's backward pass.
@@ -242,9 +244,9 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   // With a single micro-batch, gradients reuse the memory of freed activations.
   const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
   return {{"weights", parameters * w.operand},
-          {"master weights", w.operand == w.accum && layout.data == 1 ? 0 : sharded * w.accum},
+          {"master weights", masters * w.accum},
           {"gradients", gradients},
-          {"optimizer moments", moments * w.accum},
+          {"optimizer moments", in_memory ? moments * w.accum : 0},
           {"activations", activations},
           {"gradients in place of activations", -shared},
           {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};

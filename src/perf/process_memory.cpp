@@ -138,10 +138,13 @@ std::vector<MemoryItem> process_memory(const Config& config) {
   // The last checkpoint is written directly from the tensors.
   const bool copies = config.checkpoint.asynchronous && config.checkpoint.every > 0 &&
                       config.checkpoint.every < config.train.steps;
+  const bool in_memory = config.optim.offload_folder.empty();
+  const double masters = w.operand == w.accum ? 0 : step.weights() * w.accum,
+               moments = (2 * step.weights() - muon_model_cost(config).weights) * w.accum;
   return {
       {"weights", step.weights() * w.operand},
-      {"master weights", w.operand == w.accum ? 0 : step.weights() * w.accum},
-      {"optimizer moments", (2 * step.weights() - muon_model_cost(config).weights) * w.accum},
+      {"master weights", in_memory ? masters : 0},
+      {"optimizer moments", in_memory ? moments : 0},
       {"gradients", peak.gradients},
       {"activations", peak.activations},
       {"routing history", history_bytes(config, tokens, {}, 0)},

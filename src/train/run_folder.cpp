@@ -8,6 +8,7 @@
 #include "io/file_io.h"
 #include "io/json.h"
 #include "ops/cuda_library.h"
+#include "optim/state_storage.h"
 #include "tokenizer/tokenizer_export.h"
 #include "train/existing_run.h"
 #include "train/run_config.h"
@@ -77,6 +78,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   }
   check(config);
   run.device = choose_device(config.train.device, "train.device");
+  const StateStorage valid(config.optim.offload_folder, run.device);
   if (run.checkpoint.empty() && initial) {
     run.init_from = fs::absolute(initial->folder);
     run.added = check_init(*initial, config);
