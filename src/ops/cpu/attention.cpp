@@ -191,7 +191,7 @@ class BackwardTask {
         douts_(scratch<bf16>(kBlockRows * n.v)),
         probs_(scratch<bf16>(kBlockRows * kKeyBlock)),
         dscores_(scratch<bf16>(kBlockRows * kKeyBlock)),
-        transposed_(scratch<bf16>(kBlockRows * kKeyBlock)),
+        strips_(scratch<bf16>(kBlockRows * kKeyBlock)),
         scores_(scratch<float>(kBlockRows * kKeyBlock)),
         dprobs_(scratch<float>(kBlockRows * kKeyBlock)),
         dq_(scratch<float>(kBlockRows * n.qk)),
@@ -241,16 +241,17 @@ class BackwardTask {
  private:
   // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
-    transpose(x, m, keys, keys, m, transposed_.get(), m);
+    pack_left(x, m, m, keys, keys, 0, m, strips_.get());
     for (int64_t s = 0; s < keys; s += kBlockRows) {
-      multiply_rows(std::min(kBlockRows, keys - s), m, transposed_.get() + s * m, m, packed, m, 0, width,
-                    sum + s * width, width, true);
+      gemm_left(std::min(kBlockRows, keys - s), width, m, strips_.get() + s * m, packed, sum + s * width,
+                width,
+                /*accumulate=*/true);
     }
   }
 
   Sizes n_;
   float scale_;
-  Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, transposed_;
+  Scratch<bf16> keys_, key_rows_, values_, queries_, douts_, probs_, dscores_, strips_;
   Scratch<float> scores_, dprobs_, dq_, dk_, dv_;
 };
 

@@ -1,8 +1,8 @@
 // Grouped bf16 expert MLPs on packed GEMMs. A task processes all rows of an expert: it packs the weights,
 // iterates over blocks of at most 64 rows, and in the backward pass computes the weight gradients from
-// operands that the blocks transposed or packed (rows zero-padded to a multiple of 32), all while they are in
-// cache. An expert with many rows is split over all threads: its weights are packed first, and its row blocks
-// and gradient tiles become separate tasks. An expert with few rows reads its weights unpacked. Each tile is
+// operands that the blocks packed (rows zero-padded to a multiple of 32), all while they are in cache. An
+// expert with many rows is split over all threads: its weights are packed first, and its row blocks and
+// gradient tiles become separate tasks. An expert with few rows reads its weights unpacked. Each tile is
 // computed by one task in a fixed order, so results do not depend on the number of threads.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -156,7 +156,7 @@ class InputGradients {
 };
 
 // Weight gradient of one expert, a^T b for its rows of a [rows, m] and b [rows, n]: first pack() all blocks
-// of rows (a transposed, b in panels), then compute the tiles of the result.
+// of rows, then compute the tiles of the result.
 class WeightGradient {
  public:
   WeightGradient(int64_t rows, int64_t m, int64_t n)
@@ -169,7 +169,7 @@ class WeightGradient {
   // Packs the block of the expert's rows from `first` on.
   void pack(int64_t first, int64_t rows, const bf16* a, const bf16* b) const {
     const int64_t filled = round_up(rows, 32);
-    transpose(a, rows, m_, m_, filled, a_.get() + first, inner_);
+    pack_left(a, rows, filled, m_, m_, first, inner_, a_.get());
     for (int64_t p = 0; p < panels(n_); ++p) {
       const int64_t width = panel_width(n_, p);
       pack_panel(b + p * kPanelWidth, filled, rows, width, n_, false, 0,
@@ -185,7 +185,7 @@ class WeightGradient {
     if (inner_ == 0) {
       std::memset(out + r * n_, 0, rows * n_ * sizeof(float));
     } else {
-      gemm(rows, n_, inner_, a_.get() + r * inner_, inner_, b_.get(), out + r * n_, n_);
+      gemm_left(rows, n_, inner_, a_.get() + r * inner_, b_.get(), out + r * n_, n_);
     }
   }
   void compute(float* out) const {

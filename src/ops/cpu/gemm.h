@@ -56,6 +56,21 @@ void round_rows(const float* in, int64_t m, int64_t width, bf16* out, int64_t ld
 void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out,
                int64_t ld_out);
 
+/// Packs rows [first, first + rows) of a [inner, m] (row stride ld) for products a^T b; rows from `rows` to
+/// `padded` are zero, `first` and `padded` are even. The strip of columns [c, c + kBlockRows) is at `packed`
+/// + c * inner; its format depends on the kernel.
+void pack_left(const bf16* a, int64_t rows, int64_t padded, int64_t m, int64_t ld, int64_t first,
+               int64_t inner, bf16* packed);
+
+/// c [m, width of panel p] (+)= a^T [m, k] * panel p of the packed b [k, n], for a strip of m <= kBlockRows
+/// columns that pack_left packed.
+void gemm_left_panel(int64_t m, int64_t n, int64_t k, const bf16* strip, const bf16* packed, int64_t p,
+                     float* c, int64_t ldc, bool accumulate);
+
+/// c [m, n] (+)= a^T [m, k] * packed b [k, n], for the same strip.
+void gemm_left(int64_t m, int64_t n, int64_t k, const bf16* strip, const bf16* packed, float* c, int64_t ldc,
+               bool accumulate = false);
+
 /// dw [n, k] (row stride ld) (+)= dy^T x for dy [rows, n], x [rows, k] with row strides ldy, ldx;
 /// multi-threaded.
 void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n,

@@ -18,15 +18,20 @@ struct Vdpbf16ps {
   }
 };
 
+bool has_avx512_bf16() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+}
+
 }  // namespace
 
-GemmKernel avx512_bf16_gemm_kernel() {
-  __builtin_cpu_init();
-  const bool has = __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
-  return has ? dot_gemm<Vdpbf16ps> : nullptr;
+std::optional<NamedGemmKernel> avx512_bf16_gemm_kernel() {
+  if (!has_avx512_bf16()) return std::nullopt;
+  return NamedGemmKernel{"avx512_bf16", dot_gemm<Vdpbf16ps>, dot_gemm_panels<Vdpbf16ps>,
+                         dot_gemm_rounded<Vdpbf16ps>, kDotDepth};
 }
 #else
-GemmKernel avx512_bf16_gemm_kernel() { return nullptr; }
+std::optional<NamedGemmKernel> avx512_bf16_gemm_kernel() { return std::nullopt; }
 #endif
 
 }  // namespace hero::cpu

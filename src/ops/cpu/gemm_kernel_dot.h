@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #ifndef HERO_DOT_TARGET
 #define HERO_DOT_TARGET
@@ -22,28 +23,62 @@ typedef uint32_t DotPairs __attribute__((vector_size(64)));
 inline constexpr int64_t kDotLanes = 16;
 inline constexpr int64_t kDotDepth = 1024;  // block size of k: a panel slice fits in the L2 cache
 
+// The pairs of `a`: of rows [m, k], or of a transposed operand as packed panels hold it, [k/2, m, 2].
+struct DotRows {
+  const c10::BFloat16* data;
+  int64_t ld;  ///< elements between rows
+
+  HERO_DOT_INLINE const c10::BFloat16* row(int64_t r) const { return data + r * ld; }
+  HERO_DOT_INLINE DotRows from(int64_t r) const { return {row(r), ld}; }
+  HERO_DOT_INLINE DotRows at_depth(int64_t k) const { return {data + k, ld}; }
+};
+struct DotPanel {
+  const c10::BFloat16* data;
+  int64_t ld;  ///< elements between pairs of a row
+
+  HERO_DOT_INLINE const c10::BFloat16* row(int64_t r) const { return data + 2 * r; }
+  HERO_DOT_INLINE DotPanel from(int64_t r) const { return {row(r), ld}; }
+  HERO_DOT_INLINE DotPanel at_depth(int64_t k) const { return {data + k / 2 * ld, ld}; }
+};
+
+HERO_DOT_INLINE void read_sums(DotSums& sums, const float* from) {
+  __builtin_memcpy(&sums, from, sizeof sums);
+}
+HERO_DOT_INLINE void write_sums(float* to, const DotSums& sums) { __builtin_memcpy(to, &sums, sizeof sums); }
+// Rounds like store() of simd.h.
+HERO_DOT_INLINE void write_sums(c10::BFloat16* to, const DotSums& sums) {
+  typedef uint16_t Halves __attribute__((vector_size(32)));
+  const auto bits = reinterpret_cast<const DotPairs&>(sums);
+  const DotPairs rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const DotPairs nan = (bits & 0x7fffffffu) > 0x7f800000u ? DotPairs{} + 0x7fc0u : DotPairs{};
+  const auto halves = __builtin_convertvector(rounded | nan, Halves);
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
+
 // Micro-kernel: R rows by C vectors of columns. Dot::add(sums, a, b) adds the pairwise products of words a
-// and b.
-template <class Dot, int R, int C>
-HERO_DOT_INLINE void dot_tile(int64_t pairs, const c10::BFloat16* a, int64_t lda, const uint32_t* b,
-                              int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+// and b. Out is float, or BFloat16 to round the sums.
+template <class Dot, int R, int C, class Left, class Out>
+HERO_DOT_INLINE void dot_tile(int64_t pairs, Left a, const uint32_t* b, int64_t ldb, Out* c, int64_t ldc,
+                              bool accumulate) {
   DotSums sum[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int j = 0; j < C; ++j) {
       sum[r][j] = DotSums{};
-      if (accumulate) __builtin_memcpy(&sum[r][j], c + r * ldc + j * kDotLanes, sizeof(DotSums));
+      if constexpr (std::is_same_v<Out, float>) {
+        if (accumulate) read_sums(sum[r][j], c + r * ldc + j * kDotLanes);
+      }
     }
   }
-  for (int64_t p = 0; p < pairs; ++p, a += 2, b += ldb) {
+  for (int64_t p = 0; p < pairs; ++p, a = a.at_depth(2), b += ldb) {
     DotPairs column[C];
 #pragma GCC unroll 4
     for (int j = 0; j < C; ++j) __builtin_memcpy(&column[j], b + j * kDotLanes, sizeof(DotPairs));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       uint32_t pair;
-      __builtin_memcpy(&pair, a + r * lda, sizeof pair);
+      __builtin_memcpy(&pair, a.row(r), sizeof pair);
       const DotPairs row = DotPairs{} + pair;
 #pragma GCC unroll 4
       for (int j = 0; j < C; ++j) Dot::add(sum[r][j], row, column[j]);
@@ -52,31 +87,58 @@ HERO_DOT_INLINE void dot_tile(int64_t pairs, const c10::BFloat16* a, int64_t lda
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int j = 0; j < C; ++j) __builtin_memcpy(c + r * ldc + j * kDotLanes, &sum[r][j], sizeof(DotSums));
+    for (int j = 0; j < C; ++j) write_sums(c + r * ldc + j * kDotLanes, sum[r][j]);
   }
 }
 
 // A tile of `rows` <= R rows.
-template <class Dot, int R, int C>
-HERO_DOT_INLINE void dot_rows(int64_t rows, int64_t pairs, const c10::BFloat16* a, int64_t lda,
-                              const uint32_t* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+template <class Dot, int R, int C, class Left, class Out>
+HERO_DOT_INLINE void dot_rows(int64_t rows, int64_t pairs, Left a, const uint32_t* b, int64_t ldb, Out* c,
+                              int64_t ldc, bool accumulate) {
   if (rows == R) {
-    dot_tile<Dot, R, C>(pairs, a, lda, b, ldb, c, ldc, accumulate);
+    dot_tile<Dot, R, C>(pairs, a, b, ldb, c, ldc, accumulate);
   } else if constexpr (R > 1) {
-    dot_rows<Dot, R - 1, C>(rows, pairs, a, lda, b, ldb, c, ldc, accumulate);
+    dot_rows<Dot, R - 1, C>(rows, pairs, a, b, ldb, c, ldc, accumulate);
   }
 }
 
 // All rows of C vectors of columns, split evenly into tiles of at most R rows: a last tile of a single row
 // would have too few accumulators to hide the FMA latency.
-template <class Dot, int R, int C>
-HERO_DOT_TARGET void dot_columns(int64_t m, int64_t pairs, const c10::BFloat16* a, int64_t lda,
-                                 const uint32_t* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+template <class Dot, int R, int C, class Left, class Out>
+HERO_DOT_TARGET void dot_columns(int64_t m, int64_t pairs, Left a, const uint32_t* b, int64_t ldb, Out* c,
+                                 int64_t ldc, bool accumulate) {
   const int64_t tiles = (m + R - 1) / R;
   for (int64_t i = 0, r = 0; i < tiles; ++i) {
     const int64_t rows = m / tiles + (i < m % tiles);
-    dot_rows<Dot, R, C>(rows, pairs, a + r * lda, lda, b, ldb, c + r * ldc, ldc, accumulate);
+    dot_rows<Dot, R, C>(rows, pairs, a.from(r), b, ldb, c + r * ldc, ldc, accumulate);
     r += rows;
+  }
+}
+
+// Enough accumulators to hide the latency, few enough to stay in registers.
+template <class Dot, class Left, class Out>
+HERO_DOT_INLINE void dot_slice(int64_t m, int64_t width, int64_t pairs, Left a, const uint32_t* words, Out* c,
+                               int64_t ldc, bool accumulate) {
+  switch (width / kDotLanes) {
+    case 4:
+      return dot_columns<Dot, 6, 4>(m, pairs, a, words, width, c, ldc, accumulate);
+    case 3:
+      return dot_columns<Dot, 6, 3>(m, pairs, a, words, width, c, ldc, accumulate);
+    case 2:
+      return dot_columns<Dot, 8, 2>(m, pairs, a, words, width, c, ldc, accumulate);
+    default:
+      return dot_columns<Dot, 16, 1>(m, pairs, a, words, width, c, ldc, accumulate);
+  }
+}
+
+template <class Dot, class Left>
+HERO_DOT_INLINE void dot_panel(int64_t m, int64_t width, int64_t k, Left a, const c10::BFloat16* panel,
+                               float* c, int64_t ldc, bool accumulate) {
+  const auto* words = reinterpret_cast<const uint32_t*>(panel);
+  for (int64_t i = 0; i < k; i += kDotDepth) {
+    const int64_t pairs = std::min(kDotDepth, k - i) / 2;
+    dot_slice<Dot>(m, width, pairs, a.at_depth(i), words, c, ldc, accumulate || i > 0);
+    words += pairs * width;
   }
 }
 
@@ -87,27 +149,22 @@ HERO_DOT_TARGET void dot_columns(int64_t m, int64_t pairs, const c10::BFloat16* 
 template <class Dot>
 HERO_DOT_TARGET void dot_gemm(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
                               const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate) {
-  const auto* words = reinterpret_cast<const uint32_t*>(panel);
-  for (int64_t i = 0; i < k; i += kDotDepth) {
-    const int64_t pairs = std::min(kDotDepth, k - i) / 2;
-    const bool add = accumulate || i > 0;
-    // Enough accumulators to hide the latency, few enough to stay in registers.
-    switch (width / kDotLanes) {
-      case 4:
-        dot_columns<Dot, 6, 4>(m, pairs, a + i, lda, words, width, c, ldc, add);
-        break;
-      case 3:
-        dot_columns<Dot, 6, 3>(m, pairs, a + i, lda, words, width, c, ldc, add);
-        break;
-      case 2:
-        dot_columns<Dot, 8, 2>(m, pairs, a + i, lda, words, width, c, ldc, add);
-        break;
-      default:
-        dot_columns<Dot, 16, 1>(m, pairs, a + i, lda, words, width, c, ldc, add);
-        break;
-    }
-    words += pairs * width;
-  }
+  dot_panel<Dot>(m, width, k, DotRows{a, lda}, panel, c, ldc, accumulate);
+}
+
+/// A RoundedGemmKernel (gemm_kernels.h), with the same results, rounded.
+template <class Dot>
+HERO_DOT_TARGET void dot_gemm_rounded(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a,
+                                      int64_t lda, const c10::BFloat16* panel, c10::BFloat16* c,
+                                      int64_t ldc) {
+  dot_slice<Dot>(m, width, k / 2, DotRows{a, lda}, reinterpret_cast<const uint32_t*>(panel), c, ldc, false);
+}
+
+/// A PanelGemmKernel (gemm_kernels.h), with the same results.
+template <class Dot>
+HERO_DOT_TARGET void dot_gemm_panels(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a,
+                                     const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate) {
+  dot_panel<Dot>(m, width, k, DotPanel{a, 2 * m}, panel, c, ldc, accumulate);
 }
 
 }  // namespace hero::cpu

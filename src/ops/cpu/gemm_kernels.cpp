@@ -127,7 +127,7 @@ const std::vector<NamedGemmKernel>& gemm_kernels() {
   static const std::vector<NamedGemmKernel> available = [] {
     std::vector<NamedGemmKernel> list;
     if (const auto multiply = amx_gemm_kernel()) list.push_back({"amx_bf16", multiply});
-    if (const auto multiply = avx512_bf16_gemm_kernel()) list.push_back({"avx512_bf16", multiply});
+    if (const auto kernel = avx512_bf16_gemm_kernel()) list.push_back(*kernel);
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4")) list.push_back({"avx512", gemm_avx512});

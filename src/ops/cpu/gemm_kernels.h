@@ -5,6 +5,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace hero::cpu {
@@ -15,16 +16,28 @@ namespace hero::cpu {
 using GemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
                             const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
 
+/// The same with `a` transposed and packed like the right-hand side, [k/2, m, 2], m at most 64: for a^T b,
+/// packing both operands costs less than transposing one.
+using PanelGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a,
+                                 const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
+
+/// The same as GemmKernel without `accumulate`, with the results rounded to bf16.
+using RoundedGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
+                                   const c10::BFloat16* panel, c10::BFloat16* c, int64_t ldc);
+
 struct NamedGemmKernel {
   const char* name;  ///< "amx_bf16", "avx512_bf16", "avx512", "avx2", "sse2"
   GemmKernel multiply;
+  PanelGemmKernel multiply_panels = nullptr;     ///< null if the instruction set needs rows of `a`
+  RoundedGemmKernel multiply_rounded = nullptr;  ///< null if results are rounded afterward
+  int64_t rounded_depth = 0;                     ///< maximum k of multiply_rounded
 };
 
 /// The AMX kernel; null if the CPU lacks AMX or the operating system does not permit it.
 GemmKernel amx_gemm_kernel();
 
-/// The AVX512-BF16 kernel; null if the CPU lacks it.
-GemmKernel avx512_bf16_gemm_kernel();
+/// The AVX512-BF16 kernel; none if the CPU lacks it.
+std::optional<NamedGemmKernel> avx512_bf16_gemm_kernel();
 
 /// RAII guard: GEMM kernels on this thread keep the AMX tile configuration between calls; without it, every
 /// call configures the tiles, which takes about 100 ns. PyTorch GEMMs must not run on the thread meanwhile.

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -15,6 +16,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/portable_dot.h"
 #include "ops/cpu/portable_tiles.h"
+#include "ops/cpu/simd.h"
 
 namespace hero::test {
 namespace gemm_kernels_test {
@@ -25,7 +27,8 @@ constexpr float kInitial = 0.5f;  // initial value of c
 
 std::vector<cpu::NamedGemmKernel> all_kernels() {
   auto all = cpu::gemm_kernels();
-  all.push_back({"portable_dot", cpu::dot_gemm<PortableDot>});
+  all.push_back({"portable_dot", cpu::dot_gemm<PortableDot>, cpu::dot_gemm_panels<PortableDot>,
+                 cpu::dot_gemm_rounded<PortableDot>, cpu::kDotDepth});
   all.push_back({"portable_tiles", cpu::tile_gemm<PortableTiles>});
   return all;
 }
@@ -53,6 +56,17 @@ struct Operands {
   std::vector<float> product(cpu::GemmKernel multiply, bool accumulate) const {
     std::vector<float> c(m * ldc, kInitial);
     multiply(m, width, k, a.data(), lda, panel.data(), c.data(), ldc, accumulate);
+    return c;
+  }
+  // With the rows of a as columns of a panel.
+  std::vector<float> product(cpu::PanelGemmKernel multiply, bool accumulate) const {
+    std::vector<bf16> columns(k * m), left(k * m);
+    for (int64_t r = 0; r < m; ++r) {
+      for (int64_t i = 0; i < k; ++i) columns[i * m + r] = a[r * lda + i];
+    }
+    cpu::pack_panel(columns.data(), k, k, m, m, /*transposed=*/false, 0, left.data());
+    std::vector<float> c(m * ldc, kInitial);
+    multiply(m, width, k, left.data(), panel.data(), c.data(), ldc, accumulate);
     return c;
   }
 };
@@ -112,6 +126,52 @@ TEST_P(GemmKernel, NanPropagatesOnlyToItsRow) {
   }
 }
 
+// Bitwise: the order of additions is that of the sums over rows.
+TEST_P(GemmKernel, PanelsEqualRows) {
+  const auto& kernel = GetParam();
+  if (!kernel.multiply_panels) GTEST_SKIP() << "this kernel reads rows";
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  const auto sample = [&] { return bf16(normal(random)); };
+  const auto check = [&](int64_t m, int64_t width, int64_t k) {
+    const Operands in(m, width, k, sample);
+    for (const bool accumulate : {true, false})
+      ASSERT_EQ(in.product(kernel.multiply_panels, accumulate), in.product(kernel.multiply, accumulate))
+          << in.m << " x " << in.width << " x " << in.k;
+  };
+  for (const int64_t k : {2, 1022, 1024, 1026, 2050}) check(13, 64, k);
+  for (int i = 0; i < 40; ++i) check(1 + random() % 64, 16 * (1 + random() % 4), 2 * (1 + random() % 300));
+}
+
+// Bitwise, also for infinities; which NaN the sums have is not defined.
+TEST_P(GemmKernel, RoundsLikeStore) {
+  const auto& kernel = GetParam();
+  if (!kernel.multiply_rounded) GTEST_SKIP() << "results are rounded afterward";
+  std::mt19937 random(6);
+  for (int i = 0; i < 60; ++i) {
+    const auto sample = [&] {
+      bf16 value;
+      value.x = static_cast<uint16_t>(random());
+      return value;
+    };
+    const int64_t k = i == 0 ? kernel.rounded_depth : 2 * (1 + random() % 80);
+    const Operands in(1 + random() % 64, 16 * (1 + random() % 4), k, sample);
+    std::vector<bf16> rounded(in.m * in.ldc, bf16(kInitial)), expected = rounded;
+    kernel.multiply_rounded(in.m, in.width, k, in.a.data(), in.lda, in.panel.data(), rounded.data(), in.ldc);
+    const auto sums = in.product(kernel.multiply, false);
+    for (int64_t r = 0; r < in.m; ++r) {
+      for (int64_t j = 0; j < in.width; ++j) cpu::store(expected[r * in.ldc + j], sums[r * in.ldc + j]);
+    }
+    for (size_t j = 0; j < rounded.size(); ++j) {
+      if (std::isnan(static_cast<float>(expected[j]))) {
+        ASSERT_TRUE(std::isnan(static_cast<float>(rounded[j]))) << in.m << " x " << in.width << " x " << k;
+      } else {
+        ASSERT_EQ(rounded[j].x, expected[j].x) << in.m << " x " << in.width << " x " << k;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(all_kernels()),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -146,7 +206,10 @@ TEST_P(InstructionTest, MatchesPortableVersion) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sets, InstructionTest,
-    testing::Values(Instruction{"avx512_bf16", cpu::avx512_bf16_gemm_kernel(), cpu::dot_gemm<PortableDot>},
+    testing::Values(Instruction{"avx512_bf16",
+                                cpu::avx512_bf16_gemm_kernel() ? cpu::avx512_bf16_gemm_kernel()->multiply
+                                                               : nullptr,
+                                cpu::dot_gemm<PortableDot>},
                     Instruction{"amx_bf16", cpu::amx_gemm_kernel(), cpu::tile_gemm<PortableTiles>}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -1,0 +1,113 @@
+// Packs operands of GEMMs (gemm.h): interleaves rows or transposes.
+#include <algorithm>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+
+namespace hero::cpu {
+
+// Interleaves pairs of adjacent rows of b in 32-bit words.
+HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width,
+                                      int64_t ld, uint32_t* out) {
+  for (int64_t r = 0; r < k; r += 2) {
+    const uint16_t* low = b + r * ld;
+    uint32_t* row = out + r / 2 * width;
+    if (r + 1 < k_valid) {
+      const uint16_t* high = low + ld;
+      for (int64_t c = 0; c < width; ++c) row[c] = low[c] | static_cast<uint32_t>(high[c]) << 16;
+    } else if (r < k_valid) {
+      for (int64_t c = 0; c < width; ++c) row[c] = low[c];
+    } else {
+      for (int64_t c = 0; c < width; ++c) row[c] = 0;
+    }
+  }
+}
+
+using Words16 = uint32_t __attribute__((vector_size(64)));
+
+// Transposes 16 x 16 words: four rounds, each of which interleaves rows i and i + 8.
+HERO_INLINE void transpose_16x16(const uint16_t* in, int64_t ld_in, uint32_t* out, int64_t ld_out) {
+  Words16 a[16], b[16];
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words16));
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      b[2 * i] =
+          __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                             30, 15, 31);
+    }
+    for (int i = 0; i < 16; ++i) a[i] = b[i];
+  }
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words16));
+}
+
+// b stored as [n, k]: pairs are already adjacent, so only words are transposed.
+HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld,
+                                      uint32_t* out) {
+  const int64_t pairs = k / 2, whole = pairs / 16 * 16;
+  for (int64_t c = 0; c < width; c += 16) {
+    for (int64_t r = 0; r < whole; r += 16)
+      transpose_16x16(b + c * ld + 2 * r, ld, out + r * width + c, width);
+  }
+  for (int64_t r = whole; r < pairs; ++r) {
+    for (int64_t c = 0; c < width; ++c) __builtin_memcpy(out + r * width + c, b + c * ld + 2 * r, 4);
+  }
+}
+
+void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld, bool transposed, int64_t p,
+                bf16* packed) {
+  const int64_t width = panel_width(n, p);
+  auto* out = reinterpret_cast<uint32_t*>(packed + p * kPanelWidth * k);
+  const auto* in = reinterpret_cast<const uint16_t*>(b);
+  if (transposed) {
+    transpose_words(in + p * kPanelWidth * ld, k, width, ld, out);
+  } else {
+    interleave_rows(in + p * kPanelWidth, k, k_valid, width, ld, out);
+  }
+}
+
+void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16* packed) {
+  parallel_tasks(panels(n), [&](int64_t p) { pack_panel(b, k, k, n, ld, transposed, p, packed); });
+}
+
+using Words8 = uint16_t __attribute__((vector_size(16)));
+
+// Transposes 8 x 8 elements: three rounds, each of which interleaves rows i and i + 4.
+HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
+  Words8 a[8], b[8];
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words8));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; ++i) a[i] = b[i];
+  }
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words8));
+}
+
+HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,
+                                   int64_t padded, uint16_t* out, int64_t ld_out) {
+  const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
+  // 32 rows at a time fill whole cache lines of the result.
+  for (int64_t first = 0; first < whole_rows; first += 32) {
+    const int64_t end = std::min(first + 32, whole_rows);
+    for (int64_t c = 0; c < whole_cols; c += 8) {
+      for (int64_t r = first; r < end; r += 8)
+        transpose_8x8(in + r * ld_in + c, ld_in, out + c * ld_out + r, ld_out);
+    }
+  }
+  for (int64_t c = 0; c < cols; ++c) {
+    for (int64_t r = c < whole_cols ? whole_rows : 0; r < padded; ++r) {
+      out[c * ld_out + r] = r < rows ? in[r * ld_in + c] : 0;
+    }
+  }
+}
+
+void transpose(const bf16* in, int64_t rows, int64_t cols, int64_t ld_in, int64_t padded, bf16* out,
+               int64_t ld_out) {
+  transpose_16(reinterpret_cast<const uint16_t*>(in), rows, cols, ld_in, padded,
+               reinterpret_cast<uint16_t*>(out), ld_out);
+}
+
+}  // namespace hero::cpu
