@@ -14,12 +14,12 @@ namespace hero {
 Transformer::Transformer(const Config& config, at::Device device)
     : Transformer(config, device, whole_model(config)) {}
 
-Transformer::Transformer(const Config& config, at::Device device, ModelShard shard)
+Transformer::Transformer(const Config& config, at::Device device, ModelShard shard, InitialValues initial)
     : config_(config),
       shard_(std::move(shard)),
       layout_(moe_layers(config.model), config.model.num_experts, config.router,
               config.model.num_nextn_predict_layers),
-      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
+      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device, initial),
       rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
