@@ -143,7 +143,7 @@ def _read_metrics(path: Path) -> Metrics:
         steps.append(step)
         tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
-            value = record.get(key)
+            value: Any = record.get(key)
             column.append(value if type(value) in (float, int) else number(value, where, key))
         if record.get("norms") is not None:
             norms.append((where, step, record["norms"]))
