@@ -54,7 +54,7 @@ std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk
 }
 
 at::Tensor Transformer::positions(const at::Tensor& input, const ForwardContext& context) const {
-  const auto all = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
+  auto all = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
   if (!config_.train.document_positions || !context.starts_BS.defined()) return all;
   return (all - context.starts_BS).flatten();
 }
