@@ -34,6 +34,7 @@ BENCHMARKS = [
     ("Generation", "generate-speed.md", ["generate_speed.py"]),
     ("Two processes", "parallel-speed.md", ["parallel_speed.py"]),
     ("Tokenizing", "tokenize-speed.md", ["tokenize_speed.py"]),
+    ("Latency", "latency.md", ["latency.py"]),
     ("Muon", "muon-speed.md", ["muon_speed.py"]),
     ("How time grows", "scaling.md", ["scaling.py"]),
 ]

@@ -1,8 +1,8 @@
-"""Tokenization speed in MB/s: `hero data tokenize`, file to file, against transformers' fast tokenizer in
-memory.
+"""Tokenization speed in MB/s: `hero data tokenize`, file to file, against `tokenizers` and transformers' fast
+tokenizer in memory.
 
-Both use the same tokenizer.json (byte-level BPE with Qwen's splitting, trained here) and all cores. Writes
-docs/results/tokenize-speed.md.
+All use the same tokenizer.json (byte-level BPE with Qwen's splitting, trained here) and all cores; `tokenizers`
+also a single thread. Writes docs/results/tokenize-speed.md.
 """
 
 from __future__ import annotations
@@ -82,9 +82,22 @@ def run_transformers(folder: Path, texts: list[str]) -> float:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
     begin = time.perf_counter()
     for i in range(0, len(texts), BATCH):
         tokenizer(texts[i : i + BATCH], return_attention_mask=False)
+    return time.perf_counter() - begin
+
+
+def run_tokenizers(folder: Path, texts: list[str], parallel: bool) -> float:
+    """Seconds of the calls only, which compute no offsets."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    os.environ["TOKENIZERS_PARALLELISM"] = str(parallel).lower()  # read by every call
+    begin = time.perf_counter()
+    for i in range(0, len(texts), BATCH):
+        tokenizer.encode_batch_fast(texts[i : i + BATCH])
     return time.perf_counter() - begin
 
 
@@ -99,8 +112,8 @@ def main() -> None:
         args.rounds, args.vocab_size, inputs = 1, 1024, [packages / "numpy" / "lib"]
     texts = texts_of(inputs)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
     ours, theirs = "hero data tokenize", "transformers, fast tokenizer"
+    parallel, single = "tokenizers, all cores", "tokenizers, one thread"
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "tokenizer"
         write_tokenizer(folder, texts, args.vocab_size)
@@ -110,9 +123,11 @@ def main() -> None:
         candidates = {
             ours: lambda: megabytes / run_hero(folder, lines),
             theirs: lambda: megabytes / run_transformers(folder, texts),
+            parallel: lambda: megabytes / run_tokenizers(folder, texts, True),
+            single: lambda: megabytes / run_tokenizers(folder, texts, False),
         }
         rates = round_robin(candidates, args.rounds, "MB/s", places=2)
-    ratios = ratios_per_round(rates[ours], rates[theirs])
+    ratios = {name: ratios_per_round(rates[ours], rates[name]) for name in (theirs, parallel, single)}
     write_page(
         args,
         "Tokenization speed",
@@ -121,12 +136,17 @@ def main() -> None:
             "The program's time is that of the whole command, including reading and writing.",
             "",
             *table(
-                ["", "MB/s, median (range over rounds)"], [[name, spread(v)] for name, v in rates.items()]
+                ["", "MB/s, median (range over rounds)", "hero data tokenize relative to it"],
+                [
+                    [name, spread(v), spread(ratios[name]) if name in ratios else ""]
+                    for name, v in rates.items()
+                ],
             ),
-            "",
-            f"Ratio per round: {spread(ratios)}.",
         ],
-        [Target("tokenization, MB/s vs. transformers' fast tokenizer", 1.0, ratios, own_command())],
+        [
+            Target(f"tokenization, MB/s vs. {name}", bound, ratios[name], own_command())
+            for name, bound in ((theirs, 1.0), (parallel, 1.0), (single, 10.0))
+        ],
     )
 
 

@@ -30,7 +30,8 @@ RouterHistory::RouterHistory(const std::filesystem::path& folder, const Config& 
       blocks_.emplace_back();
       continue;
     }
-    const auto whole = read_elements(found, {0, e * (d + seen * e)}).view({e, -1});
+    const auto whole = at::empty({e, d + seen * e}, at::kDouble);
+    read_elements(found, {0, whole.numel()}, whole);
     blocks_.push_back(whole.slice(1, d).contiguous());
     if (!blocks_.back().isfinite().all().item<bool>())
       throw UserError(folder.string() + ": tensor " + name + ": found a non-finite value");
@@ -42,7 +43,7 @@ at::Tensor RouterHistory::block(int64_t l, int64_t p) const {
   const auto place = std::ranges::find(seen, p);
   TORCH_INTERNAL_ASSERT(place != seen.end());
   const int64_t e = layout_.experts(), first = (place - seen.begin()) * e;
-  return blocks_[l - 1].slice(1, first, first + e).to(at::kDouble);
+  return blocks_[l - 1].slice(1, first, first + e);
 }
 
 }  // namespace hero

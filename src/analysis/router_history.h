@@ -22,7 +22,7 @@ class RouterHistory {
  private:
   HistoryLayout layout_;
   bool scale_;
-  std::vector<at::Tensor> blocks_;  // per layer [E, M*E], in the file's dtype; undefined if M_l = 0
+  std::vector<at::Tensor> blocks_;  // per layer fp64 [E, M*E]; undefined if M_l = 0
 };
 
 }  // namespace hero

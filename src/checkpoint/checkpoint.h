@@ -57,9 +57,8 @@ void prune_checkpoints(const std::filesystem::path& run, int keep, int64_t step,
 void clean_leftovers(const std::filesystem::path& run);
 
 /// resolve_model_dir for a command that loads the model. If the folder has a manifest, checks the sizes of
-/// all files and the hashes of the model's, which takes less time than loading them. UserError naming the
-/// first missing, truncated or altered file, found and expected values, and the newest intact earlier
-/// checkpoint.
+/// all files and the hashes of the model's. UserError naming the first missing, truncated or altered file,
+/// found and expected values, and the newest intact earlier checkpoint.
 std::filesystem::path open_model_folder(const std::filesystem::path& dir);
 
 /// The newest intact checkpoint of a run; empty if the run has no checkpoints. Renames damaged newer ones to

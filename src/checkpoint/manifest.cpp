@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "io/json.h"
+#include "io/ordered_parallel.h"
 #include "io/sha256.h"
 
 namespace fs = std::filesystem;
@@ -37,6 +39,24 @@ std::optional<nlohmann::json> read_files(const std::string& text) {
   return canonical(files) == text ? std::optional(files) : std::nullopt;
 }
 
+// `unread`: the file may be missing, and its contents are not checked.
+std::optional<std::string> file_corruption(const fs::path& file, const nlohmann::json& entry, bool unread) {
+  const auto bytes = entry["bytes"].get<uintmax_t>();
+  const auto hash = entry["sha256"].get<std::string>();
+  std::error_code error;
+  const uintmax_t found_bytes = fs::file_size(file, error);
+  if (error && unread) return std::nullopt;
+  if (error) return file.string() + ": missing, expected a file of " + std::to_string(bytes) + " bytes";
+  if (found_bytes != bytes) {
+    const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
+    return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
+  }
+  if (unread) return std::nullopt;
+  const std::string found_hash = hash_file(file).sha256;
+  if (found_hash == hash) return std::nullopt;
+  return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
+}
+
 }  // namespace
 
 std::string make_manifest(const std::map<std::string, FileDigest>& files) {
@@ -56,26 +76,25 @@ std::optional<std::string> find_corruption(const fs::path& folder, CheckpointUse
     return path.string() + ": altered or truncated: found " + std::to_string(text.str().size()) +
            " bytes that do not match the hash in the file, expected the manifest as saved";
   }
-  for (const auto& [name, entry] : files->items()) {
-    const fs::path file = folder / name;
-    const auto bytes = entry["bytes"].get<uintmax_t>();
-    const auto hash = entry["sha256"].get<std::string>();
-    const bool unread = use == CheckpointUse::kModel && name.starts_with("optimizer");
-    std::error_code error;
-    const uintmax_t found_bytes = fs::file_size(file, error);
-    if (error && unread) continue;
-    if (error) return file.string() + ": missing, expected a file of " + std::to_string(bytes) + " bytes";
-    if (found_bytes != bytes) {
-      const char* what = found_bytes < bytes ? ": truncated: found " : ": altered: found ";
-      return file.string() + what + std::to_string(found_bytes) + " bytes, expected " + std::to_string(bytes);
-    }
-    if (unread) continue;
-    const std::string found_hash = hash_file(file).sha256;
-    if (found_hash != hash) {
-      return file.string() + ": altered: found sha256 " + found_hash + ", expected " + hash;
-    }
-  }
-  return std::nullopt;
+  // One thread a file: a hash is computed sequentially, slower than files are read.
+  std::optional<std::string> first;
+  auto next = files->begin();
+  const auto workers = std::min<size_t>(std::max(std::thread::hardware_concurrency(), 1u), files->size());
+  ordered_parallel<nlohmann::json::const_iterator, std::optional<std::string>>(
+      static_cast<int>(workers),
+      [&](auto& file) {
+        if (first || next == files->end()) return false;
+        file = next++;
+        return true;
+      },
+      [&](const auto& file, int) {
+        const bool unread = use == CheckpointUse::kModel && file.key().starts_with("optimizer");
+        return file_corruption(folder / file.key(), *file, unread);
+      },
+      [&](std::optional<std::string>& corruption) {
+        if (!first) first = std::move(corruption);
+      });
+  return first;
 }
 
 }  // namespace hero

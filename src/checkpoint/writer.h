@@ -32,9 +32,10 @@ struct StoreClient {
 /// once a newer one is verified: a step after it had a finite loss.
 class CheckpointWriter {
  public:
-  /// Keeps the newest `keep` checkpoints (0: all). Tensors are sharded above `max_shard_bytes`.
+  /// Keeps the newest `keep` checkpoints (0: all). Tensors are sharded above `max_shard_bytes`: a resume
+  /// hashes files in parallel, each on one thread.
   CheckpointWriter(StoreClient store_client, std::filesystem::path run, int keep,
-                   size_t max_shard_bytes = size_t{4} << 30);
+                   size_t max_shard_bytes = size_t{1} << 30);
   /// Waits; ignores failures.
   ~CheckpointWriter() = default;
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -174,8 +174,7 @@ void run_analyze(const AnalyzeOptions& options) {
 
 void add_analyze_command(Command& hero) {
   auto options = std::make_shared<AnalyzeOptions>();
-  auto* command = hero.add_subcommand(
-      "analyze", "Analyze how a model's routers use their history; write results, figures and an HTML page");
+  auto* command = hero.subcommand("analyze");
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("--out", options->out, "output folder for results, figures and the page").required();

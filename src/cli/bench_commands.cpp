@@ -60,7 +60,7 @@ std::shared_ptr<BenchOptions> add_options(Command* command) {
 }  // namespace
 
 void add_bench_commands(Command& hero) {
-  auto* bench = hero.add_subcommand("bench", "Measure the cost of training on this machine");
+  auto* bench = hero.subcommand("bench");
   bench->require_subcommand();
 
   auto* table = bench->add_subcommand(

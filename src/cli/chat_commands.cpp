@@ -84,8 +84,7 @@ void run_chat(const ChatOptions& options) {
 
 void add_chat_command(Command& hero) {
   auto options = std::make_shared<ChatOptions>();
-  auto* command =
-      hero.add_subcommand("chat", "Talk to a model in the terminal; or one message per line of stdin");
+  auto* command = hero.subcommand("chat");
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("--system", options->system, "system message at the beginning of the conversation");

@@ -197,6 +197,11 @@ Command* Command::add_subcommand(const std::string& name, const std::string& des
   return subcommands_.back().get();
 }
 
+Command* Command::subcommand(const std::string& name) {
+  const auto has_name = [&](const auto& command) { return command->app_->get_name() == name; };
+  return std::ranges::find_if(subcommands_, has_name)->get();
+}
+
 void Command::require_subcommand() { app_->require_subcommand(1); }
 
 template <typename T>

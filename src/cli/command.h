@@ -63,6 +63,8 @@ class Command {
 
   /// A subcommand, which lives as long as this one.
   Command* add_subcommand(const std::string& name, const std::string& description);
+  /// The added subcommand of this name.
+  Command* subcommand(const std::string& name);
   void require_subcommand();
 
   /// Declares `--name` or, without dashes, a positional argument whose value is stored in `value`, which must

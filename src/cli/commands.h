@@ -4,8 +4,8 @@ namespace hero {
 
 class Command;
 
-// Each adds one subcommand or a few related ones. `status` becomes the exit status of a command that
-// does not throw.
+// Each declares the options of one command of declare_program, or of a few related ones. `status` becomes the
+// exit status of a command that does not throw.
 
 /// `hero analyze DIR --out OUT`.
 void add_analyze_command(Command& hero);

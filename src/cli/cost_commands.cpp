@@ -220,8 +220,7 @@ void run_cost(const CostOptions& options, const std::vector<std::string>& flags)
 
 void add_cost_command(Command& hero) {
   auto options = std::make_shared<CostOptions>();
-  auto* command = hero.add_subcommand(
-      "cost", "Estimate parameters, FLOPs, memory and traffic of a configuration, with and without history");
+  auto* command = hero.subcommand("cost");
   add_config_option(*command, options->configs);
   const auto ranks_option = [&](const char* name, int64_t* value, const char* help) {
     command->add_option(name, *value, help).range(1, 1 << 20).show_default();

@@ -116,8 +116,7 @@ void run_info(const std::string& prefix) {
 }  // namespace
 
 void add_data_commands(Command& hero) {
-  auto* const data = hero.add_subcommand(
-      "data", "Train tokenizers, tokenize text, inspect token files, count what runs read");
+  auto* const data = hero.subcommand("data");
   data->require_subcommand();
 
   auto* const tokenizer_command =

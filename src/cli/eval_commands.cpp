@@ -98,7 +98,7 @@ void run_eval(const EvalOptions& options) {
 
 void add_eval_command(Command& hero) {
   auto options = std::make_shared<EvalOptions>();
-  auto* command = hero.add_subcommand("eval", "Evaluate loss and perplexity of a model on token files");
+  auto* command = hero.subcommand("eval");
   command
       ->add_option("dir", options->dir,
                    "run folder (its latest checkpoint; writes eval.json), checkpoint or model folder")

@@ -68,7 +68,7 @@ void run_export(Options options) {
 
 void add_export_command(Command& hero) {
   auto options = std::make_shared<Options>();
-  auto* command = hero.add_subcommand("export", "Export a model to Hugging Face format");
+  auto* command = hero.subcommand("export");
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("folder", options->folder, "output folder, new or empty").required();

@@ -81,7 +81,7 @@ void run_generate(GenerateOptions options) {
 
 void add_generate_command(Command& hero) {
   auto options = std::make_shared<GenerateOptions>();
-  auto* command = hero.add_subcommand("generate", "Generate text from a prompt");
+  auto* command = hero.subcommand("generate");
   command->add_option("dir", options->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
   command->add_option("--prompt", options->prompt, "prompt text; empty: start of a document").required();

@@ -105,8 +105,7 @@ Option add_dtype(Command* command, Dtype& dtype) {
 
 void add_inspect_commands(Command& hero, int& status) {
   auto logits = std::make_shared<LogitsOptions>();
-  auto* logits_command =
-      hero.add_subcommand("logits", "Write logits, routing and gradients for given tokens");
+  auto* logits_command = hero.subcommand("logits");
   logits_command
       ->add_option("dir", logits->dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();
@@ -122,8 +121,7 @@ void add_inspect_commands(Command& hero, int& status) {
   logits_command->callback([logits] { run_logits(*logits); });
 
   auto diff = std::make_shared<DiffOptions>();
-  auto* diff_command =
-      hero.add_subcommand("diff", "Show where two models differ: configurations, then layer by layer");
+  auto* diff_command = hero.subcommand("diff");
   diff_command->footer(
       "Exit status: 0 if all activations are equal within the tolerance or, without --text and --tokens, if "
       "the configurations are equal; else 1.");

@@ -1,9 +1,9 @@
-// The program `hero`: its commands and its exit status.
+// The program with all commands, which the launcher executes, and its exit status.
 #include <cstdio>
 #include <exception>
 
-#include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/program.h"
 #include "io/error.h"
 #include "train/version.h"
 
@@ -11,12 +11,8 @@ namespace {
 
 // Returns the exit status.
 int run(int argc, char** argv) {
-  hero::Command hero("Train Mixture-of-Experts language models with history-aware routers.",
-                     [] { return "hero " HERO_VERSION ", " + hero::program_version(); });
-  hero.require_subcommand();
-  hero.footer(
-      "Exit status: 0; 2 for an invalid command line, configuration or input file; 1 for a runtime error; "
-      "128 + n after a checkpoint saved on signal n.");
+  const auto program = hero::declare_program(hero::program_version);
+  hero::Command& hero = *program;
   int status = 0;
   hero::add_data_commands(hero);
   hero::add_train_commands(hero, status);

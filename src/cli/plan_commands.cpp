@@ -147,8 +147,7 @@ void add_cluster_flags(Command& command, PlanOptions& options) {
 
 void add_plan_command(Command& hero) {
   auto options = std::make_shared<PlanOptions>();
-  auto* command = hero.add_subcommand(
-      "plan", "Rank parallel layouts on a cluster by predicted step time, with memory and traffic");
+  auto* command = hero.subcommand("plan");
   add_config_option(*command, options->configs);
   command->add_option("--cluster", options->cluster,
                       "TOML file or name in configs/clusters; the flags below override it");

@@ -175,8 +175,7 @@ void run_serve(const ServeCommand& options) {
 
 void add_serve_command(Command& hero) {
   auto options = std::make_shared<ServeCommand>();
-  auto* command =
-      hero.add_subcommand("serve", "Serve a model with OpenAI-compatible APIs for completions and chat");
+  auto* command = hero.subcommand("serve");
   auto& o = *options;
   command->add_option("dir", o.dir, "run folder (its latest checkpoint), checkpoint or model folder")
       .required();

@@ -59,7 +59,7 @@ int run_study(StudyOptions options, bool report_only) {
 void add_study_command(Command& hero, int& status) {
   auto options = std::make_shared<StudyOptions>();
   auto report_only = std::make_shared<bool>(false);
-  auto* command = hero.add_subcommand("study", "Train model variants with several seeds and compare them");
+  auto* command = hero.subcommand("study");
   command->add_option("config", options->config, "base TOML file of all variants").required().existing_file();
   command
       ->add_option("--variants", options->variants,

@@ -19,7 +19,7 @@ namespace {
 
 void add_train_commands(Command& hero, int& status) {
   auto options = std::make_shared<TrainOptions>();
-  auto* train_command = hero.add_subcommand("train", "Train a model, resume a run, or branch from one");
+  auto* train_command = hero.subcommand("train");
   auto files = std::make_shared<std::vector<std::string>>();
   add_config_option(*train_command, *files);
   train_command->add_option("--data", options->data,
@@ -46,7 +46,7 @@ void add_train_commands(Command& hero, int& status) {
 
   auto runs = std::make_shared<std::vector<std::string>>();
   auto out = std::make_shared<std::string>();
-  auto* report = hero.add_subcommand("report", "Write a self-contained HTML page that compares runs");
+  auto* report = hero.subcommand("report");
   report->add_option("runs", *runs, "run folders; the first baseline is the reference").required();
   report->add_option("--out", *out, "HTML file to write").required();
   report->callback([runs, out] { run_report(*runs, *out); });

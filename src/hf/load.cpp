@@ -1,6 +1,7 @@
 #include "hf/load.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstring>
 #include <optional>
@@ -144,24 +145,27 @@ const TensorView& find_tensor(const ShardedReader& reader, const std::string& wh
   return *found;
 }
 
-at::Tensor read_elements(const TensorView& found, Range range) {
+void read_elements(const TensorView& found, Range range, const at::Tensor& target) {
   const auto type = floating_point_type(found);
   TORCH_INTERNAL_ASSERT(type, "find_tensor checks the type");
-  // A copy: data in the file may be unaligned.
-  auto values = at::empty({range.end - range.begin}, at::TensorOptions(*type));
-  const size_t size = values.element_size();
-  if (values.numel() > 0) {
-    std::memcpy(values.data_ptr(),
-                static_cast<const char*>(found.data) + static_cast<size_t>(range.begin) * size,
-                values.nbytes());
-  }
-  return values;
+  TORCH_INTERNAL_ASSERT(target.numel() == range.end - range.begin);
+  const bool direct = target.is_cpu() && target.is_contiguous() && target.scalar_type() == *type;
+  const auto values = direct ? target : at::empty(target.sizes(), at::TensorOptions(*type));
+  // Bytes, because data in the file may be unaligned; on all threads, because page faults of both sides take
+  // most of the time.
+  const char* source =
+      static_cast<const char*>(found.data) + static_cast<size_t>(range.begin) * values.element_size();
+  auto* const bytes = static_cast<char*>(values.data_ptr());
+  at::parallel_for(0, static_cast<int64_t>(values.nbytes()), 1 << 20, [&](int64_t begin, int64_t end) {
+    std::memcpy(bytes + begin, source + begin, static_cast<size_t>(end - begin));
+  });
+  if (!direct) target.copy_(values);
 }
 
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,
                const at::Tensor& target) {
   const TensorView& found = find_tensor(reader, where, name, target.sizes().vec());
-  target.copy_(read_elements(found, {0, target.numel()}).view(target.sizes()));
+  read_elements(found, {0, target.numel()}, target);
 }
 
 Config load_model_config(const fs::path& dir) {
@@ -199,7 +203,7 @@ std::unique_ptr<Transformer> load_configured(const fs::path& folder, Config conf
   const ShardedReader reader(folder, "model");
   check_all(reader, folder.string(), config, {});
   if (modules == MtpModules::kSkip) config = main_model(std::move(config));
-  auto model = std::make_unique<Transformer>(config, device);
+  auto model = std::make_unique<Transformer>(config, device, whole_model(config), InitialValues::kUnset);
   read_all(reader, folder.string(), *model, {});
   return model;
 }

@@ -47,8 +47,8 @@ std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder, Con
 const TensorView& find_tensor(const ShardedReader& reader, const std::string& where, const std::string& name,
                               const std::vector<int64_t>& shape);
 
-/// Copies a range of elements of a tensor in a file: 1-D, in the file's dtype.
-at::Tensor read_elements(const TensorView& found, Range range);
+/// Copies a range of elements of a tensor in a file into `target`, which has as many, converted to its dtype.
+void read_elements(const TensorView& found, Range range, const at::Tensor& target);
 
 /// Copies a tensor of a file into `target`, converted to its dtype. UserError as find_tensor.
 void read_into(const ShardedReader& reader, const std::string& where, const std::string& name,

@@ -74,7 +74,7 @@ void RangeReader::read(const std::string& name, const std::vector<int64_t>& shap
   const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   std::vector<Range> ranges;
   if (found == slices_.end()) {
-    target.copy_(read_elements(find_tensor(reader_, where_, name, shape), requested).view(target.sizes()));
+    read_elements(find_tensor(reader_, where_, name, shape), requested, target);
     return;
   }
   if (reader_.find(name)) ranges.push_back({0, size});
@@ -97,8 +97,8 @@ void RangeReader::read(const std::string& name, const std::vector<int64_t>& shap
     const Range common{std::max(range.begin, requested.begin), std::min(range.end, requested.end)};
     if (common.begin >= common.end) continue;
     const auto& slice = find_tensor(reader_, where_, values->name, {range.end - range.begin});
-    flat.slice(0, common.begin - begin, common.end - begin)
-        .copy_(read_elements(slice, {common.begin - range.begin, common.end - range.begin}));
+    read_elements(slice, {common.begin - range.begin, common.end - range.begin},
+                  flat.slice(0, common.begin - begin, common.end - begin));
   }
 }
 

@@ -25,16 +25,17 @@ at::Tensor ParameterPart::view_of(const at::Tensor& whole) const {
   return whole.view({-1}).slice(0, offset, offset + n).view(shape);
 }
 
-Parameters::Parameters(at::ScalarType dtype, uint64_t seed, at::Device device)
-    : dtype_(dtype), seed_(seed), device_(device) {}
+Parameters::Parameters(at::ScalarType dtype, uint64_t seed, at::Device device, InitialValues initial)
+    : dtype_(dtype), seed_(seed), device_(device), initial_(initial) {}
 
 at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& shape,
                            std::vector<ParameterPart> parts, bool decay,
                            std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
   const auto type = dtype.value_or(dtype_), wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  const bool sampled = initial_ == InitialValues::kSampled;
   Parameter p{.name = name,
-              .values = at::empty(shape, at::TensorOptions(wide)),
+              .values = at::empty(shape, at::TensorOptions(sampled ? at::kCPU : device_).dtype(wide)),
               .leaf = {},
               .decay = decay,
               .component = component_of(name, /*is_vector=*/shape.size() == 1),
@@ -43,13 +44,13 @@ at::Tensor Parameters::add(const std::string& name, const std::vector<int64_t>& 
   for (auto& part : p.parts) {
     part.offset = offset;
     const auto view = part.view_of(p.values);
-    part.init(view, seed_, part.name);
+    if (sampled) part.init(view, seed_, part.name);
     offset += view.numel();
   }
   TORCH_INTERNAL_ASSERT(offset == p.values.numel(), name, ": parts hold ", offset, " of ", p.values.numel(),
                         " values");
   p.values = p.values.to(device_);
-  p.leaf = type == wide ? p.values.detach() : p.values.to(type);
+  p.leaf = type == wide ? p.values.detach() : sampled ? p.values.to(type) : at::empty_like(p.values, type);
   p.leaf.set_requires_grad(true);
   if (type != wide) p.leaf.set_grad_dtype(wide);
   all_.push_back(std::move(p));

@@ -21,6 +21,10 @@ using Init = std::function<void(const at::Tensor& values, uint64_t seed, const s
 Init normal_init(double std);
 Init constant_init(double value);
 
+/// kUnset: the values are uninitialized memory until they are loaded, because sampling them takes longer than
+/// reading them from a file.
+enum class InitialValues { kSampled, kUnset };
+
 /// A contiguous slice of a parameter and its name in checkpoints.
 struct ParameterPart {
   std::string name;
@@ -46,8 +50,9 @@ struct Parameter {
 
 class Parameters {
  public:
-  /// `dtype`: the leaves' type. Initial values are sampled on the CPU and moved to `device`.
-  Parameters(at::ScalarType dtype, uint64_t seed, at::Device device = at::kCPU);
+  /// `dtype`: the leaves' type. Sampled values are computed on the CPU and moved to `device`.
+  Parameters(at::ScalarType dtype, uint64_t seed, at::Device device = at::kCPU,
+             InitialValues initial = InitialValues::kSampled);
 
   /// Adds a parameter of this shape whose parts are consecutive in memory, and returns its leaf. `dtype`
   /// overrides the leaves' type.
@@ -84,6 +89,7 @@ class Parameters {
   at::ScalarType dtype_;
   uint64_t seed_;
   at::Device device_;
+  InitialValues initial_;
   std::vector<Parameter> all_;
   std::map<std::string, at::Tensor> buffers_;
 };

@@ -14,12 +14,12 @@ namespace hero {
 Transformer::Transformer(const Config& config, at::Device device)
     : Transformer(config, device, whole_model(config)) {}
 
-Transformer::Transformer(const Config& config, at::Device device, ModelShard shard)
+Transformer::Transformer(const Config& config, at::Device device, ModelShard shard, InitialValues initial)
     : config_(config),
       shard_(std::move(shard)),
       layout_(moe_layers(config.model), config.model.num_experts, config.router,
               config.model.num_nextn_predict_layers),
-      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device),
+      parameters_(train_dtype(config), static_cast<uint64_t>(config.train.seed), device, initial),
       rotary_frequencies_(rotary_frequencies(config.model, train_dtype(config)).to(device)) {
   const auto& model = config_.model;
   const auto init = normal_init(model.initializer_range);
@@ -54,7 +54,7 @@ std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk
 }
 
 at::Tensor Transformer::positions(const at::Tensor& input, const ForwardContext& context) const {
-  const auto all = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
+  auto all = at::arange(input.size(1), at::TensorOptions(device()).dtype(at::kLong));
   if (!config_.train.document_positions || !context.starts_BS.defined()) return all;
   return (all - context.starts_BS).flatten();
 }

@@ -16,7 +16,8 @@ class Transformer {
   /// Creates and initializes all weights from config.train.seed. config.model.vocab_size must be set.
   explicit Transformer(const Config& config, at::Device device = at::kCPU);
   /// Creates one shard of the model. forward, extend and logits need the whole model.
-  Transformer(const Config& config, at::Device device, ModelShard shard);
+  Transformer(const Config& config, at::Device device, ModelShard shard,
+              InitialValues initial = InitialValues::kSampled);
   Transformer(const Transformer&) = delete;
 
   struct Output {

@@ -36,7 +36,10 @@ ModelShard model_shard(const Config& config, const World* world) {
 
 // This rank's part of the model, with the weights that training starts from.
 std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* world) {
-  auto model = std::make_unique<Transformer>(run.config, run.device, model_shard(run.config, world));
+  const bool loads_all =
+      !run.checkpoint.empty() || (!run.init_from.empty() && !run.added.history && !run.added.modules);
+  auto model = std::make_unique<Transformer>(run.config, run.device, model_shard(run.config, world),
+                                             loads_all ? InitialValues::kUnset : InitialValues::kSampled);
   if (!run.init_from.empty()) load_weights(run.init_from, *model, run.added);
   if (!run.checkpoint.empty()) load_weights(run.checkpoint, *model);
   return model;

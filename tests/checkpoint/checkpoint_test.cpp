@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "checkpoint/example_run.h"
@@ -171,6 +172,26 @@ TEST(Checkpoint, TruncatedExtendedAndMissingFilesAreReported) {
     EXPECT_NE(error().find(name + ": missing"), std::string::npos) << error();
     EXPECT_EQ(error().find('\n'), std::string::npos);
     write_bytes(saved / name, bytes);
+  }
+}
+
+// Files are hashed concurrently.
+TEST(Checkpoint, TheFirstOfSeveralDamagedFilesIsReported) {
+  const TemporaryFolder run;
+  const fs::path saved = save_example(run.path(), 2, 0);
+  auto names = example_files();
+  std::erase(names, "manifest.json");
+  std::ranges::sort(names);
+  for (auto last = names.rbegin(); last != names.rend(); ++last) {
+    if (last == names.rbegin()) {
+      fs::remove(saved / *last);
+    } else {
+      flip_bit(saved / *last, 0, 0);
+    }
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const auto message = error_of<UserError>([&] { verify_checkpoint(saved); });
+      EXPECT_EQ(message.rfind((saved / *last).string() + ": ", 0), 0u) << message;
+    }
   }
 }
 

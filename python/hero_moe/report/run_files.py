@@ -143,7 +143,8 @@ def _read_metrics(path: Path) -> Metrics:
         steps.append(step)
         tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
-            column.append(number(record.get(key), where, key))
+            value: Any = record.get(key)
+            column.append(value if type(value) in (float, int) else number(value, where, key))
         if record.get("norms") is not None:
             norms.append((where, step, record["norms"]))
         if "valid_loss" in record:
@@ -165,7 +166,9 @@ def _read_metrics(path: Path) -> Metrics:
             if key not in layers:
                 layers[key] = array("d", [float("nan")]) * (depth * (len(steps) - 1))
             values = present.get(key, [None] * depth)
-            layers[key].extend([number(value, where, f"layers.{key}") for value in values])
+            layers[key].extend(
+                [v if type(v) in (float, int) else number(v, where, f"layers.{key}") for v in values]
+            )
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
     try:

@@ -3,7 +3,8 @@
 // operands that the blocks packed (rows zero-padded to a multiple of 32), all while they are in cache. An
 // expert with many rows is split over all threads: its weights are packed first, and its row blocks and
 // gradient tiles become separate tasks. An expert with few rows reads its weights unpacked. Each tile is
-// computed by one task in a fixed order, so results do not depend on the number of threads.
+// computed by one task in a fixed order, so results do not depend on the number of threads. Of fp32, only the
+// forward pass of few rows is here, as in decoding.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -223,10 +224,43 @@ class SplitExpertGradients {
   std::vector<std::pair<int64_t, int64_t>> tiles_;
 };
 
+bool is_skinny_fp32(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
+                    const at::Tensor& offsets) {
+  if (x.scalar_type() != at::kFloat || !x.is_contiguous() || !gate_up.is_contiguous() ||
+      !down.is_contiguous() || !supports_gemm(x.size(1), down.size(2))) {
+    return false;
+  }
+  const auto* o = offsets.const_data_ptr<int64_t>();
+  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
+    if (o[e + 1] - o[e] > kSkinnyRows) return false;
+  }
+  return true;
+}
+
+std::tuple<at::Tensor, at::Tensor> skinny_forward(const at::Tensor& x, const at::Tensor& gate_up,
+                                                  const at::Tensor& down, const at::Tensor& offsets) {
+  const int64_t d = x.size(1), f = down.size(2);
+  auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
+  const auto *from = x.const_data_ptr<float>(), *up_rows = gate_up.const_data_ptr<float>(),
+             *down_rows = down.const_data_ptr<float>();
+  auto *to = y.data_ptr<float>(), *both = h.data_ptr<float>();
+  const TaskList tasks(offsets);
+  tasks.run([&](const Task& task) {
+    if (task.rows == 0) return;
+    const int64_t e = task.expert, r = task.first;
+    const auto act = scratch<float>(task.rows * f);
+    skinny_gemm(task.rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f, 2 * f);
+    swiglu_rows(both + r * 2 * f, task.rows, f, act.get(), f);
+    skinny_gemm(task.rows, d, f, act.get(), f, down_rows + e * d * f, f, to + r * d, d);
+  });
+  return {y, h};
+}
+
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> experts_forward(const at::Tensor& x, const at::Tensor& gate_up,
                                                    const at::Tensor& down, const at::Tensor& offsets) {
+  if (is_skinny_fp32(x, gate_up, down, offsets)) return skinny_forward(x, gate_up, down, offsets);
   if (!fused(x, gate_up, down)) return ops::experts_forward_reference(x, gate_up, down, offsets);
   const int64_t d = x.size(1), f = down.size(2);
   auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());

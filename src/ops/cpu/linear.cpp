@@ -1,5 +1,5 @@
-// bf16 linear on packed GEMM, or skinny GEMM without packing for few rows; everything else uses the
-// reference.
+// bf16 linear on packed GEMM; bf16 and fp32 linear of few rows on skinny GEMM without packing; everything
+// else uses the reference.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
@@ -34,12 +34,13 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
 }
 
 // Splits the columns of the result over threads.
+template <typename T>
 at::Tensor multiply_skinny(const at::Tensor& x, const at::Tensor& w) {
   const int64_t rows = x.size(0), n = w.size(0), k = w.size(1);
   auto y = at::empty({rows, n}, x.options());
   parallel_ranges(n, round_up(grain(rows * k), 16), [&](int64_t first, int64_t end) {
-    skinny_gemm(rows, end - first, k, x.const_data_ptr<bf16>(), k,
-                w.const_data_ptr<bf16>() + first * w.stride(0), w.stride(0), y.data_ptr<bf16>() + first, n);
+    skinny_gemm(rows, end - first, k, x.const_data_ptr<T>(), k, w.const_data_ptr<T>() + first * w.stride(0),
+                w.stride(0), y.data_ptr<T>() + first, n);
   });
   return y;
 }
@@ -47,8 +48,11 @@ at::Tensor multiply_skinny(const at::Tensor& x, const at::Tensor& w) {
 }  // namespace
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w) {
+  const bool skinny = x.size(0) <= kSkinnyRows && w.stride(1) == 1;
+  if (skinny && x.scalar_type() == at::kFloat && x.is_contiguous() && supports_gemm(x.size(1), w.size(0)))
+    return multiply_skinny<float>(x, w);
   if (!fused(x, x.size(1), w.size(0))) return ops::linear_forward_reference(x, w);
-  if (x.size(0) <= kSkinnyRows && w.stride(1) == 1) return multiply_skinny(x, w);
+  if (skinny) return multiply_skinny<bf16>(x, w);
   return multiply(x, w, w.size(0), true);
 }
 

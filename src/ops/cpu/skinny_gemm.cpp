@@ -1,6 +1,7 @@
 #include "ops/cpu/skinny_gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "ops/cpu/simd.h"
@@ -24,6 +25,13 @@ HERO_INLINE void load_pair(const bf16* from, Float<W>& even, Float<W>& odd) {
   __builtin_memcpy(&words, from, sizeof words);
   even = reinterpret_cast<Float<W>>(words << 16);
   odd = reinterpret_cast<Float<W>>(words & 0xffff0000u);
+}
+
+// The same kPair elements of fp32 in another order: sums only pair those of two rows.
+template <int W>
+HERO_INLINE void load_pair(const float* from, Float<W>& first, Float<W>& second) {
+  __builtin_memcpy(&first, from, sizeof first);
+  __builtin_memcpy(&second, from + W, sizeof second);
 }
 
 // Source lane of lane j when two adjacent vectors are reduced to one: the first halves of blocks of B lanes.
@@ -68,8 +76,8 @@ HERO_INLINE void store_sums(Float<W>* sum, Y* y, int64_t ldy) {
 }
 
 // sum[r, c] += x[r] w[c] over kPair elements, for R rows of x and kColumns rows of w.
-template <int W, int R>
-HERO_INLINE void add_products(const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Float<W>* sum) {
+template <int W, int R, typename T>
+HERO_INLINE void add_products(const T* x, int64_t ldx, const T* w, int64_t ldw, Float<W>* sum) {
   constexpr int C = kColumns<W, R>;
   Float<W> even[R], odd[R];
 #pragma GCC unroll 16
@@ -86,10 +94,10 @@ HERO_INLINE void add_products(const bf16* x, int64_t ldx, const bf16* w, int64_t
 }
 
 // Copies the last kPair / 2 elements of rows whose length is not a multiple of kPair, zero-padded.
-template <int W, int N>
-HERO_INLINE void copy_half(const bf16* from, int64_t ld, bf16* to) {
-  __builtin_memset(to, 0, N * kPair<W> * sizeof(bf16));
-  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * kPair<W>, from + i * ld, W * sizeof(bf16));
+template <int W, int N, typename T>
+HERO_INLINE void copy_half(const T* from, int64_t ld, T* to) {
+  __builtin_memset(to, 0, N * kPair<W> * sizeof(T));
+  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * kPair<W>, from + i * ld, W * sizeof(T));
 }
 
 // sum[r, c] += x[r] w[c] over kPair elements, for rows of x converted to fp32: of each row first the even
@@ -143,9 +151,8 @@ HERO_INLINE void gemm_converted(int64_t n, int64_t k, const bf16* x, int64_t ldx
   }
 }
 
-template <int W, int R, typename Y>
-HERO_INLINE void direct_tile(int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, Y* y,
-                             int64_t ldy) {
+template <int W, int R, typename T, typename Y>
+HERO_INLINE void direct_tile(int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw, Y* y, int64_t ldy) {
   constexpr int C = kColumns<W, R>;
   Float<W> sum[W] = {};
   int64_t i = 0;
@@ -155,7 +162,7 @@ HERO_INLINE void direct_tile(int64_t k, const bf16* x, int64_t ldx, const bf16* 
     add_products<W, R>(x + i, ldx, w + i, ldw, sum);
   }
   if (kPair<W> > 16 && i < k) {
-    bf16 rows[R * kPair<W>], weights[C * kPair<W>];
+    T rows[R * kPair<W>], weights[C * kPair<W>];
     copy_half<W, R>(x + i, ldx, rows);
     copy_half<W, C>(w + i, ldw, weights);
     add_products<W, R>(rows, kPair<W>, weights, kPair<W>, sum);
@@ -164,20 +171,22 @@ HERO_INLINE void direct_tile(int64_t k, const bf16* x, int64_t ldx, const bf16* 
 }
 
 // n is a multiple of 16.
-template <int W, int R, typename Y>
-HERO_INLINE void gemm_direct(int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
-                             Y* y, int64_t ldy) {
+template <int W, int R, typename T, typename Y>
+HERO_INLINE void gemm_direct(int64_t n, int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw, Y* y,
+                             int64_t ldy) {
   constexpr int C = kColumns<W, R>;
   for (int64_t c = 0; c < n; c += C) direct_tile<W, R>(k, x, ldx, w + c * ldw, ldw, y + c, ldy);
 }
 
-template <int W, typename Y>
-HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
-                          int64_t ldw, Y* y, int64_t ldy) {
+template <int W, typename T, typename Y>
+HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw,
+                          Y* y, int64_t ldy) {
   int64_t r = 0;
   if constexpr (W == 16) {  // with 32 registers
-    if (k % kPair<W> == 0 && k <= kMaxConverted) {
-      for (; r + 4 <= m; r += 4) gemm_converted<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (k % kPair<W> == 0 && k <= kMaxConverted) {
+        for (; r + 4 <= m; r += 4) gemm_converted<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
+      }
     }
     for (; r + 4 <= m; r += 4) gemm_direct<W, 4>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
   }
@@ -254,31 +263,36 @@ HERO_INLINE void multiply_transposed(int64_t m, int64_t n, int64_t k, const bf16
   for (; r < m; ++r) transposed_columns<W, 1>(n, k, x + r * ldx, ldx, w, ldw, y + r * ldy, ldy);
 }
 
-template <typename Y>
-using KernelFunction = void(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
-                            int64_t ldw, Y* y, int64_t ldy);
+template <typename T, typename Y>
+using KernelFunction = void(int64_t m, int64_t n, int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw,
+                            Y* y, int64_t ldy);
 
 // The functions of one instruction set.
 struct Kernels {
-  KernelFunction<float>* fp32_out;
-  KernelFunction<bf16>* bf16_out;
-  KernelFunction<bf16>* transposed;
+  KernelFunction<bf16, float>* fp32_out;
+  KernelFunction<bf16, bf16>* bf16_out;
+  KernelFunction<bf16, bf16>* transposed;
+  KernelFunction<float, float>* fp32;
 };
 
-#define HERO_SKINNY_GEMM(name, W, ...)                                                                     \
-  __VA_ARGS__ void name##_wide(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, \
-                               int64_t ldw, float* y, int64_t ldy) {                                       \
-    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                          \
-  }                                                                                                        \
-  __VA_ARGS__ void name##_rounded(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,             \
-                                  const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                      \
-    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                          \
-  }                                                                                                        \
-  __VA_ARGS__ void name##_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,          \
-                                     const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                   \
-    multiply_transposed<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                               \
-  }                                                                                                        \
-  constexpr Kernels name{name##_wide, name##_rounded, name##_transposed};
+#define HERO_SKINNY_GEMM(name, W, ...)                                                                       \
+  __VA_ARGS__ void name##_wide(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,   \
+                               int64_t ldw, float* y, int64_t ldy) {                                         \
+    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
+  }                                                                                                          \
+  __VA_ARGS__ void name##_rounded(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,               \
+                                  const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                        \
+    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
+  }                                                                                                          \
+  __VA_ARGS__ void name##_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,            \
+                                     const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                     \
+    multiply_transposed<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                 \
+  }                                                                                                          \
+  __VA_ARGS__ void name##_fp32(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, \
+                               int64_t ldw, float* y, int64_t ldy) {                                         \
+    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
+  }                                                                                                          \
+  constexpr Kernels name{name##_wide, name##_rounded, name##_transposed, name##_fp32};
 
 #ifdef HERO_SIMD_HAS_V4
 HERO_SKINNY_GEMM(avx512, 16, __attribute__((target("arch=x86-64-v4"))))
@@ -312,6 +326,11 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, co
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
                  bf16* y, int64_t ldy) {
   kernels().bf16_out(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, int64_t ldw,
+                 float* y, int64_t ldy) {
+  kernels().fp32(m, n, k, x, ldx, w, ldw, y, ldy);
 }
 
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,

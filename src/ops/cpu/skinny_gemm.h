@@ -1,6 +1,6 @@
 #pragma once
-// GEMM of a few rows with bf16 weights, as in decoding: reads the weights once, in place, without packing.
-// fp32 accumulation, each result by one thread in a fixed order.
+// GEMM of a few rows with bf16 or fp32 weights, as in decoding: reads the weights once, in place, without
+// packing. fp32 accumulation, each result by one thread in a fixed order.
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
@@ -10,11 +10,14 @@ namespace hero::cpu {
 /// Up to this many rows, packing the weight costs more than it saves.
 inline constexpr int64_t kSkinnyRows = 16;
 
-/// y [m, n] = x [m, k] w^T for w [n, k], with row strides ldx, ldw, ldy; k a multiple of 16. Single-threaded.
+/// y [m, n] = x [m, k] w^T for w [n, k], with row strides ldx, ldw, ldy; n and k multiples of 16.
+/// Single-threaded.
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx, const c10::BFloat16* w,
                  int64_t ldw, float* y, int64_t ldy);
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx, const c10::BFloat16* w,
                  int64_t ldw, c10::BFloat16* y, int64_t ldy);
+void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, int64_t ldw,
+                 float* y, int64_t ldy);
 
 /// y [m, n] = x [m, k] w for w [k, n]; n a multiple of 16. Single-threaded.
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,

@@ -12,14 +12,27 @@
 
 namespace hero::cpu {
 
-HERO_SIMD void swiglu_rows(const bf16* gate_up, int64_t rows, int64_t f, bf16* h, int64_t ld_h) {
+namespace {
+
+template <typename T>
+HERO_INLINE void forward_rows_of(const T* gate_up, int64_t rows, int64_t f, T* h, int64_t ld_h) {
   for (int64_t r = 0; r < rows; ++r) {
-    const bf16 *g = gate_up + r * 2 * f, *u = g + f;
+    const T *g = gate_up + r * 2 * f, *u = g + f;
     for (int64_t i = 0; i < f; ++i) {
       const float gate = load(g[i]);
       store(h[r * ld_h + i], gate / (1.0f + exp_fast(-gate)) * load(u[i]));
     }
   }
+}
+
+}  // namespace
+
+HERO_SIMD void swiglu_rows(const bf16* gate_up, int64_t rows, int64_t f, bf16* h, int64_t ld_h) {
+  forward_rows_of(gate_up, rows, f, h, ld_h);
+}
+
+HERO_SIMD void swiglu_rows(const float* gate_up, int64_t rows, int64_t f, float* h, int64_t ld_h) {
+  forward_rows_of(gate_up, rows, f, h, ld_h);
 }
 
 HERO_SIMD void swiglu_backward_rows(const float* dh, const bf16* gate_up, int64_t rows, int64_t f,

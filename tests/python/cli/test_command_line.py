@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from program import CONFIGS, assert_exit_2, hero, run_hero, training
+from program import CONFIGS, ENVIRONMENT, PROGRAM, assert_exit_2, hero, run_hero, training
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +86,46 @@ def test_generate_reports_why_it_stopped(run: Path) -> None:
     )
     assert run_hero("generate", run, "--prompt", "x", "--max-tokens", 2).stderr == ""
     assert_exit_2(hero("generate", run, "--prompt", "x", "--seed", -1), "--seed")
+
+
+def assert_launcher_answers_as_the_program(words: list[str]) -> None:
+    launched, program = (
+        subprocess.run([path, *words], capture_output=True, text=True)
+        for path in (PROGRAM, Path(PROGRAM).parent / "program" / "hero")
+    )
+    assert launched.returncode == program.returncode
+    assert (launched.stdout, launched.stderr) == (program.stdout, program.stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "-h", "", "--version", "nothing", "--nothing", "--a.b nothing", "--version --nothing"],
+)
+def test_launcher_answers_as_the_program_without_loading_libtorch(words: str) -> None:
+    assert_launcher_answers_as_the_program(words.split())
+    loaded = subprocess.run(
+        [PROGRAM, *words.split()], capture_output=True, text=True, env=ENVIRONMENT | {"LD_DEBUG": "libs"}
+    ).stderr
+    assert "libstdc++" in loaded and "libtorch" not in loaded
+
+
+@pytest.mark.parametrize("words", ["train", "nothing train", "--help train", "--a.b train", "bench nothing"])
+def test_launcher_passes_commands_on(words: str) -> None:
+    assert_launcher_answers_as_the_program(words.split())
+
+
+def test_every_command_of_the_help_exists() -> None:
+    listed = hero("--help").stdout.split("Subcommands:\n")[1].split("\n\n")[0]
+    names = re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
+    assert len(names) == 15
+    for name in names:
+        assert hero(name, "--help").stdout.splitlines()[1].startswith(f"Usage: {name} ")
+
+
+def test_launcher_without_the_program(tmp_path: Path) -> None:
+    copy = shutil.copy(PROGRAM, tmp_path / "hero")
+    result = subprocess.run([copy, "train"], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"hero: cannot run {tmp_path}/program/hero: No such file or directory\n",
+    )

@@ -1,0 +1,20 @@
+#pragma once
+// The program's own command line, without the options of its commands. No tensors: the launcher, which does
+// not load LibTorch, declares it too.
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cli/command.h"
+
+namespace hero {
+
+/// Declares the program's options, its footer and the names of all commands. `libraries`: the part of
+/// --version that describes them.
+std::unique_ptr<Command> declare_program(std::function<std::string()> libraries);
+
+/// Whether a command of the program has this name.
+bool is_command(std::string_view word);
+
+}  // namespace hero
