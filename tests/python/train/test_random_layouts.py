@@ -26,7 +26,12 @@ ALWAYS = {
 }
 
 # A resumed run keeps the layout options of its own configuration that are not given.
-DEFAULT_LAYOUT = {"parallel.data": 0, "parallel.chunks": 1, "parallel.chunk_sizes": []}
+DEFAULT_LAYOUT = {
+    "parallel.data": 0,
+    "parallel.chunks": 1,
+    "parallel.chunk_sizes": [],
+    "parallel.schedule": "1f1b",
+}
 
 
 def tokens(folder: Path, vocabulary: int) -> Path:
