@@ -147,9 +147,11 @@ def trained_models(draw: DrawFn) -> Options:
 
 @st.composite
 def models_with_modules(draw: DrawFn) -> Options:
-    """With multi-token prediction modules, and nothing that a pipeline rejects."""
+    """With multi-token prediction modules, and nothing that a pipeline rejects. Without a weight of their loss,
+    the gradient of the last router is only the rounding error of R_cp if all experts are selected."""
     modules = {"model.num_nextn_predict_layers": draw(option(1, 2, 3)), "model.tie_word_embeddings": False}
-    options = draw(with_training(draw(models(deepseek_v3)) | modules)) | {"router.detach": True}
+    options = draw(with_training(draw(models(deepseek_v3)) | modules))
+    options |= {"router.detach": True, "train.mtp_loss": draw(option(0.3, 2.0))}
     return options | ({"router.balance": "global"} if options["router.balance"] == "pooled" else {})
 
 
