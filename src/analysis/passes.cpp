@@ -160,7 +160,7 @@ HistoryEffects history_effects(const Transformer& model, const TokenWindows& tok
     const auto memory = model.new_history(model.shard().chunks.front(), data.inputs_BS.numel());
     std::vector<at::Tensor> states;
     {
-      const auto output = model.run_chunk(0, data.inputs_BS, memory, {}, /*recompute=*/false, {}, &states);
+      const auto output = model.run_chunk(0, {data.inputs_BS}, memory, {}, /*recompute=*/false, {}, &states);
       const auto valid = select_tokens(output.routings, data.valid_T);
       sums.add(valid, summed_loss(model, output.hidden_TD, data));
       history.add(valid);

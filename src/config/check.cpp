@@ -228,10 +228,6 @@ void check_parallel(const Config& config) {
   require(!config.model.tie_word_embeddings, "model.tie_word_embeddings", config.model.tie_word_embeddings,
           "false with " + format_option("parallel.pipeline", p.pipeline) +
               ": the embedding and the output layer are on different ranks");
-  const int64_t modules = config.model.num_nextn_predict_layers;
-  require(modules == 0, "model.num_nextn_predict_layers", modules,
-          "0 with " + format_option("parallel.pipeline", p.pipeline) +
-              ": the modules need the embedding, which is on another rank than the last layers");
   const RouterConfig& r = config.router;
   require(r.detach, "router.detach", r.detach,
           "true with " + format_option("parallel.pipeline", p.pipeline) +

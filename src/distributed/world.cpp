@@ -69,13 +69,18 @@ void World::init_process_groups(const Config& config, at::Device device) {
   data_ = make_group("data ranks", mesh_.data_ranks());
   expert_ = make_group("expert ranks", mesh_.expert_ranks());
   replica_ = make_group("replica ranks", mesh_.replica_ranks());
-  const char* channels[] = {"activations", "activations, wrapped", "gradients", "gradients, wrapped"};
-  for (int channel = 0; channel < 4; ++channel) {
-    const bool wraps = channel % 2 == 1;
-    if (mesh_.pipeline > 1 && (!wraps || config.parallel.chunks > 1))
-      channels_[channel] =
-          make_group("pipeline ranks (" + std::string(channels[channel]) + ")", mesh_.pipeline_ranks());
-  }
+  if (mesh_.pipeline == 1) return;
+  const bool wraps = config.parallel.chunks > 1, modules = config.model.num_nextn_predict_layers > 0;
+  const auto add_channel = [&](Channel channel, const std::string& messages) {
+    channels_[static_cast<size_t>(channel)] =
+        make_group("pipeline ranks (" + messages + ")", mesh_.pipeline_ranks());
+  };
+  add_channel(Channel::kActivations, "activations");
+  if (wraps) add_channel(Channel::kWrappedActivations, "activations, wrapped");
+  add_channel(Channel::kGradients, "gradients");
+  if (wraps) add_channel(Channel::kWrappedGradients, "gradients, wrapped");
+  if (modules) add_channel(Channel::kEmbeddings, "embeddings");
+  if (modules) add_channel(Channel::kEmbeddingGradients, "embedding gradients");
 }
 
 World::~World() {

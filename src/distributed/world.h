@@ -16,6 +16,17 @@ namespace hero {
 class Heartbeat;
 struct Stores;
 
+/// Messages between pipeline ranks. Each kind has a process group of its own, in which no two ranks send to
+/// each other: a backend that serializes the operations of a pair cannot deadlock.
+enum class Channel {
+  kActivations,
+  kWrappedActivations,  ///< from the last rank to the first
+  kGradients,
+  kWrappedGradients,   ///< from the first rank to the last
+  kEmbeddings,         ///< from the first rank to the last, for multi-token prediction modules
+  kEmbeddingGradients  ///< from the last rank to the first
+};
+
 class World {
  public:
   /// Joins the rendezvous. RunError after `timeout` seconds, naming the missing ranks.
@@ -38,12 +49,8 @@ class World {
   const Group& data() const { return *data_; }
   const Group& expert() const { return *expert_; }
   const Group& replica() const { return *replica_; }  ///< ranks that hold the same experts
-  /// The pipeline ranks. Each kind of message has its own channel, on which no two ranks send to each other:
-  /// a backend that serializes the operations of a pair cannot deadlock. `wraps`: between the last rank and
-  /// the first.
-  const Group& channel(bool gradients, bool wraps) const {
-    return *channels_[2 * (gradients ? 1 : 0) + (wraps ? 1 : 0)];
-  }
+  /// The pipeline ranks. Only channels that the configuration needs exist.
+  const Group& channel(Channel channel) const { return *channels_[static_cast<size_t>(channel)]; }
 
   /// Sets a key of the store. Each key may be used once per run. Thread-safe. RunError if the store is
   /// unreachable.
@@ -69,7 +76,7 @@ class World {
   std::unique_ptr<Stores> stores_;
   std::unique_ptr<Heartbeat> heartbeat_;  ///< null: single process
   std::unique_ptr<Group> all_, data_, expert_, replica_;
-  std::unique_ptr<Group> channels_[4];
+  std::unique_ptr<Group> channels_[6];
   mutable int64_t checks_ = 0;
 };
 

@@ -45,7 +45,7 @@ Transformer::Transformer(const Config& config, at::Device device, ModelShard sha
 Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const ForwardContext& context,
                                          bool recompute, std::vector<at::Tensor>* hidden_states) const {
   const auto history = new_history(shard_.chunks.front(), tokens_BS.numel());
-  return run_chunk(0, tokens_BS, history, context, recompute, {}, hidden_states);
+  return run_chunk(0, {tokens_BS}, history, context, recompute, {}, hidden_states);
 }
 
 std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk, int64_t tokens) const {
@@ -59,7 +59,7 @@ at::Tensor Transformer::positions(const at::Tensor& input, const ForwardContext&
   return (all - context.starts_BS).flatten();
 }
 
-Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor& input,
+Transformer::Output Transformer::run_chunk(size_t local_chunk, const ChunkInput& input,
                                            const std::shared_ptr<RoutingHistory>& history,
                                            const ForwardContext& context, bool recompute,
                                            const std::function<void(int64_t l)>& on_routed,
@@ -68,10 +68,10 @@ Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor&
   for (size_t c = 0; c < local_chunk; ++c)
     next += static_cast<size_t>(shard_.chunks[c].last - shard_.chunks[c].first);
   const ModelChunk& chunk = shard_.chunks[local_chunk];
-  const auto rotary = rotary_table(positions(input, context), rotary_frequencies_, config_.model);
+  const auto rotary = rotary_table(positions(input.x, context), rotary_frequencies_, config_.model);
   Output output;
-  const auto first = chunk.is_first ? ops::embedding(input, embedding_) : input;
-  auto x = first;
+  auto x = chunk.is_first ? ops::embedding(input.x, embedding_) : input.x;
+  const auto embedded = chunk.is_first ? x : input.embedded;
   if (hidden_states) hidden_states->push_back(x);
   for (int64_t i = chunk.first; i < chunk.last; ++i) {
     const auto& layer = layers_[next++];
@@ -85,7 +85,12 @@ Transformer::Output Transformer::run_chunk(size_t local_chunk, const at::Tensor&
   }
   const auto& m = config_.model;
   output.hidden_TD = chunk.is_last ? ops::rms_norm(x, norm_, m.rms_norm_eps).view({-1, m.hidden_size}) : x;
-  if (chunk.is_last && context.training) run_modules(first, rotary, history, context, recompute, output);
+  if (!runs_modules(context)) return output;
+  if (chunk.is_last) {
+    run_modules(embedded, rotary, history, context, recompute, output);
+  } else if (chunk.is_first) {
+    output.embedded = embedded;
+  }
   return output;
 }
 

@@ -24,6 +24,7 @@ class Transformer {
     at::Tensor hidden_TD;           ///< after the final norm; [B, S, D] before it unless the chunk is last
     std::vector<Routing> routings;  ///< of every MoE layer, in order
     std::vector<at::Tensor> modules_TD = {};  ///< of every module: the input of the output projection
+    at::Tensor embedded = {};  ///< of the first chunk of several: the input of the modules, if they run
   };
   /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: save only each layer's input and
   /// run the layer again in the backward pass; gradients are bitwise equal. `hidden_states` receives the
@@ -34,9 +35,17 @@ class Transformer {
 
   /// Routing history of a micro-batch, with slots for this chunk's layers and the earlier ones they need.
   std::shared_ptr<RoutingHistory> new_history(const ModelChunk& chunk, int64_t tokens) const;
-  /// Runs the layers of shard().chunks[local_chunk] on tokens [B, S] int64 or the previous chunk's output
-  /// [B, S, D]. Calls `on_routed(l)` as soon as layer l has written its history slot.
-  Output run_chunk(size_t local_chunk, const at::Tensor& input,
+  struct ChunkInput {
+    at::Tensor x;              ///< tokens [B, S] int64, or the previous chunk's output [B, S, D]
+    at::Tensor embedded = {};  ///< of the last chunk of several: the first chunk's Output::embedded
+  };
+  /// Whether the multi-token prediction modules run.
+  bool runs_modules(const ForwardContext& context) const {
+    return context.training && config_.model.num_nextn_predict_layers > 0;
+  }
+  /// Runs the layers of shard().chunks[local_chunk]. Calls `on_routed(l)` as soon as layer l has written its
+  /// history slot.
+  Output run_chunk(size_t local_chunk, const ChunkInput& input,
                    const std::shared_ptr<RoutingHistory>& history, const ForwardContext& context,
                    bool recompute, const std::function<void(int64_t l)>& on_routed = {},
                    std::vector<at::Tensor>* hidden_states = nullptr) const;

@@ -234,12 +234,15 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   const double masters = rounded ? (in_memory ? sharded : 0) : (layout.data > 1 ? sharded : 0);
   // Muon has one moment.
   const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
-  // The output projection's gradient exists twice during the loss's backward pass.
-  const double head = stage == layout.pipeline - 1
-                          ? head_activation_bytes(config, tokens) +
-                                to_double(m.num_nextn_predict_layers) * mtp_activation_bytes(config, tokens) +
-                                to_double(m.vocab_size * m.hidden_size) * w.accum
-                          : 0;
+  // The output projection's gradient exists twice during the loss's backward pass. The modules' embedded
+  // tokens come from the first stage.
+  const int64_t modules = m.num_nextn_predict_layers;
+  double head = 0;
+  if (stage == layout.pipeline - 1) {
+    head = head_activation_bytes(config, tokens) + to_double(modules) * mtp_activation_bytes(config, tokens) +
+           to_double(m.vocab_size * m.hidden_size) * w.accum;
+    if (modules > 0 && stage > 0) head += tokens * to_double(m.hidden_size) * w.operand;
+  }
   const double gradients = parameters * w.accum, activations = in_flight * layers + largest + head;
   // With a single micro-batch, gradients reuse the memory of freed activations.
   const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);

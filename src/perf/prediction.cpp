@@ -83,11 +83,13 @@ class CostModel {
     for (size_t c = 0; c < all.size(); ++c) {
       for (int64_t i = bounds_[c]; i < bounds_[c + 1]; ++i) add_layer(all[c], i, visible[i], numbers[i] > 0);
     }
-    add_head(all.back());
     const ModelConfig& m = config_.model;
+    const double d = to_double(m.hidden_size), table = to_double(m.vocab_size) * d;
+    add_projection(all.back(), table);
     for (int64_t k = 0; k < m.num_nextn_predict_layers; ++k) {
+      add_projection(all.back(), 2 * d * d);
       add_layer(all.back(), m.num_hidden_layers + k, visible[m.num_hidden_layers + k], /*moe=*/true);
-      add_head(all.back());
+      add_projection(all.back(), table);
     }
     return all;
   }
@@ -103,6 +105,12 @@ class CostModel {
       costs.activations.push_back(
           last ? 0 : rows + crossing_history_bytes(config_, tokens_, bounds_, static_cast<int64_t>(c)));
       costs.gradients.push_back(c == 0 ? 0 : rows);
+    }
+    // For the multi-token prediction modules the last chunk exchanges the embedded tokens with the first.
+    // With more chunks in between, they arrive before the other messages.
+    if (chunks.size() == 2 && config_.model.num_nextn_predict_layers > 0) {
+      costs.activations.front() += rows;
+      costs.gradients.back() += rows;
     }
     const bool node = layout_.data * layout_.pipeline <= cluster_.gpus_per_node;
     costs.latency = (node ? cluster_.latency_node_us : cluster_.latency_network_us) * kMicro;
@@ -165,12 +173,13 @@ class CostModel {
         {matmul_seconds(tokens_ * weight), memory_seconds(2 * parameters * w_.accum + history), 0};
   }
 
-  void add_head(ChunkSeconds& sum) const {
-    const double d = to_double(config_.model.hidden_size), table = to_double(config_.model.vocab_size) * d;
-    const double saved = 3 * tokens_ * d * w_.operand, once = matmul_seconds(2 * tokens_ * table);
-    sum.forward += {once, memory_seconds(2 * saved + table * w_.operand), 0};
-    sum.input_gradient += {once, memory_seconds(3 * saved + table * w_.operand), 0};
-    sum.weight_gradient += {once, memory_seconds(2 * table * w_.accum), 0};
+  // The output projection or that of a multi-token prediction module's inputs, with the norms before it.
+  void add_projection(ChunkSeconds& sum, double weights) const {
+    const double saved = 3 * tokens_ * to_double(config_.model.hidden_size) * w_.operand,
+                 once = matmul_seconds(2 * tokens_ * weights);
+    sum.forward += {once, memory_seconds(2 * saved + weights * w_.operand), 0};
+    sum.input_gradient += {once, memory_seconds(3 * saved + weights * w_.operand), 0};
+    sum.weight_gradient += {once, memory_seconds(2 * weights * w_.accum), 0};
   }
 
   const Config& config_;

@@ -30,10 +30,13 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
   for (int64_t chunk = 0; chunk + 1 < layout.pipeline * layout.chunks && layout.pipeline > 1; ++chunk)
     history[chunk % layout.pipeline] += crossing_history_bytes(config, tokens, bounds, chunk);
   const double crossings = layout.pipeline > 1 ? 2 * to_double(layout.chunks) : 0;
-  const double rows = tokens * to_double(m.num_experts_per_tok * m.hidden_size) * w.operand;
+  const double row = to_double(m.hidden_size) * w.operand,
+               rows = tokens * to_double(m.num_experts_per_tok) * row;
+  const bool sends_embeddings = layout.pipeline > 1 && m.num_nextn_predict_layers > 0;
   return {{"gradients over data ranks", reduced(w.accum)},
           {"weights over data ranks", reduced(w.operand)},
-          {"activations between stages", crossings * tokens * to_double(m.hidden_size) * w.operand},
+          {"activations between stages", crossings * tokens * row},
+          {"embeddings between stages", sends_embeddings ? 2 * tokens * row : 0},
           {"history between stages", std::ranges::max(history)},
           {"rows between expert ranks", 4 * std::ranges::max(moe) * rows * share(layout.expert)}};
 }

@@ -42,7 +42,8 @@ const Group& Pipeline::channel(int64_t from_chunk, int64_t to_chunk) const {
   const bool gradients = to_chunk < from_chunk;
   const int64_t lower = std::min(from_chunk, to_chunk);
   const bool wraps = rank_of(lower + 1) < rank_of(lower);
-  return world_.channel(gradients, wraps);
+  return world_.channel(gradients ? (wraps ? Channel::kWrappedGradients : Channel::kGradients)
+                                  : (wraps ? Channel::kWrappedActivations : Channel::kActivations));
 }
 
 bool Pipeline::has_coupling_across(int64_t first_layer_after) const {
@@ -54,6 +55,11 @@ int64_t Pipeline::message_top() const { return evaluating_ ? 0 : history_top(mod
 
 void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
   sent_.push_back(channel(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
+}
+
+void Pipeline::send_embedded(const at::Tensor& t, Channel channel, int64_t to_rank) {
+  sent_.push_back(world_.channel(channel).send(t, to_rank, 0));
+  traffic_.activations += static_cast<int64_t>(t.nbytes());
 }
 
 void Pipeline::run(const std::vector<Action>& actions, const Read& read, const Loss& loss,
@@ -93,13 +99,21 @@ void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
   const auto& config = model_.config();
   const int64_t b = batch.samples.size(0), s = batch.samples.size(1) - 1;
   const auto options = at::TensorOptions(model_.device());
+  const auto new_rows = [&] {
+    return at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
+  };
   const auto receive = [&](PendingReceive& incoming, int64_t from, bool mass) {
     const Group& group = channel(from, action.chunk);
-    incoming.x = at::empty({b, s, config.model.hidden_size}, options.dtype(train_dtype(config)));
+    incoming.x = new_rows();
     incoming.x_work = group.receive(incoming.x, rank_of(from), 0);
     if (!mass) return;
     incoming.mass_T = at::empty({b * s}, options.dtype(at::promoteTypes(train_dtype(config), at::kFloat)));
     incoming.mass_work = group.receive(incoming.mass_T, rank_of(from), 0);
+  };
+  const auto receive_embedded = [&](PendingReceive& incoming, Channel channel, int64_t from_rank) {
+    if (!model_.runs_modules(batch.position)) return;
+    incoming.embedded = new_rows();
+    incoming.embedded_work = world_.channel(channel).receive(incoming.embedded, from_rank, 0);
   };
   if (is_forward(action) && !chunk.is_first) {
     auto& incoming = activations_[key];
@@ -111,9 +125,13 @@ void Pipeline::post_receives(const Action& action, const MicroBatch& batch) {
               .receive(incoming.history.back().second, rank_of(action.chunk - 1), 0));
     }
     receive(incoming, action.chunk - 1, has_coupling_across(chunk.first_moe));
+    if (chunk.is_last) receive_embedded(incoming, Channel::kEmbeddings, 0);
   }
-  if (needs_output_gradient(action) && !chunk.is_last)
-    receive(gradients_[key], action.chunk + 1, has_coupling_across(chunk.last_moe));
+  if (needs_output_gradient(action) && !chunk.is_last) {
+    auto& incoming = gradients_[key];
+    receive(incoming, action.chunk + 1, has_coupling_across(chunk.last_moe));
+    if (chunk.is_first) receive_embedded(incoming, Channel::kEmbeddingGradients, last_rank());
+  }
 }
 
 void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss& loss,
@@ -149,15 +167,20 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       incoming.mass_work.wait();
       operation.mass_in = incoming.mass_T.set_requires_grad(true);
     }
+    if (incoming.embedded.defined()) {
+      incoming.embedded_work.wait();
+      operation.embedded = incoming.embedded.set_requires_grad(true);
+    }
   }
   if (splits_backward_) operation.deferred = std::make_unique<ops::WeightGradientQueue>(hooks.on_deferred);
   const ops::DeferWeightGradients guard(operation.deferred.get());
-  const auto output = model_.run_chunk(local_index(action.chunk), operation.input, history, batch.position,
-                                       config.train.recompute && !evaluating_, [&](int64_t l) {
-                                         if (!needed(l)) return;
-                                         const Stopwatch watch(traffic_.history_seconds);
-                                         forward_history(pack_history(history->slot(l).probs, top));
-                                       });
+  const auto output =
+      model_.run_chunk(local_index(action.chunk), {operation.input, operation.embedded}, history,
+                       batch.position, config.train.recompute && !evaluating_, [&](int64_t l) {
+                         if (!needed(l)) return;
+                         const Stopwatch watch(traffic_.history_seconds);
+                         forward_history(pack_history(history->slot(l).probs, top));
+                       });
   const auto losses = loss(chunk, output, batch, operation.mass_in);
   operation.loss = losses.total;
   if (!chunk.is_last) {
@@ -169,6 +192,10 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch, const Loss
       send(operation.mass_out.detach(), chunk.index, chunk.index + 1);
       traffic_.activations += static_cast<int64_t>(operation.mass_out.nbytes());
     }
+  }
+  if (output.embedded.defined()) {
+    operation.embedded = output.embedded;
+    send_embedded(operation.embedded.detach(), Channel::kEmbeddings, last_rank());
   }
   if (!evaluating_) in_flight_.emplace(key, std::move(operation));
 }
@@ -193,10 +220,16 @@ void Pipeline::backward(const Action& action) {
       incoming.mass_work.wait();
       add(operation.mass_out, incoming.mass_T);
     }
+    if (incoming.embedded.defined()) {
+      incoming.embedded_work.wait();
+      add(operation.embedded, incoming.embedded);
+    }
   }
   if (!roots.empty()) ops::backward(roots, gradients);
   if (splits_backward_) deferred_.emplace(key, std::move(operation.deferred));
   if (chunk.is_first) return;
+  if (operation.embedded.defined())
+    send_embedded(operation.embedded.grad(), Channel::kEmbeddingGradients, /*to_rank=*/0);
   send(operation.input.grad(), chunk.index, chunk.index - 1);
   traffic_.activations += static_cast<int64_t>(operation.input.nbytes());
   if (!operation.mass_in.defined()) return;

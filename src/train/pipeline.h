@@ -1,6 +1,7 @@
 #pragma once
 // Runs a pipeline rank's actions of a schedule. Exchanges activations, routing history and gradients with the
-// previous and next ranks by point-to-point messages. Sends start as soon as the tensors exist; receives are
+// previous and next ranks by point-to-point messages. The first rank sends the embedded tokens to the last
+// one if its multi-token prediction modules need them. Sends start as soon as the tensors exist; receives are
 // posted in advance.
 #include <functional>
 #include <map>
@@ -52,7 +53,7 @@ class Pipeline {
 
   /// Bytes that this rank sent in the last run, and seconds spent on history messages.
   struct Traffic {
-    int64_t activations = 0;  ///< including top-k masses for R_cp and the gradients of both
+    int64_t activations = 0;  ///< including embeddings, top-k masses for R_cp and the gradients of all three
     int64_t history = 0;
     double history_seconds = 0;  ///< packing, sending, unpacking; excludes waiting
   };
@@ -61,14 +62,15 @@ class Pipeline {
  private:
   using Key = std::pair<int64_t, int64_t>;  // chunk, micro-batch
   struct PendingReceive {
-    at::Tensor x, mass_T;
-    AsyncWork x_work, mass_work;
+    at::Tensor x, mass_T, embedded;
+    AsyncWork x_work, mass_work, embedded_work;
     std::vector<std::pair<int64_t, at::Tensor>> history;  // layer, message
     std::vector<AsyncWork> history_work;
   };
   struct InFlightOperation {
     at::Tensor input, output, loss;
-    at::Tensor mass_in, mass_out;                        ///< [T]; undefined if R_cp does not need it
+    at::Tensor embedded;           ///< of the first chunk and the last one; undefined without modules
+    at::Tensor mass_in, mass_out;  ///< [T]; undefined if R_cp does not need it
     std::unique_ptr<ops::WeightGradientQueue> deferred;  ///< if the schedule splits backward passes
   };
 
@@ -80,10 +82,13 @@ class Pipeline {
   /// History entries per layer in a message; 0: all.
   int64_t message_top() const;
   void send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk);
+  /// Sends the embedded tokens from the first rank to the last, or their gradient back.
+  void send_embedded(const at::Tensor& t, Channel channel, int64_t to_rank);
   /// Whether R_cp couples MoE layers across the boundary before MoE layer `first_layer_after`.
   bool has_coupling_across(int64_t first_layer_after) const;
   const Group& channel(int64_t from_chunk, int64_t to_chunk) const;
   int64_t rank_of(int64_t chunk) const { return chunk % world_.mesh().pipeline; }
+  int64_t last_rank() const { return world_.mesh().pipeline - 1; }
   size_t local_index(int64_t chunk) const { return static_cast<size_t>(chunk / world_.mesh().pipeline); }
 
   const Transformer& model_;

@@ -91,10 +91,7 @@ TEST(Check, MultiTokenPrediction) {
   EXPECT_EQ(deepseek([](Config& c) { c.model.num_nextn_predict_layers = c.train.sequence = 8; }),
             "model.num_nextn_predict_layers: found 8, expected less than train.sequence = 8: the last module "
             "predicts the token that many positions after the next");
-  EXPECT_EQ(
-      deepseek([](Config& c) { c.model.num_nextn_predict_layers = 1, c.parallel.pipeline = 2; }),
-      "model.num_nextn_predict_layers: found 1, expected 0 with parallel.pipeline = 2: the modules need "
-      "the embedding, which is on another rank than the last layers");
+  EXPECT_EQ(deepseek([](Config& c) { c.model.num_nextn_predict_layers = 1, c.parallel.pipeline = 2; }), "");
 }
 
 TEST(Check, Attention) {

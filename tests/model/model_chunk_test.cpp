@@ -57,6 +57,15 @@ std::vector<Case> cases() {
     if (config.model.model_type == hero::ModelType::kQwen3Moe) {
       sparse.model.mlp_only_layers = {2, 3};
       add("dense_chunk", sparse, 3);
+    } else {
+      auto modules = global;
+      modules.model.num_nextn_predict_layers = 2;
+      add("modules", modules, 3);
+      modules.router.kind = "rmoe";
+      modules.router.stages = 3;
+      add("modules_rmoe", modules, 3);
+      chunks.model.num_nextn_predict_layers = 1;
+      add("modules_interleaved", chunks, 2);
     }
   }
   return list;
@@ -80,11 +89,14 @@ TEST_P(PipelineChunks, MatchTheWholeModel) {
   const auto tokens = at::arange(2 * 12, at::kLong).view({2, 12}).mul(7).remainder(config.model.vocab_size);
   const auto targets = tokens.flatten().roll(-1);
   const hero::ForwardContext context{.training = true, .seed = 3, .step = 5, .first_token = 640};
+  hero::ModuleTargets modules;
+  for (int64_t k = 1; k <= config.model.num_nextn_predict_layers; ++k)
+    modules.targets_T.push_back(at::where(at::arange(2 * 12) % 12 < 12 - k, targets.roll(-k), -1));
 
   hero::Transformer whole(config);
   const auto balance = hero::BalanceState::uniform(whole.layout().layers(), config.model.num_experts);
   const auto output = whole.forward(tokens, context);
-  const auto loss = hero::compute_losses(whole, output, targets, 12, balance);
+  const auto loss = hero::compute_losses(whole, output, targets, 12, balance, true, {}, {}, modules);
   loss.total.backward();
   Gradients expected;
   collect(whole, expected);
@@ -97,7 +109,7 @@ TEST_P(PipelineChunks, MatchTheWholeModel) {
   const auto& layout = whole.layout();
   std::map<int64_t, at::Tensor> messages;
   std::vector<at::Tensor> inputs, outputs, totals, masses_in, masses_out;
-  at::Tensor x = tokens, mass;
+  at::Tensor x = tokens, mass, embedded, received;  // received: the last chunk's copy of the embedded tokens
   double total = 0, coupling = 0;
   for (int64_t c = 0; c < chunks; ++c) {
     auto& model = *shards[c % ranks];
@@ -106,21 +118,25 @@ TEST_P(PipelineChunks, MatchTheWholeModel) {
     ASSERT_EQ(chunk.index, c);
     const auto history = model.new_history(chunk, tokens.numel());
     for (const int64_t l : layout.needed_from(chunk.first_moe)) {
-      history->store(l, hero::unpack_history(messages.at(l), config.model.num_experts, 0, at::kDouble));
+      history->store(l, hero::unpack_history(messages.at(l), layout.width(), 0, at::kDouble));
     }
     if (!chunk.is_first) x = x.detach().clone().set_requires_grad(true);
     if (mass.defined()) mass = mass.detach().clone().set_requires_grad(true);
     inputs.push_back(x);
     masses_in.push_back(mass);
-    const auto out =
-        model.run_chunk(local_chunk, x, history, context, /*recompute=*/c % 2 == 1, [&](int64_t l) {
-          if (const auto slot = history->slot(l); slot.probs.defined())
-            messages[l] = hero::pack_history(slot.probs, 0);
-        });
+    if (chunk.is_last && embedded.defined()) received = embedded.detach().clone().set_requires_grad(true);
+    const auto out = model.run_chunk(local_chunk, {x, received}, history, context, /*recompute=*/c % 2 == 1,
+                                     [&](int64_t l) {
+                                       if (const auto slot = history->slot(l); slot.probs.defined())
+                                         messages[l] = hero::pack_history(slot.probs, 0);
+                                     });
+    EXPECT_EQ(out.embedded.defined(), chunk.is_first && !chunk.is_last && !modules.targets_T.empty());
+    if (out.embedded.defined()) embedded = out.embedded;
     for (const auto& routing : out.routings)
       EXPECT_TRUE(routing.logits.equal(output.routings[routing.layer - 1].logits)) << routing.layer;
     x = out.hidden_TD;
-    const auto chunk_losses = hero::compute_losses(model, out, targets, 12, balance, chunk.is_last, mass);
+    const auto chunk_losses =
+        hero::compute_losses(model, out, targets, 12, balance, chunk.is_last, mass, {}, modules);
     mass = chunk_losses.mass_T;
     coupling += chunk_losses.coupling.item<double>();
     outputs.push_back(x);
@@ -138,6 +154,7 @@ TEST_P(PipelineChunks, MatchTheWholeModel) {
     if (totals[c].defined()) roots.push_back(totals[c]), given.emplace_back();
     if (gradient.defined()) roots.push_back(outputs[c]), given.push_back(gradient);
     if (mass_gradient.defined()) roots.push_back(masses_out[c]), given.push_back(mass_gradient);
+    if (c == 0 && embedded.defined()) roots.push_back(embedded), given.push_back(received.grad());
     hero::ops::backward(roots, given);
     gradient = c > 0 ? inputs[c].grad() : at::Tensor();
     mass_gradient = masses_in[c].defined() ? masses_in[c].grad() : at::Tensor();

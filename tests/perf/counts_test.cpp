@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "model/transformer.h"
 #include "oracle/small_models.h"
 #include "perf/memory.h"
@@ -118,11 +120,28 @@ TEST(Traffic, TwoStages) {
   EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
   EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
             6.0 * 65536 * 1024 * 2);
+  EXPECT_EQ(sent({.data = 64, .pipeline = 4}, "embeddings between stages"), 0);
   // With 64 expert ranks, the 128 experts of 1,024 x 640 x 3 weights are not replicated, so not reduced.
   const double experts = 30.0 * 128 * 1024 * 640 * 3 * 4 * 63 / 64;
   EXPECT_DOUBLE_EQ(sent({.data = 64}, "gradients over data ranks") - experts,
                    sent({.data = 64, .expert = 64}, "gradients over data ranks"));
   EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 4 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
+}
+
+// Whatever their number, multi-token prediction modules need one message per micro-batch in each direction.
+TEST(Traffic, MultiTokenPrediction) {
+  Config c = small::deepseek();  // D 24, fp64
+  c.train.micro_batch = 2, c.train.global_batch = 8, c.train.sequence = 12;
+  for (const int64_t modules : {1, 3}) {
+    c.model.num_nextn_predict_layers = modules;
+    const auto sent = [&](const Layout& layout) {
+      const auto items = device_traffic(c, layout);
+      return std::ranges::find(items, "embeddings between stages", &MemoryItem::name)->bytes;
+    };
+    EXPECT_EQ(sent({.data = 2}), 0);
+    EXPECT_EQ(sent({.data = 2, .pipeline = 2}), 2.0 * (8 * 12 / 2) * 24 * 8);
+    EXPECT_EQ(sent({.data = 1, .pipeline = 2, .chunks = 2}), 2.0 * (8 * 12) * 24 * 8);
+  }
 }
 
 TEST(Memory, StagesMatchTrainer) {
@@ -132,6 +151,32 @@ TEST(Memory, StagesMatchTrainer) {
   c.parallel.chunk_sizes = {1, 4};
   EXPECT_EQ(pipeline_stages(c, {.pipeline = 2}), (std::vector<int64_t>{0, 1, 1, 1, 1}));
   EXPECT_EQ(pipeline_stages(c, {}), (std::vector<int64_t>{0, 0, 0, 0, 0}));
+}
+
+// The last stage has the modules' weights and activations, and receives the embedded tokens.
+TEST(Memory, ModulesAreOnTheLastStage) {
+  const Config without = small::deepseek();
+  Config with = without;
+  with.model.num_nextn_predict_layers = 2;
+  const auto shard = [](const Config& c, int64_t rank) {
+    double weights = 0;
+    const Transformer model(c, at::kCPU, pipeline_shard(c, rank, 2));
+    for (const auto& p : model.parameters().all()) weights += static_cast<double>(p.leaf.numel());
+    return weights;
+  };
+  for (const auto& config : {with, without}) {
+    const auto weights = stage_weights(config, {.pipeline = 2});
+    for (const int64_t rank : {0, 1}) EXPECT_EQ(weights[rank].sum(), shard(config, rank)) << rank;
+  }
+  const auto activations = [](const Config& c, const Layout& layout, int64_t stage) {
+    const auto items = stage_memory(c, layout, stage, 1);
+    return std::ranges::find(items, "activations", &MemoryItem::name)->bytes;
+  };
+  const Layout two{.pipeline = 2};
+  EXPECT_EQ(activations(with, two, 0), activations(without, two, 0));
+  const auto tokens = static_cast<double>(with.train.micro_batch * with.train.sequence);
+  EXPECT_NEAR(activations(with, two, 1) - activations(without, two, 1),
+              activations(with, {}, 0) - activations(without, {}, 0) + tokens * 24 * 8, 1e-6);
 }
 
 // In any layout, the optimizer state exists once across a stage's data ranks.

@@ -59,6 +59,19 @@ TEST(Layouts, BalancedChunksMatchExhaustiveSearch) {
   EXPECT_EQ(balanced_chunks(c, cluster, 9), std::vector<int64_t>(9, 1));
 }
 
+// Two modules with an output projection each leave one decoder layer for the second stage.
+TEST(Layouts, ModulesCountAsWorkOfTheLastStage) {
+  Config c = as_baseline(small_run());
+  c.model.model_type = ModelType::kDeepseekV3;
+  c.model.num_nextn_predict_layers = 2;
+  const Cluster cluster = round_cluster(2);
+  EXPECT_EQ(balanced_chunks(c, cluster, 2), (std::vector<int64_t>{3, 1}));
+  bool found = false;
+  for (const Config& layout : layouts(c, cluster))
+    found |= layout.parallel.pipeline == 2 && layout.parallel.chunk_sizes == std::vector<int64_t>{3, 1};
+  EXPECT_TRUE(found);
+}
+
 TEST(Layouts, SearchFindsFastestThatFit) {
   const auto all = layouts(small_run(), round_cluster(8));
   Cluster cluster = round_cluster(8);

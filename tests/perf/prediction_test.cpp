@@ -46,6 +46,39 @@ TEST(Prediction, OneGpuTakesMatmulTime) {
   EXPECT_NEAR(predict(c, round_cluster(1)).seconds, all + again, 1e-12 * all);
 }
 
+Config with_modules(int64_t modules) {
+  Config c = as_baseline(small_run());
+  c.model.model_type = ModelType::kDeepseekV3;
+  c.model.num_nextn_predict_layers = modules;
+  return c;
+}
+
+TEST(Prediction, ModulesTakeTheirMatmulTime) {
+  const Config c = with_modules(2);
+  const double all = training_flops_per_token(c) * kTokens / kRate;
+  EXPECT_NEAR(predict(c, round_cluster(1)).seconds, all, 1e-12 * all);
+}
+
+// The last chunk has the modules; with two chunks, the embedded tokens and their gradient add to the
+// messages.
+TEST(Prediction, ModulesAreInTheLastChunk) {
+  for (const int64_t pipeline : {2, 4}) {
+    Config c = with_modules(2), without = with_modules(0);
+    c.parallel.pipeline = without.parallel.pipeline = pipeline;
+    const auto with = pipeline_costs(c, round_cluster(pipeline)),
+               main = pipeline_costs(without, round_cluster(pipeline));
+    for (int64_t chunk = 0; chunk + 1 < pipeline; ++chunk)
+      EXPECT_EQ(with.forward[chunk], main.forward[chunk]);
+    double added = 0;
+    for (const CostItem& item : model_costs(c)) added += item.forward;
+    for (const CostItem& item : model_costs(without)) added -= item.forward;
+    EXPECT_NEAR(with.forward.back() - main.forward.back(), 64 * added / kRate, 1e-12 * with.forward.back());
+    const double embedded = pipeline == 2 ? 64 * 64 * 2 : 0;
+    EXPECT_EQ(with.activations.front() - main.activations.front(), embedded);
+    EXPECT_EQ(with.gradients.back() - main.gradients.back(), embedded);
+  }
+}
+
 // For a single micro-batch, memory traffic equals that of `hero cost`, except for packed weights.
 TEST(Prediction, MemoryBandwidthAddsTime) {
   Config c = as_baseline(small_run());

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from strategies import DrawFn, Options, divisors, models, moe_layers, option, routers, training
+from strategies import DrawFn, Options, deepseek_v3, divisors, models, moe_layers, option, routers, training
 
 Case = dict[str, Any]
 
@@ -32,7 +32,6 @@ def pipelines(options: Options) -> list[int]:
         options["model.tie_word_embeddings"]
         or not options["router.detach"]
         or options["router.balance"] == "pooled"
-        or options.get("model.num_nextn_predict_layers", 0) > 0
     )
     numbers = [1] if single_stage else [n for n in (1, 2, 3, 4) if n <= most_chunks(options)]
     return numbers + 2 * numbers[1:] if options["router.kind"] == "rmoe" else numbers
@@ -127,9 +126,8 @@ def free_options(draw: DrawFn, options: Options) -> Options:
 
 
 @st.composite
-def trained_models(draw: DrawFn) -> Options:
+def with_training(draw: DrawFn, model: Options) -> Options:
     """Model and training options for one process without recomputation."""
-    model = draw(models())
     router = draw(routers(model))
     options = model | router | draw(training(model, router))
     options |= {
@@ -143,17 +141,32 @@ def trained_models(draw: DrawFn) -> Options:
 
 
 @st.composite
-def layout_cases(draw: DrawFn) -> Case:
-    options = draw(trained_models())
+def trained_models(draw: DrawFn) -> Options:
+    return draw(with_training(draw(models())))
+
+
+@st.composite
+def models_with_modules(draw: DrawFn) -> Options:
+    """With multi-token prediction modules, and nothing that a pipeline rejects. Without a weight of their loss,
+    the gradient of the last router is only the rounding error of R_cp if all experts are selected."""
+    modules = {"model.num_nextn_predict_layers": draw(option(1, 2, 3)), "model.tie_word_embeddings": False}
+    options = draw(with_training(draw(models(deepseek_v3)) | modules))
+    options |= {"router.detach": True, "train.mtp_loss": draw(option(0.3, 2.0))}
+    return options | ({"router.balance": "global"} if options["router.balance"] == "pooled" else {})
+
+
+@st.composite
+def layout_cases(draw: DrawFn, trained: st.SearchStrategy[Options] = trained_models()) -> Case:
+    options = draw(trained)
     ranks, layout = draw(layouts(options, options["train.global_batch"]))
     return {"options": options, "ranks": ranks, "layout": layout}
 
 
 @st.composite
-def resharding_cases(draw: DrawFn) -> Case:
+def resharding_cases(draw: DrawFn, trained: st.SearchStrategy[Options] = trained_models()) -> Case:
     """Two layouts of one model, and the step after which the second resumes. Options that may not change on
     resume are equal in both."""
-    options = draw(trained_models())
+    options = draw(trained)
     sequences = options["train.global_batch"]
     ranks, layout = draw(layouts(options, sequences))
     own = {key: layout.pop(key) for key in ("train.micro_batch", "train.recompute") if key in layout}

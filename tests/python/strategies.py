@@ -5,12 +5,14 @@ combinations are rare.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
 Options = dict[str, Any]
 DrawFn = st.DrawFn
+Family = Callable[[int], st.SearchStrategy[Options]]  # of a number of decoder layers
 
 
 def option(*values: Any) -> st.SearchStrategy[Any]:
@@ -34,7 +36,8 @@ def moe_layers(model: Options) -> list[int]:
 
 
 @st.composite
-def models(draw: DrawFn) -> Options:
+def models(draw: DrawFn, *families: Family) -> Options:
+    """Models of these families, by default of all."""
     model = draw(
         st.fixed_dictionaries(
             {
@@ -53,7 +56,7 @@ def models(draw: DrawFn) -> Options:
             }
         )
     )
-    family = draw(option(qwen3_moe, deepseek_v3, olmoe, mixtral))
+    family = draw(st.sampled_from(families or (qwen3_moe, deepseek_v3, olmoe, mixtral)))
     model |= draw(family(model["model.num_hidden_layers"]))
     if draw(option(False, False, True)):
         model |= draw(yarn())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from layout_strategies import STEPS, Case, layout_cases, resharding_cases
+from layout_strategies import STEPS, Case, layout_cases, models_with_modules, resharding_cases
 from program import checkpoint, deterministic_metrics, folder_bytes, hero, metrics, toml, write_megatron
 from random_cases import expect_success, property_tests, reproduce
 from ranks import rank_log, run_ranks
@@ -26,7 +26,12 @@ ALWAYS = {
 }
 
 # A resumed run keeps the layout options of its own configuration that are not given.
-DEFAULT_LAYOUT = {"parallel.data": 0, "parallel.chunks": 1, "parallel.chunk_sizes": []}
+DEFAULT_LAYOUT = {
+    "parallel.data": 0,
+    "parallel.chunks": 1,
+    "parallel.chunk_sizes": [],
+    "parallel.schedule": "1f1b",
+}
 
 
 def tokens(folder: Path, vocabulary: int) -> Path:
@@ -99,8 +104,9 @@ def assert_same_training(run: Path, other: Path) -> None:
         [line["step"] for line in lines] == [line["step"] for line in expected] == list(range(1, STEPS + 1))
     )
     for line, want in zip(lines, expected, strict=True):
-        for key in ("loss", "lm_loss", "grad_norm", "max_expert_share"):
-            assert_close(f"step {line['step']}: {key}", line[key], want[key])
+        assert ("mtp_loss" in line) == ("mtp_loss" in want)
+        for key in ("loss", "lm_loss", "mtp_loss", "grad_norm", "max_expert_share"):
+            assert_close(f"step {line['step']}: {key}", line.get(key, 0), want.get(key, 0))
         assert_close_norms(f"step {line['step']}: norms", line["norms"], want["norms"])
         for key, value in want["aux_losses"].items():
             assert_close(f"step {line['step']}: {key}", line["aux_losses"][key], value)
@@ -154,6 +160,9 @@ def check(case: Case, folder: Path) -> None:
 
 test_layouts, test_fresh_layouts = property_tests(check, layout_cases())
 test_resharding, test_fresh_resharding = property_tests(check, resharding_cases())
+test_modules, test_fresh_modules = property_tests(
+    check, layout_cases(models_with_modules()) | resharding_cases(models_with_modules())
+)
 
 if __name__ == "__main__":
     reproduce(check)
