@@ -4,7 +4,7 @@ BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j $(JOBS)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations 10
 
-.PHONY: help install configure build program demo test test-sets test-all fuzz faults sanitize bench lint format clean
+.PHONY: help install configure build program demo test test-sets test-track test-all fuzz faults sanitize bench lint format clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -30,8 +30,11 @@ test: build ## run C++ and Python tests except the long ones; takes minutes
 test-sets: build ## run the same tests once per instruction set of this CPU
 	@scripts/test_sets.sh
 
-test-all: build ## run all tests including the long ones, test-sets, the fuzzers and a few faults
-	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/test_sets.sh || failed=1; scripts/fuzz.sh || failed=1; scripts/faults.sh --quick || failed=1; exit $$failed
+test-track: install ## run the tests of hero_moe.track against wandb, MLflow and trackio, installed in .venv-track
+	@scripts/test_track.sh
+
+test-all: build ## run all tests including the long ones, test-sets, test-track, the fuzzers and a few faults
+	@failed=0; $(CTEST) || failed=1; $(PYTEST) || failed=1; scripts/test_sets.sh || failed=1; scripts/test_track.sh || failed=1; scripts/fuzz.sh || failed=1; scripts/faults.sh --quick || failed=1; exit $$failed
 
 fuzz: install ## fuzz all parsers of files and requests (SECONDS=n each, default: 30; TARGETS="a b")
 	@scripts/fuzz.sh $(or $(SECONDS),30) $(TARGETS)

@@ -45,7 +45,7 @@ std::deque<SequentialReader> open_data(const EvalOptions& options, const fs::pat
   std::deque<SequentialReader> readers;
   for (const auto& prefix : options.data) {
     auto& reader = readers.emplace_back(prefix, sequence, vocab_size);
-    reader.open_mask();
+    reader.open_mask_if_present();
     if (auto tokenizer = reader.tokenizer()) tokenizers.push_back(std::move(*tokenizer));
   }
   check_same_tokenizer(tokenizers);

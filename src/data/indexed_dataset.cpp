@@ -185,6 +185,15 @@ int64_t IndexedDataset::document_begin(int64_t document) const {
   return sequence == sequences_ ? tokens_ : pointer(sequence) / token_bytes(type_);
 }
 
+int64_t IndexedDataset::document_at(int64_t token) const {
+  int64_t low = 0, high = documents_;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (document_begin(middle) <= token ? low : high) = middle;
+  }
+  return low;
+}
+
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
   with_type(type_, [&]<typename T>(T) {
     const char* from = data_->bytes + begin * static_cast<int64_t>(sizeof(T));
@@ -213,15 +222,11 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
   scan();
   for (auto& thread : threads) thread.join();
   if (first_bad == tokens_) return;
-  int64_t low = 0, high = documents_;  // binary search for the document of the token
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (document_begin(middle) <= first_bad ? low : high) = middle;
-  }
+  const int64_t document = document_at(first_bad);
   int64_t id;
   read(first_bad, 1, &id);
-  throw UserError(data_->path + ": document " + std::to_string(low) + ", token " +
-                  std::to_string(first_bad - document_begin(low)) + ": id " + std::to_string(id) +
+  throw UserError(data_->path + ": document " + std::to_string(document) + ", token " +
+                  std::to_string(first_bad - document_begin(document)) + ": id " + std::to_string(id) +
                   ", expected 0 to " + std::to_string(vocab_size - 1) + " (a vocabulary of " +
                   std::to_string(vocab_size) + ")");
 }

@@ -39,6 +39,8 @@ class IndexedDataset {
 
   /// Offset of a document's first token in the dataset; tokens() for document = documents().
   int64_t document_begin(int64_t document) const;
+  /// The document that contains a token.
+  int64_t document_at(int64_t token) const;
   int64_t document_tokens(int64_t document) const {
     return document_begin(document + 1) - document_begin(document);
   }

@@ -123,12 +123,35 @@ int64_t SequentialReader::read_padded(const IndexedDataset& data, int64_t window
 
 int64_t SequentialReader::read(int64_t window, int64_t* out) const { return read_padded(data_, window, out); }
 
-bool SequentialReader::open_mask() {
-  if (std::filesystem::exists(loss_mask_prefix(data_.prefix()) + ".idx")) mask_ = open_loss_mask(data_);
+void SequentialReader::read_starts(int64_t window, int64_t* out) const {
+  const int64_t begin = window * sequence_, end = std::min(begin + sequence_ + 1, data_.tokens());
+  int64_t first = 0;
+  for (int64_t document = data_.document_at(begin); first < end - begin; ++document) {
+    const int64_t next = std::min(data_.document_begin(document + 1), end) - begin;
+    std::fill(out + first, out + next, first);
+    first = next;
+  }
+  std::fill(out + first, out + sequence_ + 1, first);
+}
+
+void SequentialReader::open_mask() { mask_ = open_loss_mask(data_); }
+
+bool SequentialReader::open_mask_if_present() {
+  if (std::filesystem::exists(loss_mask_prefix(data_.prefix()) + ".idx")) open_mask();
   return has_mask();
 }
 
 void SequentialReader::read_mask(int64_t window, int64_t* out) const { read_padded(*mask_, window, out); }
+
+int64_t SequentialReader::trained_targets(int64_t windows) const {
+  std::vector<int64_t> mask(sequence_ + 1);
+  int64_t sum = 0;
+  for (int64_t window = 0; window < windows; ++window) {
+    read_mask(window, mask.data());
+    sum += std::ranges::count_if(mask.begin() + 1, mask.end(), [](int64_t mark) { return mark != 0; });
+  }
+  return sum;
+}
 
 std::optional<TokenizerIdentity> SequentialReader::tokenizer() const {
   if (!token_files_) return std::nullopt;

@@ -76,13 +76,19 @@ class SequentialReader {
   /// targets. Thread-safe.
   int64_t read(int64_t window, int64_t* out) const;
 
-  /// Opens the loss mask next to the token files, if there is one; returns whether. UserError as
-  /// open_loss_mask.
-  bool open_mask();
+  /// Writes the document starts of the tokens of read(), as SampleOut::starts. Thread-safe.
+  void read_starts(int64_t window, int64_t* out) const;
+
+  /// Opens the loss mask next to the token files. UserError as open_loss_mask.
+  void open_mask();
+  /// The same if there is one; returns whether.
+  bool open_mask_if_present();
   bool has_mask() const { return mask_ != nullptr; }
   /// Writes the sequence + 1 elements of the mask for the tokens of read(), zeros at the end of the dataset.
   /// Thread-safe.
   void read_mask(int64_t window, int64_t* out) const;
+  /// Targets of the first `windows` windows that the mask marks.
+  int64_t trained_targets(int64_t windows) const;
 
   /// nullopt for token files of other programs.
   std::optional<TokenizerIdentity> tokenizer() const;

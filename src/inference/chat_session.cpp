@@ -1,5 +1,6 @@
 #include "inference/chat_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "inference/server/text_stream.h"
@@ -36,6 +37,16 @@ std::vector<int64_t> ChatSession::prompt_of(const json& messages) const {
   return {encoded.begin(), encoded.end()};
 }
 
+std::shared_ptr<KeyValueCache> ChatSession::take_cache(const std::vector<int64_t>& prompt) {
+  auto cache = cache_ ? std::exchange(cache_, nullptr) : std::make_shared<KeyValueCache>();
+  // The last token is computed in any case, for its logits. With a capacity limit, which tokens an expert
+  // drops depends on all of a pass.
+  const auto same = std::ranges::mismatch(cached_, prompt).in1 - cached_.begin();
+  const bool reusable = model_.config().router.eval_capacity_factor <= 0;
+  cache->truncate(reusable ? std::min<int64_t>(same, std::ssize(prompt) - 1) : 0);
+  return cache;
+}
+
 ChatSession::End ChatSession::answer(const std::string& message,
                                      const std::function<bool(std::string_view)>& on_text) {
   json messages = messages_;
@@ -43,7 +54,8 @@ ChatSession::End ChatSession::answer(const std::string& message,
   const auto prompt = prompt_of(messages);
   const int64_t free_positions = positions() - std::ssize(prompt);
   Generator generator(model_);
-  generator.add(prompt, sampling_);
+  const auto cache = take_cache(prompt);
+  generator.add(prompt, sampling_, cache);
   Utf8StreamDecoder decoder;
   StopStringMatcher stops(end_.strings);
   std::string answer;
@@ -53,10 +65,12 @@ ChatSession::End ChatSession::answer(const std::string& message,
   };
   End end = End::kStop;
   int64_t generated = 0;
+  std::vector<int64_t> tokens = prompt;
   for (bool running = true; running;) {
     const auto token = generator.step().at(0);
     if (token.id) {
       ++generated;
+      tokens.push_back(*token.id);
       const bool goes_on = add(stops.add(decoder.add(token_bytes(tokenizer_, *token.id))));
       running = goes_on && !stops.found();
       if (!goes_on) end = End::kInterrupted;
@@ -71,6 +85,9 @@ ChatSession::End ChatSession::answer(const std::string& message,
     if (!rest.empty()) add(rest);
   }
   ++sampling_.seed;
+  tokens.resize(static_cast<size_t>(cache->length));
+  cached_ = std::move(tokens);
+  cache_ = cache;
   messages.push_back({{"role", "assistant"}, {"content", answer}});
   messages_ = std::move(messages);
   return end;

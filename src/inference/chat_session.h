@@ -2,9 +2,11 @@
 // A conversation with a model.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "inference/chat_template.h"
 #include "inference/end_of_turn.h"
@@ -34,6 +36,8 @@ class ChatSession {
 
  private:
   std::vector<int64_t> prompt_of(const nlohmann::json& messages) const;
+  /// Takes the cache of the previous turn, with the positions that `prompt` begins with.
+  std::shared_ptr<KeyValueCache> take_cache(const std::vector<int64_t>& prompt);
 
   const Transformer& model_;
   const Tokenizer& tokenizer_;
@@ -42,6 +46,8 @@ class ChatSession {
   SamplingParams sampling_;
   nlohmann::json messages_ = nlohmann::json::array();
   const size_t first_messages_;
+  std::shared_ptr<KeyValueCache> cache_;  // of the previous turn; null at first
+  std::vector<int64_t> cached_;           // its tokens
 };
 
 }  // namespace hero

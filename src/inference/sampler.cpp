@@ -94,13 +94,19 @@ TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t id, int64_t top
   return result;
 }
 
-size_t Generator::add(std::vector<int64_t> prompt, const SamplingParams& sampling) {
+size_t Generator::add(std::vector<int64_t> prompt, const SamplingParams& sampling,
+                      std::shared_ptr<KeyValueCache> cache) {
   const int64_t free_positions =
       model_.config().model.max_position_embeddings - static_cast<int64_t>(prompt.size());
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->sampling = sampling;
   sequence->pending = std::move(prompt);
+  sequence->cache = cache ? std::move(cache) : std::make_shared<KeyValueCache>();
+  const int64_t cached = sequence->cache->length;
+  TORCH_CHECK(cached < std::ssize(sequence->pending), "Generator::add: expected a cache of fewer than the ",
+              sequence->pending.size(), " tokens of the prompt, got ", cached);
+  sequence->pending.erase(sequence->pending.begin(), sequence->pending.begin() + cached);
   sequence->max_new_tokens = std::min(sampling.max_tokens, free_positions);
   sequences_.push_back(std::move(sequence));
   return next_id_ - 1;
@@ -111,11 +117,11 @@ at::Tensor Generator::forward(const std::vector<Sequence*>& batch) const {
   std::vector<int64_t> tokens, counts, last;
   std::vector<KeyValueCache*> caches;
   for (auto* sequence : batch) {
-    if (!sequence->sampling.cache) sequence->cache = {};
+    if (!sequence->sampling.cache) *sequence->cache = {};
     tokens.insert(tokens.end(), sequence->pending.begin(), sequence->pending.end());
     counts.push_back(static_cast<int64_t>(sequence->pending.size()));
     last.push_back(static_cast<int64_t>(tokens.size()) - 1);
-    caches.push_back(&sequence->cache);
+    caches.push_back(sequence->cache.get());
   }
   const c10::InferenceMode inference;
   const auto device = model_.device();
@@ -126,12 +132,14 @@ at::Tensor Generator::forward(const std::vector<Sequence*>& batch) const {
 
 // `first` and the other new sequences with the same prompt and a cache.
 std::vector<Generator::Sequence*> Generator::with_same_prompt(const Sequence& first) const {
+  const auto starts_empty = [](const Sequence& sequence) {
+    return sequence.num_generated == 0 && sequence.max_new_tokens > 0 && sequence.sampling.cache &&
+           sequence.cache->length == 0;
+  };
   std::vector<Sequence*> same;
   for (const auto& sequence : sequences_) {
-    const bool is_new =
-        sequence->num_generated == 0 && sequence->max_new_tokens > 0 && sequence->sampling.cache;
-    if (sequence.get() == &first || (is_new && sequence->pending == first.pending))
-      same.push_back(sequence.get());
+    const bool equal = starts_empty(first) && starts_empty(*sequence) && sequence->pending == first.pending;
+    if (sequence.get() == &first || equal) same.push_back(sequence.get());
   }
   return same;
 }
@@ -150,7 +158,7 @@ Generator::GeneratedToken Generator::append_token(Sequence& sequence, const at::
   return {sequence.id, id, id, std::move(logprobs)};
 }
 
-// Runs the sequences from position 0 on, in passes of at most kPrefillTokens positions.
+// Runs the prompts of new sequences, without cached positions, in passes of at most kPrefillTokens positions.
 void Generator::prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) const {
   while (!waiting.empty()) {
     std::vector<Sequence*> batch;
@@ -169,7 +177,7 @@ void Generator::prefill(std::vector<Sequence*> waiting, std::vector<GeneratedTok
     const auto logits = forward(batch);
     for (size_t i = 0; i < batch.size(); ++i) {
       for (auto* sequence : groups[i]) {
-        if (sequence != batch[i]) sequence->cache = batch[i]->cache;
+        if (sequence != batch[i]) *sequence->cache = *batch[i]->cache;
       }
       for (auto* sequence : groups[i])
         generated.push_back(append_token(*sequence, logits[static_cast<int64_t>(i)]));

@@ -39,8 +39,11 @@ class Generator {
  public:
   explicit Generator(const Transformer& model) : model_(model) {}
 
-  /// Adds a sequence with a non-empty `prompt`. Returns its id; ids count from 0.
-  size_t add(std::vector<int64_t> prompt, const SamplingParams& sampling);
+  /// Adds a sequence with a non-empty `prompt`. Returns its id; ids count from 0. `cache`: if given, that of
+  /// the first tokens of the prompt, fewer than all, which are not computed again; requires sampling.cache.
+  /// It then has all tokens of the sequence but the last one, also after the sequence has ended.
+  size_t add(std::vector<int64_t> prompt, const SamplingParams& sampling,
+             std::shared_ptr<KeyValueCache> cache = {});
 
   struct GeneratedToken {
     size_t sequence;
@@ -61,7 +64,7 @@ class Generator {
     size_t id;
     SamplingParams sampling;
     std::vector<int64_t> pending;  // tokens not yet in the cache; without a cache: all tokens
-    KeyValueCache cache;
+    std::shared_ptr<KeyValueCache> cache;
     int64_t num_generated = 0, max_new_tokens = 0;
   };
   at::Tensor forward(const std::vector<Sequence*>& batch) const;

@@ -99,6 +99,14 @@ void CacheBuffer::append(const at::Tensor& rows, int64_t first, int64_t count) {
   length_ = length;
 }
 
+void KeyValueCache::truncate(int64_t count) {
+  for (auto& layer : layers) {
+    layer.keys.truncate(count);
+    layer.values.truncate(count);
+  }
+  length = std::min(length, count);
+}
+
 std::vector<at::Tensor> Extension::append(const at::Tensor& rows, CacheBuffer LayerCache::* buffer) const {
   std::vector<at::Tensor> all;
   int64_t first = 0;

@@ -1,5 +1,7 @@
 #pragma once
 // Building blocks of the decoder layers: rotary tables, key-value cache, SwiGLU feed-forward.
+#include <algorithm>
+
 #include "config/config.h"
 #include "model/parameters.h"
 
@@ -33,6 +35,8 @@ class CacheBuffer {
 
   /// Appends rows [first, first + count) of [T, heads, width].
   void append(const at::Tensor& rows, int64_t first, int64_t count);
+  /// Keeps at most the first `count` rows.
+  void truncate(int64_t count) { length_ = std::min(length_, count); }
   /// [>= length, heads, width]; the appended rows come first, the rest is uninitialized.
   const at::Tensor& tensor() const { return tensor_; }
 
@@ -51,6 +55,9 @@ struct LayerCache {
 struct KeyValueCache {
   std::vector<LayerCache> layers;
   int64_t length = 0;  ///< cached positions
+
+  /// Keeps at most the first `count` positions.
+  void truncate(int64_t count);
 };
 
 /// New positions of several sequences and one layer's caches: counts[i] rows of sequence i, sequences

@@ -81,7 +81,8 @@ void check_token_files(const TrainOptions& options, const RunData& data, Run& ru
 void check_validation_files(Run& run) {
   if (run.validation.empty()) return;  // what the checkpoint recorded stays
   TokenFileDigests digests, found;
-  for (const auto& set : run.validation) digests.merge(digest_token_files(set.reader.prefix()));
+  for (const auto& set : run.validation)
+    digests.merge(digest_token_files(std::span(&set.reader.prefix(), 1), run.config.train.loss_mask));
   TokenFileDigests& expected = run.inputs.validation_files;
   std::erase_if(expected, [&](const auto& entry) { return !digests.contains(entry.first); });
   for (const auto& [path, digest] : expected) found[path] = digests.at(path);

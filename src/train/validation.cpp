@@ -19,14 +19,9 @@ Validation::Validation(const Transformer& model, const std::deque<ValidationSet>
 }
 
 Validation::Extent Validation::extent(const ValidationSet& set) const {
-  const auto& config = model_.config();
-  const int64_t micro = config.train.micro_batch, data_ranks = world_ ? world_->mesh().data : 1;
-  Extent extent{.windows = set.reader.windows()};
-  if (config.eval.batches > 0)
-    extent.windows = std::min(extent.windows, config.eval.batches * config.train.global_batch);
-  extent.micro_batches = (extent.windows + micro - 1) / micro;
-  extent.per_rank = (extent.micro_batches + data_ranks - 1) / data_ranks;
-  return extent;
+  const int64_t micro = model_.config().train.micro_batch, data_ranks = world_ ? world_->mesh().data : 1;
+  const int64_t micro_batches = (set.windows + micro - 1) / micro;
+  return {.micro_batches = micro_batches, .per_rank = (micro_batches + data_ranks - 1) / data_ranks};
 }
 
 MicroBatch Validation::read(const ValidationSet& set, const Extent& extent, int64_t i) const {
@@ -36,12 +31,13 @@ MicroBatch Validation::read(const ValidationSet& set, const Extent& extent, int6
     const auto samples = at::zeros({1, 2}, at::TensorOptions(model_.device()).dtype(at::kLong));
     return {.samples = samples, .position = {}, .labels = samples - 1};
   }
-  const int64_t first = index * train.micro_batch;
-  const auto windows =
-      read_windows(set.reader, first, std::min(train.micro_batch, extent.windows - first), train.sequence);
-  return {.samples = windows.samples.to(model_.device()),
-          .position = {},
-          .labels = windows.labels.to(model_.device())};
+  const int64_t first = index * train.micro_batch, count = std::min(train.micro_batch, set.windows - first);
+  auto batch = read_windows(set.reader, first, count, train.sequence, train, model_.device());
+  if (train.loss_mask) {
+    const auto mask = read_masks(set.reader, first, count, train.sequence, model_.device());
+    batch.labels = at::where(mask, batch.labels, -1);
+  }
+  return batch;
 }
 
 void Validation::add_losses(const ValidationSet& set, const Extent& extent, int64_t begin, int64_t end,
@@ -106,7 +102,7 @@ std::optional<ValidationLosses> Validation::run(const std::function<void(double)
   ValidationLosses losses;
   double sum = 0, targets = 0;
   for (size_t k = 0; k < sets_.size(); ++k) {
-    const auto count = static_cast<double>(sets_[k].reader.targets(extent(sets_[k]).windows));
+    const auto count = static_cast<double>(sets_[k].targets);
     const double total = totals[static_cast<int64_t>(k)].item<double>();
     losses.sets.emplace_back(sets_[k].name, total / count);
     sum += total;

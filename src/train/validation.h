@@ -1,7 +1,8 @@
 #pragma once
-// Validation during training: the mean loss of held-out data, as hero eval computes it. Micro-batches of
-// train.micro_batch windows go to data ranks round-robin, so that every layout computes the same. Reads
-// weights and data only: training is bitwise the same with and without it.
+// Validation during training: the mean loss of held-out data, as hero eval computes it; with train.loss_mask
+// that of the marked tokens, as in training. Micro-batches of train.micro_batch windows go to data ranks
+// round-robin, so that every layout computes the same. Reads weights and data only: training is bitwise the
+// same with and without it.
 #include <deque>
 #include <functional>
 #include <memory>
@@ -15,7 +16,7 @@
 
 namespace hero {
 
-/// Mean cross-entropies in nats per predicted token.
+/// Mean cross-entropies in nats per predicted token, with train.loss_mask per marked one.
 struct ValidationLosses {
   double loss = 0;                                   ///< over the tokens of all data sets
   std::vector<std::pair<std::string, double>> sets;  ///< by name, in the order of eval.data
@@ -34,7 +35,6 @@ class Validation {
 
  private:
   struct Extent {
-    int64_t windows = 0;  ///< of the data set, within eval.batches
     int64_t micro_batches = 0;
     int64_t per_rank = 0;  ///< micro-batches of each data rank, the last possibly empty
   };

@@ -1,8 +1,10 @@
 #include "train/validation_data.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 
+#include "data/loss_mask.h"
 #include "io/error.h"
 
 namespace hero {
@@ -47,6 +49,21 @@ std::vector<NamedPrefix> chosen_prefixes(const Config& config, const std::vector
   return chosen;
 }
 
+// Opens the loss mask that training would need, and counts what the loss is the mean of.
+void count_targets(const Config& config, ValidationSet& set) {
+  set.windows = set.reader.windows();
+  if (config.eval.batches > 0)
+    set.windows = std::min(set.windows, config.eval.batches * config.train.global_batch);
+  set.targets = set.reader.targets(set.windows);
+  if (!config.train.loss_mask) return;
+  set.reader.open_mask();
+  const int64_t all = set.targets;
+  set.targets = set.reader.trained_targets(set.windows);
+  if (set.targets > 0) return;
+  throw UserError(loss_mask_prefix(set.reader.prefix()) + ".bin: found no mark among the " +
+                  std::to_string(all) + " targets of a validation, expected one for train.loss_mask = true");
+}
+
 }  // namespace
 
 std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<std::string>& training,
@@ -61,6 +78,7 @@ std::deque<ValidationSet> open_validation_sets(const Config& config, const std::
       auto& set = sets.emplace_back(name, prefix, config.train.sequence, config.model.vocab_size);
       if (name.empty())
         set.name = without_suffix(fs::path(set.reader.prefix()).filename().string(), "-valid");
+      count_targets(config, set);
       if (auto own = set.reader.tokenizer()) tokenizers.push_back(std::move(*own));
     }
     check_same_tokenizer(tokenizers);

@@ -16,12 +16,14 @@ struct ValidationSet {
 
   std::string name;
   SequentialReader reader;
+  int64_t windows = 0;  ///< the first ones of the reader, within eval.batches
+  int64_t targets = 0;  ///< of these windows; with train.loss_mask the marked ones, at least one
 };
 
 /// The entries of eval.data; without any, the validation halves next to the prefixes of the training data.
 /// None if eval.every is 0. The default name is the prefix's file name without "-valid". `tokenizer`: of the
 /// training data, if known. UserError beginning with eval.data for invalid or missing files, fewer than two
-/// tokens, another tokenizer and duplicate names.
+/// tokens, another tokenizer, duplicate names and, with train.loss_mask, data without a mask or marks.
 std::deque<ValidationSet> open_validation_sets(const Config& config, const std::vector<std::string>& training,
                                                const std::optional<TokenFiles>& tokenizer);
 

@@ -171,7 +171,7 @@ TEST(LossMask, SequentialReaderMarksItsTokens) {
   for (const int64_t sequence : {1, 4, 44, 100}) {
     SequentialReader reader(folder / "a-train", sequence, 0);
     EXPECT_FALSE(reader.has_mask());
-    EXPECT_TRUE(reader.open_mask());
+    EXPECT_TRUE(reader.open_mask_if_present());
     std::vector<int64_t> tokens(sequence + 1), mask(sequence + 1, -1);
     for (int64_t i = 0; i < reader.windows(); ++i) {
       const int64_t valid = reader.read(i, tokens.data());
@@ -179,10 +179,13 @@ TEST(LossMask, SequentialReaderMarksItsTokens) {
       for (int64_t j = 0; j <= sequence; ++j)
         EXPECT_EQ(mask[j], j <= valid && tokens[j] % 3 == 0) << i << " " << j;
     }
+    // Targets 2 to 45, of which every third is marked.
+    for (int64_t windows = 1; windows <= reader.windows(); ++windows)
+      EXPECT_EQ(reader.trained_targets(windows), (reader.targets(windows) + 1) / 3) << windows;
   }
   write_set(folder, "b", {{1, 2, 3}}, TokenType::u16);
   SequentialReader plain(folder / "b", 2, 0);
-  EXPECT_FALSE(plain.open_mask());
+  EXPECT_FALSE(plain.open_mask_if_present());
 }
 
 }  // namespace loss_mask_test

@@ -223,6 +223,26 @@ TEST(SequentialReader, EveryTokenButTheFirstIsATargetOnce) {
             (folder / "one.bin") + ": 1 tokens, expected at least 2");
 }
 
+TEST(SequentialReader, DocumentStarts) {
+  const TemporaryFolder folder;
+  const int64_t tokens = write_set(folder / "a-valid", 9, 1);
+  const IndexedDataset data(folder / "a-valid");
+  for (const int64_t sequence : {1, 4, 11, 44, 45, 100}) {
+    const SequentialReader reader(folder / "a", sequence, 46);
+    std::vector<int64_t> starts(sequence + 1, -1);
+    for (int64_t i = 0; i < reader.windows(); ++i) {
+      reader.read_starts(i, starts.data());
+      const int64_t begin = i * sequence;
+      for (int64_t j = 0; j <= sequence; ++j) {
+        int64_t document = 0;
+        while (begin + j < tokens && data.document_begin(document + 1) <= begin + j) ++document;
+        const int64_t start = begin + j < tokens ? data.document_begin(document) : tokens;
+        EXPECT_EQ(starts[j], std::max<int64_t>(start - begin, 0)) << i << " " << j;
+      }
+    }
+  }
+}
+
 TEST(ParseSources, WeightsAndPrefixes) {
   const auto one = parse_sources({"runs/a:b"});
   EXPECT_EQ(one.at(0).prefix, "runs/a:b");

@@ -11,13 +11,19 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from chat_runs import client_of, trained_on_chats
+from data_files import train_bpe
 from hero_moe.evals import sandbox
 from program import HERO, run_hero, training
+from serving import Server, serving
+
+if TYPE_CHECKING:
+    import openai
 
 # Set before torch or transformers is imported: no downloads, and separate caches for model folder code and
 # torch.compile. A cache filled with a different forced instruction set has crashed a later run.
@@ -210,6 +216,24 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(finished: Path, tmp_path: Path) -> Path:
     """A copy of `finished`."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def chat_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on conversations with the template chatml; tests modify only copies."""
+    folder = tmp_path_factory.mktemp("chat")
+    return trained_on_chats(folder, train_bpe(folder / "bpe"), "chatml")
+
+
+@pytest.fixture(scope="module")
+def chat_server(chat_run: Path) -> Iterator[Server]:
+    with serving(chat_run) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def chat_client(chat_server: Server) -> openai.OpenAI:
+    return client_of(chat_server)
 
 
 @pytest.fixture(scope="module")

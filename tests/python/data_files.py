@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hero_moe.data import TokenizeOptions, TokenizerFile, load_tokenizer
+from hero_moe.data import (
+    BUILT_IN,
+    RecordFormat,
+    TokenizeOptions,
+    TokenizerFile,
+    load_tokenizer,
+    tokenize,
+)
 from program import run_hero
 
 WORDS = "router history def return \n\t  路由 历史 🦆 \u2581 </s> <0x0A> <|im_end|> é e\u0301 \u00a0 ".split(
@@ -106,6 +113,35 @@ def options(
     return TokenizeOptions(
         **{"inputs": list(map(str, inputs)), "out": str(out), "tokenizer": file, "workers": 1, **more}
     )
+
+
+def some_chats(count: int) -> list[list[dict[str, str]]]:
+    """Conversations of a question and an answer with between 1 and 60 tokens."""
+    rng = random.Random(3)
+    return [
+        [
+            {"role": "user", "content": f"question {rng.randrange(100)}"},
+            {"role": "assistant", "content": "return def router "[: rng.randint(1, 18)] * rng.randint(1, 4)},
+        ]
+        for _ in range(count)
+    ]
+
+
+def write_chats(
+    folder: Path, chats: list[list[dict[str, str]]], name: str = "chat", *, valid_fraction: float = 0.0
+) -> Path:
+    """The prefix of token files of conversations, with loss masks of the answers."""
+    if not (folder / "tokenizer").exists():
+        train_bpe(folder / "tokenizer")
+    path = write_rows(folder / f"{name}.jsonl", [{"m": chat} for chat in chats])
+    records = RecordFormat(messages="m", chat_template=BUILT_IN["chatml"], loss_mask=True)
+    tokenizer = load_tokenizer(str(folder / "tokenizer"))
+    tokenize(
+        options(tokenizer, [path], folder / name, records=records, valid_fraction=valid_fraction),
+        restart=True,
+        overwrite=True,
+    )
+    return folder / name
 
 
 def token_files(prefix: Path) -> dict[str, bytes]:

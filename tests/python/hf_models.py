@@ -177,9 +177,11 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return PLAIN[family]
 
 
-def random_model(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+def random_model(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, seed: int = 0
+) -> PreTrainedModel:
     """An fp32 model with perturbed norms and biases."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = model_class(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -185,6 +186,28 @@ def assert_same_outcome(run: Path, other: Path, step: int) -> None:
     assert deterministic_metrics(run) == deterministic_metrics(other)
     assert (run / "routing.jsonl").read_bytes() == (other / "routing.jsonl").read_bytes()
     assert [line["step"] for line in metrics(run)] == list(range(1, step + 1))
+
+
+def resume_copy(whole: Path, copy: Path, *steps: int) -> subprocess.CompletedProcess[str]:
+    """Resumes a copy of a run without the checkpoints of these steps."""
+    shutil.copytree(whole, copy)
+    for step in steps:
+        shutil.rmtree(checkpoint(copy, step))
+    return run_hero("train", "--run", copy, "--resume")
+
+
+def assert_resumes_alike(whole: Path, copy: Path, step: int) -> subprocess.CompletedProcess[str]:
+    """Resumes a copy of a run without its last checkpoint, that of `step`; asserts that it ends with the same
+    bytes."""
+    done = resume_copy(whole, copy, step)
+    assert_same_outcome(copy, whole, step)
+    assert folder_bytes(checkpoint(copy, step)) == folder_bytes(checkpoint(whole, step))
+    return done
+
+
+def valid_losses(run: Path) -> dict[int, float]:
+    """Validation losses by step."""
+    return {line["step"]: line["valid_loss"] for line in metrics(run) if "valid_loss" in line}
 
 
 def write_megatron(prefix: Path, documents: list[list[int]], dtype: str = "uint16") -> None:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from program import ENVIRONMENT, PROGRAM
+from program import ENVIRONMENT, PROGRAM, run_hero
 
 
 def free_port() -> int:
@@ -60,3 +60,11 @@ def run_ranks_checked(words: list[Any], ranks: int, log: Path) -> None:
     """Like `run_ranks`, and asserts that all ranks succeed."""
     statuses = run_ranks(words, ranks, log)
     assert statuses == [0] * ranks, "\n".join(f"{r}: {s}: {rank_log(log, r)}" for r, s in enumerate(statuses))
+
+
+def run_on(words: list[Any], ranks: int, log: Path) -> None:
+    """Like `run_ranks_checked`; one rank is a process without a launcher."""
+    if ranks == 1:
+        run_hero(*words)
+    else:
+        run_ranks_checked(words, ranks, log)

@@ -150,14 +150,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def send_raw(port: int, data: bytes, *, timeout: float = 30) -> bytes:
-    """Sends raw bytes, which may be invalid HTTP, and returns everything until the server closes."""
+def send_raw(port: int, data: bytes, *, timeout: float = 30, end: bytes | None = None) -> bytes:
+    """Sends raw bytes, which may be invalid HTTP, and returns everything until the server closes. With `end`, keeps
+    the sending side open and returns as soon as the answer ends with it."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as s:
         answer = b""
         try:
             s.sendall(data)
-            s.shutdown(socket.SHUT_WR)
-            while piece := s.recv(65536):
+            if end is None:
+                s.shutdown(socket.SHUT_WR)
+            while not (end and answer.endswith(end)) and (piece := s.recv(65536)):
                 answer += piece
         except ConnectionError:
             pass

@@ -10,25 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kChatFields[] = {"model",
-                                            "messages",
-                                            "max_tokens",
-                                            "max_completion_tokens",
-                                            "temperature",
-                                            "top_p",
-                                            "top_k",
-                                            "n",
-                                            "stop",
-                                            "seed",
-                                            "logprobs",
-                                            "top_logprobs",
-                                            "stream",
-                                            "stream_options",
-                                            "ignore_eos",
-                                            "user",
-                                            "logit_bias",
-                                            "presence_penalty",
-                                            "frequency_penalty"};
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::string_view kMessageFields[] = {"role", "content", "name", "tool_call_id"};
 
@@ -102,7 +83,8 @@ int64_t read_logprobs(const RequestFields& fields) {
 }  // namespace
 
 ChatRequest parse_chat_request(const json& body, const RequestLimits& limits) {
-  reject_unknown_fields(body, {std::begin(kChatFields), std::end(kChatFields)});
+  reject_unknown_fields(body, with_shared_fields({"messages", "max_tokens", "max_completion_tokens",
+                                                  "logprobs", "top_logprobs"}));
   const RequestFields fields(body);
   ChatRequest request{.messages = read_messages(fields)};
   for (const json& message : request.messages) {

@@ -9,27 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kKnownFields[] = {"model",
-                                             "prompt",
-                                             "max_tokens",
-                                             "temperature",
-                                             "top_p",
-                                             "top_k",
-                                             "n",
-                                             "stop",
-                                             "seed",
-                                             "echo",
-                                             "logprobs",
-                                             "stream",
-                                             "user",
-                                             "best_of",
-                                             "suffix",
-                                             "logit_bias",
-                                             "ignore_eos",
-                                             "stream_options",
-                                             "presence_penalty",
-                                             "frequency_penalty"};
-
 void reject_unsupported(const RequestFields& fields, int64_t n) {
   const json* suffix = fields.find("suffix");
   fields.neutral("suffix", suffix && suffix->is_string() && suffix->get_ref<const std::string&>().empty(),
@@ -80,7 +59,8 @@ std::vector<int64_t> token_ids(const json& value, const std::string& field) {
 }
 
 CompletionRequest parse_completion_request(const json& body, const RequestLimits& limits) {
-  reject_unknown_fields(body, {std::begin(kKnownFields), std::end(kKnownFields)});
+  reject_unknown_fields(
+      body, with_shared_fields({"prompt", "max_tokens", "echo", "logprobs", "best_of", "suffix"}));
   const RequestFields fields(body);
   CompletionRequest request;
   request.prompts = read_prompts(fields);

@@ -11,6 +11,22 @@ namespace {
 
 using nlohmann::json;
 
+// Those of read_sampling.
+constexpr std::string_view kSharedFields[] = {"model",
+                                              "n",
+                                              "temperature",
+                                              "top_p",
+                                              "top_k",
+                                              "seed",
+                                              "stop",
+                                              "stream",
+                                              "stream_options",
+                                              "ignore_eos",
+                                              "user",
+                                              "presence_penalty",
+                                              "frequency_penalty",
+                                              "logit_bias"};
+
 std::vector<std::string> read_stops(const RequestFields& fields) {
   const json* value = fields.find("stop");
   if (!value) return {};
@@ -116,6 +132,11 @@ void reject_unknown_fields(const json& body, const std::vector<std::string_view>
         400, "body: found the field " + format_value(name) + ", expected one of " + expected + suggestion,
         name);
   }
+}
+
+std::vector<std::string_view> with_shared_fields(std::vector<std::string_view> own) {
+  own.insert(own.begin(), std::begin(kSharedFields), std::end(kSharedFields));
+  return own;
 }
 
 void read_sampling(const RequestFields& fields, CompletionRequest& request) {

@@ -64,6 +64,9 @@ class RequestFields {
   std::string prefix_;
 };
 
+/// The fields that read_sampling reads, and `own`.
+std::vector<std::string_view> with_shared_fields(std::vector<std::string_view> own);
+
 /// Reads model, n, temperature, top_p, top_k, seed, stop, stream, stream_options and ignore_eos. Ignores
 /// user; rejects the penalties and logit_bias.
 void read_sampling(const RequestFields& fields, CompletionRequest& request);

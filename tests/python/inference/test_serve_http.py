@@ -17,6 +17,8 @@ import pytest
 from program import ENVIRONMENT, PROGRAM, assert_exit_2, checkpoint, hero
 from serving import ENDLESS, PROMPT, Server, events, parse_metrics, send_raw, served_run, serving, wait_for
 
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,8 +46,8 @@ def test_bad_bodies(server: Server, path: str) -> None:
 
 
 def test_invalid_http_requests(server: Server) -> None:
-    def status(data: bytes) -> int:
-        answer = send_raw(server.port, data)
+    def status(data: bytes, end: bytes | None = None) -> int:
+        answer = send_raw(server.port, data, end=end)
         assert answer.startswith(b"HTTP/1.1 "), answer
         return int(answer[9:12])
 
@@ -70,11 +72,13 @@ def test_invalid_http_requests(server: Server) -> None:
     assert status(b"GET /health HTTP/1.1\r\n" + ranges + b"\r\n") == 200
     body = b'{"prompt": "def", "max_tokens": 1}'
     pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-    assert status(post + kind + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n") == 200
+    chunked = post + kind + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n"
+    assert status(chunked, LAST_CHUNK) == 200
 
 
 def test_responses_by_protocol_version(server: Server) -> None:
-    """Chunked for HTTP/1.1, until the connection closes for HTTP/1.0; also if the client has finished sending."""
+    """Chunked for HTTP/1.1, until the connection closes for HTTP/1.0; also if the client has finished sending, which
+    cancels a generation."""
     ids = [5, 269, 228] * 30_000
     for path, request, key in (("/v1/completions", {"prompt": [5], "n": 99, "max_tokens": 2, "seed": 1}, "choices"),
                                ("/tokenize", {"prompt": PROMPT * 3000}, "tokens"),
@@ -85,7 +89,9 @@ def test_responses_by_protocol_version(server: Server) -> None:
             head = (
                 f"POST {path} HTTP/{version}\r\nConnection: Keep-Alive\r\nContent-Length: {len(body)}\r\n\r\n"
             )
-            answer_head, _, answer = send_raw(server.port, (head + body).encode()).partition(b"\r\n\r\n")
+            end = LAST_CHUNK if path == "/v1/completions" else None
+            whole = send_raw(server.port, (head + body).encode(), timeout=60, end=end)
+            answer_head, _, answer = whole.partition(b"\r\n\r\n")
             assert answer_head.startswith(b"HTTP/1.1 200")
             chunked = version == "1.1"
             assert (b"Transfer-Encoding: chunked" in answer_head) == chunked

@@ -14,12 +14,14 @@ from hero_moe.report.run_files import load_run
 from program import (
     SMALL,
     assert_exit_2,
+    assert_resumes_alike,
     assert_same_outcome,
     checkpoint,
     deterministic_metrics,
     folder_bytes,
     hero,
     metrics,
+    resume_copy,
     run_hero,
     tensor_bytes,
     toml,
@@ -27,7 +29,7 @@ from program import (
     training,
     write_megatron,
 )
-from ranks import run_ranks_checked
+from ranks import run_on
 
 STEPS = 9
 MODEL: dict[str, Any] = {
@@ -132,10 +134,8 @@ def test_tokens_are_bounds_too(sources: Path, whole: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_resume_before_at_and_after_a_boundary(whole: Path, tmp_path: Path, step: int) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    for later in range(step + 1, STEPS + 1):
-        shutil.rmtree(checkpoint(run, later))
-    run_hero("train", "--run", run, "--resume")
+    run = tmp_path / "run"
+    resume_copy(whole, run, *range(step + 1, STEPS + 1))
     assert deterministic_metrics(run) == deterministic_metrics(whole)
     for later in range(step + 1, STEPS + 1):
         assert folder_bytes(checkpoint(run, later)) == folder_bytes(checkpoint(whole, later))
@@ -156,7 +156,7 @@ def test_layouts(sources: Path, whole: Path, tmp_path: Path, layout: str) -> Non
     ranks, changes = LAYOUTS[layout]
     run = tmp_path / "run"
     words = training(run, None, MODEL | changes | {"data.phase": three(sources)})
-    run_ranks_checked(words, ranks, tmp_path / "log") if ranks > 1 else run_hero(*words)
+    run_on(words, ranks, tmp_path / "log")
     for key in ("loss", "grad_norm", "data_phase"):
         want = [line[key] for line in metrics(whole)]
         assert [line[key] for line in metrics(run)] == pytest.approx(want, rel=1e-9), key
@@ -168,11 +168,7 @@ def test_packing_and_documents(sources: Path, tmp_path: Path, changes: dict[str,
     settings = MODEL | changes | {"train.steps": 6, "checkpoint.every": 5, "data.phase": three(sources)}
     whole, run = tmp_path / "whole", tmp_path / "run"
     run_hero(*training(whole, None, settings))
-    shutil.copytree(whole, run)
-    shutil.rmtree(checkpoint(run, 6))
-    run_hero("train", "--run", run, "--resume")
-    assert deterministic_metrics(run) == deterministic_metrics(whole)
-    assert tensor_bytes(run, 6) == tensor_bytes(whole, 6)
+    assert_resumes_alike(whole, run, 6)
     if "train.pack" in changes:
         counts = [line["trained_tokens"] for line in metrics(whole)]
         assert min(counts) > 0 and len(set(counts)) > 1
@@ -380,10 +376,7 @@ def test_loss_masks(sources: Path, tmp_path: Path) -> None:
     write_megatron(copies / "code-train-mask", [[int(i % 2 == 0) for i in range(20)]] * 9, "uint8")
     run_hero(*training(run, None, settings))
     assert [line["trained_tokens"] for line in metrics(run)] == [16, 16, 32, 32]
-    shutil.copytree(run, again)
-    for step in (3, 4):
-        shutil.rmtree(checkpoint(again, step))
-    run_hero("train", "--run", again, "--resume")
+    resume_copy(run, again, 3, 4)
     assert_same_outcome(again, run, 4)
     mask = copies / "code-train-mask.bin"
     mask.write_bytes(bytes([1]) + mask.read_bytes()[1:-1] + b"\1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from program import assert_exit_2, checkpoint, hero, metrics, run_hero, training
-from ranks import free_port, rank_log, run_ranks, run_ranks_checked, start
+from ranks import free_port, rank_log, run_on, run_ranks, start
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -34,11 +34,7 @@ CHAIN: list[tuple[int, int, list[str]]] = [
 
 
 def go(run: Path, data: Path, settings: dict[str, Any], ranks: int, *more: Any) -> None:
-    words = training(run, data, MODEL | settings, *more)
-    if ranks == 1:
-        run_hero(*words)
-    else:
-        run_ranks_checked(words, ranks, run.with_suffix(".log"))
+    run_on(training(run, data, MODEL | settings, *more), ranks, run.with_suffix(".log"))
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("fp64", 1e-9), ("bf16", 3e-3)])

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from program import DEEPSEEK, metrics, run_hero, training
-from ranks import run_ranks_checked
+from program import DEEPSEEK, metrics, training
+from ranks import run_on
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -84,11 +84,7 @@ def trained(
     folder: Path, name: str, data: Path, settings: dict[str, Any], ranks: int, steps: int = STEPS
 ) -> list[dict[str, Any]]:
     run = folder / name.replace(" ", "-")
-    words = training(run, data, settings | {"train.steps": steps})
-    if ranks == 1:
-        run_hero(*words)
-    else:
-        run_ranks_checked(words, ranks, run.with_suffix(".log"))
+    run_on(training(run, data, settings | {"train.steps": steps}), ranks, run.with_suffix(".log"))
     return metrics(run)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import options, train_bpe, write_rows
-from hero_moe.data import BUILT_IN, RecordFormat, load_tokenizer, tokenize
+from data_files import some_chats, write_chats
 from program import (
     assert_exit_2,
-    assert_same_outcome,
+    assert_resumes_alike,
     checkpoint,
-    folder_bytes,
     hero,
     metrics,
     run_hero,
     training,
 )
-from ranks import run_ranks_checked
+from ranks import run_on
 
 MASKED = {"train.loss_mask": True, "train.pack": "best_fit"}
 MODEL: dict[str, Any] = MASKED | {
@@ -52,41 +49,14 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def write_chats(folder: Path, chats: list[list[dict[str, str]]], name: str = "chat") -> Path:
-    """The prefix of token files of conversations."""
-    if not (folder / "tokenizer").exists():
-        train_bpe(folder / "tokenizer")
-    path = write_rows(folder / f"{name}.jsonl", [{"m": chat} for chat in chats])
-    records = RecordFormat(messages="m", chat_template=BUILT_IN["chatml"], loss_mask=True)
-    tokenizer = load_tokenizer(str(folder / "tokenizer"))
-    tokenize(
-        options(tokenizer, [path], folder / name, records=records, valid_fraction=0),
-        restart=True,
-        overwrite=True,
-    )
-    return folder / name
-
-
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 conversations; the answers have between 1 and 60 tokens."""
-    rng = random.Random(3)
-    turns = [
-        [
-            {"role": "user", "content": f"question {rng.randrange(100)}"},
-            {"role": "assistant", "content": "return def router "[: rng.randint(1, 18)] * rng.randint(1, 4)},
-        ]
-        for _ in range(60)
-    ]
-    return write_chats(tmp_path_factory.mktemp("chat"), turns)
+    return write_chats(tmp_path_factory.mktemp("chat"), some_chats(60))
 
 
 def trained(run: Path, data: Path, settings: dict[str, Any], ranks: int = 1) -> list[dict[str, Any]]:
-    words = training(run, data, settings)
-    if ranks == 1:
-        run_hero(*words)
-    else:
-        run_ranks_checked(words, ranks, run.with_suffix(".log"))
+    run_on(training(run, data, settings), ranks, run.with_suffix(".log"))
     return metrics(run)
 
 
@@ -154,11 +124,7 @@ def test_resume_in_the_middle(chat: Path, tmp_path: Path, pack: str) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = {"train.loss_mask": True, "train.pack": pack, "train.steps": 30, "checkpoint.every": 15}
     run_hero(*training(whole, chat, settings | {"train.micro_batch": 1}))
-    shutil.copytree(whole, halves)
-    shutil.rmtree(checkpoint(halves, 30))
-    run_hero("train", "--run", halves, "--resume")
-    assert_same_outcome(halves, whole, 30)
-    assert folder_bytes(checkpoint(halves, 30)) == folder_bytes(checkpoint(whole, 30))
+    assert_resumes_alike(whole, halves, 30)
 
 
 def test_steps_without_trained_tokens(tmp_path: Path) -> None:

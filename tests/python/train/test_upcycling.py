@@ -16,9 +16,9 @@ from program import (
     CONFIGS,
     DEEPSEEK,
     assert_exit_2,
+    assert_resumes_alike,
     assert_same_outcome,
     checkpoint,
-    folder_bytes,
     hero,
     metrics,
     run_hero,
@@ -165,11 +165,7 @@ def test_resume(data: Path, tmp_path: Path, starts: Starts, family: str, setting
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     settings = LAYERS | FAMILIES[family] | settings | {"checkpoint.every": 2}
     run_hero(*training(whole, data, settings, "--init-from", starts(family), *ZERO))
-    shutil.copytree(whole, halves)
-    shutil.rmtree(checkpoint(halves, 4))
-    run_hero("train", "--run", halves, "--resume")
-    assert_same_outcome(halves, whole, 4)
-    assert folder_bytes(checkpoint(halves, 4)) == folder_bytes(checkpoint(whole, 4))
+    assert_resumes_alike(whole, halves, 4)
 
 
 def test_resume_before_the_first_checkpoint(data: Path, tmp_path: Path, starts: Starts) -> None:

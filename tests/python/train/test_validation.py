@@ -18,6 +18,7 @@ from program import (
     run_hero,
     tensor_bytes,
     training,
+    valid_losses,
     write_megatron,
 )
 from ranks import run_ranks_checked
@@ -30,10 +31,6 @@ KEYS = ("valid_loss", "valid")
 
 def without_validation(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in KEYS} for line in deterministic_metrics(run)]
-
-
-def valid_losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["valid_loss"] for line in metrics(run) if "valid_loss" in line}
 
 
 def evaluated(run: Path, *data: Any, batch: int = 2) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from program import (
     HERO,
+    assert_resumes_alike,
     assert_same_outcome,
     checkpoint,
     checkpoint_names,
@@ -23,24 +23,17 @@ from program import (
     run_hero,
     start_hero,
     training,
+    valid_losses,
 )
-from ranks import run_ranks_checked, start
+from ranks import run_on, start
 
 VALID = HERO | {"eval.every": 2, "eval.batches": 3}
-
-
-def valid_losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["valid_loss"] for line in metrics(run) if "valid_loss" in line}
 
 
 def test_resume(data: Path, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run_hero(*training(whole, data, VALID | {"checkpoint.every": 2, "checkpoint.keep_best": True}))
-    shutil.copytree(whole, halves)
-    shutil.rmtree(checkpoint(halves, 6))
-    run_hero("train", "--run", halves, "--resume")
-    assert_same_outcome(halves, whole, 6)
-    assert folder_bytes(checkpoint(halves, 6)) == folder_bytes(checkpoint(whole, 6))
+    assert_resumes_alike(whole, halves, 6)
     assert (halves / "best.json").read_bytes() == (whole / "best.json").read_bytes()
 
 
@@ -68,23 +61,18 @@ def test_stopped_validation_is_repeated(ranks: int, data: Path, tmp_path: Path) 
         "eval.data": [f"{name}={data}-train" for name in "abcdefgh"],
     }
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    if ranks == 1:
-        run_hero(*training(whole, data, settings))
-        processes: list[subprocess.Popen[Any]] = [start_hero(*training(stopped, data, settings))]
-    else:
-        run_ranks_checked(training(whole, data, settings), ranks, whole.with_suffix(".log"))
-        processes = start(training(stopped, data, settings), ranks, stopped.with_suffix(".log"))
+    run_on(training(whole, data, settings), ranks, whole.with_suffix(".log"))
+    words = training(stopped, data, settings)
+    processes: list[subprocess.Popen[Any]] = (
+        [start_hero(*words)] if ranks == 1 else start(words, ranks, stopped.with_suffix(".log"))
+    )
     wait_for_validation(stopped)
     processes[-1].send_signal(signal.SIGINT)
     assert [p.wait(60) for p in processes] == [130] * ranks
     assert [line["step"] for line in metrics(stopped)] == [1, 2]
     assert valid_losses(stopped) == {}
     assert json.loads((checkpoint(stopped, 2) / "state.json").read_text())["validation"]["interrupted"]
-    words = ["train", "--run", stopped, "--resume"]
-    if ranks == 1:
-        run_hero(*words)
-    else:
-        run_ranks_checked(words, ranks, stopped.with_suffix(".log"))
+    run_on(["train", "--run", stopped, "--resume"], ranks, stopped.with_suffix(".log"))
     assert deterministic(stopped) == deterministic(whole)
     for step in (2, 4):
         assert folder_bytes(checkpoint(stopped, step)) == folder_bytes(checkpoint(whole, step))
