@@ -36,9 +36,9 @@ TEST(World, groups_follow_the_mesh) {
     EXPECT_EQ(world.data().ranks(), stage);
     EXPECT_EQ(world.expert().ranks(), stage);
     EXPECT_EQ(world.replica().ranks(), std::vector<int64_t>{rank});
-    EXPECT_EQ(world.channel(false, false).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
+    EXPECT_EQ(world.channel(Channel::kActivations).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2}));
     EXPECT_EQ(world.data().rank(), rank % 2);
-    EXPECT_EQ(world.channel(false, false).rank(), rank / 2);
+    EXPECT_EQ(world.channel(Channel::kActivations).rank(), rank / 2);
   });
 }
 
