@@ -246,7 +246,7 @@ TEST_F(ConfigFiles, DumpRoundTrip) {
           if constexpr (std::is_same_v<Type, double>) *value = 1.0 / (3.0 + static_cast<double>(n));
           if constexpr (std::is_same_v<Type, bool>) *value = !*value;
           if constexpr (std::is_same_v<Type, std::string>)
-            *value = field.choices[*value == field.choices[0] ? 1 : 0];
+            *value = field.choices.empty() ? "a \"b\"\\" : field.choices[*value == field.choices[0] ? 1 : 0];
           if constexpr (std::is_same_v<Type, std::vector<int64_t>>) *value = {n, n + 1};
           if constexpr (std::is_same_v<Type, std::vector<std::string>>) *value = {"a \"b\"\\", "c=d"};
           if constexpr (std::is_same_v<Type, std::vector<DataPhase>>)

@@ -10,9 +10,9 @@
 namespace hero {
 namespace configs_test {
 
-const std::set<std::string> kBases = {"demo",        "small-qwen3",    "small-deepseek",
-                                      "small-olmoe", "small-mixtral",  "paper-8b",
-                                      "qwen3",       "study-deepseek", "study-qwen3"};
+const std::set<std::string> kBases = {"demo",          "small-qwen3", "small-deepseek", "small-olmoe",
+                                      "small-mixtral", "paper-8b",    "qwen3",          "study-deepseek",
+                                      "study-qwen3",   "qwen3-2b"};
 const std::set<std::string> kOverlays = {"baseline", "hero",   "rcp",        "mask1",     "mask3",
                                          "mask5",    "mask10", "no-scaling", "zero-init", "rmoe"};
 const std::set<std::string> kTrainingOverlays = {"muon", "sft", "documents", "wsd", "mtp"};
@@ -139,6 +139,7 @@ TEST(Configs, ParameterCounts) {
   EXPECT_EQ(parameters(load({"small-qwen3"})), 37'323'520);
   EXPECT_EQ(parameters(load({"small-deepseek", "baseline"})), 38'311'680);
   EXPECT_EQ(parameters(load({"small-deepseek"})), 38'340'352);
+  EXPECT_EQ(parameters(load({"qwen3-2b"})), 2'023'004'288);
   EXPECT_EQ(parameters(load({"paper-8b", "baseline"})), 7'983'549'952);
   EXPECT_EQ(parameters(load({"paper-8b"})), 7'986'990'592);
   EXPECT_EQ(parameters(load({"qwen3", "baseline"})), 30'532'122'624);  // same as the public model

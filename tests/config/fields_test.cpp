@@ -144,6 +144,7 @@ TEST(FieldAttributes, EveryOptionIsFixedOnResumeOrMayChange) {
                                                  "optim.schedule",
                                                  "optim.decay_steps",
                                                  "optim.decay_shape",
+                                                 "optim.offload_folder",
                                                  "eval.every",
                                                  "eval.batches",
                                                  "eval.data",
@@ -177,8 +178,8 @@ TEST(FieldAttributes, RequireEachOther) {
 TEST(FieldAttributes, RanksAndStudies) {
   EXPECT_EQ(keys_with(kMayDifferBetweenRanks), Keys{"train.threads"});
   EXPECT_EQ(keys_with(kMayDifferInStudy),
-            (Keys{"train.device", "train.threads", "checkpoint.every", "checkpoint.keep",
-                  "checkpoint.asynchronous", "checkpoint.keep_best"}));
+            (Keys{"train.device", "train.threads", "optim.offload_folder", "checkpoint.every",
+                  "checkpoint.keep", "checkpoint.asynchronous", "checkpoint.keep_best"}));
 }
 
 TEST(FieldAttributes, ModelFolders) {
