@@ -35,7 +35,7 @@ TEST(ModelConfig, RepositoryConfigsRoundTrip) {
                          config.model.num_experts == Config().model.num_experts;
     (overlay ? overlays : bases).push_back(file.path().string());
   }
-  ASSERT_EQ(bases.size(), 9u);
+  ASSERT_EQ(bases.size(), 10u);
   ASSERT_EQ(overlays.size(), 15u);
   overlays.push_back("");
   for (const std::string& base : bases) {

@@ -32,6 +32,7 @@ FieldValue different_value(const Field& field) {
   const FieldValue value = read(field);
   if (const auto* on = std::get_if<bool>(&value)) return !*on;
   if (const auto* text = std::get_if<std::string>(&value)) {
+    if (field.choices.empty()) return *text + "a";
     const auto at = std::ranges::find(field.choices, *text) - field.choices.begin();
     return field.choices[(at + 1) % field.choices.size()];
   }
