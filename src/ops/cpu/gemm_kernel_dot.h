@@ -48,7 +48,8 @@ HERO_DOT_INLINE void write_sums(float* to, const DotSums& sums) { __builtin_memc
 // Rounds like store() of simd.h.
 HERO_DOT_INLINE void write_sums(c10::BFloat16* to, const DotSums& sums) {
   typedef uint16_t Halves __attribute__((vector_size(32)));
-  const auto bits = reinterpret_cast<const DotPairs&>(sums);
+  DotPairs bits;
+  __builtin_memcpy(&bits, &sums, sizeof bits);
   const DotPairs rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const DotPairs nan = (bits & 0x7fffffffu) > 0x7f800000u ? DotPairs{} + 0x7fc0u : DotPairs{};
   const auto halves = __builtin_convertvector(rounded | nan, Halves);
