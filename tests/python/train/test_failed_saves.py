@@ -24,6 +24,7 @@ from program import (
     training,
     wait_until,
 )
+from small_disk import mounted_disk
 
 
 def assert_failed_save(result: subprocess.CompletedProcess[str], folder: Path, reason: str) -> None:
@@ -54,17 +55,8 @@ def test_file_size_limit(copy: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(folder)]
-    try:
-        failed = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"mount: {error}")
-    if failed.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {failed.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk", "10m") as folder:
+        yield folder
 
 
 def test_full_disk(data: Path, small_disk: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from program import (
     training,
 )
 from ranks import run_ranks_checked
+from small_disk import mounted_disk
 
 SETTINGS = HERO | {"train.steps": 4, "checkpoint.every": 2, "checkpoint.asynchronous": False}
 
@@ -82,17 +82,8 @@ def test_rejects(data: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        failed = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"mount: {error}")
-    if failed.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {failed.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk", "256k") as folder:
+        yield folder
 
 
 def test_full_disk(data: Path, tmp_path: Path, small_disk: Path) -> None:
