@@ -29,7 +29,7 @@ from rounds import (
     transformers_dtypes,
     write_page,
 )
-from train_speed import write_tokens
+from token_files import write_tokens
 
 sys.path.insert(0, str(ROOT / "python"))
 

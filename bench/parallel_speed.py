@@ -27,7 +27,7 @@ from rounds import (
     table,
     write_page,
 )
-from train_speed import write_tokens
+from token_files import write_tokens
 
 MICRO_BATCHES = 8
 MODEL = {

@@ -36,6 +36,7 @@ BENCHMARKS = [
     ("Tokenizing", "tokenize-speed.md", ["tokenize_speed.py"]),
     ("Latency", "latency.md", ["latency.py"]),
     ("Muon", "muon-speed.md", ["muon_speed.py"]),
+    ("Training features", "feature-cost.md", ["feature_cost.py"]),
     ("How time grows", "scaling.md", ["scaling.py"]),
 ]
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paused import step_time_ratio
 from rounds import (
     PROGRAM,
     ROOT,
@@ -35,6 +34,7 @@ from rounds import (
     transformers_dtypes,
     write_page,
 )
+from token_files import write_tokens
 
 TOKENS_PER_STEP = 4 * 512
 BASELINE, HERO = "hero train, baseline", "hero train, HERO"
@@ -46,24 +46,9 @@ SETTINGS = [
     ("bf16", "grouped_mm", True),
     ("fp32", "grouped_mm", True),
 ]
-PAIRS = 24  # pairs of a baseline step and a HERO step per round
+PAIRS = 48  # pairs of a baseline step and a HERO step per round
 MIN_RELATIVE_SPEED = 0.7  # slower transformers settings, relative to the fastest, are measured once
 TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
-
-
-def write_tokens(folder: Path, vocabulary: int) -> Path:
-    """Random tokens as Megatron files, enough for every round; speed does not depend on the content."""
-    import numpy as np
-
-    tokens = np.random.default_rng(0).integers(0, vocabulary, 400_000, dtype=np.uint16)
-    prefix = folder / "random"
-    tokens.tofile(f"{prefix}.bin")
-    with open(f"{prefix}.idx", "wb") as idx:
-        idx.write(b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + (8).to_bytes(1, "little"))
-        idx.write((1).to_bytes(8, "little") + (2).to_bytes(8, "little"))
-        idx.write(np.array([len(tokens)], np.int32).tobytes() + np.array([0], np.int64).tobytes())
-        idx.write(np.array([0, 1], np.int64).tobytes())
-    return prefix
 
 
 @dataclass
@@ -78,18 +63,20 @@ class Runs:
     mfu: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
 
-    def command(self, overlay: str, run: Path, steps: int) -> list[str]:
-        shutil.rmtree(run, ignore_errors=True)
+    def command(self, overlay: str, run: Path) -> list[str]:
+        """`hero train` without the number of steps."""
         command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
         command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
         command += ["--train.device=cpu", "--eval.every=0"]
-        command += [f"--train.steps={steps}", "--checkpoint.every=0", "--optim.warmup_steps=1"]
+        command += ["--checkpoint.every=0", "--optim.warmup_steps=1"]
         return [str(word) for word in command]
 
     def throughput(self, overlay: str) -> float:
         """Median tokens per second after the first two steps."""
         run = self.folder / "run"
-        subprocess.run(self.command(overlay, run, self.steps + 2), check=True, stderr=subprocess.DEVNULL)
+        shutil.rmtree(run, ignore_errors=True)
+        command = [*self.command(overlay, run), f"--train.steps={self.steps + 2}"]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         lines = metrics(run)[2:]
         rate = statistics.median(line["tokens_per_second"] for line in lines)
         if overlay == "hero":
@@ -101,55 +88,11 @@ class Runs:
         return rate
 
 
-@dataclass
-class PausedTraining:
-    """A `hero train` process that is suspended except during requested steps."""
-
-    process: subprocess.Popen[bytes]
-    run: Path
-
-    def lines(self) -> int:
-        """Number of completed steps in its metrics."""
-        path = self.run / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def step(self) -> float:
-        """Runs the next step and returns its seconds."""
-        done = self.lines()
-        begin = time.perf_counter()
-        self.process.send_signal(signal.SIGCONT)
-        while self.lines() == done:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"hero train: exit status {self.process.returncode}")
-            time.sleep(0.0005)
-        seconds = time.perf_counter() - begin
-        self.process.send_signal(signal.SIGSTOP)
-        return seconds
-
-
 def interleaved_overhead(runs: Runs, pairs: int) -> float:
-    """HERO's step time relative to the baseline's, in percent: the median over pairs of consecutive steps of
-    two processes, one of which is always suspended. Other load on the machine affects both equally."""
-    trainings = []
-    try:
-        for overlay in ("baseline", "hero"):
-            run = runs.folder / overlay
-            # Two warm-up steps, and one that never runs: the process ends suspended.
-            process = subprocess.Popen(runs.command(overlay, run, pairs + 3), stderr=subprocess.DEVNULL)
-            trainings.append(PausedTraining(process, run))
-            for _ in range(2):
-                trainings[-1].step()
-        baseline, hero = trainings
-        percent = []
-        for number in range(pairs):
-            first, second = (baseline, hero) if number % 2 == 0 else (hero, baseline)
-            seconds = {id(first): first.step(), id(second): second.step()}
-            percent.append(100 * (seconds[id(hero)] / seconds[id(baseline)] - 1))
-        return statistics.median(percent)
-    finally:
-        for training in trainings:
-            training.process.kill()
-            training.process.wait()
+    """HERO's step time relative to the baseline's, in percent."""
+    folders = runs.folder / "hero", runs.folder / "baseline"
+    commands = [runs.command(folder.name, folder) for folder in folders]
+    return 100 * (step_time_ratio(commands[0], commands[1], folders, pairs) - 1)
 
 
 def hf_words(config: str, setting: tuple[str, str, bool], steps: int) -> list[str]:
