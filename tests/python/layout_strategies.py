@@ -122,7 +122,40 @@ def layouts(draw: DrawFn, options: Options, sequences: int) -> tuple[int, Option
 def free_options(draw: DrawFn, options: Options) -> Options:
     """Options that affect memory or files but no result."""
     recompute = draw(st.booleans()) and options["router.detach"]
-    return {"train.recompute": recompute, "checkpoint.asynchronous": draw(st.booleans())}
+    asynchronous = draw(st.booleans())
+    offload = not asynchronous and draw(st.booleans())
+    return {
+        "train.recompute": recompute,
+        "checkpoint.asynchronous": asynchronous,
+        "optim.offload_folder": "files" if offload else "",
+    }
+
+
+@st.composite
+def data_options(draw: DrawFn, options: Options) -> Options:
+    """Packing, loss masks, validation and data phases, which name the sources of random_data.py."""
+    # Padding of a masked sequence has equal hidden states, among which rounding would select.
+    dropped = options["router.capacity_factor"] > 0 and options["train.document_mask"]
+    data = {
+        "train.pack": "concat" if dropped else draw(option("concat", "best_fit")),
+        "train.loss_mask": draw(st.booleans()),
+    }
+    # A capacity outside training depends on the tokens of a validation batch.
+    if options["router.eval_capacity_factor"] == 0 and draw(st.booleans()):
+        data |= {"eval.every": draw(option(1, 3)), "eval.batches": draw(option(0, 1, 2))}
+    if draw(st.booleans()):
+        untils = sorted(draw(st.lists(st.integers(1, STEPS - 1), unique=True, max_size=2)))
+        data["data.phase"] = [
+            ({} if until is None else {"until_step": until}) | {"blend": draw(blends())}
+            for until in [*untils, None]
+        ]
+    return data
+
+
+@st.composite
+def blends(draw: DrawFn) -> list[str]:
+    names = draw(st.lists(option("first", "second"), unique=True, min_size=1))
+    return [f"{draw(st.integers(1, 3))}:{name}" for name in names]
 
 
 @st.composite
@@ -137,7 +170,7 @@ def with_training(draw: DrawFn, model: Options) -> Options:
     }
     micro = draw(option(1, 1, 2))
     options |= {"train.micro_batch": micro, "train.global_batch": micro * draw(option(2, 4, 4, 6, 8, 12))}
-    return options
+    return options | draw(data_options(options))
 
 
 @st.composite

@@ -214,10 +214,11 @@ def logits(folder: Path, work: Path) -> dict[str, torch.Tensor]:
     return program_logits(folder, [list(range(1, 33)), list(range(40, 72))], work, "--routing")
 
 
-@pytest.mark.parametrize("kind", ["baseline", "hero", "rmoe"])
-def test_export_and_import(data: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "pipeline"), [("baseline", 1), ("hero", 1), ("hero", 2), ("rmoe", 1)])
+def test_export_and_import(data: Path, tmp_path: Path, kind: str, pipeline: int) -> None:
     settings = MODEL | {"router.kind": kind, "train.dtype": "fp32", "model.max_position_embeddings": 64}
-    run = trained(tmp_path / "run", data, settings)
+    settings |= {"parallel.pipeline": pipeline}
+    run = trained(tmp_path / "run", data, settings, ranks=pipeline)
     exported, again = tmp_path / "exported", tmp_path / "again"
     run_hero("export", run, exported)
     config = json.loads((exported / "config.json").read_text())
@@ -250,7 +251,7 @@ def test_export_and_import(data: Path, tmp_path: Path, kind: str) -> None:
     run_hero("export", exported, again)
     assert all(np.array_equal(values, weights(exported)[name]) for name, values in weights(again).items())
     still = {"train.steps": 2, "optim.lr": 1e-30, "optim.min_lr": 0}
-    start = trained(tmp_path / "start", data, settings | still, "--init-from", exported)
+    start = trained(tmp_path / "start", data, settings | still, "--init-from", exported, ranks=pipeline)
     for name, values in weights(checkpoint(start, 2)).items():
         if not name.endswith("e_score_correction_bias"):
             assert np.abs(values - own[name]).max() < 1e-20, name
