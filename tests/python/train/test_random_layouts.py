@@ -29,6 +29,7 @@ ALWAYS = {
 # A resumed run keeps the layout options of its own configuration that are not given.
 DEFAULT_LAYOUT = {
     "parallel.data": 0,
+    "parallel.expert": 1,
     "parallel.chunks": 1,
     "parallel.chunk_sizes": [],
     "parallel.schedule": "1f1b",
