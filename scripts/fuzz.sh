@@ -26,7 +26,8 @@ sources=(src/tokenizer/*.cpp
   src/data/{best_fit,corpus,indexed_dataset,packed_dataset,token_files}.cpp
   src/hf/{model_config_read,safetensors_parse,safetensors_write,weight_shapes}.cpp
   src/model/counts.cpp src/model/router_kind*.cpp src/checkpoint/{manifest,state_file}.cpp src/train/metrics.cpp
-  src/inference/token_lists.cpp src/inference/server/{api_json,budget,chat_request,completion_request,host_header,http,request_fields}.cpp
+  src/inference/token_lists.cpp src/inference/server/{api_json,budget,chat_request,completion_request,host_header,http}.cpp
+  src/inference/server/{overflow_connections,request_fields,request_head}.cpp
   tests/fuzz/checks.cpp)
 packages=(sentencepiece libpcre2-8 icu-uc libzstd cpp-httplib zlib libcrypto)
 

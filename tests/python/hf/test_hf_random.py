@@ -113,34 +113,69 @@ def other_choices(said: dict[str, Tensor], theirs: Transformers, sequences: int)
     return False
 
 
-def compare(said: dict[str, Tensor], theirs: Transformers, exact: Transformers, sequences: int) -> None:
-    """Compares with transformers in fp64. The error is at most LOGITS of the largest value, or 1.5 times the
-    error of transformers' own fp32 if the model amplifies rounding."""
-    named: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
-    for n in range(sequences):
-        named[f"logits.{n}"] = (said[f"logits.{n}"], theirs.logits[n], exact.logits[n])
-    for layer, routed in enumerate(zip(theirs.routed, exact.routed, strict=True)):
-        logits = [joined(said, "router_logits", layer, sequences), *(r[0] for r in routed)]
-        ids = [joined(said, "topk_ids", layer, sequences).long(), *(r[2] for r in routed)]
-        weights = [joined(said, "topk_weights", layer, sequences), *(r[1] for r in routed)]
-        dense = [
-            torch.zeros_like(z, dtype=w.dtype).scatter(-1, i, w) for z, i, w in zip(logits, ids, weights)
-        ]
-        named[f"router_logits.{layer + 1}"] = (logits[0], logits[1], logits[2])
-        named[f"topk_weights.{layer + 1}"] = (dense[0], dense[1], dense[2])
-    named["loss"] = (said["loss"], theirs.loss, exact.loss)
-    got = {key.removeprefix("grad."): t for key, t in said.items() if key.startswith("grad.")}
-    assert got.keys() == theirs.gradients.keys(), f"gradients: {sorted(got.keys() ^ theirs.gradients.keys())}"
-    for name, gradient in got.items():
-        named[f"grad.{name}"] = (gradient, theirs.gradients[name], exact.gradients[name])
+def values(found: Transformers) -> dict[str, Tensor]:
+    """All results of a pass by name; the weights of the selected experts as [T, E]."""
+    out = {f"logits.{n}": logits for n, logits in enumerate(found.logits)}
+    for layer, (logits, weights, ids) in enumerate(found.routed):
+        out[f"router_logits.{layer + 1}"] = logits.detach()
+        out[f"topk_weights.{layer + 1}"] = dense(logits, weights.detach(), ids)
+    return out | {"loss": found.loss} | {f"grad.{name}": g for name, g in found.gradients.items()}
+
+
+def dense(logits: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    return torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, ids, weights)
+
+
+def program_values(said: dict[str, Tensor], layers: int, sequences: int) -> dict[str, Tensor]:
+    """The same from the program."""
+    out = {name: t for name, t in said.items() if name.startswith(("logits.", "grad.")) or name == "loss"}
+    for layer in range(layers):
+        logits, weights, ids = (
+            joined(said, key, layer, sequences) for key in ("router_logits", "topk_weights", "topk_ids")
+        )
+        out[f"router_logits.{layer + 1}"] = logits
+        out[f"topk_weights.{layer + 1}"] = dense(logits, weights, ids.long())
+    return out
+
+
+def rounding_effect(model: PreTrainedModel, ids: Tensor, exact: Transformers) -> dict[str, float]:
+    """The largest difference of each result when the weights of the fp64 model change like by rounding to fp32,
+    by at most 2^-24 of their values, in three samples."""
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    truth = values(exact)
+    effect = dict.fromkeys(truth, 0.0)
+    for _ in range(3):
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                noise = 2 * torch.rand(p.shape, generator=generator, dtype=p.dtype) - 1
+                p.copy_(weights[name] * (1 + 2**-24 * noise))
+        changed = Transformers(model, ids)
+        if all(torch.equal(changed.chosen(i), exact.chosen(i)) for i in range(len(exact.routed))):
+            for name, t in values(changed).items():
+                effect[name] = max(effect[name], (t - truth[name]).abs().max().item())
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weights[name])
+    return effect
+
+
+def compare(
+    ours: dict[str, Tensor], theirs: Transformers, exact: Transformers, effect: dict[str, float]
+) -> None:
+    """Compares with transformers in fp64. The error is at most LOGITS of the largest value or, if the model
+    amplifies rounding, 1.5 times the error of transformers' own fp32 or 4 times the effect of rounding all
+    weights."""
+    other, truths = values(theirs), values(exact)
+    assert ours.keys() == truths.keys(), f"other names: {sorted(ours.keys() ^ truths.keys())}"
     # Sums that cancel, such as gradients of attention scores if one probability is nearly 1, leave rounding
     # errors of the summands: some multiples of 2^-24.
     rest = 2**-20 * max(g.abs().max().item() for g in exact.gradients.values())
-    for name, (ours, other, truth) in named.items():
-        assert ours.shape == truth.shape, f"{name}: {ours.shape}, expected {truth.shape}"
-        error, own = ((x.double() - truth.double()).abs().max().item() for x in (ours, other))
+    for name, truth in truths.items():
+        assert ours[name].shape == truth.shape, f"{name}: {ours[name].shape}, expected {truth.shape}"
+        error, own = ((x[name].double() - truth.double()).abs().max().item() for x in (ours, other))
         size = truth.abs().max().item()
-        most = max(LOGITS * size, 1.5 * own, rest if name.startswith("grad.") else 0.0)
+        most = max(LOGITS * size, 1.5 * own, 4 * effect[name], rest if name.startswith("grad.") else 0.0)
         assert error <= most, f"{name}: off by {error}, transformers by {own}, the greatest value is {size}"
 
 
@@ -170,12 +205,13 @@ def round_trip(case: Case, work: Path) -> None:
         said = program_logits(exported, ids.tolist(), work, "--routing", "--gradients")
         theirs = Transformers(model, ids)
         exact = Transformers(model.double(), ids)
+        effect = rounding_effect(model, ids, exact)
         model.float()  # restores the fp32 weights
         if not other_choices(said, theirs, sequences) and not other_choices(said, exact, sequences):
             break
     else:
         raise AssertionError("nearly tied scores in every sample of tokens")
-    compare(said, theirs, exact, sequences)
+    compare(program_values(said, len(theirs.routed), sequences), theirs, exact, effect)
 
     model.save_pretrained(saved)
     before, after = (not_empty(load_file(folder / "model.safetensors")) for folder in (exported, saved))
