@@ -38,11 +38,15 @@ FEATURES = [
     Feature("`train.pack = \"best_fit\"`", ["--train.pack=best_fit"], []),
     Feature("`train.loss_mask`, half of the tokens", ["--train.loss_mask=true"], []),
     Feature("`train.norms_every`: a step with norms", ["--train.norms_every=1"], []),
+    Feature("`data.phase`, two phases", ["--config={folder}/phases.toml"], []),
+    Feature("`train.log_every = 1`, not 10", ["--train.log_every=1"], []),
     Feature("`optim.schedule = \"wsd\"`", ["--optim.schedule=wsd"], []),
     Feature("`optim.router_lr`, `optim.history_lr`", ["--optim.router_lr=2", "--optim.history_lr=0.5"], []),
     Feature("`train.spike_skip`, `train.skip_nonfinite`", ["--train.spike_skip=6", "--train.skip_nonfinite=3"], []),
     Feature("`router.z_loss`", ["--router.z_loss=1e-3"], []),
     Feature("`router.balance = \"global\"`", ["--router.balance=global"], []),
+    Feature("`olmoe` instead of `qwen3_moe`", ["--model.model_type=olmoe"], []),
+    Feature("`mixtral` instead of `qwen3_moe`", ["--model.model_type=mixtral"], []),
     Feature("`router.bias_update_rate`", ["--router.bias_update_rate=1e-3"], [], "small-deepseek"),
     Feature("one module of multi-token prediction", ["--model.num_nextn_predict_layers=1"], [], "small-deepseek"),
 ]  # fmt: skip
@@ -55,8 +59,11 @@ def ratio(feature: Feature, folder: Path, pairs: int) -> float:
         words: list[str | Path] = [PROGRAM, "train", "--run", run, "--train.device=cpu", "--eval.every=0"]
         for name in (feature.config, "hero"):
             words += ["--config", ROOT / f"configs/{name}.toml"]
-        words += ["--data", folder / "documents", "--checkpoint.every=0", "--optim.warmup_steps=1"]
-        commands.append([str(word) for word in [*words, *feature.both, *options]])
+        words += ["--checkpoint.every=0", "--optim.warmup_steps=1", *feature.both]
+        words += [word.format(folder=folder) for word in options]
+        if not any("phases" in word for word in options):
+            words += ["--data", folder / "documents"]
+        commands.append([str(word) for word in words])
     return step_time_ratio(commands[0], commands[1], runs, pairs)
 
 
@@ -67,7 +74,9 @@ def main() -> None:
     if args.quick:
         args.rounds = 1
     with tempfile.TemporaryDirectory() as folder:
-        write_documents(Path(folder), 8192)
+        data = write_documents(Path(folder), 8192)
+        phases = ["[[data.phase]]\nuntil_step = 4\n", "[[data.phase]]\n"]
+        Path(folder, "phases.toml").write_text("".join(f'{phase}blend = ["1:{data}"]\n' for phase in phases))
         candidates: dict[str, Callable[[], float]] = {
             feature.name: lambda feature=feature: ratio(feature, Path(folder), pairs) for feature in features
         }
