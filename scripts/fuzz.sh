@@ -18,17 +18,7 @@ done
 out=build/fuzz
 flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow
   -fno-sanitize-recover=all -Isrc -Itests)
-# Of the listed folders, a target links what it needs. None of the files use tensors.
-sources=(src/tokenizer/*.cpp
-  src/config/{check,config,data_phases,field_values,fields,json_section,layers,model_fields,mtp_layers}.cpp
-  src/config/{overrides,router_kinds,toml_file,warnings}.cpp
-  src/io/{append_file,durable_file,file_hash,file_io,json,json_node,line_reader,one_line,sha256,suggest,utf8}.cpp
-  src/data/{best_fit,corpus,indexed_dataset,packed_dataset,token_files}.cpp
-  src/hf/{model_config_read,safetensors_parse,safetensors_write,weight_shapes}.cpp
-  src/model/counts.cpp src/model/router_kind*.cpp src/checkpoint/{manifest,state_file}.cpp src/train/metrics.cpp
-  src/inference/token_lists.cpp src/inference/server/{api_json,budget,chat_request,completion_request,host_header,http}.cpp
-  src/inference/server/{overflow_connections,request_fields,request_head}.cpp
-  tests/fuzz/checks.cpp)
+mapfile -t sources <tests/fuzz/sources.txt # none of them use tensors
 packages=(sentencepiece libpcre2-8 icu-uc libzstd cpp-httplib zlib libcrypto)
 
 say() { echo "[fuzz] $*"; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks formatting of all C++ and Python files and the include order, runs ruff and mypy on Python, and clang-tidy on
+# Checks formatting of all C++ and Python files, the include order and the sources of the fuzz targets, runs ruff and mypy on Python, and clang-tidy on
 # files changed since commit BASE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,9 @@ fi
 
 echo "[lint] include order"
 .venv/bin/python scripts/check_includes.py || failed=1
+
+echo "[lint] sources of the fuzz targets"
+.venv/bin/python scripts/check_fuzz_sources.py || failed=1
 
 echo "[lint] ruff"
 .venv/bin/ruff check --quiet || failed=1
