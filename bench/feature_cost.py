@@ -11,21 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paused import step_time_ratio
-from rounds import PROGRAM, ROOT, parser, round_robin, spread, table, write_page
+from paused import step_time_ratio, train_command
+from rounds import parser, round_robin, spread, table, write_page
 from token_files import write_documents
 
 PAIRS = 48  # pairs of steps per round
+DATA = "--data={folder}/documents"
 
 
 @dataclass
 class Feature:
-    """What is compared: options with the feature, and the others that both runs have."""
+    """What is compared: options with the feature and its data, and the others that both runs have."""
 
     name: str
     options: list[str]
     both: list[str]
     config: str = "small-qwen3"
+    data: str = DATA
 
 
 LONG = ["--train.sequence=2048", "--train.micro_batch=1", "--train.global_batch=1",
@@ -38,7 +40,7 @@ FEATURES = [
     Feature("`train.pack = \"best_fit\"`", ["--train.pack=best_fit"], []),
     Feature("`train.loss_mask`, half of the tokens", ["--train.loss_mask=true"], []),
     Feature("`train.norms_every`: a step with norms", ["--train.norms_every=1"], []),
-    Feature("`data.phase`, two phases", ["--config={folder}/phases.toml"], []),
+    Feature("`data.phase`, two phases", [], [], data="--config={folder}/phases.toml"),
     Feature("`train.log_every = 1`, not 10", ["--train.log_every=1"], []),
     Feature("`optim.schedule = \"wsd\"`", ["--optim.schedule=wsd"], []),
     Feature("`optim.router_lr`, `optim.history_lr`", ["--optim.router_lr=2", "--optim.history_lr=0.5"], []),
@@ -55,15 +57,9 @@ FEATURES = [
 def ratio(feature: Feature, folder: Path, pairs: int) -> float:
     runs = folder / "with", folder / "without"
     commands = []
-    for run, options in zip(runs, (feature.options, []), strict=True):
-        words: list[str | Path] = [PROGRAM, "train", "--run", run, "--train.device=cpu", "--eval.every=0"]
-        for name in (feature.config, "hero"):
-            words += ["--config", ROOT / f"configs/{name}.toml"]
-        words += ["--checkpoint.every=0", "--optim.warmup_steps=1", *feature.both]
-        words += [word.format(folder=folder) for word in options]
-        if not any("phases" in word for word in options):
-            words += ["--data", folder / "documents"]
-        commands.append([str(word) for word in words])
+    for run, data, options in zip(runs, (feature.data, DATA), (feature.options, []), strict=True):
+        words = [*train_command(run, feature.config, "hero"), data.format(folder=folder)]
+        commands.append([*words, *feature.both, *options])
     return step_time_ratio(commands[0], commands[1], runs, pairs)
 
 

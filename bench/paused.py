@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rounds import PROGRAM, ROOT
+
 WARM_UP = 2
+
+
+def train_command(run: Path, *configs: str) -> list[str]:
+    """`hero train` with these of configs/, without data, validation, checkpoints and the number of steps."""
+    words: list[str | Path] = [PROGRAM, "train", "--run", run, "--train.device=cpu", "--eval.every=0"]
+    words += ["--checkpoint.every=0", "--optim.warmup_steps=1"]
+    for name in configs:
+        words += ["--config", ROOT / f"configs/{name}.toml"]
+    return [str(word) for word in words]
 
 
 @dataclass

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paused import step_time_ratio
+from paused import step_time_ratio, train_command
 from rounds import (
-    PROGRAM,
     ROOT,
     Target,
     best_of,
@@ -65,11 +64,7 @@ class Runs:
 
     def command(self, overlay: str, run: Path) -> list[str]:
         """`hero train` without the number of steps."""
-        command = [PROGRAM, "train", "--config", ROOT / f"configs/{self.config}.toml", "--config"]
-        command += [ROOT / f"configs/{overlay}.toml", "--data", self.prefix, "--run", run]
-        command += ["--train.device=cpu", "--eval.every=0"]
-        command += ["--checkpoint.every=0", "--optim.warmup_steps=1"]
-        return [str(word) for word in command]
+        return [*train_command(run, self.config, overlay), f"--data={self.prefix}"]
 
     def throughput(self, overlay: str) -> float:
         """Median tokens per second after the first two steps."""
