@@ -202,7 +202,7 @@ def main() -> None:
             *table(["", "tokens/s, median (range over rounds)", "ratio, median (range)"], rows),
             "",
             *(f"{line}\n" for line in skipped),
-            f"HERO changes the baseline's step time by {spread(percent, 1, '%')}: per round the median of {pairs} pairs "
+            f"HERO changes the baseline's step time by {spread(percent, 1, '%')}: per round from {pairs} pairs "
             "of consecutive steps of two processes, one of which is always suspended. HERO's `mfu`, "
             "relative to the "
             f"GEMM throughput that `hero train` measures at the start: {spread(runs.mfu, 0, '%')}. Step time "
