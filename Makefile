@@ -4,7 +4,7 @@ BIN := .venv/bin
 CTEST := $(BIN)/ctest --test-dir build --output-on-failure -j $(JOBS)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations 10
 
-.PHONY: help install configure build program demo test test-sets test-track test-all fuzz faults sanitize bench lint format clean
+.PHONY: help install configure build program demo test test-sets test-track test-all fuzz faults sanitize peers bench lint format clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -44,6 +44,9 @@ faults: build ## kill, cut off and fill the disk of training runs, resume and co
 
 sanitize: install ## build with sanitizers in build/address and build/thread and run the tests; hours
 	@failed=0; for kind in address thread; do scripts/sanitize.sh $$kind || failed=1; done; exit $$failed
+
+peers: install ## install vLLM, llama.cpp and torchtitan in .venv-*, for the comparisons in make bench; 7 GB
+	@scripts/install_peers.sh
 
 bench: build ## run all CPU benchmarks, write docs/results/cpu.md; hours on an idle machine (QUICK=1: short run)
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,13 @@ from token_files import write_tokens
 sys.path.insert(0, str(ROOT / "python"))
 
 
-def export(work: Path, config: str, kind: str) -> Path:
+def export(work: Path, config: str, kind: str, more: Sequence[str] = ()) -> Path:
     """A model folder of this configuration after a single step."""
     run, folder = work / f"run-{kind}", work / kind
     prefix = write_tokens(work, 8192)
     command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}"]
     command += ["--data", prefix, "--run", run, "--train.steps=1", "--optim.warmup_steps=1", "--eval.every=0"]
-    for words in (command, [PROGRAM, "export", run, folder]):
+    for words in ([*command, *more], [PROGRAM, "export", run, folder]):
         subprocess.run([str(word) for word in words], check=True, capture_output=True)
     return folder
 

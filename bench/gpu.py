@@ -1,7 +1,7 @@
-"""Cost of the paper's model on a GPU, baseline and HERO, and training speed against transformers.
+"""Cost of the paper's model on a GPU, baseline and HERO, and training speed against transformers and torchtitan.
 
 Writes docs/results/gpu.md: the routers alone, training steps of as many layers as fit with learned and with
-forced balanced routing, forward passes of the whole model, and training of a part of it against transformers,
+forced balanced routing, forward passes of the whole model, and training of a part of it against both,
 round-robin. `--device cpu --quick` runs everything without a GPU.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from machine import gpu
 from paper import CONFIG, LAYERS, ON_GPU, layers_that_fit, router_times
+from peers.training import QUICK, SETTINGS, competitive_settings
 from rounds import (
     PROGRAM,
     ROOT,
@@ -30,7 +31,6 @@ from rounds import (
     table,
     write_page,
 )
-from train_speed import SETTINGS, competitive_settings
 
 # `--quick`: the paper's history depth in a tiny model.
 SMALL = [
@@ -118,8 +118,8 @@ def forward(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Targ
     return lines, overheads(found, f"{layers} layers, forward passes only", ["forward_ms"])
 
 
-def against_transformers(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
-    """Training speed of a baseline, which transformers supports, and of HERO."""
+def against_peers(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
+    """Training speed of a baseline, which the other projects support, and of HERO."""
     sequence, steps = (32, 1) if args.quick else (4096, args.steps)
     config = ROOT / "configs/small-qwen3.toml" if args.quick else CONFIG
 
@@ -132,15 +132,15 @@ def against_transformers(args: argparse.Namespace, layers: int) -> tuple[list[st
 
     hero_train = {f"hero train, {kind}": (lambda kind=kind: ours(kind)) for kind in ("baseline", "hero")}
     own = ["--device", args.device, "--layers", str(layers), "--batch", "1", "--sequence", str(sequence)]
-    theirs, skipped = competitive_settings(config.stem, SETTINGS[2:3] if args.quick else SETTINGS, steps, own)
+    theirs, skipped = competitive_settings(config.stem, QUICK if args.quick else SETTINGS, steps, own)
     if not theirs:
-        return ["## Comparison with transformers", "", *(f"{line}\n" for line in skipped)], []
+        return ["## Comparison with transformers and torchtitan", "", *(f"{line}\n" for line in skipped)], []
     measured = round_robin(hero_train | theirs, args.rounds, "tokens/s")
     best = best_of(measured, "transformers")
     ratios = {name: ratios_per_round(values, measured[best]) for name, values in measured.items()}
     shown = [[name, spread(values, 0), spread(ratios[name])] for name, values in measured.items()]
     lines = [
-        "## Comparison with transformers",
+        "## Comparison with transformers and torchtitan",
         "",
         f"Training, {layers} layers, {sequence:,} tokens per step; ratios per round to {best}.",
         "",
@@ -176,7 +176,7 @@ def main() -> None:
         routers(args),
         training(args, layers),
         forward(args, all_layers),
-        against_transformers(args, max(2, layers // 2)),
+        against_peers(args, max(2, layers // 2)),
     ):
         lines += part[0]
         targets += part[1]

@@ -32,6 +32,8 @@ BENCHMARKS = [
     ("A MoE layer alone, the routers alone", "layer-speed.md", ["layer_speed.py"]),
     ("Peak memory", "memory.md", ["memory.py"]),
     ("Generation", "generate-speed.md", ["generate_speed.py"]),
+    ("Generation, other engines", "generate-peers.md", ["generate_peers.py"]),
+    ("Serving, other servers", "serve-speed.md", ["serve_speed.py"]),
     ("Two processes", "parallel-speed.md", ["parallel_speed.py"]),
     ("Tokenizing", "tokenize-speed.md", ["tokenize_speed.py"]),
     ("Latency", "latency.md", ["latency.py"]),

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "ops/cases.h"
 #include "ops/compare.h"
@@ -95,6 +97,26 @@ TEST_P(AttentionTest, DocumentsOfRandomLengths) {
     const auto* first = lengths.const_data_ptr<int64_t>();
     const DocumentAttentionCase c{2, 2, 1, 192, 16, 32, {first, first + lengths.numel()}};
     check(document_attention, documents_alone, operands_of(c), {kOutput}, {kGradient, kGradient, kGradient});
+  }
+}
+
+// Lengths around multiples of 16 and of blocks of queries. Errors relative to the largest output; a result
+// takes up to 160 additions, and exp_fast has an error of 2e-7.
+TEST(Attention, WithoutGradientsInFp32) {
+  const at::NoGradGuard no_gradients;
+  const std::vector<std::pair<int64_t, int64_t>> widths = {{16, 16}, {32, 16}, {48, 64}, {24, 16}};
+  for (const int64_t length : {1, 2, 15, 16, 17, 33, 63, 64, 65, 129, 160}) {
+    for (const auto& [qk_width, v_width] : widths) {
+      SCOPED_TRACE(::testing::Message() << "S " << length << " Q " << qk_width << " P " << v_width);
+      std::vector<at::Tensor> in, wide;
+      for (const auto& operand : operands_of(AttentionCase{2, 4, 2, length, length, qk_width, v_width})) {
+        in.push_back(operand.value.to(at::kFloat));
+        wide.push_back(in.back().to(at::kDouble));
+      }
+      const auto wanted = expected(wide)[0];
+      const auto error = (attention(in)[0].to(at::kDouble) - wanted).abs().max() / wanted.abs().max();
+      EXPECT_LT(error.item<double>(), 2e-6);
+    }
   }
 }
 

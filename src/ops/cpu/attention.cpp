@@ -260,6 +260,7 @@ class BackwardTask {
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k,
                                                      const at::Tensor& v, double scale,
                                                      const std::optional<at::Tensor>& starts) {
+  if (!starts && supports_attention_fp32(q, k, v)) return attention_forward_fp32(q, k, v, scale);
   if (!supports_attention(q, k, v)) return ops::attention_forward_reference(q, k, v, scale, starts);
   const Sizes n(q, k, v);
   const DocumentStarts documents(starts, n.length);

@@ -4,7 +4,7 @@
 // expert with many rows is split over all threads: its weights are packed first, and its row blocks and
 // gradient tiles become separate tasks. An expert with few rows reads its weights unpacked. Each tile is
 // computed by one task in a fixed order, so results do not depend on the number of threads. Of fp32, only the
-// forward pass of few rows is here, as in decoding.
+// forward pass is here.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -114,9 +114,13 @@ class PackedWeights {
   std::vector<Buffer> packed_;
 };
 
+bool supported(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down, at::ScalarType type) {
+  return x.scalar_type() == type && x.is_contiguous() && gate_up.is_contiguous() && down.is_contiguous() &&
+         supports_gemm(x.size(1), down.size(2));
+}
+
 bool fused(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down) {
-  return x.scalar_type() == at::kBFloat16 && x.is_contiguous() && gate_up.is_contiguous() &&
-         down.is_contiguous() && supports_gemm(x.size(1), down.size(2));
+  return supported(x, gate_up, down, at::kBFloat16);
 }
 
 // Computes input gradients by blocks of rows.
@@ -225,33 +229,29 @@ class SplitExpertGradients {
 };
 
 bool is_skinny_fp32(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
-                    const at::Tensor& offsets) {
-  if (x.scalar_type() != at::kFloat || !x.is_contiguous() || !gate_up.is_contiguous() ||
-      !down.is_contiguous() || !supports_gemm(x.size(1), down.size(2))) {
-    return false;
-  }
-  const auto* o = offsets.const_data_ptr<int64_t>();
-  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    if (o[e + 1] - o[e] > kSkinnyRows) return false;
+                    const TaskList& tasks) {
+  if (!supported(x, gate_up, down, at::kFloat)) return false;
+  for (int64_t e = 0; e < tasks.experts(); ++e) {
+    if (tasks.rows(e) > max_skinny_rows_fp32()) return false;
   }
   return true;
 }
 
 std::tuple<at::Tensor, at::Tensor> skinny_forward(const at::Tensor& x, const at::Tensor& gate_up,
-                                                  const at::Tensor& down, const at::Tensor& offsets) {
+                                                  const at::Tensor& down, const TaskList& tasks) {
   const int64_t d = x.size(1), f = down.size(2);
   auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
   const auto *from = x.const_data_ptr<float>(), *up_rows = gate_up.const_data_ptr<float>(),
              *down_rows = down.const_data_ptr<float>();
   auto *to = y.data_ptr<float>(), *both = h.data_ptr<float>();
-  const TaskList tasks(offsets);
   tasks.run([&](const Task& task) {
-    if (task.rows == 0) return;
-    const int64_t e = task.expert, r = task.first;
-    const auto act = scratch<float>(task.rows * f);
-    skinny_gemm(task.rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f, 2 * f);
-    swiglu_rows(both + r * 2 * f, task.rows, f, act.get(), f);
-    skinny_gemm(task.rows, d, f, act.get(), f, down_rows + e * d * f, f, to + r * d, d);
+    const int64_t e = task.expert;
+    const auto act = scratch<float>(std::min(kBlockRows, task.rows) * f);
+    for_blocks(task, [&](int64_t r, int64_t rows) {
+      skinny_gemm(rows, 2 * f, d, from + r * d, d, up_rows + e * 2 * f * d, d, both + r * 2 * f, 2 * f);
+      swiglu_rows(both + r * 2 * f, rows, f, act.get(), f);
+      skinny_gemm(rows, d, f, act.get(), f, down_rows + e * d * f, f, to + r * d, d);
+    });
   });
   return {y, h};
 }
@@ -260,11 +260,11 @@ std::tuple<at::Tensor, at::Tensor> skinny_forward(const at::Tensor& x, const at:
 
 std::tuple<at::Tensor, at::Tensor> experts_forward(const at::Tensor& x, const at::Tensor& gate_up,
                                                    const at::Tensor& down, const at::Tensor& offsets) {
-  if (is_skinny_fp32(x, gate_up, down, offsets)) return skinny_forward(x, gate_up, down, offsets);
+  const TaskList tasks(offsets);
+  if (is_skinny_fp32(x, gate_up, down, tasks)) return skinny_forward(x, gate_up, down, tasks);
   if (!fused(x, gate_up, down)) return ops::experts_forward_reference(x, gate_up, down, offsets);
   const int64_t d = x.size(1), f = down.size(2);
   auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
-  const TaskList tasks(offsets);
   const PackedWeights up(tasks, gate_up, d, 2 * f, d, true), out(tasks, down, f, d, f, true);
   const auto *from = x.const_data_ptr<bf16>(), *up_rows = gate_up.const_data_ptr<bf16>(),
              *down_rows = down.const_data_ptr<bf16>();

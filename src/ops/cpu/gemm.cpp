@@ -18,11 +18,6 @@ namespace hero::cpu {
 
 namespace {
 
-const NamedGemmKernel& selected_kernel() {
-  static const NamedGemmKernel& kernel = find_gemm_kernel(std::getenv("HERO_GEMM"));
-  return kernel;
-}
-
 bool is_plain() {
   const char* value = std::getenv("HERO_PLAIN");
   const std::string_view setting = value ? value : "";
@@ -40,8 +35,8 @@ bool supports_gemm(int64_t a, int64_t b, int64_t c) {
 
 void gemm_panel(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t p,
                 float* c, int64_t ldc, bool accumulate) {
-  selected_kernel().multiply(m, panel_width(n, p), k, a, lda, packed + p * kPanelWidth * k, c, ldc,
-                             accumulate);
+  selected_gemm_kernel().multiply(m, panel_width(n, p), k, a, lda, packed + p * kPanelWidth * k, c, ldc,
+                                  accumulate);
 }
 
 void gemm(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, float* c,
@@ -58,7 +53,7 @@ HERO_SIMD void round_rows(const float* in, int64_t m, int64_t width, bf16* out, 
 
 void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed, bf16* c,
                int64_t ldc) {
-  const auto& kernel = selected_kernel();
+  const auto& kernel = selected_gemm_kernel();
   const bool rounds = kernel.multiply_rounded && k <= kernel.rounded_depth;
   alignas(64) float tile[kBlockRows * kPanelWidth];
   for (int64_t r = 0; r < m; r += kBlockRows) {
@@ -78,7 +73,7 @@ void gemm_bf16(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, cons
 
 void pack_left(const bf16* a, int64_t rows, int64_t padded, int64_t m, int64_t ld, int64_t first,
                int64_t inner, bf16* packed) {
-  const bool interleaved = selected_kernel().multiply_panels != nullptr;
+  const bool interleaved = selected_gemm_kernel().multiply_panels != nullptr;
   for (int64_t c = 0; c < m; c += kBlockRows) {
     const int64_t width = std::min(kBlockRows, m - c);
     bf16* strip = packed + c * inner;
@@ -92,7 +87,7 @@ void pack_left(const bf16* a, int64_t rows, int64_t padded, int64_t m, int64_t l
 
 void gemm_left_panel(int64_t m, int64_t n, int64_t k, const bf16* strip, const bf16* packed, int64_t p,
                      float* c, int64_t ldc, bool accumulate) {
-  const auto& kernel = selected_kernel();
+  const auto& kernel = selected_gemm_kernel();
   const int64_t width = panel_width(n, p);
   const bf16* panel = packed + p * kPanelWidth * k;
   if (kernel.multiply_panels) return kernel.multiply_panels(m, width, k, strip, panel, c, ldc, accumulate);

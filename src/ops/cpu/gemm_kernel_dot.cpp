@@ -1,4 +1,4 @@
-// The GEMM kernel of gemm_kernel_dot.h with vdpbf16ps.
+// The GEMM kernels of gemm_kernel_dot.h and skinny_dot.h with vdpbf16ps.
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
@@ -6,6 +6,7 @@
 #endif
 #include "ops/cpu/gemm_kernel_dot.h"
 #include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/skinny_dot.h"
 
 namespace hero::cpu {
 
@@ -27,8 +28,13 @@ bool has_avx512_bf16() {
 
 std::optional<NamedGemmKernel> avx512_bf16_gemm_kernel() {
   if (!has_avx512_bf16()) return std::nullopt;
-  return NamedGemmKernel{"avx512_bf16", dot_gemm<Vdpbf16ps>, dot_gemm_panels<Vdpbf16ps>,
-                         dot_gemm_rounded<Vdpbf16ps>, kDotDepth};
+  return NamedGemmKernel{"avx512_bf16",
+                         dot_gemm<Vdpbf16ps>,
+                         dot_gemm_panels<Vdpbf16ps>,
+                         dot_gemm_rounded<Vdpbf16ps>,
+                         kDotDepth,
+                         skinny_dot<Vdpbf16ps, float>,
+                         skinny_dot<Vdpbf16ps, c10::BFloat16>};
 }
 #else
 std::optional<NamedGemmKernel> avx512_bf16_gemm_kernel() { return std::nullopt; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -126,8 +127,15 @@ __attribute__((target("arch=x86-64-v4"))) void gemm_avx512(int64_t m, int64_t wi
 const std::vector<NamedGemmKernel>& gemm_kernels() {
   static const std::vector<NamedGemmKernel> available = [] {
     std::vector<NamedGemmKernel> list;
-    if (const auto multiply = amx_gemm_kernel()) list.push_back({"amx_bf16", multiply});
-    if (const auto kernel = avx512_bf16_gemm_kernel()) list.push_back(*kernel);
+    const auto dot = avx512_bf16_gemm_kernel();
+    if (const auto multiply = amx_gemm_kernel()) {
+      list.push_back({"amx_bf16", multiply});
+      if (dot) {
+        list.back().multiply_skinny = dot->multiply_skinny;
+        list.back().multiply_skinny_rounded = dot->multiply_skinny_rounded;
+      }
+    }
+    if (dot) list.push_back(*dot);
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4")) list.push_back({"avx512", gemm_avx512});
@@ -147,6 +155,11 @@ const NamedGemmKernel& find_gemm_kernel(const char* name) {
     names += std::string(names.empty() ? "" : ", ") + kernel.name;
   }
   throw UserError("HERO_GEMM: found " + std::string(wanted) + ", expected one of " + names);
+}
+
+const NamedGemmKernel& selected_gemm_kernel() {
+  static const NamedGemmKernel& kernel = find_gemm_kernel(std::getenv("HERO_GEMM"));
+  return kernel;
 }
 
 }  // namespace hero::cpu

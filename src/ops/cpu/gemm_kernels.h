@@ -25,12 +25,24 @@ using PanelGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10:
 using RoundedGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
                                    const c10::BFloat16* panel, c10::BFloat16* c, int64_t ldc);
 
+/// y [m, n] = x [m, k] w^T for w [n, k], with row strides ldx, ldw, ldy; n and k multiples of 16. In an order
+/// that depends only on k.
+using SkinnyGemmKernel = void (*)(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,
+                                  const c10::BFloat16* w, int64_t ldw, float* y, int64_t ldy);
+
+/// The same with the results rounded to bf16.
+using RoundedSkinnyGemmKernel = void (*)(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,
+                                         const c10::BFloat16* w, int64_t ldw, c10::BFloat16* y, int64_t ldy);
+
 struct NamedGemmKernel {
   const char* name;  ///< "amx_bf16", "avx512_bf16", "avx512", "avx2", "sse2"
   GemmKernel multiply;
   PanelGemmKernel multiply_panels = nullptr;     ///< null if the instruction set needs rows of `a`
   RoundedGemmKernel multiply_rounded = nullptr;  ///< null if results are rounded afterward
   int64_t rounded_depth = 0;                     ///< maximum k of multiply_rounded
+  /// Null, both, if skinny_gemm.cpp converts to fp32.
+  SkinnyGemmKernel multiply_skinny = nullptr;
+  RoundedSkinnyGemmKernel multiply_skinny_rounded = nullptr;
 };
 
 /// The AMX kernel; null if the CPU lacks AMX or the operating system does not permit it.
@@ -55,5 +67,8 @@ const std::vector<NamedGemmKernel>& gemm_kernels();
 /// The kernel of gemm_kernels() with this name, a value of the environment variable HERO_GEMM; the fastest if
 /// `name` is null or empty. UserError if there is none.
 const NamedGemmKernel& find_gemm_kernel(const char* name);
+
+/// The kernel that HERO_GEMM names, or the fastest.
+const NamedGemmKernel& selected_gemm_kernel();
 
 }  // namespace hero::cpu

@@ -1,8 +1,11 @@
-// bf16 router on packed GEMMs: both results for a block of rows stay in cache, and an epilogue computes rho,
-// their sum, softmax, the history slot with its sum of squares, and the statistics.
+// Router in bf16, on packed GEMMs, and forward in fp32, on skinny ones: both results for a block of rows stay
+// in cache, and an epilogue computes rho, their sum, softmax, the history slot with its sum of squares, and
+// the statistics.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+
+#include <type_traits>
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
@@ -18,8 +21,9 @@ namespace {
 using enum ops::RouteStat;
 using ops::kRouteStats;
 
+template <typename T>
 struct Rows {
-  const bf16* x;
+  const T* x;
   int64_t d;
   float* logits;          // holds Z_O on entry
   const float* residual;  // H W_R^T, null without history
@@ -29,7 +33,7 @@ struct Rows {
   bool scale;
   float* probs;
   float* stats;  // [rows, kRouteStats]
-  bf16* slot;    // null: not stored
+  T* slot;       // null: not stored
   int64_t ld_slot;
   float* slot_sumsq;
   int64_t ld_slot_sumsq;
@@ -43,10 +47,11 @@ HERO_INLINE float variance(const float* z, int64_t n) {
   return squares / static_cast<float>(n);
 }
 
-HERO_SIMD void finish_rows(const Rows& a, int64_t rows) {
+template <typename T>
+HERO_INLINE void finish_rows_body(const Rows<T>& a, int64_t rows) {
   const int64_t e = a.experts;
   for (int64_t r = 0; r < rows; ++r) {
-    const bf16* x = a.x + r * a.d;
+    const T* x = a.x + r * a.d;
     float squares = 0;
     for (int64_t i = 0; i < a.d; ++i) squares += load(x[i]) * load(x[i]);
     float* stats = a.stats + r * kRouteStats;
@@ -72,7 +77,7 @@ HERO_SIMD void finish_rows(const Rows& a, int64_t rows) {
     const float inverse = 1.0f / sum;
     for (int64_t i = 0; i < e; ++i) p[i] *= inverse;
     if (a.slot) {
-      bf16* slot = a.slot + r * a.ld_slot;
+      T* slot = a.slot + r * a.ld_slot;
       float stored = 0;
       for (int64_t i = 0; i < e; ++i) store(slot[i], p[i]);
       for (int64_t i = 0; i < e; ++i) stored += load(slot[i]) * load(slot[i]);
@@ -81,11 +86,18 @@ HERO_SIMD void finish_rows(const Rows& a, int64_t rows) {
   }
 }
 
-bool fused(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history,
-           const std::optional<at::Tensor>& slot) {
-  return x.scalar_type() == at::kBFloat16 && supports_gemm(x.size(1), w.size(0)) && w.stride(1) == 1 &&
-         (!history || (history->scalar_type() == at::kBFloat16 && history->stride(1) == 1)) &&
-         (!slot || (slot->scalar_type() == at::kBFloat16 && slot->stride(1) == 1));
+HERO_SIMD void finish_rows(const Rows<bf16>& a, int64_t rows) { finish_rows_body(a, rows); }
+HERO_SIMD void finish_rows(const Rows<float>& a, int64_t rows) { finish_rows_body(a, rows); }
+
+bool supported(at::ScalarType type, const at::Tensor& x, const at::Tensor& w,
+               const std::optional<at::Tensor>& history, const std::optional<at::Tensor>& slot) {
+  return x.scalar_type() == type && supports_gemm(x.size(1), w.size(0)) && w.stride(1) == 1 &&
+         (!history || (history->scalar_type() == type && history->stride(1) == 1)) &&
+         (!slot || (slot->scalar_type() == type && slot->stride(1) == 1));
+}
+
+bool fused(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& history) {
+  return supported(at::kBFloat16, x, w, history, std::nullopt);
 }
 
 // dz in bf16, unscaled and scaled by rho.
@@ -103,6 +115,79 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
   }
 }
 
+// W as right-hand sides of x (from column 0) and of the history (from column d): packed in bf16 unless there
+// are few rows.
+template <typename T>
+class RouterWeight {
+ public:
+  RouterWeight(const at::Tensor& w, int64_t rows, int64_t d)
+      : e_(w.size(0)), ld_(w.stride(0)), weight_(w.const_data_ptr<T>()) {
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (rows <= kSkinnyRows) return;
+      const int64_t seen = w.size(1) - d;
+      packed_ = scratch<bf16>(e_ * (d + seen));
+      pack(weight_, d, e_, ld_, true, packed_.get());
+      if (seen) pack(weight_ + d, seen, e_, ld_, true, packed_.get() + e_ * d);
+    }
+  }
+
+  // c [m, E] = a [m, k] times the columns of W from `first` on.
+  void multiply(int64_t m, int64_t k, const T* a, int64_t lda, int64_t first, float* c) const {
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (packed_) return gemm(m, e_, k, a, lda, packed_.get() + e_ * first, c, e_);
+    }
+    skinny_gemm(m, e_, k, a, lda, weight_ + first, ld_, c, e_);
+  }
+
+ private:
+  int64_t e_, ld_;
+  const T* weight_;
+  Scratch<bf16> packed_;
+};
+
+template <typename T>
+std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w,
+                                                       const std::optional<at::Tensor>& history,
+                                                       const std::optional<at::Tensor>& sumsq,
+                                                       double depth_factor, double eps, bool scale,
+                                                       const std::optional<at::Tensor>& slot,
+                                                       const std::optional<at::Tensor>& slot_sumsq) {
+  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
+  const auto wide = x.options().dtype(at::kFloat);
+  auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
+       stats = at::empty({rows, kRouteStats}, wide);
+  const RouterWeight<T> weight(w, rows, d);
+  const auto* in = x.const_data_ptr<T>();
+  const auto* h = history ? history->const_data_ptr<T>() : nullptr;
+  parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
+    const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
+    const auto residual = scratch<float>(seen ? count * e : 0);
+    float* z = logits.data_ptr<float>() + r * e;
+    weight.multiply(count, d, in + r * d, d, 0, z);
+    if (seen) weight.multiply(count, seen, h + r * history->stride(0), history->stride(0), d, residual.get());
+    const Rows<T> block{
+        .x = in + r * d,
+        .d = d,
+        .logits = z,
+        .residual = seen ? residual.get() : nullptr,
+        .sumsq = seen ? sumsq->const_data_ptr<float>() + r * sumsq->stride(0) : nullptr,
+        .ld_sumsq = seen ? sumsq->stride(0) : 0,
+        .visible = seen / e,
+        .experts = e,
+        .depth_factor = static_cast<float>(depth_factor),
+        .eps = static_cast<float>(eps),
+        .scale = scale,
+        .probs = probs.data_ptr<float>() + r * e,
+        .stats = stats.data_ptr<float>() + r * kRouteStats,
+        .slot = slot ? slot->data_ptr<T>() + r * slot->stride(0) : nullptr,
+        .ld_slot = slot ? slot->stride(0) : 0,
+        .slot_sumsq = slot ? slot_sumsq->data_ptr<float>() + r * slot_sumsq->stride(0) : nullptr,
+        .ld_slot_sumsq = slot ? slot_sumsq->stride(0) : 0};
+    finish_rows(block, count);
+  });
+  return {logits, probs, stats};
+}
+
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward(const at::Tensor& x, const at::Tensor& w,
@@ -111,52 +196,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> route_forward(const at::Tensor& x
                                                              double depth_factor, double eps, bool scale,
                                                              const std::optional<at::Tensor>& slot,
                                                              const std::optional<at::Tensor>& slot_sumsq) {
-  if (!fused(x, w, history, slot)) {
-    return ops::route_forward_reference(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
-  }
-  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
-  const auto wide = x.options().dtype(at::kFloat);
-  auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
-       stats = at::empty({rows, kRouteStats}, wide);
-  const bool skinny = rows <= kSkinnyRows;
-  const auto packed = scratch<bf16>(skinny ? 0 : e * (d + seen));
-  const auto* weight = w.const_data_ptr<bf16>();
-  if (!skinny) {
-    pack(weight, d, e, w.stride(0), true, packed.get());
-    if (seen) pack(weight + d, seen, e, w.stride(0), true, packed.get() + e * d);
-  }
-  const auto* in = x.const_data_ptr<bf16>();
-  const auto* h = history ? history->const_data_ptr<bf16>() : nullptr;
-  parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
-    const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
-    const auto residual = scratch<float>(seen ? count * e : 0);
-    float* z = logits.data_ptr<float>() + r * e;
-    const auto multiply = [&](const bf16* a, int64_t k, int64_t lda, int64_t first, float* c) {
-      if (skinny) return skinny_gemm(count, e, k, a, lda, weight + first, w.stride(0), c, e);
-      gemm(count, e, k, a, lda, packed.get() + e * first, c, e);
-    };
-    multiply(in + r * d, d, d, 0, z);
-    if (seen) multiply(h + r * history->stride(0), seen, history->stride(0), d, residual.get());
-    const Rows block{.x = in + r * d,
-                     .d = d,
-                     .logits = z,
-                     .residual = seen ? residual.get() : nullptr,
-                     .sumsq = seen ? sumsq->const_data_ptr<float>() + r * sumsq->stride(0) : nullptr,
-                     .ld_sumsq = seen ? sumsq->stride(0) : 0,
-                     .visible = seen / e,
-                     .experts = e,
-                     .depth_factor = static_cast<float>(depth_factor),
-                     .eps = static_cast<float>(eps),
-                     .scale = scale,
-                     .probs = probs.data_ptr<float>() + r * e,
-                     .stats = stats.data_ptr<float>() + r * kRouteStats,
-                     .slot = slot ? slot->data_ptr<bf16>() + r * slot->stride(0) : nullptr,
-                     .ld_slot = slot ? slot->stride(0) : 0,
-                     .slot_sumsq = slot ? slot_sumsq->data_ptr<float>() + r * slot_sumsq->stride(0) : nullptr,
-                     .ld_slot_sumsq = slot ? slot_sumsq->stride(0) : 0};
-    finish_rows(block, count);
-  });
-  return {logits, probs, stats};
+  const auto run = [&](const auto& function) {
+    return function(x, w, history, sumsq, depth_factor, eps, scale, slot, slot_sumsq);
+  };
+  if (supported(at::kBFloat16, x, w, history, slot)) return run(forward<bf16>);
+  if (supported(at::kFloat, x, w, history, slot)) return run(forward<float>);
+  return run(ops::route_forward_reference);
 }
 
 std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogits, const at::Tensor& dprobs,
@@ -164,7 +209,7 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
                                                         const at::Tensor& w,
                                                         const std::optional<at::Tensor>& history,
                                                         const at::Tensor& stats) {
-  if (!fused(x, w, history, std::nullopt))
+  if (!fused(x, w, history))
     return ops::route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0);
   auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());

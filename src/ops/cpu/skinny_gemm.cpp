@@ -1,10 +1,12 @@
 #include "ops/cpu/skinny_gemm.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
-#include <utility>
 
+#include "ops/cpu/gemm_kernels.h"
 #include "ops/cpu/simd.h"
+#include "ops/cpu/skinny_sums.h"
 
 namespace hero::cpu {
 namespace {
@@ -12,9 +14,6 @@ namespace {
 using bf16 = c10::BFloat16;
 
 // W accumulators of W elements at a time leave half of the registers free.
-template <int W>
-using Float = Lanes<W>::Float;
-
 template <int W>
 constexpr int kPair = 2 * W;
 
@@ -32,47 +31,6 @@ template <int W>
 HERO_INLINE void load_pair(const float* from, Float<W>& first, Float<W>& second) {
   __builtin_memcpy(&first, from, sizeof first);
   __builtin_memcpy(&second, from + W, sizeof second);
-}
-
-// Source lane of lane j when two adjacent vectors are reduced to one: the first halves of blocks of B lanes.
-template <int W, int B>
-constexpr int source_lane(int j) {
-  const int within = j % (W / 2);
-  return j / (W / 2) * W + within / (B / 2) * B + within % (B / 2);
-}
-
-template <int W, int B, int... J>
-HERO_INLINE void add_adjacent(const Float<W>& a, const Float<W>& b, Float<W>& out,
-                              std::integer_sequence<int, J...>) {
-  out = __builtin_shufflevector(a, b, source_lane<W, B>(J)...) +
-        __builtin_shufflevector(a, b, source_lane<W, B>(J) + B / 2 ...);
-}
-
-// Horizontal sums of W vectors, as one vector: each round adds adjacent vectors pairwise, which halves the
-// number of partial sums per vector.
-template <int W, int B = W>
-HERO_INLINE void horizontal_sums(Float<W>* v) {
-#pragma GCC unroll 8
-  for (int i = 0; i < B / 2; ++i)
-    add_adjacent<W, B>(v[2 * i], v[2 * i + 1], v[i], std::make_integer_sequence<int, W>());
-  if constexpr (B > 2) horizontal_sums<W, B / 2>(v);
-}
-
-// Rows of w per tile of R rows of x.
-template <int W, int R>
-constexpr int kColumns = W / (R == 3 ? 4 : R);
-
-// Stores the sums to R rows of y, kColumns<W, R> elements each.
-template <int W, int R, typename Y>
-HERO_INLINE void store_sums(Float<W>* sum, Y* y, int64_t ldy) {
-  constexpr int C = kColumns<W, R>;
-  horizontal_sums<W>(sum);
-  float sums[W];
-  Y rounded[W];
-  __builtin_memcpy(sums, sum, sizeof sums);
-  for (int j = 0; j < W; ++j) store(rounded[j], sums[j]);
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
 }
 
 // sum[r, c] += x[r] w[c] over kPair elements, for R rows of x and kColumns rows of w.
@@ -320,17 +278,36 @@ const Kernels& kernels() {
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
                  float* y, int64_t ldy) {
+#ifdef HERO_SIMD_HAS_V4
+  if (const auto multiply = selected_gemm_kernel().multiply_skinny)
+    return multiply(m, n, k, x, ldx, w, ldw, y, ldy);
+#endif
   kernels().fp32_out(m, n, k, x, ldx, w, ldw, y, ldy);
 }
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
                  bf16* y, int64_t ldy) {
+#ifdef HERO_SIMD_HAS_V4
+  if (const auto multiply = selected_gemm_kernel().multiply_skinny_rounded)
+    return multiply(m, n, k, x, ldx, w, ldw, y, ldy);
+#endif
   kernels().bf16_out(m, n, k, x, ldx, w, ldw, y, ldy);
 }
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, int64_t ldw,
                  float* y, int64_t ldy) {
-  kernels().fp32(m, n, k, x, ldx, w, ldw, y, ldy);
+  // Columns whose weights stay in the L1 cache for all rows.
+  constexpr int64_t kCached = (1 << 14) / sizeof(float);
+  const int64_t columns = m > 4 ? std::max<int64_t>(16, kCached / k / 16 * 16) : n;
+  for (int64_t c = 0; c < n; c += columns)
+    kernels().fp32(m, std::min(columns, n - c), k, x, ldx, w + c * ldw, ldw, y + c, ldy);
+}
+
+int64_t max_skinny_rows_fp32() {
+#ifdef HERO_SIMD_HAS_V4
+  if (__builtin_cpu_supports("x86-64-v4")) return std::numeric_limits<int64_t>::max();
+#endif
+  return 256;
 }
 
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,

@@ -17,6 +17,7 @@
 #include "ops/cpu/portable_dot.h"
 #include "ops/cpu/portable_tiles.h"
 #include "ops/cpu/simd.h"
+#include "ops/cpu/skinny_dot.h"
 
 namespace hero::test {
 namespace gemm_kernels_test {
@@ -174,6 +175,81 @@ TEST_P(GemmKernel, RoundsLikeStore) {
 
 INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(all_kernels()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Operands of y = x w^T; rows of all three are padded.
+struct SkinnyOperands {
+  int64_t m, n, k, ldx, ldw, ldy;
+  std::vector<bf16> x, w;
+
+  template <class Sample>
+  SkinnyOperands(int64_t rows, int64_t columns, int64_t inner, const Sample& sample)
+      : m(rows), n(columns), k(inner), ldx(k + 3), ldw(k + 5), ldy(n + 7), x(m * ldx), w(n * ldw) {
+    for (auto& value : x) value = sample();
+    for (auto& value : w) value = sample();
+  }
+
+  std::vector<float> product(cpu::SkinnyGemmKernel multiply) const {
+    std::vector<float> y(m * ldy, kInitial);
+    multiply(m, n, k, x.data(), ldx, w.data(), ldw, y.data(), ldy);
+    return y;
+  }
+};
+
+// With the error bound of expect_rounded_sums, and four more additions for the sum of the lanes; the rounded
+// kernel gives the same, rounded, and a row does not depend on the other rows.
+TEST(SkinnyDot, MatchesFp64Sums) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 120; ++i) {
+    const SkinnyOperands in(1 + random() % 20, 16 * (1 + random() % 9), 16 * (1 + random() % 20),
+                            [&] { return bf16(normal(random)); });
+    SCOPED_TRACE(testing::Message() << in.m << " x " << in.n << " x " << in.k);
+    const auto y = in.product(cpu::skinny_dot<PortableDot, float>);
+    std::vector<bf16> rounded(in.m * in.ldy, bf16(kInitial));
+    cpu::skinny_dot<PortableDot, bf16>(in.m, in.n, in.k, in.x.data(), in.ldx, in.w.data(), in.ldw,
+                                       rounded.data(), in.ldy);
+    std::vector<float> last(in.n);
+    cpu::skinny_dot<PortableDot, float>(1, in.n, in.k, in.x.data() + (in.m - 1) * in.ldx, in.ldx, in.w.data(),
+                                        in.ldw, last.data(), in.n);
+    const double roundings = (in.k + 4) * 0x1p-24, most = roundings / (1 - roundings);
+    for (int64_t r = 0; r < in.m; ++r) {
+      for (int64_t c = 0; c < in.ldy; ++c) {
+        if (c >= in.n) {
+          ASSERT_EQ(y[r * in.ldy + c], kInitial) << "written past row " << r;
+          continue;
+        }
+        double sum = 0, size = 0;
+        for (int64_t j = 0; j < in.k; ++j) {
+          const double product =
+              static_cast<double>(in.x[r * in.ldx + j]) * static_cast<double>(in.w[c * in.ldw + j]);
+          sum += product;
+          size += std::abs(product);
+        }
+        ASSERT_NEAR(y[r * in.ldy + c], sum, most * size) << r << ", " << c;
+        bf16 expected;
+        cpu::store(expected, y[r * in.ldy + c]);
+        ASSERT_EQ(rounded[r * in.ldy + c].x, expected.x) << r << ", " << c;
+        if (r == in.m - 1) {
+          ASSERT_EQ(last[c], y[r * in.ldy + c]) << c;
+        }
+      }
+    }
+  }
+}
+
+// Bitwise.
+TEST(SkinnyDot, InstructionMatchesPortableVersion) {
+  const auto kernel = cpu::avx512_bf16_gemm_kernel();
+  if (!kernel) GTEST_SKIP() << "not supported by this CPU";
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 60; ++i) {
+    const SkinnyOperands in(1 + random() % 20, 16 * (1 + random() % 9), 16 * (1 + random() % 20),
+                            [&] { return bf16(normal(random)); });
+    ASSERT_EQ(in.product(kernel->multiply_skinny), in.product(cpu::skinny_dot<PortableDot, float>))
+        << in.m << " x " << in.n << " x " << in.k;
+  }
+}
 
 struct Instruction {
   const char* name;

@@ -1,0 +1,145 @@
+"""Generation and prefill throughput: our engine against vLLM and llama.cpp on the same model folder.
+
+Writes docs/results/generate-peers.md. Greedy decoding in equal precision; every engine stays loaded, and those of
+other projects run in processes of their own environments (scripts/install_peers.sh). One that is not installed is
+left out. A baseline model; HERO, which only our engine runs, is compared with our baseline.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+from generate_speed import export, generate_ours
+from peers.process import DTYPES, ENGINES, PEERS, Peer, installed, missing
+from rounds import (
+    ROOT,
+    Target,
+    best_of,
+    note,
+    own_command,
+    parser,
+    ratios_per_round,
+    round_robin,
+    spread,
+    table,
+    write_page,
+)
+
+sys.path.insert(0, str(ROOT / "python"))
+
+# Sequences, length of a prompt, new ids.
+CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1)]
+QUICK = [(2, 8, 4), (1, 16, 1)]
+Prompts = list[list[int]]
+# Seconds and the new ids of every prompt.
+Engine = Callable[[Prompts, int], tuple[float, Prompts]]
+
+
+def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
+    """New tokens, or those of the prompts where a single one is generated."""
+    seconds, ids = engine(prompts, new)
+    if [len(text) for text in ids] != [new] * len(prompts):
+        raise RuntimeError(f"generated {[len(text) for text in ids]} ids, expected {new} each")
+    return len(prompts) * (len(prompts[0]) if new == 1 else new) / seconds
+
+
+def load_ours(folder: Path, dtype: str) -> Engine:
+    import time
+
+    import hero_moe
+
+    model = hero_moe.load(folder, dtype=dtype, device="cpu")
+
+    def generate(prompts: Prompts, new: int) -> tuple[float, Prompts]:
+        begin = time.perf_counter()
+        ids = generate_ours(model, prompts, new)
+        return time.perf_counter() - begin, ids
+
+    return generate
+
+
+def load_engines(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, Engine]:
+    """Every engine in every precision, by its name on the page."""
+    engines: dict[str, Engine] = {}
+    for dtype in ("fp32", "bf16"):
+        for kind, folder in folders.items():
+            engines[f"hero_moe, {kind}, {dtype}"] = load_ours(folder, dtype)
+    for name in installed(*ENGINES):
+        modes = [""] if name != "vllm" else ["eager"] if quick else ["eager", "compiled"]
+        for dtype in DTYPES[name][:1] if quick else DTYPES[name]:
+            for mode in modes:
+                title = ", ".join(word for word in (PEERS[name], mode, dtype) if word)
+                note(f"loading {title}")
+                words = [dtype, *([mode] if mode else [])]
+                engines[title] = stack.enter_context(
+                    closing(Peer(name, folders["baseline"], *words))
+                ).generate
+    return engines
+
+
+def compared(rates: dict[str, list[float]], name: str) -> list[str]:
+    """The last column of an engine's row."""
+    ours = rates.get(f"hero_moe, baseline, {name.split(', ')[-1]}")
+    return [spread(ratios_per_round(ours, rates[name])) if ours else ""]
+
+
+def targets_of(rates: dict[str, list[float]], what: str) -> list[Target]:
+    """Ours against the fastest other engine in the same precision, and HERO against our baseline."""
+    found = []
+    for dtype in ("fp32", "bf16"):
+        ours, hero = rates[f"hero_moe, baseline, {dtype}"], rates[f"hero_moe, HERO, {dtype}"]
+        others = {n: v for n, v in rates.items() if n.endswith(dtype) and not n.startswith("hero_moe")}
+        if others:
+            best = best_of(others)
+            ratio = ratios_per_round(ours, others[best])
+            found.append(Target(f"{what}, {dtype}, vs. {best}", 1.0, ratio, own_command()))
+        ratio = ratios_per_round(hero, ours)
+        found.append(Target(f"{what}, {dtype}, HERO vs. baseline", 0.97, ratio, own_command()))
+    return found
+
+
+def main() -> None:
+    args_parser = parser(__doc__, "generate-peers.md")
+    args_parser.add_argument("--config", default="small-qwen3")
+    args = args_parser.parse_args()
+    if args.quick:
+        args.rounds = 1
+    import torch
+
+    lines: list[str] = []
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
+        folders = {
+            name: export(Path(work), args.config, kind, ["--model.max_position_embeddings=1024"])
+            for name, kind in (("baseline", "baseline"), ("HERO", "hero"))
+        }
+        engines = load_engines(folders, args.quick, stack)
+        for batch, length, new in QUICK if args.quick else CASES:
+            ids = torch.randint(8192, (batch, length), generator=torch.manual_seed(batch))
+            prompts = ids.tolist()
+            runs = {n: partial(tokens_per_second, engine, prompts, new) for n, engine in engines.items()}
+            for run in runs.values():  # warm-up
+                run()
+            rates = round_robin(runs, args.rounds, "tokens/s")
+            what = f"prefill of {length} ids" if new == 1 else "generation"
+            what += f", {batch} sequences" if batch > 1 else ", 1 sequence"
+            rows = [[name, spread(values, 0), *compared(rates, name)] for name, values in rates.items()]
+            head = ["", "tokens/s, median (range over rounds)", "ours in the same precision over it"]
+            lines += [f"## {what[0].upper()}{what[1:]}", "", *table(head, rows), ""]
+            targets += targets_of(rates, what)
+    about = (
+        f"`configs/{args.config}.toml`, greedy. Generation: prompts of 32 ids, 128 new ids each. Prefill: one new id, "
+        "tokens of the prompts per second. Ratios per round; a baseline model unless HERO is named. Every engine is "
+        "loaded once; all but the measured one are suspended."
+    )
+    absent = [f"{line}\n" for line in missing(*ENGINES)]
+    write_page(args, "Generation: other engines", [about, "", *absent, *lines], targets)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Throughput of `hero serve` and of vLLM's server on the same model folder, under the same clients.
+
+Writes docs/results/serve-speed.md. Greedy completions of token ids over HTTP, without streaming; both return text. A
+baseline model; HERO, which only our server runs, is compared with our baseline. llama.cpp is not measured: the server
+of llama-cpp-python answers one request at a time, and bench/generate_peers.py measures its engine.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from generate_speed import export
+from peers.process import installed, missing, python
+from peers.server import Server
+from peers.vllm_settings import variables
+from rounds import (
+    PROGRAM,
+    ROOT,
+    Target,
+    best_of,
+    note,
+    own_command,
+    parser,
+    ratios_per_round,
+    round_robin,
+    spread,
+    table,
+    write_page,
+)
+
+CLIENTS, QUICK_CLIENTS = (1, 16, 64), (1, 4)
+PROMPT, NEW = 32, 128
+VOCABULARY = 8192
+FLOATS = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def add_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer of the documentation for a model folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = [path.read_text() for path in sorted(ROOT.glob("**/*.md"))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
+    missing_ids = VOCABULARY - tokenizer.get_vocab_size()
+    tokenizer.add_tokens([f"<unused{i}>" for i in range(missing_ids)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}'
+    (folder / "tokenizer_config.json").write_text(config)
+
+
+def requests(clients: int, each: int, new: int) -> list[list[dict[str, Any]]]:
+    """Different prompts in every request; the same ones for every server."""
+    rng = random.Random(clients)
+    common = {"model": "m", "max_tokens": new, "temperature": 0, "ignore_eos": True}
+    return [
+        [common | {"prompt": [rng.randrange(1, VOCABULARY) for _ in range(PROMPT)]} for _ in range(each)]
+        for _ in range(clients)
+    ]
+
+
+def ours(folder: Path, dtype: str) -> Server:
+    words = ["--dtype", dtype, "--device", "cpu", "--max-batch", max(CLIENTS), "--model-name", "m"]
+    return Server([PROGRAM, "serve", folder, *words])
+
+
+def vllm(folder: Path, dtype: str, mode: str) -> Server:
+    words = [
+        "--model",
+        folder,
+        "--served-model-name",
+        "m",
+        "--dtype",
+        FLOATS[dtype],
+        "--no-enable-prefix-caching",
+    ]
+    words += ["--max-num-seqs", max(CLIENTS), *(["--enforce-eager"] if mode == "eager" else [])]
+    command = [python("vllm"), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", *words]
+    return Server(command, variables())
+
+
+def start(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, Server]:
+    servers: dict[str, Callable[[], Server]] = {}
+    for dtype in ("bf16",) if quick else ("fp32", "bf16"):
+        for kind, folder in folders.items():
+            servers[f"hero serve, {kind}, {dtype}"] = lambda f=folder, d=dtype: ours(f, d)
+        for mode in ("eager",) if quick else ("eager", "compiled"):
+            if installed("vllm"):
+                folder = folders["baseline"]
+                servers[f"vLLM, {mode}, {dtype}"] = lambda f=folder, d=dtype, m=mode: vllm(f, d, m)
+    found = {}
+    for name, begin in servers.items():
+        note(f"starting {name}")
+        found[name] = stack.enter_context(closing(begin()))
+    return found
+
+
+def targets_of(rates: dict[str, list[float]], clients: int) -> list[Target]:
+    found = []
+    for dtype in FLOATS:
+        base, hero = (rates.get(f"hero serve, {kind}, {dtype}") for kind in ("baseline", "HERO"))
+        if not base or not hero:
+            continue
+        what = f"serving, {clients} clients, {dtype}"
+        others = {n: v for n, v in rates.items() if n.startswith("vLLM") and n.endswith(dtype)}
+        if others:
+            best = best_of(others)
+            ratio = ratios_per_round(base, others[best])
+            found.append(Target(f"{what}, vs. {best}", 1.0, ratio, own_command()))
+        ratio = ratios_per_round(hero, base)
+        found.append(Target(f"{what}, HERO vs. baseline", 0.97, ratio, own_command()))
+    return found
+
+
+def main() -> None:
+    args_parser = parser(__doc__, "serve-speed.md", rounds=3)
+    args_parser.add_argument("--config", default="small-qwen3")
+    args_parser.add_argument("--each", type=int, default=3, help="requests of every client")
+    args = args_parser.parse_args()
+    new = 8 if args.quick else NEW
+    if args.quick:
+        args.rounds, args.each = 1, 1
+    lines: list[str] = []
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
+        folders = {}
+        for name, kind in (("baseline", "baseline"), ("HERO", "hero")):
+            folders[name] = export(Path(work), args.config, kind)
+            add_tokenizer(folders[name])
+        servers = start(folders, args.quick, stack)
+        for clients in QUICK_CLIENTS if args.quick else CLIENTS:
+            bodies = requests(clients, args.each, new)
+            seconds: dict[str, list[float]] = {name: [] for name in servers}
+
+            def measure(name: str, bodies: Any = bodies, seconds: Any = seconds) -> float:
+                rate, latency = servers[name].load(bodies)
+                seconds[name].append(latency)
+                return rate
+
+            for server in servers.values():  # warm-up
+                server.load([client[:1] for client in bodies])
+            runs = {name: (lambda name=name: measure(name)) for name in servers}
+            rates = round_robin(runs, args.rounds, "tokens/s")
+            rows = [[name, spread(values, 0), spread(seconds[name])] for name, values in rates.items()]
+            head = ["", "new tokens/s, median (range over rounds)", "median seconds of a request"]
+            lines += [f"## {clients} client{'s' * (clients > 1)}", "", *table(head, rows), ""]
+            targets += targets_of(rates, clients)
+    about = (
+        f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; {args.each} requests of every "
+        f"client. Up to {max(CLIENTS)} sequences at once. All servers but the measured one are suspended."
+    )
+    absent = [f"{line}\n" for line in missing("vllm")]
+    write_page(args, "Serving: other servers", [about, "", *absent, *lines], targets)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Steps of a PyTorch model as `hero train` makes them, timed: for the scripts that train the models of other projects
+in processes of their own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def arguments(description: str | None, experts: Sequence[str]) -> argparse.Namespace:
+    """The command line of such a script; `experts`: implementations of the experts, the default first."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", required=True, help="TOML file with a [model] section")
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument("--experts", choices=experts, default=experts[0])
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--layers", type=int, help="number of layers (default: all)")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--sequence", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps, after two warm-up steps")
+    return parser.parse_args()
+
+
+def model_section(args: argparse.Namespace) -> dict[str, Any]:
+    """The configuration's [model] section, with the layers of the command line."""
+    with open(args.config, "rb") as file:
+        model = tomllib.load(file)["model"]
+    return model | ({"num_hidden_layers": args.layers} if args.layers else {})
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def train(
+    args: argparse.Namespace,
+    build: Callable[[dict[str, Any]], torch.nn.Module],
+    loss_of: Callable[[Any, torch.Tensor], torch.Tensor],
+) -> None:
+    """Prints one JSON line: tokens per second of every timed step. Fused AdamW and gradient clipping; the loss of the
+    model, compiled if requested, for tokens [B, S]."""
+    torch.manual_seed(0)
+    torch.set_num_threads(os.cpu_count() or 1)
+    section = model_section(args)
+    with torch.device(args.device):
+        model = build(section)
+    weights = list(model.parameters())
+    if args.dtype == "bf16":
+        for weight in weights:  # not the buffers: angles of rotary embeddings
+            weight.data = weight.data.to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model) if args.compile else model
+    rates = []
+    for step in range(args.steps + 2):
+        tokens = torch.randint(0, section["vocab_size"], (args.batch, args.sequence))
+        wait_for(args.device)
+        begin = time.perf_counter()
+        loss = loss_of(run, tokens.to(args.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        wait_for(args.device)
+        if step >= 2:
+            rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
+    parameters = sum(p.numel() for p in weights)
+    json.dump({"tokens_per_second": rates, "loss": loss.item(), "parameters": parameters}, sys.stdout)
+    print()

@@ -1,0 +1,54 @@
+#pragma once
+// Sums of the lanes of the accumulators of a skinny GEMM (skinny_gemm.h).
+#include <cstdint>
+#include <utility>
+
+#include "ops/cpu/simd.h"
+
+namespace hero::cpu {
+
+template <int W>
+using Float = Lanes<W>::Float;
+
+// Source lane of lane j when two adjacent vectors are reduced to one: the first halves of blocks of B lanes.
+template <int W, int B>
+constexpr int source_lane(int j) {
+  const int within = j % (W / 2);
+  return j / (W / 2) * W + within / (B / 2) * B + within % (B / 2);
+}
+
+template <int W, int B, int... J>
+HERO_INLINE void add_adjacent(const Float<W>& a, const Float<W>& b, Float<W>& out,
+                              std::integer_sequence<int, J...>) {
+  out = __builtin_shufflevector(a, b, source_lane<W, B>(J)...) +
+        __builtin_shufflevector(a, b, source_lane<W, B>(J) + B / 2 ...);
+}
+
+// Horizontal sums of W vectors, as one vector: each round adds adjacent vectors pairwise, which halves the
+// number of partial sums per vector.
+template <int W, int B = W>
+HERO_INLINE void horizontal_sums(Float<W>* v) {
+#pragma GCC unroll 8
+  for (int i = 0; i < B / 2; ++i)
+    add_adjacent<W, B>(v[2 * i], v[2 * i + 1], v[i], std::make_integer_sequence<int, W>());
+  if constexpr (B > 2) horizontal_sums<W, B / 2>(v);
+}
+
+// Rows of w per tile of R rows of x.
+template <int W, int R>
+constexpr int kColumns = W / (R == 3 ? 4 : R);
+
+// Stores the sums to R rows of y, kColumns<W, R> elements each.
+template <int W, int R, typename Y>
+HERO_INLINE void store_sums(Float<W>* sum, Y* y, int64_t ldy) {
+  constexpr int C = kColumns<W, R>;
+  horizontal_sums<W>(sum);
+  float sums[W];
+  Y rounded[W];
+  __builtin_memcpy(sums, sum, sizeof sums);
+  for (int j = 0; j < W; ++j) store(rounded[j], sums[j]);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
+}
+
+}  // namespace hero::cpu

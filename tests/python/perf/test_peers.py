@@ -1,0 +1,77 @@
+"""The projects that the benchmarks compare with compute what ours does. Skipped where they are not installed
+(`make peers`)."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+import hero_moe
+from program import CONFIGS, ROOT
+
+sys.path.append(str(ROOT / "bench"))
+from generate_speed import export  # noqa: E402
+from peers.process import PEERS, Peer, installed, missing, python  # noqa: E402
+from peers.training import SETTINGS, possible  # noqa: E402
+
+PROMPTS = [[random.Random(row).randrange(8192) for _ in range(32)] for row in range(16)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("peers"), "small-qwen3", "baseline")
+
+
+# In fp32 the same ids. The model is nearly random, with many near ties: rounding to 8 or 16 bits may decide those, so
+# there the logit of another id is within `tie` of the largest, in standard deviations of the logits.
+@pytest.mark.parametrize(
+    ("name", "words", "tie"),
+    [
+        ("llama", ["fp32"], 0.0),
+        ("llama", ["bf16"], 0.1),
+        ("llama", ["q8_0"], 0.1),
+        ("vllm", ["fp32", "eager"], 0.0),
+        ("vllm", ["bf16", "eager"], 0.1),
+    ],
+)
+def test_first_ids_are_ours(folder: Path, name: str, words: list[str], tie: float) -> None:
+    if not installed(name):
+        pytest.skip(f"scripts/install_peers.sh {name}")
+    logits = hero_moe.load(folder, dtype="fp32", device="cpu").logits(PROMPTS)[:, -1]
+    with closing(Peer(name, folder, *words)) as peer:
+        theirs = peer.generate(PROMPTS, 1)[1]
+        assert peer.generate(PROMPTS, 1)[1] == theirs
+    below = logits.amax(1) - logits.gather(1, torch.tensor(theirs)).squeeze(1)
+    assert (below / logits.std(1)).max() <= tie
+
+
+@pytest.mark.parametrize("config", ["small-qwen3", "small-deepseek"])
+def test_torchtitan_has_our_model(config: str) -> None:
+    """As many parameters, and the loss of a model that predicts nothing."""
+    if not installed("torchtitan"):
+        pytest.skip("scripts/install_peers.sh torchtitan")
+    words = ["--config", CONFIGS / f"{config}.toml", "--batch", 1, "--sequence", 32, "--steps", 1]
+    found = {}
+    for project, script in (("torchtitan", "torchtitan_train.py"), ("transformers", "hf_train.py")):
+        command = [python(project), ROOT / "bench" / script, *words, "--dtype", "fp32"]
+        done = subprocess.run([str(w) for w in command], check=True, capture_output=True, text=True)
+        found[project] = json.loads(done.stdout)
+    assert found["torchtitan"]["parameters"] == found["transformers"]["parameters"]
+    assert found["torchtitan"]["loss"] == pytest.approx(9.5, abs=0.5)
+
+
+def test_missing_projects_are_named() -> None:
+    for name, project in PEERS.items():
+        lines = missing(name)
+        assert lines == [] if installed(name) else [project in line for line in lines] == [True]
+    chosen, reasons = possible(SETTINGS)
+    projects = {setting.project for setting in chosen}
+    assert "transformers" in projects
+    assert ("torchtitan" in projects) != any("torchtitan" in reason for reason in reasons)
