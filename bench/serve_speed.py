@@ -111,7 +111,7 @@ def targets_of(rates: dict[str, list[float]], clients: int) -> list[Target]:
         base, hero = (rates.get(f"hero serve, {kind}, {dtype}") for kind in ("baseline", "HERO"))
         if not base or not hero:
             continue
-        what = f"serving, {clients} clients, {dtype}"
+        what = f"serving, {clients} client{'s' * (clients > 1)}, {dtype}"
         others = {n: v for n, v in rates.items() if n.startswith("vLLM") and n.endswith(dtype)}
         if others:
             best = best_of(others)
