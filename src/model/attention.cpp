@@ -45,7 +45,9 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   if (options.max_logit.defined()) raise_to_max_logit(options, q, k, scale);
   const auto attend_range = [&](int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
-    const auto out = ops::attention(heads(q), heads(k), heads(v), scale, options.starts_BS).transpose(1, 2);
+    const auto rows = extension ? ops::prefill_attention(heads(q), heads(k), heads(v), scale)
+                                : ops::attention(heads(q), heads(k), heads(v), scale, options.starts_BS);
+    const auto out = rows.transpose(1, 2);
     return out.reshape({out.size(0), count, out.size(2) * out.size(3)});
   };
   if (!extension || extension->counts.size() == 1) return attend_range(0, q.size(1));

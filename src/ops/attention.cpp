@@ -1,5 +1,5 @@
-// Causal attention. Our fused CPU kernels handle as many queries as keys: in bf16, and in fp32 without
-// gradients; decoding, other types and other devices use PyTorch's scaled_dot_product_attention. Its fused
+// Causal attention. Our fused CPU kernels handle training shapes, with as many queries as keys, and prompts
+// in fp32; decoding, other types and other devices use PyTorch's scaled_dot_product_attention. Its fused
 // kernels require equal widths of q, k and v, so the narrower ones are zero-padded. Key and value heads are
 // repeated for kernels without GQA support; FlashAttention on CUDA supports it. Documents are an explicit
 // boolean mask there, which its memory-efficient and math kernels support.
@@ -140,12 +140,14 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     starts = starts_BS.contiguous();
     if (q.is_cpu()) check_starts(*starts);
   }
-  const bool gradients =
-      at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
-  const bool fused = q.is_cpu() && (cpu::supports_attention(q, k, v) ||
-                                    (!gradients && !starts && cpu::supports_attention_fp32(q, k, v)));
-  if (!fused) return library_attention(q, k, v, scale, starts);
+  if (!q.is_cpu() || !cpu::supports_attention(q, k, v)) return library_attention(q, k, v, scale, starts);
   return differentiable<Attention>(q, k, v, scale, starts).transpose(1, 2);
+}
+
+at::Tensor prefill_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  if (!q.is_cpu() || !cpu::supports_attention_fp32(q, k, v)) return attention(q, k, v, scale);
+  static const auto op = find_operator("hero::attention_forward", attention_forward_reference);
+  return std::get<0>(op.call(q, k, v, scale, std::nullopt)).transpose(1, 2);
 }
 
 }  // namespace hero::ops

@@ -9,7 +9,7 @@ namespace hero::cpu {
 /// P]: bf16, S = S', S a multiple of 32, Q and P multiples of 16, rows contiguous.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
-/// The same for the forward pass alone, without documents, in fp32: S = S', Q and P multiples of 16, rows
+/// The same for a forward pass without documents in fp32: S = S', Q and P multiples of 16, rows
 /// contiguous.
 bool supports_attention_fp32(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 

@@ -1,4 +1,4 @@
-// fp32 causal attention without gradients, as in prefill and evaluation, on skinny GEMMs: as the bf16 forward
+// fp32 causal attention of prompts, without gradients, on skinny GEMMs: as the bf16 forward
 // pass, 64 queries at a time against all visible keys. Keys are copied and values transposed once per KV
 // head, zero-padded to a multiple of 16 positions.
 #include <ATen/ops/empty.h>
