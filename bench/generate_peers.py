@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
@@ -16,12 +17,11 @@ from pathlib import Path
 
 from generate_speed import export, generate_ours
 from peers.process import DTYPES, ENGINES, PEERS, Peer, installed, missing
+from peers.targets import targets_of
 from rounds import (
     ROOT,
     Target,
-    best_of,
     note,
-    own_command,
     parser,
     ratios_per_round,
     round_robin,
@@ -49,8 +49,6 @@ def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
 
 
 def load_ours(folder: Path, dtype: str) -> Engine:
-    import time
-
     import hero_moe
 
     model = hero_moe.load(folder, dtype=dtype, device="cpu")
@@ -88,21 +86,6 @@ def compared(rates: dict[str, list[float]], name: str) -> list[str]:
     return [spread(ratios_per_round(ours, rates[name])) if ours else ""]
 
 
-def targets_of(rates: dict[str, list[float]], what: str) -> list[Target]:
-    """Ours against the fastest other engine in the same precision, and HERO against our baseline."""
-    found = []
-    for dtype in ("fp32", "bf16"):
-        ours, hero = rates[f"hero_moe, baseline, {dtype}"], rates[f"hero_moe, HERO, {dtype}"]
-        others = {n: v for n, v in rates.items() if n.endswith(dtype) and not n.startswith("hero_moe")}
-        if others:
-            best = best_of(others)
-            ratio = ratios_per_round(ours, others[best])
-            found.append(Target(f"{what}, {dtype}, vs. {best}", 1.0, ratio, own_command()))
-        ratio = ratios_per_round(hero, ours)
-        found.append(Target(f"{what}, {dtype}, HERO vs. baseline", 0.97, ratio, own_command()))
-    return found
-
-
 def main() -> None:
     args_parser = parser(__doc__, "generate-peers.md")
     args_parser.add_argument("--config", default="small-qwen3")
@@ -131,7 +114,7 @@ def main() -> None:
             rows = [[name, spread(values, 0), *compared(rates, name)] for name, values in rates.items()]
             head = ["", "tokens/s, median (range over rounds)", "ours in the same precision over it"]
             lines += [f"## {what[0].upper()}{what[1:]}", "", *table(head, rows), ""]
-            targets += targets_of(rates, what)
+            targets += targets_of(rates, "hero_moe", what)
     about = (
         f"`configs/{args.config}.toml`, greedy. Generation: prompts of 32 ids, 128 new ids each. Prefill: one new id, "
         "tokens of the prompts per second. Ratios per round; a baseline model unless HERO is named. Every engine is "

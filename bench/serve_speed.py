@@ -17,16 +17,14 @@ from typing import Any
 from generate_speed import export
 from peers.process import installed, missing, python
 from peers.server import Server
-from peers.vllm_settings import variables
+from peers.targets import targets_of
+from peers.vllm_settings import TYPES, variables
 from rounds import (
     PROGRAM,
     ROOT,
     Target,
-    best_of,
     note,
-    own_command,
     parser,
-    ratios_per_round,
     round_robin,
     spread,
     table,
@@ -36,7 +34,6 @@ from rounds import (
 CLIENTS, QUICK_CLIENTS = (1, 16, 64), (1, 4)
 PROMPT, NEW = 32, 128
 VOCABULARY = 8192
-FLOATS = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def add_tokenizer(folder: Path) -> None:
@@ -81,7 +78,7 @@ def vllm(folder: Path, dtype: str, mode: str) -> Server:
         "--served-model-name",
         "m",
         "--dtype",
-        FLOATS[dtype],
+        TYPES[dtype],
         "--no-enable-prefix-caching",
     ]
     words += ["--max-num-seqs", max(CLIENTS), *(["--enforce-eager"] if mode == "eager" else [])]
@@ -102,23 +99,6 @@ def start(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, 
     for name, begin in servers.items():
         note(f"starting {name}")
         found[name] = stack.enter_context(closing(begin()))
-    return found
-
-
-def targets_of(rates: dict[str, list[float]], clients: int) -> list[Target]:
-    found = []
-    for dtype in FLOATS:
-        base, hero = (rates.get(f"hero serve, {kind}, {dtype}") for kind in ("baseline", "HERO"))
-        if not base or not hero:
-            continue
-        what = f"serving, {clients} client{'s' * (clients > 1)}, {dtype}"
-        others = {n: v for n, v in rates.items() if n.startswith("vLLM") and n.endswith(dtype)}
-        if others:
-            best = best_of(others)
-            ratio = ratios_per_round(base, others[best])
-            found.append(Target(f"{what}, vs. {best}", 1.0, ratio, own_command()))
-        ratio = ratios_per_round(hero, base)
-        found.append(Target(f"{what}, HERO vs. baseline", 0.97, ratio, own_command()))
     return found
 
 
@@ -153,8 +133,9 @@ def main() -> None:
             rates = round_robin(runs, args.rounds, "tokens/s")
             rows = [[name, spread(values, 0), spread(seconds[name])] for name, values in rates.items()]
             head = ["", "new tokens/s, median (range over rounds)", "median seconds of a request"]
-            lines += [f"## {clients} client{'s' * (clients > 1)}", "", *table(head, rows), ""]
-            targets += targets_of(rates, clients)
+            what = f"{clients} client{'s' * (clients > 1)}"
+            lines += [f"## {what}", "", *table(head, rows), ""]
+            targets += targets_of(rates, "hero serve", f"serving, {what}")
     about = (
         f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; {args.each} requests of every "
         f"client. Up to {max(CLIENTS)} sequences at once. All servers but the measured one are suspended."

@@ -6,7 +6,7 @@ import os
 import sys
 
 from loop import Generate, serve
-from vllm_settings import variables
+from vllm_settings import TYPES, variables
 
 os.environ |= variables() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the engine in this process
 
@@ -16,7 +16,7 @@ def load() -> Generate:
 
     folder, dtype, mode = sys.argv[1:]
     model = vllm.LLM(
-        folder, dtype={"fp32": "float32", "bf16": "bfloat16"}[dtype], enforce_eager=mode == "eager",
+        folder, dtype=TYPES[dtype], enforce_eager=mode == "eager",
         skip_tokenizer_init=True, enable_prefix_caching=False, max_num_seqs=64,
     )  # fmt: skip
 

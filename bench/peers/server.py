@@ -9,13 +9,17 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peers.process import TIMEOUT, end_with_parent
+from rounds import ROOT
+
+sys.path.append(str(ROOT / "tests/python"))
+from serving import run_threads  # noqa: E402
 
 
 def free_port() -> int:
@@ -49,30 +53,20 @@ class Server:
         """Sends the requests of every client, one after the other on one connection; new tokens per second of all, and
         the median seconds of a request."""
         seconds: list[float] = []
-        failures: list[Exception] = []
 
-        def client(bodies: Sequence[dict[str, Any]]) -> None:
-            try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-                for body in bodies:
-                    begin = time.perf_counter()
-                    self._complete(connection, body)
-                    seconds.append(time.perf_counter() - begin)
-                connection.close()
-            except Exception as failure:
-                failures.append(failure)
+        def client(i: int) -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+            for body in requests[i]:
+                begin = time.perf_counter()
+                self._complete(connection, body)
+                seconds.append(time.perf_counter() - begin)
+            connection.close()
 
         os.killpg(self._process.pid, signal.SIGCONT)
-        threads = [threading.Thread(target=client, args=(bodies,)) for bodies in requests]
         begin = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(len(requests), client)
         whole = time.perf_counter() - begin
         os.killpg(self._process.pid, signal.SIGSTOP)
-        if failures:
-            raise failures[0]
         tokens = sum(body["max_tokens"] for bodies in requests for body in bodies)
         return tokens / whole, statistics.median(seconds)
 

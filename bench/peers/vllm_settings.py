@@ -1,8 +1,11 @@
-"""Environment variables of vLLM on a CPU."""
+"""Settings of vLLM on a CPU."""
 
 from __future__ import annotations
 
 import os
+
+# Its names of our types.
+TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def variables() -> dict[str, str]:
