@@ -113,7 +113,7 @@ size_t Generator::add(std::vector<int64_t> prompt, const SamplingParams& samplin
 }
 
 // Runs the pending tokens of all sequences in one pass. Returns the next-token logits [B, V] on the CPU.
-at::Tensor Generator::forward(const std::vector<Sequence*>& batch) const {
+at::Tensor Generator::forward(const std::vector<Sequence*>& batch) {
   std::vector<int64_t> tokens, counts, last;
   std::vector<KeyValueCache*> caches;
   for (auto* sequence : batch) {
@@ -125,7 +125,7 @@ at::Tensor Generator::forward(const std::vector<Sequence*>& batch) const {
   }
   const c10::InferenceMode inference;
   const auto device = model_.device();
-  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts);
+  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts, history_);
   if (tokens.size() > batch.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
   return model_.logits(hidden, 1)[0].cpu();
 }
@@ -159,7 +159,7 @@ Generator::GeneratedToken Generator::append_token(Sequence& sequence, const at::
 }
 
 // Runs the prompts of new sequences, without cached positions, in passes of at most kPrefillTokens positions.
-void Generator::prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) const {
+void Generator::prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) {
   while (!waiting.empty()) {
     std::vector<Sequence*> batch;
     std::vector<std::vector<Sequence*>> groups;  // groups[i]: the sequences that share the prompt of batch[i]

@@ -67,13 +67,14 @@ class Generator {
     std::shared_ptr<KeyValueCache> cache;
     int64_t num_generated = 0, max_new_tokens = 0;
   };
-  at::Tensor forward(const std::vector<Sequence*>& batch) const;
+  at::Tensor forward(const std::vector<Sequence*>& batch);
   std::vector<Sequence*> with_same_prompt(const Sequence& first) const;
-  void prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated) const;
+  void prefill(std::vector<Sequence*> waiting, std::vector<GeneratedToken>& generated);
   static GeneratedToken append_token(Sequence& sequence, const at::Tensor& logits_V);
 
   const Transformer& model_;
   std::vector<std::unique_ptr<Sequence>> sequences_;  // active
+  std::shared_ptr<RoutingHistory> history_;           // of the latest pass
   size_t next_id_ = 0;
 };
 

@@ -50,46 +50,51 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t tokens, at::
 RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64_t last, int64_t tokens,
                                at::ScalarType dtype, bool differentiable, at::Device device)
     : layout_(&layout),
+      tokens_(tokens),
       dtype_(dtype),
       differentiable_(differentiable),
+      views_(differentiable ? 0 : layout.layers()),
       differentiable_probs_(differentiable ? layout.layers() : 0) {
   if (differentiable) return;
   const size_t groups = layout.slots_.size();
-  std::vector<int64_t> end(groups, 0);
-  first_slot_.assign(groups, 0);
+  std::vector<int64_t> end(groups, 0), first_slot(groups, 0);
   auto stored = layout.needed_from(first);
   for (int64_t l = first; l < last; ++l) stored.push_back(l);
   for (const int64_t l : stored) {
     const int64_t group = layout.group_[l - 1], slot = layout.index_[l - 1];
-    if (end[group] == 0) first_slot_[group] = slot;
+    if (end[group] == 0) first_slot[group] = slot;
     end[group] = std::min(slot + 1, layout.slots_[group]);
   }
   const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const int64_t w = layout.width();
+  std::vector<at::Tensor> probs, sumsq;  // per group: [T, slots*E], [T, slots]
   for (size_t g = 0; g < groups; ++g) {
-    const int64_t slots = std::max<int64_t>(end[g] - first_slot_[g], 0);
-    probs_.push_back(at::empty({tokens, slots * layout.width()}, at::TensorOptions(device).dtype(dtype)));
-    sumsq_.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
+    const int64_t slots = std::max<int64_t>(end[g] - first_slot[g], 0);
+    probs.push_back(at::empty({tokens, slots * w}, at::TensorOptions(device).dtype(dtype)));
+    sumsq.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
+  }
+  for (const int64_t l : stored) {
+    const int64_t group = layout.group_[l - 1], i = layout.index_[l - 1] - first_slot[group];
+    Views& views = views_[l - 1];
+    if (layout.index_[l - 1] < layout.slots_[group])
+      views.slot = {probs[group].slice(1, i * w, (i + 1) * w), sumsq[group].select(1, i)};
+    const auto count = static_cast<int64_t>(layout.visible(l).size());
+    if (l < first || count == 0) continue;
+    views.visible_probs = probs[group].slice(1, (i - count) * w, i * w);
+    views.visible_sumsq = sumsq[group].slice(1, i - count, i);
   }
 }
 
 std::optional<ops::VisibleHistory> RoutingHistory::visible(int64_t l, const RouterConfig& router) const {
-  const auto count = static_cast<int64_t>(layout_->visible(l).size());
-  if (count == 0) return std::nullopt;
-  const int64_t group = layout_->group_[l - 1], w = layout_->width();
-  const int64_t end = layout_->index_[l - 1] - first_slot_[group];
-  return ops::VisibleHistory{.probs = probs_[group].slice(1, (end - count) * w, end * w),
-                             .sumsq = sumsq_[group].slice(1, end - count, end),
+  if (layout_->visible(l).empty()) return std::nullopt;
+  return ops::VisibleHistory{.probs = views_[l - 1].visible_probs,
+                             .sumsq = views_[l - 1].visible_sumsq,
                              .depth_factor = layout_->depth_factor(l),
                              .eps = router.eps,
                              .scale = router.scale};
 }
 
-ops::HistorySlot RoutingHistory::slot(int64_t l) const {
-  const int64_t group = layout_->group_[l - 1], w = layout_->width();
-  if (layout_->index_[l - 1] >= layout_->slots_[group]) return {};
-  const int64_t i = layout_->index_[l - 1] - first_slot_[group];
-  return {probs_[group].slice(1, i * w, (i + 1) * w), sumsq_[group].select(1, i)};
-}
+ops::HistorySlot RoutingHistory::slot(int64_t l) const { return views_[l - 1].slot; }
 
 void RoutingHistory::store(int64_t l, const at::Tensor& probs) {
   const auto target = slot(l);

@@ -59,6 +59,7 @@ class RoutingHistory {
   /// The slot that layer l writes; undefined tensors if no layer reads it.
   ops::HistorySlot slot(int64_t l) const;
 
+  int64_t tokens() const { return tokens_; }
   bool differentiable() const { return differentiable_; }
   std::vector<at::Tensor> visible_differentiable(int64_t l) const;
   /// Rounds probs to the history's type, as slots do; the gradient passes unchanged (straight-through).
@@ -69,10 +70,14 @@ class RoutingHistory {
 
  private:
   const HistoryLayout* layout_;
+  int64_t tokens_;
   at::ScalarType dtype_;
   bool differentiable_;
-  std::vector<at::Tensor> probs_, sumsq_;         // per group: [T, slots*E], [T, slots]
-  std::vector<int64_t> first_slot_;               // per group: first slot of its buffer
+  struct Views {
+    ops::HistorySlot slot;
+    at::Tensor visible_probs, visible_sumsq;
+  };
+  std::vector<Views> views_;                      // per layer, of its group's buffer; decoding steps reuse them
   std::vector<at::Tensor> differentiable_probs_;  // per layer
 };
 

@@ -116,7 +116,8 @@ std::vector<const Moe*> Transformer::moe_blocks() const {
 }
 
 at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
-                               const std::vector<int64_t>& counts) const {
+                               const std::vector<int64_t>& counts,
+                               std::shared_ptr<RoutingHistory>& history) const {
   at::NoGradGuard no_grad;
   const int64_t tokens = tokens_T.size(0);
   auto positions = at::empty({tokens}, at::kLong);
@@ -131,12 +132,12 @@ at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<Key
     extension.lengths.push_back(caches[i]->length + counts[i]);
   }
   const auto rotary = rotary_table(positions.to(device()), rotary_frequencies_, config_.model);
-  RoutingHistory history(layout_, tokens, router_dtype(config_), !config_.router.detach, device());
+  if (!history || history->tokens() != tokens) history = new_history(shard_.chunks.front(), tokens);
   auto x = ops::embedding(tokens_T.unsqueeze(0), embedding_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     extension.caches.clear();
     for (auto* cache : caches) extension.caches.push_back(&cache->layers[i]);
-    x = layers_[i](x, rotary, history, {}, &extension).x;
+    x = layers_[i](x, rotary, *history, {}, &extension).x;
   }
   for (size_t i = 0; i < caches.size(); ++i) caches[i]->length += counts[i];
   return ops::rms_norm(x, norm_, config_.model.rms_norm_eps)[0];
