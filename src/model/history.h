@@ -77,7 +77,7 @@ class RoutingHistory {
     ops::HistorySlot slot;
     at::Tensor visible_probs, visible_sumsq;
   };
-  std::vector<Views> views_;                      // per layer, of its group's buffer; decoding steps reuse them
+  std::vector<Views> views_;  // per layer, of its group's buffer; decoding steps reuse them
   std::vector<at::Tensor> differentiable_probs_;  // per layer
 };
 

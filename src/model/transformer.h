@@ -51,9 +51,9 @@ class Transformer {
                    std::vector<at::Tensor>* hidden_states = nullptr) const;
 
   /// Prefill and decode: tokens [T] are counts[i] tokens of each sequence i, sequences concatenated. They
-  /// follow the positions in caches[i] and are added to it; a new sequence has an empty cache. `history`: that
-  /// of an earlier call, which is used again if it had as many tokens, or null. Returns the hidden states
-  /// [T, D] after the final norm.
+  /// follow the positions in caches[i] and are added to it; a new sequence has an empty cache. `history`:
+  /// that of an earlier call, which is used again if it had as many tokens, or null. Returns the hidden
+  /// states [T, D] after the final norm.
   at::Tensor extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
                     const std::vector<int64_t>& counts, std::shared_ptr<RoutingHistory>& history) const;
 
