@@ -2,7 +2,8 @@
 // all visible keys, so the softmax needs no rescaling. Keys and values are packed once per KV head and reused
 // by all its query heads. In the backward pass each KV head is one task, so gradients are accumulated in a
 // fixed order; the logsumexp is known there, so scores are computed for blocks of keys. Panels of keys that
-// belong to earlier documents than all 64 queries are skipped.
+// belong to earlier documents than all 64 queries are skipped. Packed operands are zero-padded to a multiple of
+// 32 positions, so any length is supported.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -18,13 +19,14 @@
 namespace hero::cpu {
 
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return q.scalar_type() == at::kBFloat16 && q.size(0) > 0 && q.size(2) == k.size(2) && q.size(2) % 32 == 0 &&
-         supports_gemm(q.size(3), v.size(3), q.size(2)) && q.stride(3) == 1 && k.stride(3) == 1 &&
+  return q.scalar_type() == at::kBFloat16 && q.size(0) > 0 && q.size(2) > 0 && q.size(2) == k.size(2) &&
+         supports_gemm(q.size(3), v.size(3)) && q.stride(3) == 1 && k.stride(3) == 1 &&
          v.stride(3) == 1;
 }
 
 namespace {
 
+constexpr int64_t kPadding = 32;  // positions, as AMX tiles multiply 32 rows at a time
 constexpr int64_t kKeyBlock =
     2 * kPanelWidth;  // keys per block in the backward pass, so that intermediates stay in cache
 
@@ -51,6 +53,7 @@ struct Sizes {
   int64_t groups() const { return heads / kv_heads; }
   int64_t blocks() const { return (length + kBlockRows - 1) / kBlockRows; }
   int64_t rows(int64_t block) const { return std::min(kBlockRows, length - block * kBlockRows); }
+  int64_t padded() const { return round_up(length, kPadding); }
 };
 
 // First visible key of each query of a block, nondecreasing; 0 without documents.
@@ -74,20 +77,32 @@ class DocumentStarts {
   int64_t length_;
 };
 
-// Packs x^T [width, rows] as the right-hand side of a GEMM over the width.
-void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
-  for (int64_t p = 0; p < panels(rows); ++p)
-    pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
+HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
+  for (int64_t i = first; i < end; ++i) x[i].x = 0;
 }
 
-// Packs x [rows, width] as the right-hand side of a GEMM over the rows.
+// Packs x^T [width, rows], padded, as the right-hand side of a GEMM over the width.
+void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
+  const int64_t whole = rows / kPanelWidth, rest = rows % kPanelWidth, padded = round_up(rest, kPadding);
+  for (int64_t p = 0; p < whole; ++p)
+    pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
+  if (rest == 0) return;
+  const auto last = scratch<bf16>(padded * width);
+  for (int64_t r = 0; r < rest; ++r)
+    std::copy_n(x + (whole * kPanelWidth + r) * ld, width, last.get() + r * width);
+  zero_from(last.get(), rest * width, padded * width);
+  pack_panel(last.get(), width, width, padded, width, /*transposed=*/true, 0,
+             packed + whole * kPanelWidth * width);
+}
+
+// Packs x [rows, width], padded, as the right-hand side of a GEMM over the rows.
 void pack_rows(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   for (int64_t p = 0; p < panels(width); ++p)
-    pack_panel(x, rows, rows, width, ld, /*transposed=*/false, p, packed);
+    pack_panel(x, round_up(rows, kPadding), rows, width, ld, /*transposed=*/false, p, packed);
 }
 
-// c [m, width] (+)= a [m, k] * rows [first, first + k) of `packed`, which pack_rows packed from `rows` rows;
-// `first` must be even.
+// c [m, width] (+)= a [m, k] * rows [first, first + k) of `packed`, which has `rows` rows; `first` must be
+// even.
 void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, const bf16* packed, int64_t rows,
                    int64_t first, int64_t width, float* c, int64_t ldc, bool accumulate) {
   for (int64_t p = 0; p < panels(width); ++p) {
@@ -116,10 +131,6 @@ HERO_INLINE void fill_before(float* x, int64_t n, float value) {
 HERO_INLINE int64_t vector_of(int64_t i) { return i & -kVector; }
 // Start of the vector that contains the last of `valid` scores.
 HERO_INLINE int64_t last_vector(int64_t valid) { return vector_of(valid - 1); }
-
-HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
-  for (int64_t i = first; i < end; ++i) x[i].x = 0;
-}
 
 constexpr float kMasked = -1e30f;  // a score whose exponential is zero
 
@@ -184,9 +195,9 @@ class BackwardTask {
   BackwardTask(const Sizes& n, double scale)
       : n_(n),
         scale_(static_cast<float>(scale)),
-        keys_(scratch<bf16>(n.length * n.qk)),
-        key_rows_(scratch<bf16>(n.length * n.qk)),
-        values_(scratch<bf16>(n.length * n.v)),
+        keys_(scratch<bf16>(n.padded() * n.qk)),
+        key_rows_(scratch<bf16>(n.padded() * n.qk)),
+        values_(scratch<bf16>(n.padded() * n.v)),
         queries_(scratch<bf16>(kBlockRows * n.qk)),
         douts_(scratch<bf16>(kBlockRows * n.v)),
         probs_(scratch<bf16>(kBlockRows * kKeyBlock)),
@@ -195,10 +206,10 @@ class BackwardTask {
         scores_(scratch<float>(kBlockRows * kKeyBlock)),
         dprobs_(scratch<float>(kBlockRows * kKeyBlock)),
         dq_(scratch<float>(kBlockRows * n.qk)),
-        dk_(scratch<float>(n.length * n.qk)),
-        dv_(scratch<float>(n.length * n.v)) {
-    std::fill_n(dk_.get(), n.length * n.qk, 0.0f);
-    std::fill_n(dv_.get(), n.length * n.v, 0.0f);
+        dk_(scratch<float>(n.padded() * n.qk)),
+        dv_(scratch<float>(n.padded() * n.v)) {
+    std::fill_n(dk_.get(), n.padded() * n.qk, 0.0f);
+    std::fill_n(dv_.get(), n.padded() * n.v, 0.0f);
   }
 
   void pack_kv(const bf16* k, int64_t k_row, const bf16* v, int64_t v_row) {
@@ -210,7 +221,7 @@ class BackwardTask {
   // `q`, `dout`, `out`: rows of query block `block`; `starts`: of these rows.
   void add(int64_t block, Starts starts, const bf16* q, int64_t q_row, const bf16* dout, const bf16* out,
            int64_t out_row, const float* lse, bf16* dq, int64_t dq_row) {
-    const int64_t m = n_.rows(block), first = block * kBlockRows, keys = first + m;
+    const int64_t m = n_.rows(block), first = block * kBlockRows, keys = round_up(first + m, kPadding);
     pack_rows(dout, m, n_.v, out_row, douts_.get());
     pack_rows(q, m, n_.qk, q_row, queries_.get());
     float delta[kBlockRows];
@@ -225,7 +236,7 @@ class BackwardTask {
                              std::max<int64_t>(0, starts[r] - s), std::min(width, first + r + 1 - s), width,
                              scale_, lse[r], delta[r], probs_.get() + r * width, dscores_.get() + r * width);
       }
-      multiply_rows(m, width, dscores_.get(), width, key_rows_.get(), n_.length, s, n_.qk, dq_.get(), n_.qk,
+      multiply_rows(m, width, dscores_.get(), width, key_rows_.get(), n_.padded(), s, n_.qk, dq_.get(), n_.qk,
                     s > first_key);
       add_transposed(probs_.get(), m, width, douts_.get(), n_.v, dv_.get() + s * n_.v);
       add_transposed(dscores_.get(), m, width, queries_.get(), n_.qk, dk_.get() + s * n_.qk);
@@ -239,13 +250,13 @@ class BackwardTask {
   }
 
  private:
-  // sum [keys, width] += x [m, keys]^T * the packed rows [m, width].
+  // sum [keys, width] += x [m, keys]^T * the packed and padded rows [m, width].
   void add_transposed(const bf16* x, int64_t m, int64_t keys, const bf16* packed, int64_t width, float* sum) {
-    pack_left(x, m, m, keys, keys, 0, m, strips_.get());
+    const int64_t padded = round_up(m, kPadding);
+    pack_left(x, m, padded, keys, keys, 0, padded, strips_.get());
     for (int64_t s = 0; s < keys; s += kBlockRows) {
-      gemm_left(std::min(kBlockRows, keys - s), width, m, strips_.get() + s * m, packed, sum + s * width,
-                width,
-                /*accumulate=*/true);
+      gemm_left(std::min(kBlockRows, keys - s), width, padded, strips_.get() + s * padded, packed,
+                sum + s * width, width, /*accumulate=*/true);
     }
   }
 
@@ -267,7 +278,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
   auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
   auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
   const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
-  const int64_t k_size = n.length * n.qk, v_size = n.length * n.v, kv = n.batch * n.kv_heads;
+  const int64_t k_size = n.padded() * n.qk, v_size = n.padded() * n.v, kv = n.batch * n.kv_heads;
   const auto keys_packed = scratch<bf16>(kv * k_size), values_packed = scratch<bf16>(kv * v_size);
   parallel_tasks(kv, [&](int64_t i) {
     const int64_t b = i / n.kv_heads, g = i % n.kv_heads;
@@ -280,7 +291,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
     const int64_t b = head / n.heads, h = head % n.heads, g = b * n.kv_heads + h / n.groups();
     const int64_t m = n.rows(block), first = block * kBlockRows;
     const Starts from = documents.at(b, first);
-    const int64_t first_key = from.first_panel(), keys = first + m - first_key;
+    const int64_t first_key = from.first_panel(), keys = round_up(first + m, kPadding) - first_key;
     const auto scores = scratch<float>(m * keys), rows = scratch<float>(m * n.v);
     const auto probs = scratch<bf16>(m * keys);
     gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size + first_key * n.qk,
@@ -290,7 +301,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
           softmax_row(scores.get() + r * keys, from[r] - first_key, first + r + 1 - first_key, keys,
                       static_cast<float>(scale), probs.get() + r * keys);
     }
-    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.length, first_key, n.v,
+    multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.padded(), first_key, n.v,
                   rows.get(), n.v, false);
     round_rows(rows.get(), m, n.v, to_out.at(b, h, first), to_out.row);
   });

@@ -6,7 +6,7 @@
 namespace hero::cpu {
 
 /// Whether the fused kernels support causal attention of q [B, H, S, Q], k [B, Hkv, S', Q], v [B, Hkv, S',
-/// P]: bf16, S = S', S a multiple of 32, Q and P multiples of 16, rows contiguous.
+/// P]: bf16, S = S', Q and P multiples of 16, rows contiguous.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
 /// The same for a forward pass without documents in fp32: S = S', Q and P multiples of 16, rows

@@ -18,6 +18,7 @@ from ranks import rank_log, run_ranks
 
 CLOSE = 1e-9  # relative tolerance of scalars, and of a tensor's largest element
 ROUNDING = 1e-16  # what is zero up to rounding: the routers' gradient with one expert of normalized weight 1
+FROM_ZERO = 1e8  # update ratios above belong to weights that were zero up to rounding, amplified by AdamW
 ALWAYS = {
     "checkpoint.every": 1,
     "checkpoint.keep": 0,
@@ -87,7 +88,7 @@ def assert_close_norms(name: str, found: Any, expected: Any) -> None:
         assert [v is None for v in lists[0]] == [v is None for v in lists[1]], name
         # Every value on its own: those of several layers differ by orders of magnitude.
         for a, b in zip(*lists, strict=True):
-            if b is not None:
+            if b is not None and not ("update_ratio" in name and a > FROM_ZERO and b > FROM_ZERO):
                 assert_close(name, a, b)
 
 
