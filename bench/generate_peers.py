@@ -33,7 +33,7 @@ from rounds import (
 sys.path.insert(0, str(ROOT / "python"))
 
 # Sequences, length of a prompt, new ids.
-CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1)]
+CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), (16, 500, 1)]
 QUICK = [(2, 8, 4), (1, 16, 1)]
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.
