@@ -1,5 +1,5 @@
-// bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--device cpu|cuda]: forward and
-// backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
+// bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--experts N] [--device cpu|cuda]:
+// forward and backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
 // 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, with
 // history concatenated by PyTorch operators, as the paper's equations state, and RMoE. Prints one line of
 // JSON.
@@ -17,7 +17,7 @@
 namespace hero::bench {
 namespace {
 
-constexpr int64_t kWidth = 1024, kExperts = 128, kStateSize = 256;
+constexpr int64_t kWidth = 1024, kStateSize = 256;
 constexpr double kEps = 1e-6;
 
 RouterConfig router_config(const std::string& kind) {
@@ -29,13 +29,14 @@ RouterConfig router_config(const std::string& kind) {
 
 // Inputs of all routers for a micro-batch, and the gradients of their probabilities.
 struct Batch {
+  int64_t experts;
   std::vector<at::Tensor> x, dprobs;
 
-  Batch(int64_t layers, int64_t tokens, at::Device device) {
+  Batch(int64_t layers, int64_t tokens, int64_t num_experts, at::Device device) : experts(num_experts) {
     const at::TensorOptions there(device);
     for (int64_t l = 0; l < layers; ++l) {
       x.push_back(at::randn({tokens, kWidth}, there).to(at::kBFloat16));
-      dprobs.push_back(at::randn({tokens, kExperts}, there));
+      dprobs.push_back(at::randn({tokens, experts}, there));
     }
   }
 };
@@ -49,11 +50,11 @@ class Routers {
   Routers(const std::string& kind, const Batch& batch, at::ScalarType dtype, bool wide_gradients)
       : batch_(&batch),
         config_(router_config(kind)),
-        layout_(static_cast<int64_t>(batch.x.size()), kExperts, config_),
+        layout_(static_cast<int64_t>(batch.x.size()), batch.experts, config_),
         dtype_(dtype) {
     for (int64_t l = 1; l <= layout_.layers(); ++l) {
-      const auto columns = kWidth + static_cast<int64_t>(layout_.visible(l).size()) * kExperts;
-      auto w = (at::randn({kExperts, columns}, batch.x[0].options().dtype(at::kFloat)) * 0.02)
+      const auto columns = kWidth + static_cast<int64_t>(layout_.visible(l).size()) * batch.experts;
+      auto w = (at::randn({batch.experts, columns}, batch.x[0].options().dtype(at::kFloat)) * 0.02)
                    .to(dtype)
                    .set_requires_grad(true);
       if (wide_gradients) w.set_grad_dtype(at::kFloat);
@@ -114,8 +115,8 @@ class RecurrentRouters {
  public:
   explicit RecurrentRouters(const Batch& batch)
       : batch_(&batch),
-        config_(rmoe_config()),
-        layout_(static_cast<int64_t>(batch.x.size()), kExperts, config_.router),
+        config_(rmoe_config(batch.experts)),
+        layout_(static_cast<int64_t>(batch.x.size()), batch.experts, config_.router),
         parameters_(train_dtype(config_), /*seed=*/1, batch.x[0].device()) {
     for (int64_t l = 1; l <= layout_.layers(); ++l) {
       routers_.emplace_back(parameters_, "model.layers." + std::to_string(l - 1) + ".mlp", l, config_,
@@ -136,10 +137,10 @@ class RecurrentRouters {
   }
 
  private:
-  static Config rmoe_config() {
+  static Config rmoe_config(int64_t experts) {
     Config config;
     config.model.hidden_size = kWidth;
-    config.model.num_experts = kExperts;
+    config.model.num_experts = experts;
     config.router = router_config("rmoe");
     config.router.state_size = kStateSize;
     config.train.dtype = Dtype::kBf16;
@@ -160,11 +161,12 @@ class RecurrentRouters {
 int main(int argc, char** argv) try {
   using namespace hero::bench;
   CLI::App app("All routers of the paper's model, forward and backward");
-  int64_t rounds = 5, calls = 3, layers = 30, tokens = 4096;
+  int64_t rounds = 5, calls = 3, layers = 30, tokens = 4096, experts = 128;
   app.add_option("--rounds", rounds, "interleaved measurements of all variants")->check(CLI::Range(1, 1000));
   app.add_option("--calls", calls, "steps per measurement")->check(CLI::Range(1, 1000));
   app.add_option("--layers", layers, "MoE layers, in two stages")->check(CLI::Range(2, 1000));
   app.add_option("--tokens", tokens, "tokens per micro-batch")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--experts", experts, "experts per layer")->check(CLI::Range(2, 4096));
   std::string wanted = "cpu";
   app.add_option("--device", wanted, "cpu or cuda");
   CLI11_PARSE(app, argc, argv);
@@ -172,7 +174,7 @@ int main(int argc, char** argv) try {
       hero::choose_device(hero::parse_choice<hero::DeviceChoice>("--device", wanted), "--device");
   hero::prepare_process(hero::Config());
   at::manual_seed(1);
-  const Batch batch(layers, tokens, device);
+  const Batch batch(layers, tokens, experts, device);
   const Routers baseline("baseline", batch, at::kBFloat16, true), hero("hero", batch, at::kBFloat16, true),
       joined("hero", batch, at::kBFloat16, false), joined_wide("hero", batch, at::kFloat, false);
   const RecurrentRouters rmoe(batch);
@@ -182,7 +184,7 @@ int main(int argc, char** argv) try {
                               {"concatenating_fp32", [&] { joined_wide.concatenating(); }},
                               {"rmoe", [&] { rmoe(); }}};
   run_rounds(all, rounds, calls, device);
-  nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}};
+  nlohmann::ordered_json line = {{"layers", layers}, {"tokens", tokens}, {"experts", experts}};
   for (const auto& variant : all) line["seconds"][variant.name] = variant.seconds;
   print_line(line);
   return 0;

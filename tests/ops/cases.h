@@ -128,8 +128,12 @@ struct RouteCase {
   bool timed = false;
 };
 inline constexpr RouteCase kRouteCases[] = {{1, 16, 16},
-                                            {7, 64, 8},  // E without a packed kernel
+                                            {7, 64, 8},  // E not a multiple of 16
                                             {7, 64, 8, 2, 4},
+                                            {70, 64, 60, 3, 5},
+                                            {17, 32, 5, 3, 4},
+                                            {130, 48, 1, 2, 3},
+                                            {65, 32, 72, 2, 3, false},
                                             {33, 40, 16, 1, 2},  // D without a packed kernel
                                             {1, 32, 16, 1, 2},
                                             {7, 64, 48, 3, 5},

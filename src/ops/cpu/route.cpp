@@ -1,10 +1,12 @@
 // Router in bf16, on packed GEMMs, and forward in fp32, on skinny ones: both results for a block of rows stay
 // in cache, and an epilogue computes rho, their sum, softmax, the history slot with its sum of squares, and
-// the statistics.
+// the statistics. GEMMs take multiples of 16: for other numbers of experts W and the history are copied with
+// zeros after them.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/cpu/gemm.h"
@@ -26,7 +28,8 @@ struct Rows {
   const T* x;
   int64_t d;
   float* logits;          // holds Z_O on entry
-  const float* residual;  // H W_R^T, null without history
+  const float* residual;  // H W_R^T [rows, E], row stride ld_residual; null without history
+  int64_t ld_residual;
   const float* sumsq;     // [rows, M], row stride ld_sumsq
   int64_t ld_sumsq, visible, experts;
   float depth_factor, eps;
@@ -65,7 +68,7 @@ HERO_INLINE void finish_rows_body(const Rows<T>& a, int64_t rows) {
       stats[kRmsHistory] = std::sqrt(energy / static_cast<float>(a.visible * e));
       const float rho = a.scale ? stats[kRmsHidden] / (stats[kRmsHistory] + a.eps) * a.depth_factor : 1.0f;
       stats[kRho] = rho;
-      const float* residual = a.residual + r * e;
+      const float* residual = a.residual + r * a.ld_residual;
       stats[kHistoryVariance] = rho * rho * variance(residual, e);
       for (int64_t i = 0; i < e; ++i) z[i] += rho * residual[i];
     }
@@ -91,7 +94,7 @@ HERO_SIMD void finish_rows(const Rows<float>& a, int64_t rows) { finish_rows_bod
 
 bool supported(at::ScalarType type, const at::Tensor& x, const at::Tensor& w,
                const std::optional<at::Tensor>& history, const std::optional<at::Tensor>& slot) {
-  return x.scalar_type() == type && supports_gemm(x.size(1), w.size(0)) && w.stride(1) == 1 &&
+  return x.scalar_type() == type && supports_gemm(x.size(1)) && w.stride(1) == 1 &&
          (!history || (history->scalar_type() == type && history->stride(1) == 1)) &&
          (!slot || (slot->scalar_type() == type && slot->stride(1) == 1));
 }
@@ -115,23 +118,44 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
   }
 }
 
+constexpr int64_t kMultiple = 16;  // of the rows and columns that GEMMs take
+
+// out [rows, padded] = in [rows, columns], the rest zero.
+template <typename T>
+void copy_padded(const T* in, int64_t ld, int64_t rows, int64_t columns, T* out, int64_t padded) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(in + r * ld, columns, out + r * padded);
+    std::fill(out + r * padded + columns, out + (r + 1) * padded, T(0));
+  }
+}
+
 // W as right-hand sides of x (from column 0) and of the history (from column d): packed in bf16 unless there
 // are few rows.
 template <typename T>
 class RouterWeight {
  public:
   RouterWeight(const at::Tensor& w, int64_t rows, int64_t d)
-      : e_(w.size(0)), ld_(w.stride(0)), weight_(w.const_data_ptr<T>()) {
+      : e_(round_up(w.size(0), kMultiple)), ld_(w.stride(0)), weight_(w.const_data_ptr<T>()) {
+    const int64_t e = w.size(0), seen = round_up(w.size(1) - d, kMultiple);
+    if (e != e_) {  // then seen may be rounded up, too
+      copy_ = scratch<T>(e_ * (d + seen));
+      copy_padded(weight_, ld_, e, w.size(1), copy_.get(), d + seen);
+      std::fill(copy_.get() + e * (d + seen), copy_.get() + e_ * (d + seen), T(0));
+      weight_ = copy_.get();
+      ld_ = d + seen;
+    }
     if constexpr (std::is_same_v<T, bf16>) {
       if (rows <= kSkinnyRows) return;
-      const int64_t seen = w.size(1) - d;
       packed_ = scratch<bf16>(e_ * (d + seen));
       pack(weight_, d, e_, ld_, true, packed_.get());
       if (seen) pack(weight_ + d, seen, e_, ld_, true, packed_.get() + e_ * d);
     }
   }
 
-  // c [m, E] = a [m, k] times the columns of W from `first` on.
+  // E, rounded up.
+  int64_t experts() const { return e_; }
+
+  // c [m, experts()] = a [m, k] times the columns of W from `first` on.
   void multiply(int64_t m, int64_t k, const T* a, int64_t lda, int64_t first, float* c) const {
     if constexpr (std::is_same_v<T, bf16>) {
       if (packed_) return gemm(m, e_, k, a, lda, packed_.get() + e_ * first, c, e_);
@@ -142,6 +166,7 @@ class RouterWeight {
  private:
   int64_t e_, ld_;
   const T* weight_;
+  Scratch<T> copy_;
   Scratch<bf16> packed_;
 };
 
@@ -161,15 +186,29 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   const auto* h = history ? history->const_data_ptr<T>() : nullptr;
   parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
     const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
-    const auto residual = scratch<float>(seen ? count * e : 0);
+    const int64_t padded_e = weight.experts(), padded_seen = round_up(seen, kMultiple);
+    const auto residual = scratch<float>(seen ? count * padded_e : 0);
     float* z = logits.data_ptr<float>() + r * e;
-    weight.multiply(count, d, in + r * d, d, 0, z);
-    if (seen) weight.multiply(count, seen, h + r * history->stride(0), history->stride(0), d, residual.get());
+    if (padded_e == e) {
+      weight.multiply(count, d, in + r * d, d, 0, z);
+    } else {
+      const auto wide_z = scratch<float>(count * padded_e);
+      weight.multiply(count, d, in + r * d, d, 0, wide_z.get());
+      for (int64_t i = 0; i < count; ++i) std::copy_n(wide_z.get() + i * padded_e, e, z + i * e);
+    }
+    if (seen == padded_seen && seen) {
+      weight.multiply(count, seen, h + r * history->stride(0), history->stride(0), d, residual.get());
+    } else if (seen) {
+      const auto copy = scratch<T>(count * padded_seen);
+      copy_padded(h + r * history->stride(0), history->stride(0), count, seen, copy.get(), padded_seen);
+      weight.multiply(count, padded_seen, copy.get(), padded_seen, d, residual.get());
+    }
     const Rows<T> block{
         .x = in + r * d,
         .d = d,
         .logits = z,
         .residual = seen ? residual.get() : nullptr,
+        .ld_residual = padded_e,
         .sumsq = seen ? sumsq->const_data_ptr<float>() + r * sumsq->stride(0) : nullptr,
         .ld_sumsq = seen ? sumsq->stride(0) : 0,
         .visible = seen / e,
@@ -211,18 +250,23 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
                                                         const at::Tensor& stats) {
   if (!fused(x, w, history))
     return ops::route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
-  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0);
+  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), padded = round_up(e, kMultiple);
   auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
   auto* plain = dz.data_ptr<bf16>();
   auto* scaled = history ? plain + rows * e : nullptr;
-  const auto packed = scratch<bf16>(e * d);
-  pack(w.const_data_ptr<bf16>(), e, d, w.stride(0), false, packed.get());
+  const auto packed = scratch<bf16>(padded * d);
+  parallel_tasks(panels(d), [&](int64_t p) {
+    pack_panel(w.const_data_ptr<bf16>(), padded, e, d, w.stride(0), false, p, packed.get());
+  });
   parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
     const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * kRouteStats,
                    count, e, plain + r * e, scaled ? scaled + r * e : nullptr);
-    gemm_bf16(count, d, e, plain + r * e, e, packed.get(), dx.data_ptr<bf16>() + r * d, d);
+    const auto copy = scratch<bf16>(padded == e ? 0 : count * padded);
+    if (padded != e) copy_padded(plain + r * e, e, count, e, copy.get(), padded);
+    gemm_bf16(count, d, padded, padded == e ? plain + r * e : copy.get(), padded, packed.get(),
+              dx.data_ptr<bf16>() + r * d, d);
   });
   return {dx, dz};
 }
@@ -235,10 +279,20 @@ at::Tensor route_backward_weight(const at::Tensor& dz, const at::Tensor& x,
   auto dw = at::empty({e, d + seen}, x.options().dtype(at::kFloat));
   const auto* plain = dz.const_data_ptr<bf16>();
   weight_gradient(plain, e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);
-  if (history) {
-    weight_gradient(plain + rows * e, e, history->const_data_ptr<bf16>(), history->stride(0), rows, e, seen,
-                    dw.data_ptr<float>() + d, d + seen);
+  if (!history) return dw;
+  const auto* h = history->const_data_ptr<bf16>();
+  const int64_t padded = round_up(seen, kMultiple);
+  if (padded == seen) {
+    weight_gradient(plain + rows * e, e, h, history->stride(0), rows, e, seen, dw.data_ptr<float>() + d,
+                    d + seen);
+    return dw;
   }
+  const auto copy = scratch<bf16>(rows * padded);
+  const auto wide = scratch<float>(e * padded);
+  copy_padded(h, history->stride(0), rows, seen, copy.get(), padded);
+  weight_gradient(plain + rows * e, e, copy.get(), padded, rows, e, padded, wide.get(), padded);
+  for (int64_t i = 0; i < e; ++i)
+    std::copy_n(wide.get() + i * padded, seen, dw.data_ptr<float>() + i * (d + seen) + d);
   return dw;
 }
 
