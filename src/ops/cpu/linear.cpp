@@ -1,5 +1,6 @@
 // bf16 linear on packed GEMM; fp32 forward passes, and bf16 ones of few rows, on skinny GEMM without packing;
-// everything else uses the reference.
+// everything else uses the reference. Rows of W after a multiple of 16, as of vocabularies, are multiplied on
+// their own in forward passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -8,6 +9,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/skinny_gemm.h"
 #include "ops/reference.h"
 
@@ -18,10 +20,9 @@ bool fused(const at::Tensor& a, int64_t k, int64_t n) {
   return a.scalar_type() == at::kBFloat16 && supports_gemm(k, n);
 }
 
-// c [T, n] = a [T, k] * b, with b packed once for all threads.
-at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed) {
-  const int64_t rows = a.size(0), k = a.size(1);
-  auto c = at::empty({rows, n}, a.options());
+// The first n columns of c [T, N] = a [T, k] * b, with b packed once for all threads.
+void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed, const at::Tensor& c) {
+  const int64_t rows = a.size(0), k = a.size(1), ldc = c.size(1);
   auto packed = at::empty({k * n}, a.options());
   const auto weight = w.contiguous();
   auto* b = packed.data_ptr<bf16>();
@@ -37,43 +38,70 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool tr
     const int64_t r = i / groups * block, first = i % groups * width;
     if (first >= n) return;
     gemm_bf16(std::min(block, rows - r), std::min(width, n - first), k, in + r * k, k, b + first * k,
-              out + r * n + first, n);
+              out + r * ldc + first, ldc);
   });
-  return c;
 }
 
-// Tasks are blocks of rows and ranges of columns, all rows of a range one after the other.
+// The first n columns of y [T, N] = x [T, k] * w^T. Tasks are blocks of rows and ranges of columns, all rows of
+// a range one after the other.
 template <typename T>
-at::Tensor multiply_skinny(const at::Tensor& x, const at::Tensor& w) {
-  const int64_t rows = x.size(0), n = w.size(0), k = w.size(1), block = 2 * kBlockRows,
+void multiply_skinny(const at::Tensor& x, const at::Tensor& w, int64_t n, const at::Tensor& y) {
+  const int64_t rows = x.size(0), k = w.size(1), ldy = y.size(1), block = 2 * kBlockRows,
                 blocks = (rows + block - 1) / block;
-  auto y = at::empty({rows, n}, x.options());
   const int64_t width = std::min(n, round_up(grain(std::min(rows, block) * k), 16)),
                 ranges = (n + width - 1) / width;
   parallel_ranges(blocks * ranges, 1, [&](int64_t i, int64_t) {
     const int64_t first = i / blocks * width, r = i % blocks * block;
     skinny_gemm(std::min(block, rows - r), std::min(width, n - first), k, x.const_data_ptr<T>() + r * k, k,
-                w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), y.data_ptr<T>() + r * n + first, n);
+                w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), y.data_ptr<T>() + r * ldy + first, ldy);
   });
-  return y;
+}
+
+// Columns [first, N) of y [T, N] = x [T, k] * w^T, fewer than 16.
+template <typename T>
+void multiply_last(const at::Tensor& x, const at::Tensor& w, int64_t first, const at::Tensor& y) {
+  const int64_t k = w.size(1), n = y.size(1), count = n - first;
+  if (count == 0) return;
+  const auto last = scratch<T>(16 * k);
+  for (int64_t i = 0; i < count; ++i)
+    std::copy_n(w.const_data_ptr<T>() + (first + i) * w.stride(0), k, last.get() + i * k);
+  std::fill(last.get() + count * k, last.get() + 16 * k, T(0));
+  parallel_ranges(x.size(0), kBlockRows, [&](int64_t r, int64_t end) {
+    T columns[kBlockRows * 16];
+    skinny_gemm(end - r, 16, k, x.const_data_ptr<T>() + r * k, k, last.get(), k, columns, 16);
+    for (int64_t i = r; i < end; ++i)
+      std::copy_n(columns + (i - r) * 16, count, y.data_ptr<T>() + i * n + first);
+  });
 }
 
 }  // namespace
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w) {
-  const int64_t rows = x.size(0), k = x.size(1), n = w.size(0);
-  if (x.scalar_type() == at::kFloat && rows <= max_skinny_rows_fp32() && w.stride(1) == 1 &&
-      x.is_contiguous() && supports_gemm(k, n)) {
-    return multiply_skinny<float>(x, w);
+  const int64_t rows = x.size(0), k = x.size(1), n = w.size(0), whole = n / 16 * 16;
+  const bool fp32 = x.scalar_type() == at::kFloat && rows <= max_skinny_rows_fp32() && x.is_contiguous();
+  if (!(fp32 || x.scalar_type() == at::kBFloat16) || !supports_gemm(k) || whole == 0)
+    return ops::linear_forward_reference(x, w);
+  const auto weight = w.stride(1) == 1 ? w : w.contiguous();
+  auto y = at::empty({rows, n}, x.options());
+  if (fp32) {
+    multiply_skinny<float>(x, weight, whole, y);
+    multiply_last<float>(x, weight, whole, y);
+  } else {
+    if (rows <= kSkinnyRows) {
+      multiply_skinny<bf16>(x, weight, whole, y);
+    } else {
+      multiply(x, weight, whole, true, y);
+    }
+    multiply_last<bf16>(x, weight, whole, y);
   }
-  if (!fused(x, k, n)) return ops::linear_forward_reference(x, w);
-  if (rows <= kSkinnyRows && w.stride(1) == 1) return multiply_skinny<bf16>(x, w);
-  return multiply(x, w, w.size(0), true);
+  return y;
 }
 
 at::Tensor linear_backward_input(const at::Tensor& dy, const at::Tensor& w) {
-  return fused(dy, dy.size(1), w.size(1)) ? multiply(dy, w, w.size(1), false)
-                                          : ops::linear_backward_input_reference(dy, w);
+  if (!fused(dy, dy.size(1), w.size(1))) return ops::linear_backward_input_reference(dy, w);
+  auto dx = at::empty({dy.size(0), w.size(1)}, dy.options());
+  multiply(dy, w, w.size(1), false, dx);
+  return dx;
 }
 
 at::Tensor linear_backward_weight(const at::Tensor& dy, const at::Tensor& x) {
