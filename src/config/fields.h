@@ -33,6 +33,7 @@ enum FieldAttribute : uint32_t {
   kYarnOnly = 1 << 11,              ///< read only if model.rope_scaling.type is "yarn"
   kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks
   kMuonOnly = 1 << 13,              ///< read only if optim.kind is "muon"
+  kMatrixSize = 1 << 14,            ///< size of matrices for which our CPU kernels require a multiple of 16
 };
 
 /// A member of any enum of config/choices.h.

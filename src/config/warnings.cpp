@@ -1,6 +1,8 @@
 #include "config/warnings.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <variant>
 
 #include "config/data_phases.h"
 #include "config/fields.h"
@@ -139,6 +141,24 @@ std::vector<std::string> options_missing_from_config_json(const Config& config, 
   if (r.dtype == RouterDtype::kFp32 && dtype == Dtype::kBf16) {
     lines.push_back(format_option("router.dtype", name_of(r.dtype)) + missing +
                     "a model folder with bf16 weights computes its routers in bf16");
+  }
+  return lines;
+}
+
+std::vector<std::string> sizes_without_kernels(const Config& config, bool cuda) {
+  const ModelConfig& m = config.model;
+  if (cuda || config.train.dtype != Dtype::kBf16) return {};
+  const auto other_family = keys_with(m.is_deepseek() ? kGroupedQueryOnly : kDeepseekOnly);
+  Config copy = config;
+  const auto all = fields(copy);
+  std::vector<std::string> lines;
+  for (const std::string& key : keys_with(kMatrixSize)) {
+    const FieldValue value = read(*find_field(all, key));
+    const bool unused = std::ranges::find(other_family, key) != other_family.end() ||
+                        (key == "model.intermediate_size" && moe_layers(m) == m.num_hidden_layers);
+    if (unused || std::get<int64_t>(value) % 16 == 0) continue;
+    lines.push_back(format_option(key, value) +
+                    " is not a multiple of 16: PyTorch's operators, which are slower, run instead of ours");
   }
   return lines;
 }

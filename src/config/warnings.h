@@ -1,5 +1,5 @@
 #pragma once
-// Warnings about options that have no effect in a configuration. check() rejects options that would train a
+// Warnings about options that have no effect in a configuration, or a slow one. check() rejects options that would train a
 // different model than requested.
 #include <cstdint>
 #include <string>
@@ -13,6 +13,9 @@ namespace hero {
 /// "router.window = 3 has no effect: router.kind = \"baseline\"". `ranks`: number of processes; `cuda`: the
 /// run uses a GPU.
 std::vector<std::string> options_without_effect(const Config& config, int64_t ranks, bool cuda);
+
+/// Sizes of matrices in bf16 that the CPU kernels do not support, one line each. `cuda`: the run uses a GPU.
+std::vector<std::string> sizes_without_kernels(const Config& config, bool cuda);
 
 /// Model options without a key in config.json, one line each: programs that read the folder without its
 /// config.toml compute different results. `dtype`: of the weights in the folder.

@@ -58,6 +58,7 @@ void warn_about(const Run& run, int64_t ranks) {
         ": found no multi-token prediction modules: theirs are the initial weights of train.seed");
   }
   warn(lines);
+  warn(sizes_without_kernels(run.config, run.device.is_cuda()));
   warn(options_missing_from_config_json(run.config, Dtype::kFp32));
 }
 

@@ -35,6 +35,27 @@ TEST(Warnings, NoneForDefaults) {
   }
 }
 
+TEST(Warnings, SizesThatTheKernelsDoNotSupport) {
+  Config config;
+  config.model.head_dim = 24;
+  config.model.hidden_size = 100;
+  config.model.intermediate_size = 250;  // no dense layers
+  config.model.v_head_dim = 24;          // of the other architecture
+  config.train.dtype = Dtype::kFp32;
+  EXPECT_EQ(sizes_without_kernels(config, /*cuda=*/false), std::vector<std::string>());
+  config.train.dtype = Dtype::kBf16;
+  EXPECT_EQ(sizes_without_kernels(config, /*cuda=*/true), std::vector<std::string>());
+  const std::string why =
+      " is not a multiple of 16: PyTorch's operators, which are slower, run instead of ours";
+  EXPECT_EQ(sizes_without_kernels(config, /*cuda=*/false),
+            (std::vector<std::string>{"model.hidden_size = 100" + why, "model.head_dim = 24" + why}));
+  config.model.decoder_sparse_step = 2;
+  config.model.hidden_size = 96;
+  config.model.head_dim = 32;
+  EXPECT_EQ(sizes_without_kernels(config, /*cuda=*/false),
+            (std::vector<std::string>{"model.intermediate_size = 250" + why}));
+}
+
 TEST(Warnings, HistoryOptionsOfBaseline) {
   const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
   const auto change = [](Config& c) {
