@@ -1,8 +1,8 @@
 // bench_router_step [--rounds N] [--calls N] [--layers N] [--tokens N] [--experts N] [--device cpu|cuda]:
-// forward and backward pass of all routers of the paper's model (30 layers of 128 experts in two stages, hidden size
-// 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by hero::route, with
-// history concatenated by PyTorch operators, as the paper's equations state, and RMoE. Prints one line of
-// JSON.
+// forward and backward pass of all routers of the paper's model (30 layers of 128 experts in two stages,
+// hidden size 1024) for one micro-batch of 4,096 tokens in bf16: without history, with history by
+// hero::route, with history concatenated by PyTorch operators, as the paper's equations state, and RMoE.
+// Prints one line of JSON.
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>

@@ -117,8 +117,7 @@ def page(points: dict[str, list[dict[str, Any]]], image: Path, rounds: int) -> l
         "",
         "Fixed parameters: 8 layers of 32 experts (hidden size 128, 4 experts of 64 per token), 2,048 tokens of "
         "vocabulary, 4 x 256 tokens per step (32,768 for the sequence length sweep), bf16, a history of all preceding "
-        "layers; layers and visible layers with experts of 32, the latter with 61 layers of 64 experts. 8 experts are "
-        "not a multiple of 16: that router uses the reference implementation.",
+        "layers; layers and visible layers with experts of 32, the latter with 61 layers of 64 experts.",
         "",
         f"Peak memory is at most {max(largest(points, side) for side in STYLES):.2f} times weights, gradients, "
         f"moments and {MORE_ACTIVATIONS} times the activations that must be kept, as `hero cost` counts them.",

@@ -1,6 +1,6 @@
 #pragma once
-// Warnings about options that have no effect in a configuration, or a slow one. check() rejects options that would train a
-// different model than requested.
+// Warnings about options that have no effect in a configuration, or a slow one. check() rejects options that
+// would train a different model than requested.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -105,8 +105,7 @@ TEST_P(AttentionTest, DocumentsOfRandomLengths) {
     const auto drawn = integers(0, 8, {12}, seed) + 1;
     const auto lengths = (drawn * drawn * integers(1, 3, {12}, seed + 100)).clamp(1, 128).contiguous();
     const auto* first = lengths.const_data_ptr<int64_t>();
-    const DocumentAttentionCase c{
-        2, 2, 1, sequences[seed - 1], 16, 32, {first, first + lengths.numel()}};
+    const DocumentAttentionCase c{2, 2, 1, sequences[seed - 1], 16, 32, {first, first + lengths.numel()}};
     check(document_attention, documents_alone, operands_of(c), {kOutput}, {kGradient, kGradient, kGradient});
   }
 }

@@ -2,8 +2,8 @@
 // all visible keys, so the softmax needs no rescaling. Keys and values are packed once per KV head and reused
 // by all its query heads. In the backward pass each KV head is one task, so gradients are accumulated in a
 // fixed order; the logsumexp is known there, so scores are computed for blocks of keys. Panels of keys that
-// belong to earlier documents than all 64 queries are skipped. Packed operands are zero-padded to a multiple of
-// 32 positions, so any length is supported.
+// belong to earlier documents than all 64 queries are skipped. Packed operands are zero-padded to a multiple
+// of 32 positions, so any length is supported.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ops/empty.h>
@@ -20,8 +20,7 @@ namespace hero::cpu {
 
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   return q.scalar_type() == at::kBFloat16 && q.size(0) > 0 && q.size(2) > 0 && q.size(2) == k.size(2) &&
-         supports_gemm(q.size(3), v.size(3)) && q.stride(3) == 1 && k.stride(3) == 1 &&
-         v.stride(3) == 1;
+         supports_gemm(q.size(3), v.size(3)) && q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
 }
 
 namespace {
@@ -84,8 +83,7 @@ HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
 // Packs x^T [width, rows], padded, as the right-hand side of a GEMM over the width.
 void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   const int64_t whole = rows / kPanelWidth, rest = rows % kPanelWidth, padded = round_up(rest, kPadding);
-  for (int64_t p = 0; p < whole; ++p)
-    pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
+  for (int64_t p = 0; p < whole; ++p) pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
   if (rest == 0) return;
   const auto last = scratch<bf16>(padded * width);
   for (int64_t r = 0; r < rest; ++r)

@@ -42,8 +42,8 @@ void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transpos
   });
 }
 
-// The first n columns of y [T, N] = x [T, k] * w^T. Tasks are blocks of rows and ranges of columns, all rows of
-// a range one after the other.
+// The first n columns of y [T, N] = x [T, k] * w^T. Tasks are blocks of rows and ranges of columns, all rows
+// of a range one after the other.
 template <typename T>
 void multiply_skinny(const at::Tensor& x, const at::Tensor& w, int64_t n, const at::Tensor& y) {
   const int64_t rows = x.size(0), k = w.size(1), ldy = y.size(1), block = 2 * kBlockRows,
@@ -53,7 +53,8 @@ void multiply_skinny(const at::Tensor& x, const at::Tensor& w, int64_t n, const 
   parallel_ranges(blocks * ranges, 1, [&](int64_t i, int64_t) {
     const int64_t first = i / blocks * width, r = i % blocks * block;
     skinny_gemm(std::min(block, rows - r), std::min(width, n - first), k, x.const_data_ptr<T>() + r * k, k,
-                w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), y.data_ptr<T>() + r * ldy + first, ldy);
+                w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), y.data_ptr<T>() + r * ldy + first,
+                ldy);
   });
 }
 

@@ -30,7 +30,7 @@ struct Rows {
   float* logits;          // holds Z_O on entry
   const float* residual;  // H W_R^T [rows, E], row stride ld_residual; null without history
   int64_t ld_residual;
-  const float* sumsq;     // [rows, M], row stride ld_sumsq
+  const float* sumsq;  // [rows, M], row stride ld_sumsq
   int64_t ld_sumsq, visible, experts;
   float depth_factor, eps;
   bool scale;

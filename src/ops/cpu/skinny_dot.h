@@ -58,8 +58,7 @@ HERO_DOT_TARGET void skinny_dot_rows(int64_t n, int64_t k, const c10::BFloat16* 
 template <class Dot, class Out>
 HERO_DOT_TARGET void skinny_dot(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,
                                 const c10::BFloat16* w, int64_t ldw, Out* y, int64_t ldy) {
-  // Columns whose weights stay in the L1 cache for all rows.
-  const int64_t columns = m > 4 ? std::max<int64_t>(16, (1 << 14) / k / 16 * 16) : n;
+  const int64_t columns = cached_columns(m, n, k, /*cached=*/1 << 14);
   for (int64_t c = 0; c < n; c += columns, w += columns * ldw, y += columns) {
     const int64_t width = std::min(columns, n - c);
     int64_t r = 0;

@@ -296,9 +296,7 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, co
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, int64_t ldw,
                  float* y, int64_t ldy) {
-  // Columns whose weights stay in the L1 cache for all rows.
-  constexpr int64_t kCached = (1 << 14) / sizeof(float);
-  const int64_t columns = m > 4 ? std::max<int64_t>(16, kCached / k / 16 * 16) : n;
+  const int64_t columns = cached_columns(m, n, k, /*cached=*/1 << 12);
   for (int64_t c = 0; c < n; c += columns)
     kernels().fp32(m, std::min(columns, n - c), k, x, ldx, w + c * ldw, ldw, y + c, ldy);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Sums of the lanes of the accumulators of a skinny GEMM (skinny_gemm.h).
+// Parts of all skinny GEMM kernels (skinny_gemm.h): sums of the lanes of accumulators, and blocking.
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -49,6 +50,12 @@ HERO_INLINE void store_sums(Float<W>* sum, Y* y, int64_t ldy) {
   for (int j = 0; j < W; ++j) store(rounded[j], sums[j]);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) __builtin_memcpy(y + r * ldy, rounded + r * C, C * sizeof(Y));
+}
+
+// Rows of w [n, k] that are multiplied by all m rows of x before the next ones: as many as stay in the L1
+// cache, with `cached` elements of w.
+inline int64_t cached_columns(int64_t m, int64_t n, int64_t k, int64_t cached) {
+  return m > 4 ? std::max<int64_t>(16, cached / k / 16 * 16) : n;
 }
 
 }  // namespace hero::cpu
