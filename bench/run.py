@@ -2,8 +2,9 @@
 runs bench/gpu.py.
 
 With `--only`, the targets of the other benchmarks keep their values measured on this machine, stored in
-cpu.json next to the page. `--quick` does little work, to check that all benchmarks run; its results are
-meaningless. The page lists failed benchmarks.
+cpu.json next to the page. `--quick` reproduces the essential ones in one round each, in less than 20 minutes.
+`--trial` does little work, to check that all benchmarks run; its results are meaningless. The page lists failed
+benchmarks.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ BENCHMARKS = [
     ("Training features", "feature-cost.md", ["feature_cost.py"]),
     ("How time grows", "scaling.md", ["scaling.py"]),
 ]
+# Of --quick: training and generation next to other projects, the routers' cost, memory and latency.
+ESSENTIAL = ["train-speed-small-qwen3.md", "layer-speed.md", "memory.md", "generate-peers.md", "latency.md"]
 
 
 def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -> str:
     """Runs a benchmark; returns the error, or an empty string."""
-    more = ["--quick", "--out", str(page)] if args.quick else ["--out", str(page)]
-    more += ["--image", str(page.with_suffix(".png"))] if args.quick and words[0] == "scaling.py" else []
-    more += ["--rounds", str(args.rounds)] if args.rounds else []
+    more = ["--quick", "--out", str(page)] if args.trial else ["--out", str(page)]
+    more += ["--image", str(page.with_suffix(".png"))] if args.trial and words[0] == "scaling.py" else []
+    rounds = args.rounds or int(args.quick)
+    more += ["--rounds", str(rounds)] if rounds else []
     command = [sys.executable, str(HERE / words[0]), *words[1:], *more, "--targets", str(targets)]
     begin, last = time.monotonic(), ""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -61,7 +65,7 @@ def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -
 def operators(args: argparse.Namespace, folder: Path, device: str) -> str:
     """Writes google-benchmark timings of every operator, fused and reference; returns the error, or an empty
     string."""
-    seconds = 0.001 if args.quick else 0.05
+    seconds = 0.001 if args.trial else 0.05
     command = [ROOT / "build/bench_ops", f"--device={device}", f"--benchmark_min_time={seconds}"]
     with (folder / f"operators-{device}.txt").open("w") as file:
         done = subprocess.run(command, check=False, stdout=file, stderr=subprocess.DEVNULL)
@@ -92,8 +96,8 @@ def page(
     profile = folder / "cpu-profile.md"
     missed, met = [t for t in targets if not t.met], [t for t in targets if t.met]
     lines = ["# Targets on CPUs", "", f"`{own_command()}` on {machine()}."]
-    if args.quick:
-        lines += ["", "**Trial run (`--quick`): results are meaningless.**"]
+    if args.trial:
+        lines += ["", "**Trial run (`--trial`): results are meaningless.**"]
     if not has_bf16():
         lines += [
             "",
@@ -123,22 +127,26 @@ def page(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="little work per benchmark; pages go to --folder"
+        "--quick", action="store_true", help="one round of the essential benchmarks, in less than 20 minutes"
     )
+    parser.add_argument("--trial", action="store_true", help="little work per benchmark; meaningless results")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every benchmark; 0: its own default")
     parser.add_argument("--only", nargs="+", help="scripts to run, for example memory.py")
     parser.add_argument(
-        "--folder", type=Path, help="output folder (default: docs/results; with --quick build/bench-quick)"
+        "--folder",
+        type=Path,
+        help="output folder (default: docs/results; with --quick or --trial build/bench-quick)",
     )
     args = parser.parse_args()
-    folder = args.folder or ROOT / ("build/bench-quick" if args.quick else "docs/results")
+    short = args.quick or args.trial
+    folder = args.folder or ROOT / ("build/bench-quick" if short else "docs/results")
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "cpu.json"
-    measured = measured_before(kept) if args.only and not args.quick else {}
+    measured = measured_before(kept) if args.only and not short else {}
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as work:
         for number, (title, name, words) in enumerate(BENCHMARKS, 1):
-            if args.only and words[0] not in args.only:
+            if (args.only and words[0] not in args.only) or (args.quick and name not in ESSENTIAL):
                 continue
             note(f"[{number}/{len(BENCHMARKS)}] {title}")
             found = Path(work) / f"{number}.json"
@@ -148,15 +156,15 @@ def main() -> None:
                 measured.pop(title, None)
                 continue
             measured[title] = [Target(**values) for values in json.loads(found.read_text())]
-            if not args.quick:
+            if not short:
                 keep(measured, kept)
-        if (gpu() or args.quick) and (not args.only or "gpu.py" in args.only):
+        if (gpu() or args.trial) and (not args.only or "gpu.py" in args.only):
             note("The paper's model on a GPU")
             words = ["gpu.py", "--device", "cuda" if gpu() else "cpu"]
             if reason := run(words, folder / "gpu.md", Path(work) / "gpu.json", args):
                 failures["The paper's model on a GPU"] = reason
-    for device in [] if args.only else ["cpu", "cuda"] if gpu() else ["cpu"]:
-        if reason := operators(args, folder if args.quick else ROOT / "build", device):
+    for device in [] if args.only or args.quick else ["cpu", "cuda"] if gpu() else ["cpu"]:
+        if reason := operators(args, folder if args.trial else ROOT / "build", device):
             failures[f"Operators, {device}"] = reason
     text = page(measured, failures, args, folder)
     (folder / "cpu.md").write_text(text)
