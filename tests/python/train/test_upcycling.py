@@ -100,8 +100,10 @@ def test_first_step_matches_the_baseline(
     words = ["--init-from", starts(family), *ZERO, *flags]
     run_hero(*training(tmp_path / "hero", data, LAYERS | FAMILIES[family] | settings, *words))
     baseline, lines = metrics(baselines(family, **types)), metrics(tmp_path / "hero")
+    # Bitwise, except that a history with gradient has router operators of its own, with fp32 rounding errors.
+    rounding = 1e-6 if "--router.detach=false" in flags else 0
     for key in ("loss", "lm_loss", "aux_losses", "max_expert_share"):
-        assert lines[0][key] == baseline[0][key], key
+        assert lines[0][key] == pytest.approx(baseline[0][key], rel=rounding, abs=0), key
     # The weights are the trained ones, and the history affects later steps.
     assert lines[0]["lm_loss"] < metrics(starts(family))[0]["lm_loss"] - 0.1
     # In bf16 the cross-entropy may still round to the baseline's; the balance loss reads the routers' fp32
