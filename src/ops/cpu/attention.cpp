@@ -76,19 +76,13 @@ class DocumentStarts {
   int64_t length_;
 };
 
-HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
-  for (int64_t i = first; i < end; ++i) x[i].x = 0;
-}
-
 // Packs x^T [width, rows], padded, as the right-hand side of a GEMM over the width.
 void pack_transposed(const bf16* x, int64_t rows, int64_t width, int64_t ld, bf16* packed) {
   const int64_t whole = rows / kPanelWidth, rest = rows % kPanelWidth, padded = round_up(rest, kPadding);
   for (int64_t p = 0; p < whole; ++p) pack_panel(x, width, width, rows, ld, /*transposed=*/true, p, packed);
   if (rest == 0) return;
   const auto last = scratch<bf16>(padded * width);
-  for (int64_t r = 0; r < rest; ++r)
-    std::copy_n(x + (whole * kPanelWidth + r) * ld, width, last.get() + r * width);
-  zero_from(last.get(), rest * width, padded * width);
+  copy_padded(x + whole * kPanelWidth * ld, ld, rest, width, last.get(), padded, width);
   pack_panel(last.get(), width, width, padded, width, /*transposed=*/true, 0,
              packed + whole * kPanelWidth * width);
 }
@@ -129,6 +123,10 @@ HERO_INLINE void fill_before(float* x, int64_t n, float value) {
 HERO_INLINE int64_t vector_of(int64_t i) { return i & -kVector; }
 // Start of the vector that contains the last of `valid` scores.
 HERO_INLINE int64_t last_vector(int64_t valid) { return vector_of(valid - 1); }
+
+HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
+  for (int64_t i = first; i < end; ++i) x[i].x = 0;
+}
 
 constexpr float kMasked = -1e30f;  // a score whose exponential is zero
 

@@ -37,12 +37,6 @@ HERO_SIMD float softmax_in_place(float* scores, int64_t valid, int64_t width, fl
   return shift + std::log(sum);
 }
 
-// out [padded, width] = in [rows, width], the rest zero.
-void copy_padded(const float* in, int64_t rows, int64_t padded, int64_t width, int64_t ld, float* out) {
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(in + r * ld, width, out + r * width);
-  std::fill(out + rows * width, out + padded * width, 0.0f);
-}
-
 // out [width, padded] = in [rows, width]^T, the rest zero.
 void transpose_padded(const float* in, int64_t rows, int64_t padded, int64_t width, int64_t ld, float* out) {
   for (int64_t c = 0; c < width; ++c) {
@@ -66,7 +60,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
   };
   parallel_tasks(kv, [&](int64_t i) {
     const int64_t b = i / kv_heads, g = i % kv_heads;
-    copy_padded(head_of(k, b, g), length, padded, qk, k.stride(2), keys.get() + i * padded * qk);
+    copy_padded(head_of(k, b, g), k.stride(2), length, qk, keys.get() + i * padded * qk, padded, qk);
     transpose_padded(head_of(v, b, g), length, padded, width, v.stride(2), values.get() + i * padded * width);
   });
   parallel_tasks(batch * heads * blocks, [&](int64_t i) {

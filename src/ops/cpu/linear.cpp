@@ -64,9 +64,7 @@ void multiply_last(const at::Tensor& x, const at::Tensor& w, int64_t first, cons
   const int64_t k = w.size(1), n = y.size(1), count = n - first;
   if (count == 0) return;
   const auto last = scratch<T>(16 * k);
-  for (int64_t i = 0; i < count; ++i)
-    std::copy_n(w.const_data_ptr<T>() + (first + i) * w.stride(0), k, last.get() + i * k);
-  std::fill(last.get() + count * k, last.get() + 16 * k, T(0));
+  copy_padded(w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), count, k, last.get(), 16, k);
   parallel_ranges(x.size(0), kBlockRows, [&](int64_t r, int64_t end) {
     T columns[kBlockRows * 16];
     skinny_gemm(end - r, 16, k, x.const_data_ptr<T>() + r * k, k, last.get(), k, columns, 16);

@@ -120,15 +120,6 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
 
 constexpr int64_t kMultiple = 16;  // of the rows and columns that GEMMs take
 
-// out [rows, padded] = in [rows, columns], the rest zero.
-template <typename T>
-void copy_padded(const T* in, int64_t ld, int64_t rows, int64_t columns, T* out, int64_t padded) {
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(in + r * ld, columns, out + r * padded);
-    std::fill(out + r * padded + columns, out + (r + 1) * padded, T(0));
-  }
-}
-
 // W as right-hand sides of x (from column 0) and of the history (from column d): packed in bf16 unless there
 // are few rows.
 template <typename T>
@@ -139,8 +130,7 @@ class RouterWeight {
     const int64_t e = w.size(0), seen = round_up(w.size(1) - d, kMultiple);
     if (e != e_) {  // then seen may be rounded up, too
       copy_ = scratch<T>(e_ * (d + seen));
-      copy_padded(weight_, ld_, e, w.size(1), copy_.get(), d + seen);
-      std::fill(copy_.get() + e * (d + seen), copy_.get() + e_ * (d + seen), T(0));
+      copy_padded(weight_, ld_, e, w.size(1), copy_.get(), e_, d + seen);
       weight_ = copy_.get();
       ld_ = d + seen;
     }
@@ -200,7 +190,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
       weight.multiply(count, seen, h + r * history->stride(0), history->stride(0), d, residual.get());
     } else if (seen) {
       const auto copy = scratch<T>(count * padded_seen);
-      copy_padded(h + r * history->stride(0), history->stride(0), count, seen, copy.get(), padded_seen);
+      copy_padded(h + r * history->stride(0), history->stride(0), count, seen, copy.get(), count,
+                  padded_seen);
       weight.multiply(count, padded_seen, copy.get(), padded_seen, d, residual.get());
     }
     const Rows<T> block{
@@ -264,7 +255,7 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * kRouteStats,
                    count, e, plain + r * e, scaled ? scaled + r * e : nullptr);
     const auto copy = scratch<bf16>(padded == e ? 0 : count * padded);
-    if (padded != e) copy_padded(plain + r * e, e, count, e, copy.get(), padded);
+    if (padded != e) copy_padded(plain + r * e, e, count, e, copy.get(), count, padded);
     gemm_bf16(count, d, padded, padded == e ? plain + r * e : copy.get(), padded, packed.get(),
               dx.data_ptr<bf16>() + r * d, d);
   });
@@ -289,7 +280,7 @@ at::Tensor route_backward_weight(const at::Tensor& dz, const at::Tensor& x,
   }
   const auto copy = scratch<bf16>(rows * padded);
   const auto wide = scratch<float>(e * padded);
-  copy_padded(h, history->stride(0), rows, seen, copy.get(), padded);
+  copy_padded(h, history->stride(0), rows, seen, copy.get(), rows, padded);
   weight_gradient(plain + rows * e, e, copy.get(), padded, rows, e, padded, wide.get(), padded);
   for (int64_t i = 0; i < e; ++i)
     std::copy_n(wide.get() + i * padded, seen, dw.data_ptr<float>() + i * (d + seen) + d);

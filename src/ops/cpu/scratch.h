@@ -1,5 +1,6 @@
 #pragma once
 // Aligned scratch memory for operands and results of GEMMs.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -25,6 +26,17 @@ Scratch<T> scratch(int64_t size) {
   auto* memory = static_cast<T*>(std::aligned_alloc(kLine, bytes));
   if (!memory && bytes > 0) throw std::bad_alloc();
   return Scratch<T>(memory);
+}
+
+/// out [padded_rows, padded_columns] = in [rows, columns] with row stride ld, the rest zero.
+template <class T>
+void copy_padded(const T* in, int64_t ld, int64_t rows, int64_t columns, T* out, int64_t padded_rows,
+                 int64_t padded_columns) {
+  for (int64_t r = 0; r < rows; ++r, in += ld, out += padded_columns) {
+    std::copy_n(in, columns, out);
+    std::fill(out + columns, out + padded_columns, T(0));
+  }
+  std::fill(out, out + (padded_rows - rows) * padded_columns, T(0));
 }
 
 }  // namespace hero::cpu
