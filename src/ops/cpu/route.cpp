@@ -7,13 +7,12 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/router_weight.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
-#include "ops/cpu/skinny_gemm.h"
 #include "ops/reference.h"
 #include "ops/route_stats.h"
 
@@ -118,48 +117,6 @@ HERO_SIMD void logit_gradient(const float* dlogits, const float* dprobs, const f
   }
 }
 
-constexpr int64_t kMultiple = 16;  // of the rows and columns that GEMMs take
-
-// W as right-hand sides of x (from column 0) and of the history (from column d): packed in bf16 unless there
-// are few rows.
-template <typename T>
-class RouterWeight {
- public:
-  RouterWeight(const at::Tensor& w, int64_t rows, int64_t d)
-      : e_(round_up(w.size(0), kMultiple)), ld_(w.stride(0)), weight_(w.const_data_ptr<T>()) {
-    const int64_t e = w.size(0), seen = round_up(w.size(1) - d, kMultiple);
-    if (e != e_) {  // then seen may be rounded up, too
-      copy_ = scratch<T>(e_ * (d + seen));
-      copy_padded(weight_, ld_, e, w.size(1), copy_.get(), e_, d + seen);
-      weight_ = copy_.get();
-      ld_ = d + seen;
-    }
-    if constexpr (std::is_same_v<T, bf16>) {
-      if (rows <= kSkinnyRows) return;
-      packed_ = scratch<bf16>(e_ * (d + seen));
-      pack(weight_, d, e_, ld_, true, packed_.get());
-      if (seen) pack(weight_ + d, seen, e_, ld_, true, packed_.get() + e_ * d);
-    }
-  }
-
-  // E, rounded up.
-  int64_t experts() const { return e_; }
-
-  // c [m, experts()] = a [m, k] times the columns of W from `first` on.
-  void multiply(int64_t m, int64_t k, const T* a, int64_t lda, int64_t first, float* c) const {
-    if constexpr (std::is_same_v<T, bf16>) {
-      if (packed_) return gemm(m, e_, k, a, lda, packed_.get() + e_ * first, c, e_);
-    }
-    skinny_gemm(m, e_, k, a, lda, weight_ + first, ld_, c, e_);
-  }
-
- private:
-  int64_t e_, ld_;
-  const T* weight_;
-  Scratch<T> copy_;
-  Scratch<bf16> packed_;
-};
-
 template <typename T>
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w,
                                                        const std::optional<at::Tensor>& history,
@@ -176,7 +133,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
   const auto* h = history ? history->const_data_ptr<T>() : nullptr;
   parallel_tasks((rows + kBlockRows - 1) / kBlockRows, [&](int64_t i) {
     const int64_t r = i * kBlockRows, count = std::min(kBlockRows, rows - r);
-    const int64_t padded_e = weight.experts(), padded_seen = round_up(seen, kMultiple);
+    const int64_t padded_e = weight.experts();
     const auto residual = scratch<float>(seen ? count * padded_e : 0);
     float* z = logits.data_ptr<float>() + r * e;
     if (padded_e == e) {
@@ -186,13 +143,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
       weight.multiply(count, d, in + r * d, d, 0, wide_z.get());
       for (int64_t i = 0; i < count; ++i) std::copy_n(wide_z.get() + i * padded_e, e, z + i * e);
     }
-    if (seen == padded_seen && seen) {
-      weight.multiply(count, seen, h + r * history->stride(0), history->stride(0), d, residual.get());
-    } else if (seen) {
-      const auto copy = scratch<T>(count * padded_seen);
-      copy_padded(h + r * history->stride(0), history->stride(0), count, seen, copy.get(), count,
-                  padded_seen);
-      weight.multiply(count, padded_seen, copy.get(), padded_seen, d, residual.get());
+    if (seen) {
+      const PaddedColumns<T> visible(h + r * history->stride(0), history->stride(0), count, seen,
+                                     kGemmMultiple);
+      weight.multiply(count, visible.columns(), visible.data(), visible.ld(), d, residual.get());
     }
     const Rows<T> block{
         .x = in + r * d,
@@ -241,7 +195,7 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
                                                         const at::Tensor& stats) {
   if (!fused(x, w, history))
     return ops::route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
-  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), padded = round_up(e, kMultiple);
+  const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), padded = round_up(e, kGemmMultiple);
   auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
   auto* plain = dz.data_ptr<bf16>();
   auto* scaled = history ? plain + rows * e : nullptr;
@@ -254,10 +208,8 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
     logit_gradient(dlogits.const_data_ptr<float>() + r * e, dprobs.const_data_ptr<float>() + r * e,
                    probs.const_data_ptr<float>() + r * e, stats.const_data_ptr<float>() + r * kRouteStats,
                    count, e, plain + r * e, scaled ? scaled + r * e : nullptr);
-    const auto copy = scratch<bf16>(padded == e ? 0 : count * padded);
-    if (padded != e) copy_padded(plain + r * e, e, count, e, copy.get(), count, padded);
-    gemm_bf16(count, d, padded, padded == e ? plain + r * e : copy.get(), padded, packed.get(),
-              dx.data_ptr<bf16>() + r * d, d);
+    const PaddedColumns<bf16> gradient(plain + r * e, e, count, e, kGemmMultiple);
+    gemm_bf16(count, d, padded, gradient.data(), gradient.ld(), packed.get(), dx.data_ptr<bf16>() + r * d, d);
   });
   return {dx, dz};
 }
@@ -271,17 +223,15 @@ at::Tensor route_backward_weight(const at::Tensor& dz, const at::Tensor& x,
   const auto* plain = dz.const_data_ptr<bf16>();
   weight_gradient(plain, e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);
   if (!history) return dw;
-  const auto* h = history->const_data_ptr<bf16>();
-  const int64_t padded = round_up(seen, kMultiple);
+  const PaddedColumns<bf16> h(history->const_data_ptr<bf16>(), history->stride(0), rows, seen, kGemmMultiple);
+  const int64_t padded = h.columns();
+  const auto* scaled = plain + rows * e;
   if (padded == seen) {
-    weight_gradient(plain + rows * e, e, h, history->stride(0), rows, e, seen, dw.data_ptr<float>() + d,
-                    d + seen);
+    weight_gradient(scaled, e, h.data(), h.ld(), rows, e, seen, dw.data_ptr<float>() + d, d + seen);
     return dw;
   }
-  const auto copy = scratch<bf16>(rows * padded);
   const auto wide = scratch<float>(e * padded);
-  copy_padded(h, history->stride(0), rows, seen, copy.get(), rows, padded);
-  weight_gradient(plain + rows * e, e, copy.get(), padded, rows, e, padded, wide.get(), padded);
+  weight_gradient(scaled, e, h.data(), h.ld(), rows, e, padded, wide.get(), padded);
   for (int64_t i = 0; i < e; ++i)
     std::copy_n(wide.get() + i * padded, seen, dw.data_ptr<float>() + i * (d + seen) + d);
   return dw;

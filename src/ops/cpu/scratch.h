@@ -39,4 +39,28 @@ void copy_padded(const T* in, int64_t ld, int64_t rows, int64_t columns, T* out,
   std::fill(out, out + (padded_rows - rows) * padded_columns, T(0));
 }
 
+/// A matrix [rows, columns] with zeros after its columns up to a multiple of `multiple`: a copy if there are
+/// any.
+template <class T>
+class PaddedColumns {
+ public:
+  PaddedColumns(const T* in, int64_t ld, int64_t rows, int64_t columns, int64_t multiple)
+      : data_(in), ld_(ld), columns_((columns + multiple - 1) / multiple * multiple) {
+    if (columns == columns_) return;
+    copy_ = scratch<T>(rows * columns_);
+    copy_padded(in, ld, rows, columns, copy_.get(), rows, columns_);
+    data_ = copy_.get();
+    ld_ = columns_;
+  }
+
+  const T* data() const { return data_; }
+  int64_t ld() const { return ld_; }
+  int64_t columns() const { return columns_; }
+
+ private:
+  const T* data_;
+  int64_t ld_, columns_;
+  Scratch<T> copy_;
+};
+
 }  // namespace hero::cpu

@@ -1,0 +1,114 @@
+#pragma once
+// Tasks and weights of the grouped expert MLPs. A task processes all rows of an expert; an expert with many
+// rows is split over all threads: its weights are packed first, and its row blocks become separate tasks.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/scratch.h"
+
+namespace hero::cpu {
+
+/// Rows of one expert: one block if the expert is split, else all rows.
+struct ExpertTask {
+  int64_t expert, first, rows;
+};
+
+/// The rows of all experts as tasks, largest first; includes experts without rows.
+class ExpertTasks {
+ public:
+  explicit ExpertTasks(const at::Tensor& offsets)
+      : offsets_(offsets.const_data_ptr<int64_t>()), experts_(offsets.size(0) - 1) {
+    // Several tasks per thread, for load balance.
+    max_rows_ = std::max(kBlockRows, offsets_[experts_] / (8 * at::get_num_threads()));
+    for (int64_t e = 0; e < experts_; ++e) {
+      if (is_split(e)) {
+        for (int64_t r = 0; r < rows(e); r += kBlockRows)
+          tasks_.push_back({e, offsets_[e] + r, std::min(kBlockRows, rows(e) - r)});
+      } else {
+        tasks_.push_back({e, offsets_[e], rows(e)});
+      }
+    }
+    std::ranges::sort(tasks_, [](const ExpertTask& a, const ExpertTask& b) {
+      return a.rows != b.rows ? a.rows > b.rows : a.expert < b.expert;
+    });
+  }
+
+  int64_t experts() const { return experts_; }
+  int64_t rows(int64_t e) const { return offsets_[e + 1] - offsets_[e]; }
+  int64_t first(int64_t e) const { return offsets_[e]; }
+  bool is_split(int64_t e) const { return rows(e) > max_rows_; }
+
+  template <class Function>
+  void run(const Function& function) const {
+    parallel_tasks(std::ssize(tasks_), [&](int64_t i) { function(tasks_[i]); });
+  }
+
+ private:
+  const int64_t* offsets_;
+  int64_t experts_, max_rows_;
+  std::vector<ExpertTask> tasks_;
+};
+
+/// Calls block(first, rows) for every block of a task's rows.
+template <class Function>
+void for_blocks(const ExpertTask& task, const Function& block) {
+  for (int64_t r = 0; r < task.rows; r += kBlockRows)
+    block(task.first + r, std::min(kBlockRows, task.rows - r));
+}
+
+/// The experts' weights b [E, ...] as right-hand sides [k, n] of GEMMs, packed in advance for split experts.
+class PackedExperts {
+ public:
+  PackedExperts(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, int64_t ld,
+                bool transposed)
+      : b_(b.const_data_ptr<bf16>()),
+        k_(k),
+        n_(n),
+        ld_(ld),
+        transposed_(transposed),
+        packed_(tasks.experts()) {
+    std::vector<int64_t> experts;
+    for (int64_t e = 0; e < tasks.experts(); ++e) {
+      if (!tasks.is_split(e)) continue;
+      experts.push_back(e);
+      packed_[e] = scratch<bf16>(k * n);
+    }
+    const int64_t count = panels(n);
+    parallel_tasks(std::ssize(experts) * count, [&](int64_t i) {
+      const int64_t e = experts[i / count];
+      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, i % count, packed_[e].get());
+    });
+  }
+
+  /// Packed weight of expert e; `buffer` holds it if the expert is not split.
+  const bf16* of(int64_t e, Scratch<bf16>& buffer) const {
+    if (packed_[e]) return packed_[e].get();
+    buffer = scratch<bf16>(k_ * n_);
+    for (int64_t p = 0; p < panels(n_); ++p)
+      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, p, buffer.get());
+    return buffer.get();
+  }
+
+ private:
+  const bf16* b_;
+  int64_t k_, n_, ld_;
+  bool transposed_;
+  std::vector<Scratch<bf16>> packed_;
+};
+
+/// Whether the kernels take experts of this type and shape.
+inline bool supports_experts(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down,
+                             at::ScalarType type) {
+  return x.scalar_type() == type && x.is_contiguous() && gate_up.is_contiguous() && down.is_contiguous() &&
+         supports_gemm(x.size(1), down.size(2));
+}
+
+inline bool fused_experts(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down) {
+  return supports_experts(x, gate_up, down, at::kBFloat16);
+}
+
+}  // namespace hero::cpu
