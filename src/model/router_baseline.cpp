@@ -21,11 +21,9 @@ std::vector<at::Tensor> add_baseline_weights(Parameters& parameters, const std::
   return {parameters.add(prefix + "." + gate.name, gate.shape, init, /*decay=*/true, router_dtype(config))};
 }
 
-ops::RouteOutput route_baseline(const Router& router, const at::Tensor& x_TD, RoutingHistory& history) {
+ops::RouteOutput route_baseline(const Router& router, const at::Tensor& x_TD, RoutingHistory&) {
   const auto& w = router.weight();
-  const auto x = x_TD.to(w.scalar_type());
-  if (!history.differentiable()) return ops::route(x, w, std::nullopt, {});
-  return ops::route_through(x, w, {}, /*depth_factor=*/1.0, router.config().eps, router.config().scale);
+  return ops::route(x_TD.to(w.scalar_type()), w, std::nullopt, {});
 }
 
 }  // namespace
