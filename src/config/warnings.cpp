@@ -6,6 +6,7 @@
 
 #include "config/data_phases.h"
 #include "config/fields.h"
+#include "config/mtp_layers.h"
 #include "config/router_kinds.h"
 
 namespace hero {
@@ -60,11 +61,27 @@ void add_model(Unused& unused, const ModelConfig& m) {
                 family + " and " + (direct ? factor : format_option("model.rope_scaling.mscale", y.mscale)));
 }
 
+// Whether any MoE layer, those of the modules included, may read an earlier one.
+bool has_earlier_layers(const Config& config) {
+  const auto stage_of = stage_of_layers_with_modules(config.model, config.router);
+  return std::ranges::adjacent_find(stage_of) != stage_of.end() ||
+         (reads_option(config.router, "router.history") && config.router.has_global_history() &&
+          stage_of.size() > 1);
+}
+
+constexpr auto kSingleLayers = "each router stage has one MoE layer";
+
 void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
   const auto kind = format_option("router.kind", r.kind) + " " + router_kind_info(r).limit;
   unused.unless(false, unread_options(r, /*wanted=*/0, kSetsChunks), kind);
-  unused.unless(!reads_option(r, "router.scale") || r.scale, {"router.eps"},
+  // router.init still sets the bound of W_O.
+  const auto of_history = keys_with([&](const Field& field) {
+    return field.has(kHistoryOnly, kSetsChunks) && field.key != "router.init" && reads_option(r, field);
+  });
+  const bool reads = has_earlier_layers(config);
+  unused.unless(reads, of_history, kSingleLayers);
+  unused.unless(!reads || !reads_option(r, "router.scale") || r.scale, {"router.eps"},
                 format_option("router.scale", r.scale));
   unused.unless(config.parallel.pipeline > 1, unread_options(r, kSetsChunks), kind);
   unused.unless(config.train.dtype != Dtype::kFp64, {"router.dtype"},
@@ -121,6 +138,11 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   add_validation(unused, config);
   add_parallel(unused, config, ranks, cuda);
   auto lines = std::move(unused).lines();
+  const RouterConfig& r = config.router;
+  if (reads_option(r, "router.stages") && !has_earlier_layers(config)) {
+    lines.push_back(format_option("router.stages", r.stages) + ": " + kSingleLayers + ", so with " +
+                    format_option("router.kind", r.kind) + " no layer reads an earlier one");
+  }
   for (auto& line : phases_without_effect(config)) lines.push_back(std::move(line));
   return lines;
 }

@@ -38,6 +38,10 @@ HistoryLayout::HistoryLayout(int64_t main_layers, int64_t experts, const RouterC
   }
 }
 
+bool HistoryLayout::has_visible_layers() const {
+  return std::ranges::any_of(visible_, [](const auto& layers) { return !layers.empty(); });
+}
+
 double HistoryLayout::depth_factor(int64_t l) const {
   const auto count = static_cast<double>(visible(l).size());
   return count ? std::sqrt(static_cast<double>(l - 1) / count) : 1.0;

@@ -26,6 +26,8 @@ class HistoryLayout {
   const std::vector<int64_t>& stage_of() const { return stage_of_; }
   /// S(l), oldest first; l from 1. Empty for a baseline router.
   const std::vector<int64_t>& visible(int64_t l) const { return visible_[l - 1]; }
+  /// Whether any layer sees an earlier one.
+  bool has_visible_layers() const;
   /// sqrt((l-1)/M_l); 1 if no layer is visible.
   double depth_factor(int64_t l) const;
   /// Layers before l that layer l or a later one sees, ascending: a process that computes from l on must

@@ -49,8 +49,10 @@ Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Forw
 }
 
 std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk, int64_t tokens) const {
+  // Without a visible layer router.detach has no effect: the kernels run, not the operators with gradient.
+  const bool differentiable = !config_.router.detach && layout_.has_visible_layers();
   return std::make_shared<RoutingHistory>(layout_, chunk.first_moe, chunk.last_moe, tokens,
-                                          router_dtype(config_), !config_.router.detach, device());
+                                          router_dtype(config_), differentiable, device());
 }
 
 at::Tensor Transformer::positions(const at::Tensor& input, const ForwardContext& context) const {

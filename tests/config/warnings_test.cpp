@@ -56,6 +56,52 @@ TEST(Warnings, SizesThatTheKernelsDoNotSupport) {
             (std::vector<std::string>{"model.intermediate_size = 250" + why}));
 }
 
+TEST(Warnings, RouterStagesOfOneLayer) {
+  const std::string why = " has no effect: each router stage has one MoE layer";
+  const auto single = [](Config& c) {
+    c.router.kind = "hero";
+    c.router.stages = c.model.num_hidden_layers = 4;
+    c.router.window = 2;
+    c.router.scale = false;
+    c.router.eps = 0.3;
+    c.router.init = RouterInit::kZero;
+    c.optim.history_lr = 2;
+  };
+  const std::string kind =
+      "router.stages = 4: each router stage has one MoE layer, so with router.kind = \"hero\" no layer reads "
+      "an "
+      "earlier one";
+  expect(single, {"router.window = 2" + why, "router.scale = false" + why, "router.eps = 0.3" + why,
+                  "optim.history_lr = 2.0" + why, kind});
+  const auto with = [&](const Change& change) {
+    return [=](Config& c) {
+      single(c);
+      change(c);
+    };
+  };
+  const std::string unscaled = "router.eps = 0.3 has no effect: router.scale = false";
+  expect(with([](Config& c) { c.router.history = HistoryScope::kGlobal; }), {unscaled});
+  expect(with([](Config& c) { c.router.stages = 3; }), {unscaled});
+  // A module is in the last stage.
+  const auto modules = found(with([](Config& c) {
+    c.model.model_type = ModelType::kDeepseekV3;
+    c.model.num_key_value_heads = c.model.num_attention_heads;
+    c.model.num_nextn_predict_layers = 1;
+  }));
+  EXPECT_EQ(modules, std::vector<std::string>{unscaled});
+  expect(
+      [](Config& c) {
+        c.router.kind = "rmoe";
+        c.router.stage_sizes = {1, 1};
+        c.router.stages = c.model.num_hidden_layers = 2;
+        c.router.detach = false;
+      },
+      {"router.detach = false" + why,
+       "router.stages = 2: each router stage has one MoE layer, so with router.kind = \"rmoe\" no layer "
+       "reads an "
+       "earlier one"});
+}
+
 TEST(Warnings, HistoryOptionsOfBaseline) {
   const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
   const auto change = [](Config& c) {
