@@ -7,6 +7,8 @@ if(HERO_SANITIZE STREQUAL "address")
   set(hero_sanitize_flags -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
 elseif(HERO_SANITIZE STREQUAL "thread")
   set(hero_sanitize_flags -fsanitize=thread)
+  # The resolvers of functions that are compiled for several instruction sets would run before the sanitizer starts.
+  add_compile_definitions(HERO_SIMD_LEVEL=1)
 elseif(HERO_SANITIZE)
   message(FATAL_ERROR "HERO_SANITIZE: found ${HERO_SANITIZE}, expected address, thread or nothing")
 endif()

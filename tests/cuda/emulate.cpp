@@ -1,5 +1,8 @@
 #include <setjmp.h>
 #include <ucontext.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #include <cstring>
 #include <deque>
@@ -30,8 +33,28 @@ struct Copy {
   size_t bytes, zeros;
 };
 
+// A stack as AddressSanitizer knows it: its bounds, and the state of a stack that was left.
+struct Stack {
+  const void* bottom = nullptr;
+  size_t size = 0;
+  void* state = nullptr;
+};
+
+// Announces the switch from one stack to another, before and after.
+void before_switch([[maybe_unused]] Stack* from, [[maybe_unused]] const Stack& to) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(from ? &from->state : nullptr, to.bottom, to.size);
+#endif
+}
+void after_switch([[maybe_unused]] const Stack& to, [[maybe_unused]] Stack* from = nullptr) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(to.state, from ? &from->bottom : nullptr, from ? &from->size : nullptr);
+#endif
+}
+
 struct Fiber {
-  std::unique_ptr<char[]> stack{new char[kStack]};
+  std::unique_ptr<char[]> memory{new char[kStack]};
+  Stack stack{memory.get(), kStack};
   ucontext_t start;
   jmp_buf at;
   State state = State::kReady;
@@ -51,6 +74,7 @@ std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 size_t current, threads;
 jmp_buf scheduler;
+Stack scheduler_stack;
 const std::function<void()>* body;
 std::string failure;
 
@@ -61,7 +85,11 @@ std::string describe(const Fiber& fiber) {
 
 std::string name(size_t thread) { return "thread " + std::to_string(thread); }
 
-[[noreturn]] void yield_to_scheduler() { _longjmp(scheduler, 1); }
+[[noreturn]] void yield_to_scheduler() {
+  auto& fiber = fibers[current];
+  before_switch(fiber.state == State::kDone ? nullptr : &fiber.stack, scheduler_stack);
+  _longjmp(scheduler, 1);
+}
 
 [[noreturn]] void fail(const std::string& message) {
   if (failure.empty()) failure = message;
@@ -70,9 +98,11 @@ std::string name(size_t thread) { return "thread " + std::to_string(thread); }
 
 void suspend() {
   if (_setjmp(fibers[current].at) == 0) yield_to_scheduler();
+  after_switch(fibers[current].stack, &scheduler_stack);
 }
 
 void run_fiber() {
+  after_switch({}, &scheduler_stack);
   (*body)();
   fibers[current].state = State::kDone;
   yield_to_scheduler();
@@ -84,11 +114,12 @@ void resume(size_t thread) {
                static_cast<unsigned>(thread) / blockDim.x % blockDim.y,
                static_cast<unsigned>(thread) / blockDim.x / blockDim.y};
   auto& fiber = fibers[thread];
-  if (_setjmp(scheduler) != 0) return;
+  if (_setjmp(scheduler) != 0) return after_switch(scheduler_stack);
+  before_switch(&scheduler_stack, fiber.stack);
   if (fiber.started) _longjmp(fiber.at, 1);
   fiber.started = true;
   getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = fiber.stack.get();
+  fiber.start.uc_stack.ss_sp = fiber.memory.get();
   fiber.start.uc_stack.ss_size = kStack;
   fiber.start.uc_link = nullptr;
   makecontext(&fiber.start, run_fiber, 0);

@@ -22,6 +22,9 @@ TEST(Process, TensorsAreAligned) {
 
 // With other tensors alive, a freed block is reused by the next tensor of the same size.
 TEST(Process, FreedMemoryIsReused) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer delays the reuse of memory";
+#endif
   prepare_process(Config());
   constexpr int64_t size = 5'000'000;
   std::vector<at::Tensor> tensors;

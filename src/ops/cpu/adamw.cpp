@@ -64,9 +64,16 @@ HERO_SIMD void update_double(double* __restrict value, const double* __restrict 
   for (int64_t i = 0; i < n; ++i) value[i] = adamw_update(value[i], gradient[i], first[i], second[i], r);
 }
 
-HERO_SIMD float square_float(const float* x, int64_t n) {
-  float sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+// Adds runs of fp32 sums in fp64, so that the error does not depend on the number of vector lanes.
+HERO_SIMD double square_float(const float* x, int64_t n) {
+  constexpr int64_t kRun = 1024;
+  double sum = 0;
+  for (int64_t first = 0; first < n; first += kRun) {
+    const int64_t end = std::min(n, first + kRun);
+    float run = 0;
+    for (int64_t i = first; i < end; ++i) run += x[i] * x[i];
+    sum += run;
+  }
   return sum;
 }
 HERO_SIMD double square_double(const double* x, int64_t n) {

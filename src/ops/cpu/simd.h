@@ -40,6 +40,7 @@ HERO_INLINE void store(float& out, float v) { out = v; }
 HERO_INLINE void store(double& out, double v) { out = v; }
 
 /// e^x, relative error below 2e-7 (Cody-Waite reduction, degree-6 polynomial), for x clamped to [-87, 88].
+/// NaN for NaN: a bit test, because the compiler may assume that there are none and clamp them.
 HERO_INLINE float exp_fast(float x) {
   const float clamped = std::fmax(std::fmin(x, 88.0f), -87.0f);
   const float n = __builtin_rintf(clamped * 1.44269504088896341f);
@@ -52,8 +53,9 @@ HERO_INLINE float exp_fast(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const float e = p * r * r + r + 1.0f;
-  return e * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  const float e = (p * r * r + r + 1.0f) * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  const uint32_t nan = (std::bit_cast<uint32_t>(x) & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : 0u;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(e) | nan);
 }
 HERO_INLINE double exp_fast(double x) { return std::exp(x); }
 

@@ -28,8 +28,10 @@ __global__ void rotate(RopeParams<T> a) {
   T* y = a.y + row * 2 * a.half;
   const auto c = load<n>(a.cos + s * a.half + pair), d = load<n>(a.sin + s * a.half + pair);
   Vector<float, 2 * n> v;
-  if constexpr (interleaved) {
+  if constexpr (interleaved && n > 1) {
     v = load_fp32<2 * n>(x + 2 * pair);
+  } else if constexpr (interleaved) {  // x may begin at an odd column
+    v = {static_cast<float>(x[2 * pair]), static_cast<float>(x[2 * pair + 1])};
   } else {
     const auto low = load_fp32<n>(x + pair), high = load_fp32<n>(x + a.half + pair);
     HERO_UNROLL
