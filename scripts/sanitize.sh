@@ -15,7 +15,8 @@ if [[ $kind == thread && ${#tests[@]} == 0 ]]; then tests=(io data distributed f
 
 # LibTorch and the Python interpreter keep memory until the process ends, so leaks are not reported.
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1
+# Locks that LibTorch, which is not instrumented, releases count as held; the detector of deadlocks ends at 64 of them.
+export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:detect_deadlocks=0
 if [[ $kind == thread ]]; then export OMP_NUM_THREADS=1; fi
 if ((${#tests[@]})); then
   .venv/bin/ninja -C "$out" "${tests[@]/#/test_}"
