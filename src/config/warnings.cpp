@@ -27,6 +27,8 @@ class Unused {
     }
   }
 
+  void add(std::string line) { lines_.push_back(std::move(line)); }
+
   std::vector<std::string> lines() && { return std::move(lines_); }
 
  private:
@@ -69,8 +71,6 @@ bool has_earlier_layers(const Config& config) {
           stage_of.size() > 1);
 }
 
-constexpr auto kSingleLayers = "each router stage has one MoE layer";
-
 void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
   const auto kind = format_option("router.kind", r.kind) + " " + router_kind_info(r).limit;
@@ -79,9 +79,14 @@ void add_router(Unused& unused, const Config& config) {
   const auto of_history = keys_with([&](const Field& field) {
     return field.has(kHistoryOnly, kSetsChunks) && field.key != "router.init" && reads_option(r, field);
   });
-  const bool reads = has_earlier_layers(config);
-  unused.unless(reads, of_history, kSingleLayers);
-  unused.unless(!reads || !reads_option(r, "router.scale") || r.scale, {"router.eps"},
+  const std::string single_layers = "each router stage has one MoE layer";
+  const bool earlier = has_earlier_layers(config);
+  unused.unless(earlier, of_history, single_layers);
+  if (!earlier && reads_option(r, "router.stages")) {
+    unused.add(format_option("router.stages", r.stages) + ": " + single_layers + ", so with " +
+               format_option("router.kind", r.kind) + " no layer reads an earlier one");
+  }
+  unused.unless(!earlier || !reads_option(r, "router.scale") || r.scale, {"router.eps"},
                 format_option("router.scale", r.scale));
   unused.unless(config.parallel.pipeline > 1, unread_options(r, kSetsChunks), kind);
   unused.unless(config.train.dtype != Dtype::kFp64, {"router.dtype"},
@@ -138,11 +143,6 @@ std::vector<std::string> options_without_effect(const Config& config, int64_t ra
   add_validation(unused, config);
   add_parallel(unused, config, ranks, cuda);
   auto lines = std::move(unused).lines();
-  const RouterConfig& r = config.router;
-  if (reads_option(r, "router.stages") && !has_earlier_layers(config)) {
-    lines.push_back(format_option("router.stages", r.stages) + ": " + kSingleLayers + ", so with " +
-                    format_option("router.kind", r.kind) + " no layer reads an earlier one");
-  }
   for (auto& line : phases_without_effect(config)) lines.push_back(std::move(line));
   return lines;
 }

@@ -67,12 +67,12 @@ TEST(Warnings, RouterStagesOfOneLayer) {
     c.router.init = RouterInit::kZero;
     c.optim.history_lr = 2;
   };
-  const std::string kind =
-      "router.stages = 4: each router stage has one MoE layer, so with router.kind = \"hero\" no layer reads "
-      "an "
-      "earlier one";
+  const auto summary = [](int stages, const std::string& kind) {
+    return "router.stages = " + std::to_string(stages) + ": each router stage has one MoE layer, so with " +
+           "router.kind = \"" + kind + "\" no layer reads an earlier one";
+  };
   expect(single, {"router.window = 2" + why, "router.scale = false" + why, "router.eps = 0.3" + why,
-                  "optim.history_lr = 2.0" + why, kind});
+                  "optim.history_lr = 2.0" + why, summary(4, "hero")});
   const auto with = [&](const Change& change) {
     return [=](Config& c) {
       single(c);
@@ -96,10 +96,7 @@ TEST(Warnings, RouterStagesOfOneLayer) {
         c.router.stages = c.model.num_hidden_layers = 2;
         c.router.detach = false;
       },
-      {"router.detach = false" + why,
-       "router.stages = 2: each router stage has one MoE layer, so with router.kind = \"rmoe\" no layer "
-       "reads an "
-       "earlier one"});
+      {"router.detach = false" + why, summary(2, "rmoe")});
 }
 
 TEST(Warnings, HistoryOptionsOfBaseline) {

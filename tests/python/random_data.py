@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from program import write_megatron
+from program import toml, write_megatron
 
 SOURCES = {"first": 40, "second": 25}  # documents of each training half
 HELD_OUT = 6
@@ -41,3 +41,14 @@ def placed(options: dict[str, Any], folder: Path) -> dict[str, Any]:
         (folder / name).mkdir(exist_ok=True)
         out["optim.offload_folder"] = str(folder / name)
     return out
+
+
+def train_words(run: Path, options: dict[str, Any]) -> list[Any]:
+    """The arguments of `hero train` for a case. Writes its options next to the run folder, and the data sets
+    unless they are there."""
+    if not (run.parent / "first-train.idx").exists():
+        write_data(run.parent, options["model.vocab_size"])
+    file = run.with_suffix(".toml")
+    file.write_text(toml(placed(options, run.parent)))
+    data = [] if "data.phase" in options else ["--data", run.parent / "first"]
+    return ["train", "--config", file, *data, "--run", run]

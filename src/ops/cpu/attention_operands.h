@@ -1,5 +1,5 @@
 #pragma once
-// AttentionSizes, packed operands and rows of scores of the bf16 attention kernels. Operands are zero-padded
+// Sizes, packed operands and rows of scores of the bf16 attention kernels. Operands are zero-padded
 // to a multiple of 32 positions, so any length is supported.
 #include <ATen/core/Tensor.h>
 

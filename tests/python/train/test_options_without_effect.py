@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hf_compare import program_logits
 from layout_strategies import STEPS, trained_models
-from program import assert_same_outcome, checkpoint, hero, toml
+from program import assert_same_outcome, checkpoint, hero
 from random_cases import Case, expect_success, property_tests, reproduce
-from random_data import placed, write_data
+from random_data import train_words
 from strategies import DrawFn, Options, option
 
 MARK = " has no effect: "
@@ -79,12 +79,7 @@ def cases(draw: DrawFn) -> Case:
 
 def train(run: Path, options: Options) -> list[str]:
     """Runs `hero train`; returns the options that have no effect."""
-    if not (run.parent / "first-train.idx").exists():
-        write_data(run.parent, options["model.vocab_size"])
-    file = run.with_suffix(".toml")
-    file.write_text(toml(placed(options, run.parent) | ALWAYS))
-    data = [] if "data.phase" in options else ["--data", run.parent / "first"]
-    done = hero("train", "--config", file, *data, "--run", run, cwd=run.parent)
+    done = hero(*train_words(run, options | ALWAYS), cwd=run.parent)
     expect_success(done.returncode, done.stderr, options)
     return [line.split()[1] for line in done.stderr.splitlines() if MARK in line]
 

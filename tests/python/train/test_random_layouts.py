@@ -11,9 +11,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from layout_strategies import STEPS, Case, layout_cases, models_with_modules, resharding_cases
-from program import checkpoint, deterministic_metrics, folder_bytes, hero, metrics, toml
+from program import checkpoint, deterministic_metrics, folder_bytes, hero, metrics
 from random_cases import expect_success, property_tests, reproduce
-from random_data import placed, write_data
+from random_data import train_words
 from ranks import rank_log, run_ranks
 
 CLOSE = 1e-9  # relative tolerance of scalars, and of a tensor's largest element
@@ -40,12 +40,7 @@ DEFAULT_LAYOUT = {
 
 def train(run: Path, ranks: int, options: dict[str, Any], *words: Any) -> None:
     """Runs `hero train` with `ranks` processes; Rejected or AssertionError on failure."""
-    if not (run.parent / "first-train.idx").exists():
-        write_data(run.parent, options["model.vocab_size"])
-    file = run.with_suffix(".toml")
-    file.write_text(toml(placed(options, run.parent)))
-    data = [] if "data.phase" in options else ["--data", run.parent / "first"]
-    command = ["train", "--config", file, *data, "--run", run, *words]
+    command = [*train_words(run, options), *words]
     if ranks == 1:
         done = hero(*command)
         return expect_success(done.returncode, done.stderr, options)
