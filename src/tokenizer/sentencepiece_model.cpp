@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <string_view>
 
 #include "io/error.h"
@@ -50,39 +49,74 @@ Model::Piece read_piece(std::string_view bytes) {
   return piece;
 }
 
-Model::Kind read_kind(std::string_view trainer_spec) {
-  std::optional<Model::Kind> kind;
-  for (ProtobufMessage message(trainer_spec); message.next();) {
-    if (message.field() != 3) continue;
-    if (kind) throw MalformedProtobuf();
-    kind = enumerator(message, Model::Kind::character);
+struct TrainerSpec {
+  Model::Kind kind = Model::Kind::unigram;
+  bool treat_whitespace_as_suffix = false, byte_fallback = false;
+};
+
+TrainerSpec read_trainer_spec(std::string_view bytes) {
+  TrainerSpec spec;
+  Once once;
+  for (ProtobufMessage message(bytes); message.next();) {
+    const uint64_t field = message.field();
+    if (field == 3 || field == 24 || field == 35) once.see(field);
+    if (field == 3) spec.kind = enumerator(message, Model::Kind::character);
+    if (field == 24) spec.treat_whitespace_as_suffix = message.number() != 0;
+    if (field == 35) spec.byte_fallback = message.number() != 0;
   }
-  return kind.value_or(Model::Kind::unigram);
+  return spec;
 }
 
-void check_normalizer(std::string_view spec, const std::string& where) {
+// normalizer_spec or denormalizer_spec, with SentencePiece's defaults.
+struct Normalizer {
+  std::string_view map;
+  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
+};
+
+Normalizer read_normalizer(std::string_view spec, const std::string& where) {
+  Normalizer normalizer;
   Once once;
   for (ProtobufMessage message(spec); message.next();) {
     once.see(message.field());
-    if (message.field() != 2 || message.bytes().empty()) continue;
-    if (const char* const defect = find_character_map_defect(message.bytes())) {
-      throw UserError(where + ".precompiled_charsmap: found " + defect +
-                      ", expected a map written by SentencePiece");
-    }
+    if (message.field() == 2) normalizer.map = message.bytes();
+    if (message.field() == 3) normalizer.add_dummy_prefix = message.number() != 0;
+    if (message.field() == 4) normalizer.remove_extra_whitespaces = message.number() != 0;
+    if (message.field() == 5) normalizer.escape_whitespaces = message.number() != 0;
   }
+  if (const char* const defect =
+          normalizer.map.empty() ? nullptr : find_character_map_defect(normalizer.map)) {
+    throw UserError(where + ".precompiled_charsmap: found " + defect +
+                    ", expected a map written by SentencePiece");
+  }
+  return normalizer;
 }
 
 Model parse(const std::string& bytes, const std::string& name) {
   Model model;
+  TrainerSpec trainer;
+  Normalizer before, after;
   Once once;
   for (ProtobufMessage message(bytes); message.next();) {
     if (message.field() != 1) once.see(message.field());
     if (message.field() == 1) model.pieces.push_back(read_piece(message.bytes()));
-    if (message.field() == 2) model.kind = read_kind(message.bytes());
-    if (message.field() == 3) check_normalizer(message.bytes(), name + ": normalizer_spec");
-    if (message.field() == 5) check_normalizer(message.bytes(), name + ": denormalizer_spec");
+    if (message.field() == 2) trainer = read_trainer_spec(message.bytes());
+    if (message.field() == 3) before = read_normalizer(message.bytes(), name + ": normalizer_spec");
+    if (message.field() == 5) after = read_normalizer(message.bytes(), name + ": denormalizer_spec");
   }
   if (model.pieces.empty()) throw MalformedProtobuf();
+  model.kind = trainer.kind;
+  model.byte_fallback = trainer.byte_fallback;
+  const bool space_first = before.add_dummy_prefix && !trainer.treat_whitespace_as_suffix;
+  if (model.kind == Model::Kind::word && !space_first) {
+    throw UserError(name +
+                    ": found model_type word without a space before the first word, expected "
+                    "add_dummy_prefix and not treat_whitespace_as_suffix");  // version 0.1.97 fails on text
+  }
+  if (before.map.empty() && after.map.empty() && !before.remove_extra_whitespaces &&
+      before.escape_whitespaces) {
+    if (!before.add_dummy_prefix) model.normalization = Model::Normalization::none;
+    if (space_first) model.normalization = Model::Normalization::space_first;
+  }
   return model;
 }
 

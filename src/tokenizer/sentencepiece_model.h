@@ -9,13 +9,18 @@ namespace hero {
 struct SentencePieceModel {
   enum class Kind { unigram = 1, bpe, word, character };
   enum class Type { normal = 1, unknown, control, user_defined, unused, byte };
+  /// What happens to a text before and after it is encoded as pieces: nothing, a space is added before it, or
+  /// anything else.
+  enum class Normalization { none, space_first, other };
   struct Piece {
     std::string text;  // with U+2581 as the space
     float score = 0;
     Type type = Type::normal;
   };
   Kind kind = Kind::unigram;
-  std::vector<Piece> pieces;  // by id
+  std::vector<Piece> pieces;   // by id
+  bool byte_fallback = false;  // characters without a piece are encoded as bytes
+  Normalization normalization = Normalization::other;
 };
 
 /// U+2581, which stands for the space in pieces.

@@ -22,16 +22,16 @@ std::size_t byte_pair(char left, char right) {
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name)
     : pieces_(std::make_unique<sentencepiece::SentencePieceProcessor>()), name_(name) {
-  read_sentencepiece_model(model, name);  // rejects what the library crashes on
+  const auto parsed = read_sentencepiece_model(model, name);  // rejects what the library crashes on
   if (!pieces_->LoadFromSerializedProto(model).ok()) reject_sentencepiece_model(model, name);
   vocab_size_ = pieces_->GetPieceSize();
   eos_id_ = pieces_->eos_id();
-  inspect();
+  inspect(parsed);
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
-void SentencePieceTokenizer::inspect() {
+void SentencePieceTokenizer::inspect(const SentencePieceModel& model) {
   for (const char* const name : {"<0xE2>", "<0x96>", "<0x81>"}) {
     const int id = pieces_->PieceToId(name);
     if (pieces_->IsByte(id)) space_symbol_.push_back(id);
@@ -47,7 +47,8 @@ void SentencePieceTokenizer::inspect() {
   const std::string probe = "  a  b\t\n\n \xEF\xAC\x81\xC2\xA0\r\n\x01\xF0\x9F\xA6\x86 ";
   std::vector<int32_t> ids;
   encode_plain(probe, ids);
-  lossless_ = space_symbol_.size() == 3 && decode(ids) == probe;
+  lossless_ = model.byte_fallback && model.normalization == SentencePieceModel::Normalization::none &&
+              space_symbol_.size() == 3 && decode(ids) == probe;
 }
 
 void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>& ids,

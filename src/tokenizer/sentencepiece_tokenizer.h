@@ -15,6 +15,8 @@ class SentencePieceProcessor;
 
 namespace hero {
 
+struct SentencePieceModel;
+
 class SentencePieceTokenizer : public TokenizerBackend {
  public:
   /// `model`: contents of the file; `name`: its name in messages. UserError if it is not a valid model.
@@ -32,7 +34,7 @@ class SentencePieceTokenizer : public TokenizerBackend {
   bool lossless() const override { return lossless_; }
 
  private:
-  void inspect();
+  void inspect(const SentencePieceModel& model);
   std::string_view first_word(std::string_view text) const;
   void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;

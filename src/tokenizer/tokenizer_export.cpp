@@ -16,6 +16,7 @@ using nlohmann::ordered_json;
 namespace {
 
 using Type = SentencePieceModel::Type;
+using Normalization = SentencePieceModel::Normalization;
 
 // Positions that split `piece` into two pieces, in merge order. Two pairs can overlap in a text (x y z with
 // piece = xy = yz); SentencePiece then merges the left pair, so its split comes first.
@@ -77,28 +78,52 @@ std::string json_of(const SentencePieceModel& model) {
                        {"special", special}});
     }
   }
-  const json file = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", added},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", nullptr},
-      {"post_processor", nullptr},
-      {"decoder",
-       {{"type", "Sequence"}, {"decoders", json::array({{{"type", "ByteFallback"}}, {{"type", "Fuse"}}})}}},
-      {"model",
-       {{"type", "BPE"},
-        {"dropout", nullptr},
-        {"unk_token", unknown},
-        {"continuing_subword_prefix", nullptr},
-        {"end_of_word_suffix", nullptr},
-        {"fuse_unk", false},
-        {"byte_fallback", true},
-        {"ignore_merges", false},
-        {"vocab", vocab},
-        {"merges", merges_of(model)}}}};
+  json normalizer, decoders = json::array({{{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (model.normalization == Normalization::space_first) {
+    normalizer = {
+        {"type", "Sequence"},
+        {"normalizers",
+         json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceSymbol}}}, {"content", " "}},
+                      {{"type", "Prepend"}, {"prepend", " "}}})}};
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  const json file = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", added},
+                     {"normalizer", normalizer},
+                     {"pre_tokenizer", nullptr},
+                     {"post_processor", nullptr},
+                     {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"dropout", nullptr},
+                       {"unk_token", unknown},
+                       {"continuing_subword_prefix", nullptr},
+                       {"end_of_word_suffix", nullptr},
+                       {"fuse_unk", false},
+                       {"byte_fallback", true},
+                       {"ignore_merges", false},
+                       {"vocab", vocab},
+                       {"merges", merges_of(model)}}}};
   return file.dump(1) + "\n";
+}
+
+bool has_type(const SentencePieceModel& model, Type type) {
+  return std::ranges::find(model.pieces, type, &SentencePieceModel::Piece::type) != model.pieces.end();
+}
+
+// Whether json_of encodes text as the model does.
+bool has_json_form(const SentencePieceModel& model) {
+  if (model.kind != SentencePieceModel::Kind::bpe || !model.byte_fallback || has_type(model, Type::unused))
+    return false;
+  // A space in a piece is not the space of a text, but it would be in the other file.
+  if (std::ranges::any_of(model.pieces,
+                          [](const auto& piece) { return piece.text.find(' ') != piece.text.npos; }))
+    return false;
+  // `tokenizers` would also add a space after each user-defined piece.
+  return model.normalization == Normalization::none ||
+         (model.normalization == Normalization::space_first && !has_type(model, Type::user_defined));
 }
 
 ordered_json new_config(const Tokenizer& tokenizer) {
@@ -108,24 +133,30 @@ ordered_json new_config(const Tokenizer& tokenizer) {
   return config;
 }
 
+// Adds to the configuration what a SentencePiece model needs; `own`: the user's configuration.
+void configure_sentencepiece(const SentencePieceModel& model, bool json_form, bool own,
+                             ordered_json& config) {
+  if (!json_form && own) return;
+  config["tokenizer_class"] = json_form ? "PreTrainedTokenizerFast" : "SentencePieceBackend";
+  config["split_special_tokens"] = true;
+  if (json_form) return;
+  const auto unknown = std::ranges::find(model.pieces, Type::unknown, &SentencePieceModel::Piece::type);
+  config["unk_token"] = unknown->text;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, int64_t model_max_length) {
   auto files = tokenizer.companions();
   files[tokenizer.file_name()] = tokenizer.model();
-  ordered_json config;
-  if (const auto own = files.find("tokenizer_config.json"); own != files.end()) {
-    config = parse_ordered_json(own->second, {own->first});
-  } else {
-    config = new_config(tokenizer);
-  }
+  const auto own = files.find("tokenizer_config.json");
+  ordered_json config =
+      own != files.end() ? parse_ordered_json(own->second, {own->first}) : new_config(tokenizer);
   if (tokenizer.file_name() == std::string("tokenizer.model")) {
     const auto model = read_sentencepiece_model(tokenizer.model(), "tokenizer.model");
-    const bool unused = std::any_of(model.pieces.begin(), model.pieces.end(),
-                                    [](const auto& piece) { return piece.type == Type::unused; });
-    if (!tokenizer.lossless() || unused || model.kind != SentencePieceModel::Kind::bpe) return files;
-    files["tokenizer.json"] = json_of(model);
-    config["split_special_tokens"] = true;
+    const bool json_form = has_json_form(model);
+    if (json_form) files["tokenizer.json"] = json_of(model);
+    configure_sentencepiece(model, json_form, own != files.end(), config);
   }
   if (model_max_length > 0) config["model_max_length"] = model_max_length;
   files["tokenizer_config.json"] = config.dump(2) + "\n";

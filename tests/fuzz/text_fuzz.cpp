@@ -66,7 +66,7 @@ std::vector<Tokenizer> make_tokenizers() {
   const std::string words = piece(space, Type::normal, -1) + piece("a", Type::normal, -2) +
                             piece(space + space, Type::normal, -3) + piece(space + "a", Type::normal, -4) +
                             piece("\n", Type::normal, -5) + piece("\xC3\xA9", Type::normal, -6);
-  all.emplace_back(lossless_bpe(words), kFile);
+  all.emplace_back(byte_fallback_bpe(words), kFile);
   all.emplace_back(model_of(words + piece("<user>", Type::user_defined), SentencePieceModel::Kind::unigram),
                    kFile);
   return all;

@@ -37,8 +37,9 @@ inline std::string model_of(const std::string& pieces, SentencePieceModel::Kind 
          field(3, field(2, map));
 }
 
-/// A lossless BPE model: <unk>, </s>, 256 byte pieces, then `pieces` with spaces as U+2581.
-inline std::string lossless_bpe(const std::string& pieces) {
+/// A BPE model with byte fallback that keeps text, or adds a space before it: <unk>, </s>, 256 byte pieces,
+/// then `pieces` with spaces as U+2581.
+inline std::string byte_fallback_bpe(const std::string& pieces, bool add_dummy_prefix = false) {
   std::string bytes = piece("<unk>", Type::unknown) + piece("</s>", Type::control);
   for (int byte = 0; byte < 256; ++byte) {
     char name[8];
@@ -47,8 +48,8 @@ inline std::string lossless_bpe(const std::string& pieces) {
   }
   const std::string trainer =
       field(3, static_cast<uint64_t>(SentencePieceModel::Kind::bpe)) + field(35, uint64_t{1});
-  const std::string normalizer =
-      field(1, "identity") + field(3, uint64_t{0}) + field(4, uint64_t{0}) + field(5, uint64_t{1});
+  const std::string normalizer = field(1, "identity") + field(3, uint64_t{add_dummy_prefix}) +
+                                 field(4, uint64_t{0}) + field(5, uint64_t{1});
   return bytes + pieces + field(2, trainer) + field(3, normalizer);
 }
 

@@ -1,6 +1,7 @@
 // Damaged and crafted SentencePiece models: a UserError, never a crash of the library.
 #include "tokenizer/sentencepiece_model.h"
 
+#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <cstring>
@@ -87,6 +88,47 @@ TEST(SentencePieceModel, RejectsWhatParsersReadDifferently) {
     EXPECT_EQ(error_of(bad).find("m: found " + std::to_string(bad.size()) +
                                  " bytes that are not a SentencePiece model"),
               0u);
+  }
+}
+
+// Such as Llama 2's: encoded word by word, every word would get a space.
+TEST(SentencePieceModel, TextThatGetsASpaceFirstIsEncodedAsAWhole) {
+  std::string pieces;
+  for (const std::string text : {"\xE2\x96\x81", "a",
+                                 "\xE2\x96\x81"
+                                 "a",
+                                 "e", "t", "te", "\xE2\x96\x81te"})
+    pieces += piece(text);
+  const std::string model = byte_fallback_bpe(pieces, /*add_dummy_prefix=*/true);
+  const Tokenizer tokenizer(model, "m");
+  EXPECT_FALSE(tokenizer.lossless());
+  EXPECT_TRUE(Tokenizer(byte_fallback_bpe(pieces), "m").lossless());
+  sentencepiece::SentencePieceProcessor reference;
+  ASSERT_TRUE(reference.LoadFromSerializedProto(model).ok());
+  for (uint64_t i = 0; i < 300; ++i) {
+    const std::string text = edge_case_text(i);
+    std::vector<int> ids;
+    ASSERT_TRUE(reference.Encode(text, &ids).ok());
+    ASSERT_EQ(tokenizer.encode(text), std::vector<int32_t>(ids.begin(), ids.end())) << "text " << i;
+  }
+}
+
+TEST(SentencePieceModel, RejectsWordModelsThatFailLater) {
+  const auto word = [](uint64_t add_dummy_prefix, uint64_t treat_whitespace_as_suffix) {
+    return piece("<unk>", Type::unknown) +
+           piece(
+               "\xE2\x96\x81"
+               "a") +
+           field(2, field(3, static_cast<uint64_t>(SentencePieceModel::Kind::word)) +
+                        field(24, treat_whitespace_as_suffix)) +
+           field(3, field(3, add_dummy_prefix));
+  };
+  EXPECT_NO_THROW(open_and_encode(word(1, 0)));
+  for (const auto& model : {word(0, 0), word(1, 1)}) {
+    EXPECT_EQ(
+        error_of(model),
+        "m: found model_type word without a space before the first word, expected add_dummy_prefix and not "
+        "treat_whitespace_as_suffix");
   }
 }
 

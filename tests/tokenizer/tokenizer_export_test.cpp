@@ -6,6 +6,7 @@
 #include "data/files.h"
 #include "data/tokenizer_training.h"
 #include "tokenizer/generated_text.h"
+#include "tokenizer/sentencepiece_bytes.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/small_tokenizer.h"
 
@@ -74,6 +75,27 @@ TEST(TokenizerExport, SentencePieceBecomesATokenizerJson) {
     if (tokenizer.decode(std::vector<int32_t>{id}).size() > 1) {
       EXPECT_TRUE(merged.contains(tokenizer.decode(std::vector<int32_t>{id}))) << piece.text;
     }
+  }
+}
+
+TEST(TokenizerExport, OtherSentencePieceModels) {
+  using namespace sentencepiece_bytes;
+  const auto config_of = [](const std::string& model) {
+    const auto files = tokenizer_files(Tokenizer(model, "m"));
+    return std::pair(files.contains("tokenizer.json"), json::parse(files.at("tokenizer_config.json")));
+  };
+  const auto [converted, fast] = config_of(byte_fallback_bpe(piece("a"), /*add_dummy_prefix=*/true));
+  EXPECT_TRUE(converted);
+  EXPECT_EQ(fast.at("tokenizer_class"), "PreTrainedTokenizerFast");
+  for (const std::string& model :
+       {model_of(piece("a"), SentencePieceModel::Kind::unigram),
+        byte_fallback_bpe(piece("a", Type::user_defined), /*add_dummy_prefix=*/true),
+        byte_fallback_bpe(piece("a b"))}) {
+    const auto [json_form, config] = config_of(model);
+    EXPECT_FALSE(json_form);
+    EXPECT_EQ(config.at("tokenizer_class"), "SentencePieceBackend");
+    EXPECT_EQ(config.at("unk_token"), "<unk>");
+    EXPECT_EQ(config.at("split_special_tokens"), true);
   }
 }
 

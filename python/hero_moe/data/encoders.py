@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 
 from hero_moe.data.tokenizer_file import TokenizerFile
 
@@ -46,6 +47,19 @@ class JsonEncoder:
         return [token for token in rendered if self._tokenizer.token_to_id(token) is None]
 
 
+def keeps_text(data: bytes) -> bool:
+    """Whether a SentencePiece model encodes text as it is, as src/tokenizer/sentencepiece_model.cpp defines it:
+    characters without a piece become bytes, and there are no character maps and no added or removed spaces."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(data)  # type: ignore[attr-defined]
+    before, after = model.normalizer_spec, model.denormalizer_spec
+    return (
+        model.trainer_spec.byte_fallback
+        and before.escape_whitespaces
+        and not (before.add_dummy_prefix or before.remove_extra_whitespaces)
+        and not (before.precompiled_charsmap or after.precompiled_charsmap)
+    )
+
+
 class SentencePieceEncoder:
     """A SentencePiece model. Lossless vocabularies always encode U+2581 as three bytes."""
 
@@ -59,7 +73,7 @@ class SentencePieceEncoder:
         names = [self._pieces.piece_to_id(name) for name in ("<0xE2>", "<0x96>", "<0x81>")]
         self._space_symbol = [number for number in names if self._pieces.is_byte(number)]
         survives = self._pieces.decode(self._pieces.encode(PROBE)) == PROBE
-        self._lossless = len(self._space_symbol) == 3 and survives
+        self._lossless = keeps_text(file.data) and len(self._space_symbol) == 3 and survives
         self._adjacent: np.ndarray | None = None
 
     def encode(self, texts: Sequence[str], *, conversation: bool) -> list[list[int]]:
