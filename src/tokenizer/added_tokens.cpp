@@ -56,7 +56,8 @@ std::vector<AddedTokens::Section> AddedTokens::split(std::string_view text) cons
     if (token->lstrip) begin = std::max(end_of_last, begin - spaces_.suffix(text.substr(0, begin)));
     if (token->rstrip) end += spaces_.prefix(text.substr(end));
     if (end_of_last < begin) sections.push_back({text.substr(end_of_last, begin - end_of_last), -1});
-    sections.push_back({text.substr(begin, end - std::min(begin, end)), token->id});
+    // Nothing is left of a token of whitespace that the last one stripped.
+    if (begin < end) sections.push_back({text.substr(begin, end - begin), token->id});
     end_of_last = end;
   }
   if (end_of_last < text.size()) sections.push_back({text.substr(end_of_last), -1});

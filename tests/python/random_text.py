@@ -62,9 +62,14 @@ def token_documents(prefix: Path) -> list[list[int]]:
     return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
 
 
+def write_documents(path: Path, documents: list[str]) -> Path:
+    """A file of JSON lines with the documents."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return path
+
+
 def our_ids(tokenizer: Path, documents: list[str], folder: Path) -> list[list[int]]:
-    lines = folder / "documents.jsonl"
-    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    lines = write_documents(folder / "documents.jsonl", documents)
     run_hero("data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
         "--valid-fraction", 0)  # fmt: skip
     return [ids[:-1] for ids in token_documents(folder / "out-train")]

@@ -147,6 +147,9 @@ TEST(AddedTokens, WordsAndWhitespace) {
   EXPECT_EQ(sections(tokens, "a \u3000<l> b <r>\n\u2003c"), "a|1| b |2|c");
   EXPECT_EQ(sections(tokens, "<r> <l> "), "2|1| ");  // the first token includes the space
   EXPECT_EQ(sections(tokens, "w ww \u00E9w w\u0301 -w-"), "3| ww \u00E9w w\u0301 -|3|-");
+  auto spaces = token("  ", 4);
+  spaces.lstrip = spaces.rstrip = true;
+  EXPECT_EQ(sections(AddedTokens({spaces}), "a     b"), "a|4|b");  // one token of five spaces
 }
 
 }  // namespace pre_tokenizer_test
