@@ -1,6 +1,5 @@
-// fp32 causal attention of prompts, without gradients, on skinny GEMMs: as the bf16 forward
-// pass, 64 queries at a time against all visible keys. Keys are copied and values transposed once per KV
-// head, zero-padded to a multiple of 16 positions.
+// fp32 causal attention of prompts, without gradients: as the bf16 forward pass, 64 queries at a time against
+// all visible keys. Keys and values are packed once per KV head, keys zero-padded to a multiple of 16.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -8,9 +7,9 @@
 
 #include "ops/cpu/attention.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_fp32.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
-#include "ops/cpu/skinny_gemm.h"
 
 namespace hero::cpu {
 
@@ -37,12 +36,9 @@ HERO_SIMD float softmax_in_place(float* scores, int64_t valid, int64_t width, fl
   return shift + std::log(sum);
 }
 
-// out [width, padded] = in [rows, width]^T, the rest zero.
-void transpose_padded(const float* in, int64_t rows, int64_t padded, int64_t width, int64_t ld, float* out) {
-  for (int64_t c = 0; c < width; ++c) {
-    for (int64_t r = 0; r < rows; ++r) out[c * padded + r] = in[r * ld + c];
-    std::fill(out + c * padded + rows, out + (c + 1) * padded, 0.0f);
-  }
+// Packs all panels of b [k, n] (row stride ld; `transposed`: stored as [n, k]).
+void pack_head(const float* b, int64_t k, int64_t n, int64_t ld, bool transposed, float* packed) {
+  for (int64_t p = 0; p < panels(n); ++p) pack_panel(b, k, n, ld, transposed, p, packed);
 }
 
 }  // namespace
@@ -54,14 +50,17 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
                 groups = heads / kv_heads, blocks = (length + kBlockRows - 1) / kBlockRows;
   auto out = at::empty({batch, length, heads, width}, q.options());
   auto lse = at::empty({batch, heads, length}, q.options());
-  const auto keys = scratch<float>(kv * padded * qk), values = scratch<float>(kv * padded * width);
+  const auto keys = scratch<float>(kv * padded * qk), values = scratch<float>(kv * length * width);
   const auto head_of = [](const at::Tensor& x, int64_t b, int64_t h) {
     return x.const_data_ptr<float>() + b * x.stride(0) + h * x.stride(1);
   };
   parallel_tasks(kv, [&](int64_t i) {
     const int64_t b = i / kv_heads, g = i % kv_heads;
-    copy_padded(head_of(k, b, g), k.stride(2), length, qk, keys.get() + i * padded * qk, padded, qk);
-    transpose_padded(head_of(v, b, g), length, padded, width, v.stride(2), values.get() + i * padded * width);
+    const auto rows = scratch<float>(padded * qk);
+    copy_padded(head_of(k, b, g), k.stride(2), length, qk, rows.get(), padded, qk);
+    pack_head(rows.get(), qk, padded, qk, /*transposed=*/true, keys.get() + i * padded * qk);
+    pack_head(head_of(v, b, g), length, width, v.stride(2), /*transposed=*/false,
+              values.get() + i * length * width);
   });
   parallel_tasks(batch * heads * blocks, [&](int64_t i) {
     // Longest rows first, for load balance.
@@ -69,14 +68,22 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
                   h = head % heads, g = b * kv_heads + h / groups, first = block * kBlockRows,
                   rows = std::min(kBlockRows, length - first), visible = round_up(first + rows, 16);
     const auto scores = scratch<float>(rows * visible);
-    skinny_gemm(rows, visible, qk, head_of(q, b, h) + first * q.stride(2), q.stride(2),
-                keys.get() + g * padded * qk, qk, scores.get(), visible);
+    const float *query = head_of(q, b, h) + first * q.stride(2), *head_keys = keys.get() + g * padded * qk,
+                *head_values = values.get() + g * length * width;
+    for (int64_t p = 0; p < panels(visible); ++p) {
+      gemm_panel(rows, panel_width(visible, p), qk, query, q.stride(2), head_keys + p * kPanelWidth * qk,
+                 panel_width(padded, p), scores.get() + p * kPanelWidth, visible);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       lse.data_ptr<float>()[head * length + first + r] =
           softmax_in_place(scores.get() + r * visible, first + r + 1, visible, static_cast<float>(scale));
     }
-    skinny_gemm(rows, width, visible, scores.get(), visible, values.get() + g * padded * width, padded,
-                out.data_ptr<float>() + ((b * length + first) * heads + h) * width, heads * width);
+    float* result = out.data_ptr<float>() + ((b * length + first) * heads + h) * width;
+    for (int64_t p = 0; p < panels(width); ++p) {
+      gemm_panel(rows, panel_width(width, p), first + rows, scores.get(), visible,
+                 head_values + p * kPanelWidth * length, panel_width(width, p), result + p * kPanelWidth,
+                 heads * width);
+    }
   });
   return {out, lse};
 }

@@ -9,6 +9,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
+#include "ops/cpu/typed_gemm.h"
 
 namespace hero::cpu {
 
@@ -61,43 +62,39 @@ void for_blocks(const ExpertTask& task, const Function& block) {
 }
 
 /// The experts' weights b [E, ...] as right-hand sides [k, n] of GEMMs, packed in advance for split experts.
+template <class T>
 class PackedExperts {
  public:
   PackedExperts(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, int64_t ld,
                 bool transposed)
-      : b_(b.const_data_ptr<bf16>()),
-        k_(k),
-        n_(n),
-        ld_(ld),
-        transposed_(transposed),
-        packed_(tasks.experts()) {
+      : b_(b.const_data_ptr<T>()), k_(k), n_(n), ld_(ld), transposed_(transposed), packed_(tasks.experts()) {
     std::vector<int64_t> experts;
     for (int64_t e = 0; e < tasks.experts(); ++e) {
       if (!tasks.is_split(e)) continue;
       experts.push_back(e);
-      packed_[e] = scratch<bf16>(k * n);
+      packed_[e] = scratch<T>(k * n);
     }
     const int64_t count = panels(n);
     parallel_tasks(std::ssize(experts) * count, [&](int64_t i) {
       const int64_t e = experts[i / count];
-      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, i % count, packed_[e].get());
+      pack_weight_panel(b_ + e * k_ * n_, k_, n_, ld_, transposed_, i % count, packed_[e].get());
     });
   }
 
   /// Packed weight of expert e; `buffer` holds it if the expert is not split.
-  const bf16* of(int64_t e, Scratch<bf16>& buffer) const {
+  const T* of(int64_t e, Scratch<T>& buffer) const {
     if (packed_[e]) return packed_[e].get();
-    buffer = scratch<bf16>(k_ * n_);
+    buffer = scratch<T>(k_ * n_);
     for (int64_t p = 0; p < panels(n_); ++p)
-      pack_panel(b_ + e * k_ * n_, k_, k_, n_, ld_, transposed_, p, buffer.get());
+      pack_weight_panel(b_ + e * k_ * n_, k_, n_, ld_, transposed_, p, buffer.get());
     return buffer.get();
   }
 
  private:
-  const bf16* b_;
+  const T* b_;
   int64_t k_, n_, ld_;
   bool transposed_;
-  std::vector<Scratch<bf16>> packed_;
+  std::vector<Scratch<T>> packed_;
 };
 
 /// Whether the kernels take experts of this type and shape.

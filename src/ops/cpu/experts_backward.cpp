@@ -55,7 +55,7 @@ class InputGradients {
  private:
   int64_t d_, f_;
   const bf16 *dy_, *h_;
-  PackedExperts down_, up_;
+  PackedExperts<bf16> down_, up_;
   bf16* dx_;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_fp32.h"
 #include "ops/cpu/simd.h"
 
 namespace hero::cpu {
@@ -64,6 +65,21 @@ void pack_panel(const bf16* b, int64_t k, int64_t k_valid, int64_t n, int64_t ld
   } else {
     interleave_rows(in + p * kPanelWidth, k, k_valid, width, ld, out);
   }
+}
+
+void pack_panel(const float* b, int64_t k, int64_t n, int64_t ld, bool transposed, int64_t p, float* packed) {
+  const int64_t width = panel_width(n, p), first = p * kPanelWidth;
+  float* out = packed + first * k;
+  if (transposed) {  // a float is a pair of halves
+    transpose_words(reinterpret_cast<const uint16_t*>(b + first * ld), 2 * k, width, 2 * ld,
+                    reinterpret_cast<uint32_t*>(out));
+  } else {
+    for (int64_t r = 0; r < k; ++r) std::copy_n(b + first + r * ld, width, out + r * width);
+  }
+}
+
+void pack(const float* b, int64_t k, int64_t n, int64_t ld, bool transposed, float* packed) {
+  parallel_tasks(panels(n), [&](int64_t p) { pack_panel(b, k, n, ld, transposed, p, packed); });
 }
 
 void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16* packed) {

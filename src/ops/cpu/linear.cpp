@@ -1,5 +1,5 @@
-// bf16 linear on packed GEMM; fp32 forward passes, and bf16 ones of few rows, on skinny GEMM without packing;
-// everything else uses the reference. Rows of W after a multiple of 16, as of vocabularies, are multiplied on
+// bf16 linear and fp32 forward passes on packed GEMM, of few rows without packing; everything else uses the
+// reference. Rows of W after a multiple of 16, as of vocabularies, are multiplied on
 // their own in forward passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -7,10 +7,9 @@
 
 #include <algorithm>
 
-#include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
-#include "ops/cpu/skinny_gemm.h"
+#include "ops/cpu/typed_gemm.h"
 #include "ops/reference.h"
 
 namespace hero::cpu {
@@ -21,14 +20,15 @@ bool fused(const at::Tensor& a, int64_t k, int64_t n) {
 }
 
 // The first n columns of c [T, N] = a [T, k] * b, with b packed once for all threads.
+template <typename T>
 void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed, const at::Tensor& c) {
   const int64_t rows = a.size(0), k = a.size(1), ldc = c.size(1);
   auto packed = at::empty({k * n}, a.options());
   const auto weight = w.contiguous();
-  auto* b = packed.data_ptr<bf16>();
-  pack(weight.data_ptr<bf16>(), k, n, weight.size(1), transposed, b);
-  const auto* in = a.data_ptr<bf16>();
-  auto* out = c.data_ptr<bf16>();
+  auto* b = packed.data_ptr<T>();
+  pack(weight.const_data_ptr<T>(), k, n, weight.size(1), transposed, b);
+  const auto* in = a.const_data_ptr<T>();
+  auto* out = c.data_ptr<T>();
   // Tasks are blocks of rows, of some of the panels if there are few rows.
   const int64_t block = 2 * kBlockRows, blocks = (rows + block - 1) / block, all = panels(n),
                 groups =
@@ -37,24 +37,18 @@ void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transpos
   parallel_tasks(blocks * groups, [&](int64_t i) {
     const int64_t r = i / groups * block, first = i % groups * width;
     if (first >= n) return;
-    gemm_bf16(std::min(block, rows - r), std::min(width, n - first), k, in + r * k, k, b + first * k,
-              out + r * ldc + first, ldc);
+    multiply_packed(std::min(block, rows - r), std::min(width, n - first), k, in + r * k, k, b + first * k,
+                    out + r * ldc + first, ldc);
   });
 }
 
-// The first n columns of y [T, N] = x [T, k] * w^T. Tasks are blocks of rows and ranges of columns, all rows
-// of a range one after the other.
+// The first n columns of y [T, N] = x [T, k] * w^T for few rows. Tasks are ranges of columns.
 template <typename T>
 void multiply_skinny(const at::Tensor& x, const at::Tensor& w, int64_t n, const at::Tensor& y) {
-  const int64_t rows = x.size(0), k = w.size(1), ldy = y.size(1), block = 2 * kBlockRows,
-                blocks = (rows + block - 1) / block;
-  const int64_t width = std::min(n, round_up(grain(std::min(rows, block) * k), 16)),
-                ranges = (n + width - 1) / width;
-  parallel_ranges(blocks * ranges, 1, [&](int64_t i, int64_t) {
-    const int64_t first = i / blocks * width, r = i % blocks * block;
-    skinny_gemm(std::min(block, rows - r), std::min(width, n - first), k, x.const_data_ptr<T>() + r * k, k,
-                w.const_data_ptr<T>() + first * w.stride(0), w.stride(0), y.data_ptr<T>() + r * ldy + first,
-                ldy);
+  const int64_t rows = x.size(0), k = w.size(1);
+  parallel_ranges(n, round_up(grain(rows * k), 16), [&](int64_t first, int64_t end) {
+    skinny_gemm(rows, end - first, k, x.const_data_ptr<T>(), k, w.const_data_ptr<T>() + first * w.stride(0),
+                w.stride(0), y.data_ptr<T>() + first, y.size(1));
   });
 }
 
@@ -73,33 +67,34 @@ void multiply_last(const at::Tensor& x, const at::Tensor& w, int64_t first, cons
   });
 }
 
+template <typename T>
+at::Tensor forward(const at::Tensor& x, const at::Tensor& w, int64_t whole) {
+  const int64_t rows = x.size(0);
+  const auto weight = w.stride(1) == 1 ? w : w.contiguous();
+  auto y = at::empty({rows, w.size(0)}, x.options());
+  if (rows <= kUnpackedRows<T>) {
+    multiply_skinny<T>(x, weight, whole, y);
+  } else {
+    multiply<T>(x, weight, whole, true, y);
+  }
+  multiply_last<T>(x, weight, whole, y);
+  return y;
+}
+
 }  // namespace
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w) {
-  const int64_t rows = x.size(0), k = x.size(1), n = w.size(0), whole = n / 16 * 16;
-  const bool fp32 = x.scalar_type() == at::kFloat && rows <= max_skinny_rows_fp32() && x.is_contiguous();
-  if (!(fp32 || x.scalar_type() == at::kBFloat16) || !supports_gemm(k) || whole == 0)
-    return ops::linear_forward_reference(x, w);
-  const auto weight = w.stride(1) == 1 ? w : w.contiguous();
-  auto y = at::empty({rows, n}, x.options());
-  if (fp32) {
-    multiply_skinny<float>(x, weight, whole, y);
-    multiply_last<float>(x, weight, whole, y);
-  } else {
-    if (rows <= kSkinnyRows) {
-      multiply_skinny<bf16>(x, weight, whole, y);
-    } else {
-      multiply(x, weight, whole, true, y);
-    }
-    multiply_last<bf16>(x, weight, whole, y);
-  }
-  return y;
+  const int64_t whole = w.size(0) / 16 * 16;
+  const bool supported = supports_gemm(x.size(1)) && whole > 0;
+  if (supported && x.scalar_type() == at::kFloat && x.is_contiguous()) return forward<float>(x, w, whole);
+  if (supported && x.scalar_type() == at::kBFloat16) return forward<bf16>(x, w, whole);
+  return ops::linear_forward_reference(x, w);
 }
 
 at::Tensor linear_backward_input(const at::Tensor& dy, const at::Tensor& w) {
   if (!fused(dy, dy.size(1), w.size(1))) return ops::linear_backward_input_reference(dy, w);
   auto dx = at::empty({dy.size(0), w.size(1)}, dy.options());
-  multiply(dy, w, w.size(1), false, dx);
+  multiply<bf16>(dy, w, w.size(1), false, dx);
   return dx;
 }
 

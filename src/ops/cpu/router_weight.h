@@ -2,17 +2,14 @@
 // The weight of a router as an operand of GEMMs.
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
-
-#include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
-#include "ops/cpu/skinny_gemm.h"
+#include "ops/cpu/typed_gemm.h"
 
 namespace hero::cpu {
 
 constexpr int64_t kGemmMultiple = 16;  // of the rows and columns that GEMMs take
 
-/// W as right-hand sides of x (from column 0) and of the history (from column d): packed in bf16 unless there
+/// W as right-hand sides of x (from column 0) and of the history (from column d): packed unless there
 /// are few rows.
 template <typename T>
 class RouterWeight {
@@ -26,12 +23,10 @@ class RouterWeight {
       weight_ = copy_.get();
       ld_ = d + seen;
     }
-    if constexpr (std::is_same_v<T, bf16>) {
-      if (rows <= kSkinnyRows) return;
-      packed_ = scratch<bf16>(e_ * (d + seen));
-      pack(weight_, d, e_, ld_, true, packed_.get());
-      if (seen) pack(weight_ + d, seen, e_, ld_, true, packed_.get() + e_ * d);
-    }
+    if (rows <= kUnpackedRows<T>) return;
+    packed_ = scratch<T>(e_ * (d + seen));
+    pack(weight_, d, e_, ld_, true, packed_.get());
+    if (seen) pack(weight_ + d, seen, e_, ld_, true, packed_.get() + e_ * d);
   }
 
   /// E, rounded up.
@@ -39,9 +34,7 @@ class RouterWeight {
 
   // c [m, experts()] = a [m, k] times the columns of W from `first` on.
   void multiply(int64_t m, int64_t k, const T* a, int64_t lda, int64_t first, float* c) const {
-    if constexpr (std::is_same_v<T, bf16>) {
-      if (packed_) return gemm(m, e_, k, a, lda, packed_.get() + e_ * first, c, e_);
-    }
+    if (packed_) return gemm(m, e_, k, a, lda, packed_.get() + e_ * first, c, e_);
     skinny_gemm(m, e_, k, a, lda, weight_ + first, ld_, c, e_);
   }
 
@@ -49,7 +42,7 @@ class RouterWeight {
   int64_t e_, ld_;
   const T* weight_;
   Scratch<T> copy_;
-  Scratch<bf16> packed_;
+  Scratch<T> packed_;
 };
 
 }  // namespace hero::cpu

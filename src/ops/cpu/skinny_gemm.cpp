@@ -1,7 +1,6 @@
 #include "ops/cpu/skinny_gemm.h"
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "ops/cpu/gemm_kernels.h"
@@ -299,13 +298,6 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, c
   const int64_t columns = cached_columns(m, n, k, /*cached=*/1 << 12);
   for (int64_t c = 0; c < n; c += columns)
     kernels().fp32(m, std::min(columns, n - c), k, x, ldx, w + c * ldw, ldw, y + c, ldy);
-}
-
-int64_t max_skinny_rows_fp32() {
-#ifdef HERO_SIMD_HAS_V4
-  if (__builtin_cpu_supports("x86-64-v4")) return std::numeric_limits<int64_t>::max();
-#endif
-  return 256;
 }
 
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,

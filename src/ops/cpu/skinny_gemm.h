@@ -1,7 +1,6 @@
 #pragma once
-// GEMM that reads the weights in place, without packing: of a few rows with bf16 weights, as in decoding, and
-// of any number of rows with fp32 weights. fp32 accumulation, each result by one thread in an order that
-// depends only on k.
+// GEMM of a few rows, as in decoding, that reads the weights in place, without packing. fp32 accumulation,
+// each result by one thread in an order that depends only on k.
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
@@ -10,9 +9,6 @@ namespace hero::cpu {
 
 /// Up to this many rows, packing a bf16 weight costs more than it saves.
 inline constexpr int64_t kSkinnyRows = 16;
-
-/// Up to this many rows, skinny_gemm with fp32 weights is faster than a library's GEMM: with AVX-512 always.
-int64_t max_skinny_rows_fp32();
 
 /// y [m, n] = x [m, k] w^T for w [n, k], with row strides ldx, ldw, ldy; n and k multiples of 16.
 /// Single-threaded.

@@ -76,8 +76,9 @@ def test_logits_match_the_program(run: Path, tmp_path: Path, dtype: str) -> None
     logits = model.logits(ids)
     assert logits.shape == (3, 40, model.vocab_size) and not logits.requires_grad
     assert logits.dtype == (torch.float64 if dtype == "fp64" else torch.float32)
-    # Different GEMM sizes change the summation order: errors of a few ulp.
-    part = {"fp32": 2e-6, "bf16": 2e-2, "fp64": 1e-14}[dtype]
+    # The number of rows selects the kernel, and so the order of sums; the model amplifies rounding errors: each order is
+    # up to 8e-6 away from fp64.
+    part = {"fp32": 1e-5, "bf16": 2e-2, "fp64": 1e-14}[dtype]
     assert (logits - expected).abs().max() <= part * expected.abs().max()
 
 
