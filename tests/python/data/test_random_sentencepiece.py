@@ -141,8 +141,8 @@ def check(case: Case, folder: Path) -> None:
     for text, found, theirs, wanted in zip(texts, ours, python, expected, strict=True):
         assert same(case, pieces, found, wanted), f"hero data tokenize: {text!r}: {found}, expected {wanted}"
         assert theirs == wanted, f"hero_moe.data: {text!r}: {theirs}, expected {wanted}"
-        if SPACE_SYMBOL in text and case["model_type"] != "bpe":
-            continue
+        if SPACE_SYMBOL in text and keeps_text(case) and not exported.is_fast:
+            continue  # a space for the library
         loaded = exported.encode(text, add_special_tokens=False)
         assert loaded == wanted, f"AutoTokenizer: {text!r}: {loaded}, expected {wanted}"
 
