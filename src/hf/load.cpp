@@ -62,8 +62,8 @@ std::vector<int64_t> expected_shape(const ShardedReader& reader, const std::stri
 // The tensor that `name` repeats: of a tied output head, of the embedding and output head of a multi-token
 // prediction module; empty if it is none of these.
 std::string repeated_tensor(const std::string& name, const ModelConfig& model) {
-  const std::string embedding = "model.embed_tokens.weight",
-                    head = model.tie_word_embeddings ? embedding : "lm_head.weight";
+  std::string embedding = "model.embed_tokens.weight",
+              head = model.tie_word_embeddings ? embedding : "lm_head.weight";
   if (model.tie_word_embeddings && name == "lm_head.weight") return embedding;
   for (int64_t k = 1; k <= model.num_nextn_predict_layers; ++k) {
     if (name == mtp_weight_name(model, k, "embed_tokens")) return embedding;

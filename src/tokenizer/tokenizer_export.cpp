@@ -46,14 +46,14 @@ json merges_of(const SentencePieceModel& model) {
   for (const auto& piece : model.pieces) {
     if (piece.type == Type::normal) normal.emplace(with_spaces(piece.text), piece.score);
   }
-  std::vector<std::pair<float, std::string>> order;
-  for (const auto& piece : model.pieces) {
-    if (piece.type == Type::normal) order.emplace_back(piece.score, with_spaces(piece.text));
+  std::vector<std::pair<float, std::size_t>> order;  // negative score, id
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    if (model.pieces[id].type == Type::normal) order.emplace_back(-model.pieces[id].score, id);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::sort(order);
   json merges = json::array();
-  for (const auto& [score, piece] : order) {
+  for (const auto& [score, id] : order) {
+    const std::string piece = with_spaces(model.pieces[id].text);
     for (const std::size_t cut : split_positions(piece, normal))
       merges.push_back({piece.substr(0, cut), piece.substr(cut)});
   }

@@ -93,12 +93,10 @@ TEST(SentencePieceModel, RejectsWhatParsersReadDifferently) {
 
 // Such as Llama 2's: encoded word by word, every word would get a space.
 TEST(SentencePieceModel, TextThatGetsASpaceFirstIsEncodedAsAWhole) {
+  const std::string space = "\xE2\x96\x81";
   std::string pieces;
-  for (const std::string text : {"\xE2\x96\x81", "a",
-                                 "\xE2\x96\x81"
-                                 "a",
-                                 "e", "t", "te", "\xE2\x96\x81te"})
-    pieces += piece(text);
+  for (const std::string& text : {space, space + "a", space + "te"}) pieces += piece(text);
+  for (const char* const text : {"a", "e", "t", "te"}) pieces += piece(text);
   const std::string model = byte_fallback_bpe(pieces, /*add_dummy_prefix=*/true);
   const Tokenizer tokenizer(model, "m");
   EXPECT_FALSE(tokenizer.lossless());
@@ -166,7 +164,7 @@ TEST(CharacterMap, ReportsDefects) {
   map = {};
   map.units.resize(200);
   EXPECT_EQ(defect(map), "a trie of incomplete blocks");
-  EXPECT_STREQ(find_character_map_defect(std::string("\xFF\xFF\xFF\x7F rest")), "a trie larger than the map");
+  EXPECT_STREQ(find_character_map_defect("\xFF\xFF\xFF\x7F rest"), "a trie larger than the map");
   EXPECT_STREQ(find_character_map_defect("abcd"), "no trie");
 
   map.units.assign(256, 0xFFFFFC00);

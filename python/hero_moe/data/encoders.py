@@ -2,7 +2,8 @@
 
 Ids are identical to those of `hero data tokenize`, also for text that looks like a special token: a
 `tokenizer.json` maps it to the token's id in documents and conversations (as the `tokenizers` library always
-does). SentencePiece keeps the text of control pieces as text in documents; only in conversations, where a
+does). Only unigram models of SentencePiece may differ, where two segmentations have the same probability: the program
+links another version. SentencePiece keeps the text of control pieces as text in documents; only in conversations, where a
 chat template wrote them, control pieces become their ids."""
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ TEST(GemmFp32, MatchesFp64Sums) {
 // As attention uses panels: a part of their columns and rows.
 TEST(GemmFp32, PartsOfPanels) {
   std::mt19937 random(2);
-  const Operands in(9, 64, 40, /*transposed=*/false, random);
+  const Operands in(9, 64, 40, /*is_transposed=*/false, random);
   std::vector<float> packed(in.k * in.n), whole = in.product(), part(in.m * 48);
   cpu::pack_panel(in.b.data(), in.k, in.n, in.ldb, false, 0, packed.data());
   cpu::gemm_panel(in.m, 48, in.k, in.a.data(), in.lda, packed.data(), in.n, part.data(), 48);
@@ -100,7 +100,7 @@ TEST(GemmFp32, PartsOfPanels) {
 // So that a row's results do not depend on the other rows of a batch.
 TEST(GemmFp32, ResultsDoNotDependOnTheNumberOfRows) {
   std::mt19937 random(3);
-  Operands in(23, 96, 130, /*transposed=*/true, random);
+  Operands in(23, 96, 130, /*is_transposed=*/true, random);
   const auto together = in.product();
   for (in.m = 1; in.m < 23; ++in.m) {
     const auto fewer = in.product();
@@ -110,7 +110,7 @@ TEST(GemmFp32, ResultsDoNotDependOnTheNumberOfRows) {
 
 TEST(GemmFp32, NanPropagatesOnlyToItsRow) {
   std::mt19937 random(4);
-  Operands in(13, 80, 33, /*transposed=*/true, random);
+  Operands in(13, 80, 33, /*is_transposed=*/true, random);
   in.a[5 * in.lda + 7] = std::numeric_limits<float>::quiet_NaN();
   const auto c = in.product();
   for (int64_t r = 0; r < in.m; ++r) {
