@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_files import some_texts
 from program import run_hero
 
 END = "<|endoftext|>"
@@ -53,6 +54,14 @@ def random_text(rng: random.Random) -> str:
     return "".join(chr(c) for c in points if known(c)) or "-"
 
 
+def sample_texts(seed: int) -> list[str]:
+    """About a hundred texts, none of them empty, for a tokenizer trained on `some_texts(300, seed=seed)`."""
+    rng = random.Random(seed)
+    texts = [text for text in some_texts(40, seed=seed + 1) if text]
+    texts += [mixed_text(rng) for _ in range(30)] + [random_text(rng) for _ in range(30)]
+    return [*texts, " A  b ", " ", "a"]
+
+
 def token_documents(prefix: Path) -> list[list[int]]:
     """The documents of Megatron token files with one sequence per document."""
     index = prefix.with_name(prefix.name + ".idx").read_bytes()
@@ -62,14 +71,19 @@ def token_documents(prefix: Path) -> list[list[int]]:
     return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
 
 
-def write_documents(path: Path, documents: list[str]) -> Path:
-    """A file of JSON lines with the documents."""
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    return path
+def tokenize_words(tokenizer: Path, documents: list[str], folder: Path) -> list[str | Path | int]:
+    """The arguments of `hero` that tokenize the documents to `folder`/out-train. Writes them to a file."""
+    lines = folder / "documents.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return ["data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
+        "--valid-fraction", 0]  # fmt: skip
+
+
+def written_ids(folder: Path) -> list[list[int]]:
+    """The ids of each document, without the end-of-document id."""
+    return [ids[:-1] for ids in token_documents(folder / "out-train")]
 
 
 def our_ids(tokenizer: Path, documents: list[str], folder: Path) -> list[list[int]]:
-    lines = write_documents(folder / "documents.jsonl", documents)
-    run_hero("data", "tokenize", "--input", lines, "--tokenizer", tokenizer, "--out", folder / "out",
-        "--valid-fraction", 0)  # fmt: skip
-    return [ids[:-1] for ids in token_documents(folder / "out-train")]
+    run_hero(*tokenize_words(tokenizer, documents, folder))
+    return written_ids(folder)

@@ -1,6 +1,6 @@
 // bf16 linear and fp32 forward passes on packed GEMM, of few rows without packing; everything else uses the
-// reference. Rows of W after a multiple of 16, as of vocabularies, are multiplied on
-// their own in forward passes.
+// reference. Rows of W after a multiple of 16, as of vocabularies, are multiplied on their own in forward
+// passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

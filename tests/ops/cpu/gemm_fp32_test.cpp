@@ -45,8 +45,8 @@ struct Operands {
   }
 };
 
-// Each result is a chain of k FMAs, or of k products and sums without FMA: an error of at most 2k u / (1 - 2k
-// u) times the sum of absolute values, u = 2^-24.
+// Without FMA, each product and each sum is rounded: an error of at most 2k u / (1 - 2k u) times the sum of
+// absolute values, u = 2^-24.
 void expect_rounded_sums(const Operands& in) {
   const auto c = in.product();
   const double roundings = 2 * static_cast<double>(in.k) * 0x1p-24, most = roundings / (1 - roundings);

@@ -8,7 +8,6 @@ U+2581, which SentencePiece uses for the space, as three bytes.
 from __future__ import annotations
 
 import io
-import random
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from hero_moe.data import load_tokenizer
 from hero_moe.data.encoders import make_encoder
 from program import checkpoint, run_hero, training
 from random_cases import Case, Rejected, property_tests, reproduce
-from random_text import mixed_text, our_ids, random_text
+from random_text import our_ids, sample_texts
 
 SPACE_SYMBOL = "\u2581"
 OWN_RULE = "own"  # a character map from a file: A becomes a
@@ -123,11 +122,7 @@ def same(
 def check(case: Case, folder: Path) -> None:
     model = folder / "random.model"
     model.write_bytes(train(case, folder))
-    rng = random.Random(case["seed"])
-    texts = [text for text in some_texts(40, seed=case["seed"] + 1) if text]
-    texts += (
-        [mixed_text(rng) for _ in range(30)] + [random_text(rng) for _ in range(30)] + [" A  b ", " ", "a"]
-    )
+    texts = sample_texts(case["seed"])
     if is_rejected(case):
         with pytest.raises(AssertionError, match="found model_type word"):
             our_ids(model, texts, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from data_files import some_texts
 from program import hero
 from random_cases import Case, expect_success, property_tests, reproduce
-from random_text import END, mixed_text, random_text, token_documents, write_documents
+from random_text import END, sample_texts, tokenize_words, written_ids
 
 BEHAVIORS = ["isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"]
 REGEXES = [
@@ -107,17 +106,10 @@ def check(case: Case, folder: Path) -> None:
     tokenizer = make_tokenizer(case)
     path = folder / "tokenizer.json"
     tokenizer.save(str(path))
-    rng = random.Random(case["seed"])
-    texts = [text for text in some_texts(40, seed=case["seed"] + 1) if text]
-    texts += (
-        [mixed_text(rng) for _ in range(30)] + [random_text(rng) for _ in range(30)] + [" A  b ", " ", "a"]
-    )
-    result = hero(
-        "data", "tokenize", "--input", write_documents(folder / "documents.jsonl", texts), "--tokenizer", path,
-        "--out", folder / "out", "--valid-fraction", 0,
-    )  # fmt: skip
+    texts = sample_texts(case["seed"])
+    result = hero(*tokenize_words(path, texts, folder))
     expect_success(result.returncode, result.stderr, ["pre_tokenizer"])
-    ours = [ids[:-1] for ids in token_documents(folder / "out-train")]
+    ours = written_ids(folder)
     expected = tokenizer.encode_batch(texts, add_special_tokens=False)
     for text, ids, encoding in zip(texts, ours, expected, strict=True):
         assert ids == encoding.ids, f"{text!r}: {ids}, expected {encoding.ids}"
