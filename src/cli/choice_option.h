@@ -13,7 +13,10 @@ Option add_choice_option(Command& command, const std::string& name, Value& value
   return command.add_option<std::string>(
       name,
       [&value](const std::string& text) {
-        if (const auto choice = find_choice<E>(text)) value = *choice;
+        const auto choice = find_choice<E>(text);
+        if (!choice) return;
+        const E found = *choice;
+        value = found;
       },
       help);
 }

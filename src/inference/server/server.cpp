@@ -51,15 +51,16 @@ Endpoints::Endpoints(HttpServer& http, Engine& engine, const Transformer& model,
       budget_(options_.budget),
       start_time_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
   using Body = std::string;
+  using Ignored = const std::string&;
   using Client = const ClientConnection&;
-  http.get("/health", [](Body, Client) { return json_response({{"status", "ok"}}); },
+  http.get("/health", [](Ignored, Client) { return json_response({{"status", "ok"}}); },
            {.open = true, .always = true});
   const char* const metrics_type = "text/plain; version=0.0.4; charset=utf-8";
   http.get("/metrics",
-           [=, this](Body, Client) { return HttpResponse{.body = metrics_.text(), .type = metrics_type}; },
+           [=, this](Ignored, Client) { return HttpResponse{.body = metrics_.text(), .type = metrics_type}; },
            {.always = true});
-  http.get("/v1/models", [this](Body, Client) { return list_models(); });
-  http.get("/tokenizer_info", [this](Body, Client) { return tokenizer_info(); });
+  http.get("/v1/models", [this](Ignored, Client) { return list_models(); });
+  http.get("/tokenizer_info", [this](Ignored, Client) { return tokenizer_info(); });
   http.post("/tokenize", [this](Body body, Client) { return tokenize(std::move(body)); });
   http.post("/detokenize", [this](Body body, Client) { return detokenize(std::move(body)); });
   http.post("/v1/completions",

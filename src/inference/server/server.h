@@ -3,7 +3,9 @@
 // local-completions.
 #include <chrono>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "inference/chat_template.h"
 #include "inference/end_of_turn.h"
@@ -59,7 +61,8 @@ class Endpoints {
   auto parse(std::string body, const Read& read) {
     std::unique_lock lock(parsing_, std::defer_lock);
     if (body.size() > kSmallBody) lock.lock();
-    return read(parse_body(body));
+    const nlohmann::json value = parse_body(std::exchange(body, {}));
+    return read(value);
   }
   void check_model(const std::string& model) const;
   Clock::time_point deadline() const;
