@@ -102,6 +102,9 @@ void check_options(const ServeCommand& options, bool key_given) {
   if (key_given && options.access.api_key.empty()) {
     throw UserError("--api-key: found an empty value, expected a key");
   }
+  if (!options.access.api_key.empty() && options.allow_unauthenticated) {
+    throw UserError("--allow-unauthenticated: found an API key (--api-key or HERO_API_KEY), expected none");
+  }
   if (options.access.api_key.empty() && !options.allow_unauthenticated && !is_loopback(options.host)) {
     throw UserError("--host " + options.host +
                     ": found no API key for an address that other machines can reach, expected --api-key, "

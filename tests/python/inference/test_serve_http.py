@@ -388,6 +388,8 @@ def test_rejects_invalid_command_lines(run: Path, server: Server, tmp_path: Path
     assert_exit_2(hero("serve", run, "--port", 70000), "--port")
     assert_exit_2(hero("serve", run, "--max-queue", 0), "--max-queue")
     assert_exit_2(hero("serve", run, "--api-key", ""), "--api-key: found an empty value")
+    both = ["--api-key", "secret", "--allow-unauthenticated"]
+    assert_exit_2(hero("serve", run, *both), "--allow-unauthenticated: found an API key")
     assert_exit_2(hero("serve", tmp_path / "none"), "none")
 
 
