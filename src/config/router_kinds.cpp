@@ -41,6 +41,7 @@ const std::vector<RouterKindInfo>& router_kinds() {
        .limit = "reads the state of the preceding layer only",
        .extends = "",
        .shares_weights = true,
+       .has_vectors = true,
        .modeling = "rmoe",
        .class_prefix = "Rmoe"},
   };

@@ -23,6 +23,7 @@ struct RouterKindInfo {
   bool in_transformers = false;  ///< transformers implements the router itself
   /// The routers of a router stage share weights, so one pipeline rank must have all layers of the stage.
   bool shares_weights = false;
+  bool has_vectors = false;  ///< some of its weights are vectors, which Muon does not update
   std::string modeling;      ///< "hero": modeling_hero_*.py and hero_router.py in an exported folder
   std::string class_prefix;  ///< of the classes in modeling_*.py: "Hero"
 };

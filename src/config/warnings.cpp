@@ -55,6 +55,12 @@ void add_model(Unused& unused, const ModelConfig& m) {
   unused.unless(y.is_yarn(), keys_with(kYarnOnly), format_option("model.rope_scaling.type", name_of(y.type)));
   if (!y.is_yarn()) return;
   const bool direct = y.attention_factor > 0;
+  if (y.factor == 1) {
+    auto scaling = keys_with(kYarnOnly);
+    std::erase(scaling, "model.rope_scaling.attention_factor");
+    if (!direct) scaling.push_back("model.rope_scaling.type");
+    return unused.unless(false, scaling, format_option("model.rope_scaling.factor", y.factor));
+  }
   const auto factor = format_option("model.rope_scaling.attention_factor", y.attention_factor);
   unused.unless(!direct, {"model.rope_scaling.mscale"}, factor);
   unused.unless(direct || y.mscale_all_dim > 0, {"model.rope_scaling.mscale"},
@@ -63,12 +69,17 @@ void add_model(Unused& unused, const ModelConfig& m) {
                 family + " and " + (direct ? factor : format_option("model.rope_scaling.mscale", y.mscale)));
 }
 
-// Whether any MoE layer, those of the modules included, may read an earlier one.
-bool has_earlier_layers(const Config& config) {
-  const auto stage_of = stage_of_layers_with_modules(config.model, config.router);
-  return std::ranges::adjacent_find(stage_of) != stage_of.end() ||
-         (reads_option(config.router, "router.history") && config.router.has_global_history() &&
-          stage_of.size() > 1);
+// The largest number of earlier MoE layers that a layer, those of the modules included, may read without a
+// window.
+int64_t most_earlier_layers(const Config& config) {
+  RouterConfig router = config.router;
+  router.window = 0;
+  if (!reads_option(router, "router.history")) router.history = RouterConfig().history;
+  const auto stage_of = stage_of_layers_with_modules(config.model, router);
+  size_t most = 0;
+  for (size_t l = 1; l <= stage_of.size(); ++l)
+    most = std::max(most, visible_layers(static_cast<int64_t>(l), stage_of, router).size());
+  return static_cast<int64_t>(most);
 }
 
 void add_router(Unused& unused, const Config& config) {
@@ -80,8 +91,18 @@ void add_router(Unused& unused, const Config& config) {
     return field.has(kHistoryOnly, kSetsChunks) && field.key != "router.init" && reads_option(r, field);
   });
   const std::string single_layers = "each router stage has one MoE layer";
-  const bool earlier = has_earlier_layers(config);
+  const int64_t most = most_earlier_layers(config);
+  const bool earlier = most > 0;
   unused.unless(earlier, of_history, single_layers);
+  if (earlier && reads_option(r, "router.history")) {
+    const bool several = stage_of_layers(moe_layers(config.model), r).back() > 0;
+    unused.unless(several, {"router.history"}, "the model has one router stage");
+    unused.unless(!r.has_global_history() || config.parallel.pipeline > 1,
+                  {"router.stages", "router.stage_sizes"},
+                  format_option("router.history", name_of(r.history)));
+    unused.unless(r.window < most, {"router.window"},
+                  "a layer sees at most " + std::to_string(most) + " of the earlier layers");
+  }
   if (!earlier && reads_option(r, "router.stages")) {
     unused.add(format_option("router.stages", r.stages) + ": " + single_layers + ", so with " +
                format_option("router.kind", r.kind) + " no layer reads an earlier one");
@@ -99,16 +120,37 @@ void add_router(Unused& unused, const Config& config) {
                 "router.capacity_factor and router.eval_capacity_factor are 0");
 }
 
+void add_schedule(Unused& unused, const OptimConfig& o, int64_t steps) {
+  const auto schedule = format_option("optim.schedule", name_of(o.schedule));
+  std::vector<std::string> decay = {"optim.schedule", "optim.decay_steps"};
+  const bool wsd = o.schedule == LrSchedule::kWsd;
+  if (wsd) decay.push_back("optim.decay_shape");
+  if (o.schedule == LrSchedule::kConstant) {
+    unused.unless(false, {"optim.min_lr", "optim.decay_steps"}, schedule);
+  } else if (o.warmup_steps >= steps) {
+    decay.push_back("optim.min_lr");
+    unused.unless(false, decay, format_option("optim.warmup_steps", o.warmup_steps) + ", all steps");
+  } else {
+    unused.unless(o.min_lr < o.lr, decay, format_option("optim.min_lr", o.min_lr) + " = optim.lr");
+  }
+  unused.unless(wsd, {"optim.decay_shape"}, schedule);
+}
+
 void add_optim(Unused& unused, const Config& config) {
   const OptimConfig& o = config.optim;
   const bool muon = o.kind == OptimKind::kMuon, frozen = config.train.trainable == Trainable::kRouters;
-  unused.unless(muon, keys_with(kMuonOnly), format_option("optim.kind", name_of(o.kind)));
-  const auto schedule = format_option("optim.schedule", name_of(o.schedule));
-  unused.unless(o.schedule != LrSchedule::kConstant, {"optim.min_lr", "optim.decay_steps"}, schedule);
-  unused.unless(o.schedule == LrSchedule::kWsd, {"optim.decay_shape"}, schedule);
-  unused.unless(!frozen || o.muon_router, {"optim.kind"},
-                format_option("train.trainable", name_of(config.train.trainable)) + " and " +
-                    format_option("optim.muon_router", o.muon_router));
+  const auto kind = format_option("optim.kind", name_of(o.kind));
+  const auto trainable = format_option("train.trainable", name_of(config.train.trainable));
+  const auto muon_router = format_option("optim.muon_router", o.muon_router);
+  unused.unless(muon, keys_with(kMuonOnly), kind);
+  unused.unless(!muon || !frozen || o.muon_router, {"optim.kind", "optim.muon_momentum"},
+                trainable + " and " + muon_router);
+  const bool matrices = muon && frozen && o.muon_router && !router_kind_info(config.router).has_vectors;
+  unused.unless(!matrices, {"optim.beta1", "optim.beta2", "optim.eps"},
+                trainable + ", " + kind + " and " + muon_router);
+  unused.unless(o.history_lr > 0, {"optim.history_weight_decay"},
+                format_option("optim.history_lr", o.history_lr));
+  add_schedule(unused, o, config.train.steps);
 }
 
 void add_validation(Unused& unused, const Config& config) {

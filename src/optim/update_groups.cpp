@@ -50,6 +50,7 @@ UpdateRates update_rates(const OptimConfig& config, const Parameter& parameter, 
     rates.lr = config.history_lr;
     if (config.history_weight_decay >= 0) rates.weight_decay = config.history_weight_decay;
   }
+  if (rates.lr == 0) rates.weight_decay = 0;  // it scales with the rate
   return rates;
 }
 

@@ -48,10 +48,16 @@ std::unique_ptr<Transformer> load_initial_model(const Run& run, const World* wor
 void warn_about(const Run& run, int64_t ranks) {
   const auto& r = run.config.router;
   auto lines = options_without_effect(run.config, ranks, run.device.is_cuda());
+  const bool sampled = run.checkpoint.empty() && (run.init_from.empty() || run.added.history);
   if (!run.init_from.empty() && !run.added.history && reads_option(r, "router.init") &&
       r.init != RouterConfig().init)
     lines.push_back("router.init = \"" + name_of(r.init) +
                     "\" has no effect: --init-from provides the weights of all routers");
+  if (sampled && reads_option(r, "router.init") && r.init == RouterInit::kZero &&
+      run.config.optim.history_lr == 0)
+    lines.push_back(
+        "optim.history_lr = 0.0: with router.init = \"zero\" the history weights stay 0, so no router "
+        "reads its history");
   if (run.added.modules) {
     lines.push_back(
         run.init_from.string() +

@@ -80,15 +80,17 @@ TEST(Warnings, RouterStagesOfOneLayer) {
     };
   };
   const std::string unscaled = "router.eps = 0.3 has no effect: router.scale = false";
-  expect(with([](Config& c) { c.router.history = HistoryScope::kGlobal; }), {unscaled});
-  expect(with([](Config& c) { c.router.stages = 3; }), {unscaled});
+  expect(with([](Config& c) { c.router.history = HistoryScope::kGlobal; }),
+         {"router.stages = 4 has no effect: router.history = \"global\"", unscaled});
+  const std::string wide = "router.window = 2 has no effect: a layer sees at most 1 of the earlier layers";
+  expect(with([](Config& c) { c.router.stages = 3; }), {wide, unscaled});
   // A module is in the last stage.
   const auto modules = found(with([](Config& c) {
     c.model.model_type = ModelType::kDeepseekV3;
     c.model.num_key_value_heads = c.model.num_attention_heads;
     c.model.num_nextn_predict_layers = 1;
   }));
-  EXPECT_EQ(modules, std::vector<std::string>{unscaled});
+  EXPECT_EQ(modules, (std::vector<std::string>{wide, unscaled}));
   expect(
       [](Config& c) {
         c.router.kind = "rmoe";
@@ -121,9 +123,27 @@ TEST(Warnings, HistoryOptionsOfBaseline) {
         c.router.kind = "hero";
         c.router.scale = true;
       },
-      {});
+      {"router.stages = 2 has no effect: router.history = \"global\"",
+       "router.stage_sizes = [3, 5] has no effect: router.history = \"global\""});
   expect([](Config& c) { c.router.stages = 2, c.parallel.pipeline = 2; }, {});
   expect([](Config& c) { c.router.stages = 2, c.router.coupling_loss = 0.1; }, {"router.stages = 2" + why});
+}
+
+TEST(Warnings, VisibleLayers) {
+  const auto hero = [](Config& c) { c.router.kind = "hero", c.model.num_hidden_layers = 8; };
+  const auto with = [&](const Change& more) { return [=](Config& c) { hero(c), more(c); }; };
+  const auto global = [](Config& c) { c.router.history = HistoryScope::kGlobal; };
+  const auto two_stages = [](Config& c) { c.router.stages = 2; };
+  expect(with(global), {"router.history = \"global\" has no effect: the model has one router stage"});
+  expect(with([&](Config& c) { two_stages(c), global(c); }),
+         {"router.stages = 2 has no effect: router.history = \"global\""});
+  expect(with([&](Config& c) { two_stages(c), global(c), c.parallel.pipeline = 2; }), {});
+  expect(with([](Config& c) { c.router.window = 7; }),
+         {"router.window = 7 has no effect: a layer sees at most 7 of the earlier layers"});
+  expect(with([](Config& c) { c.router.window = 6; }), {});
+  expect(with([&](Config& c) { two_stages(c), c.router.window = 3; }),
+         {"router.window = 3 has no effect: a layer sees at most 3 of the earlier layers"});
+  expect(with([&](Config& c) { two_stages(c), c.router.window = 2; }), {});
 }
 
 TEST(Warnings, Validation) {
@@ -204,6 +224,13 @@ TEST(Warnings, RopeScalingAndTopkNormalization) {
   expect(with([](Config& c) { c.model.rope_scaling.mscale = 0; }),
          {"model.rope_scaling.mscale_all_dim = 0.5 has no effect: model.model_type = \"qwen3_moe\" and "
           "model.rope_scaling.mscale = 0.0"});
+  const auto one = found(with([](Config& c) { c.model.rope_scaling.factor = 1; }));
+  EXPECT_EQ(one.size(), 7U);
+  EXPECT_EQ(one.back(), "model.rope_scaling.type = \"yarn\" has no effect: model.rope_scaling.factor = 1.0");
+  EXPECT_EQ(found(with([](Config& c) {
+              c.model.rope_scaling.factor = 1, c.model.rope_scaling.attention_factor = 2;
+            })).size(),
+            6U);
   expect([](Config& c) { c.model.norm_topk_prob = false, c.model.norm_topk_eps = 0.5; },
          {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
 }
@@ -226,10 +253,22 @@ TEST(Warnings, OptimizerOptions) {
   expect(
       [](Config& c) { c.optim.kind = OptimKind::kMuon, c.train.trainable = Trainable::kRouters; },
       {"optim.kind = \"muon\" has no effect: train.trainable = \"routers\" and optim.muon_router = false"});
+  const auto routers = [&](Config& c) {
+    c.optim.kind = OptimKind::kMuon, c.train.trainable = Trainable::kRouters;
+    c.optim.muon_momentum = 0.9, c.optim.beta1 = 0.5;
+  };
+  const std::string frozen = " has no effect: train.trainable = \"routers\" and optim.muon_router = false";
+  expect(routers, {"optim.kind = \"muon\"" + frozen, "optim.muon_momentum = 0.9" + frozen});
+  const auto all_muon = [&](Config& c) { routers(c), c.optim.muon_router = true; };
+  expect(all_muon, {"optim.beta1 = 0.5 has no effect: train.trainable = \"routers\", optim.kind = \"muon\" "
+                    "and optim.muon_router = true"});
+  expect([&](Config& c) { all_muon(c), c.router.kind = "rmoe"; }, {});  // the GRU has bias vectors
   const std::string why = " has no effect: router.kind = \"baseline\" reads no history";
   const auto history = [](Config& c) { c.optim.history_lr = 2, c.optim.history_weight_decay = 0; };
   expect(history, {"optim.history_lr = 2.0" + why, "optim.history_weight_decay = 0.0" + why});
   expect([&](Config& c) { history(c), c.router.kind = "hero"; }, {});
+  expect([&](Config& c) { history(c), c.router.kind = "hero", c.optim.history_lr = 0; },
+         {"optim.history_weight_decay = 0.0 has no effect: optim.history_lr = 0.0"});
 }
 
 TEST(Warnings, DecayOptions) {
@@ -247,6 +286,16 @@ TEST(Warnings, DecayOptions) {
   const std::string why = " has no effect: optim.schedule = \"constant\"";
   expect(decay(LrSchedule::kConstant), {"optim.min_lr = 0.0" + why, "optim.decay_steps = 100" + why,
                                         "optim.decay_shape = \"1-sqrt\"" + why});
+  const std::string flat = " has no effect: optim.min_lr = 0.001 = optim.lr";
+  expect([&](Config& c) { decay(LrSchedule::kWsd)(c), c.optim.min_lr = c.optim.lr; },
+         {"optim.schedule = \"wsd\"" + flat, "optim.decay_steps = 100" + flat,
+          "optim.decay_shape = \"1-sqrt\"" + flat});
+  const std::string warmup = " has no effect: optim.warmup_steps = 9, all steps";
+  expect([&](Config& c) { decay(LrSchedule::kLinear)(c), c.train.steps = c.optim.warmup_steps = 9; },
+         {"optim.schedule = \"linear\"" + warmup, "optim.decay_steps = 100" + warmup,
+          "optim.min_lr = 0.0" + warmup,
+          "optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = "
+          "\"linear\""});
 }
 
 TEST(Warnings, ParallelOptionsAndCudaGraphs) {

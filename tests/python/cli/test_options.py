@@ -276,6 +276,19 @@ def test_init_of_a_loaded_router(data: Path, tmp_path: Path, trained: Trained) -
     )
 
 
+def test_history_weights_that_stay_zero(data: Path, tmp_path: Path) -> None:
+    run, settings = tmp_path / "run", {"train.steps": 2, "router.kind": "hero", "router.init": "zero"}
+    found = warnings(run_hero(*training(run, data, settings | {"optim.history_lr": 0.0})))
+    assert found == [
+        'warning: optim.history_lr = 0.0: with router.init = "zero" the history weights stay 0, so no router '
+        "reads its history"
+    ]
+    assert warnings(run_hero(*training(tmp_path / "trained", data, settings))) == []
+    # On resume, the history weights may have other values.
+    longer = ["--train.steps=3", "--optim.decay_steps=2", "--optim.history_lr=0"]
+    assert warnings(run_hero("train", "--run", tmp_path / "trained", "--resume", *longer)) == []
+
+
 def test_asynchronous_checkpoints_are_identical(data: Path, tmp_path: Path) -> None:
     runs = [tmp_path / "at-once", tmp_path / "waited"]
     for run, asynchronous in zip(runs, (True, False), strict=True):
