@@ -109,6 +109,9 @@ inline const std::vector<CachedAttentionCase>& cached_attention_cases() {
       {4, 4, 33, 7, {{12, 5}, {3, 3}, {40, 1}}},
       {8, 1, 80, 64, {{130, 2}, {7, 1}}, true},
       {8, 4, 32, 32, {{500, 1}, {300, 1}, {129, 1}}},
+      {6, 2, 48, 16, {{20, 2}, {5, 1}}},  // three heads per key head
+      {5, 1, 32, 48, {{33, 1}}},          // of five, four together
+      {4, 1, 32, 32, {{17, 1}}},          // one key head for two threads
       {8, 4, 32, 32, Sequences(16, {160, 1}), false, true}};
   return cases;
 }

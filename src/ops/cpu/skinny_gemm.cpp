@@ -137,36 +137,35 @@ HERO_INLINE void multiply(int64_t m, int64_t n, int64_t k, const T* x, int64_t l
   if (m - r == 1) return gemm_direct<W, 1>(n, k, x, ldx, w, ldw, y, ldy);
 }
 
-template <typename T, typename Y>
-using KernelFunction = void(int64_t m, int64_t n, int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw,
+template <typename X, typename W, typename Y>
+using KernelFunction = void(int64_t m, int64_t n, int64_t k, const X* x, int64_t ldx, const W* w, int64_t ldw,
                             Y* y, int64_t ldy);
 
 // The functions of one instruction set.
 struct Kernels {
-  KernelFunction<bf16, float>* fp32_out;
-  KernelFunction<bf16, bf16>* bf16_out;
-  KernelFunction<bf16, bf16>* transposed;
-  KernelFunction<float, float>* fp32;
+  KernelFunction<bf16, bf16, float>* fp32_out;
+  KernelFunction<bf16, bf16, bf16>* bf16_out;
+  KernelFunction<float, float, float>* fp32;
+  KernelFunction<bf16, bf16, bf16>* transposed;
+  KernelFunction<float, bf16, float>* transposed_fp32_out;
+  KernelFunction<float, float, float>* transposed_fp32;
 };
 
-#define HERO_SKINNY_GEMM(name, W, ...)                                                                       \
-  __VA_ARGS__ void name##_wide(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,   \
-                               int64_t ldw, float* y, int64_t ldy) {                                         \
-    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
-  }                                                                                                          \
-  __VA_ARGS__ void name##_rounded(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,               \
-                                  const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                        \
-    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
-  }                                                                                                          \
-  __VA_ARGS__ void name##_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx,            \
-                                     const bf16* w, int64_t ldw, bf16* y, int64_t ldy) {                     \
-    multiply_transposed<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                 \
-  }                                                                                                          \
-  __VA_ARGS__ void name##_fp32(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w, \
-                               int64_t ldw, float* y, int64_t ldy) {                                         \
-    multiply<W>(m, n, k, x, ldx, w, ldw, y, ldy);                                                            \
-  }                                                                                                          \
-  constexpr Kernels name{name##_wide, name##_rounded, name##_transposed, name##_fp32};
+#define HERO_KERNEL(name, multiply, X, W, Y, ...)                                                          \
+  __VA_ARGS__ void name(int64_t m, int64_t n, int64_t k, const X* x, int64_t ldx, const W* w, int64_t ldw, \
+                        Y* y, int64_t ldy) {                                                               \
+    multiply(m, n, k, x, ldx, w, ldw, y, ldy);                                                             \
+  }
+#define HERO_SKINNY_GEMM(name, lanes, ...)                                                                \
+  HERO_KERNEL(name##_fp32_out, multiply<lanes>, bf16, bf16, float, __VA_ARGS__)                           \
+  HERO_KERNEL(name##_bf16_out, multiply<lanes>, bf16, bf16, bf16, __VA_ARGS__)                            \
+  HERO_KERNEL(name##_fp32, multiply<lanes>, float, float, float, __VA_ARGS__)                             \
+  HERO_KERNEL(name##_transposed, multiply_transposed<lanes>, bf16, bf16, bf16, __VA_ARGS__)               \
+  HERO_KERNEL(name##_transposed_fp32_out, multiply_transposed<lanes>, float, bf16, float, __VA_ARGS__)    \
+  HERO_KERNEL(name##_transposed_fp32, multiply_transposed<lanes>, float, float, float, __VA_ARGS__)       \
+  constexpr Kernels name{                                                                                 \
+      name##_fp32_out,       name##_bf16_out, name##_fp32, name##_transposed, name##_transposed_fp32_out, \
+      name##_transposed_fp32};
 
 #ifdef HERO_SIMD_HAS_V4
 HERO_SKINNY_GEMM(avx512, 16, __attribute__((target("arch=x86-64-v4"))))
@@ -176,6 +175,7 @@ HERO_SKINNY_GEMM(avx2, 8, __attribute__((target("arch=x86-64-v3"))))
 #endif
 HERO_SKINNY_GEMM(plain, 4)
 #undef HERO_SKINNY_GEMM
+#undef HERO_KERNEL
 
 const Kernels& kernels() {
   static const Kernels& selected = []() -> const Kernels& {
@@ -220,6 +220,16 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, c
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w,
                             int64_t ldw, bf16* y, int64_t ldy) {
   kernels().transposed(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const bf16* w,
+                            int64_t ldw, float* y, int64_t ldy) {
+  kernels().transposed_fp32_out(m, n, k, x, ldx, w, ldw, y, ldy);
+}
+
+void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w,
+                            int64_t ldw, float* y, int64_t ldy) {
+  kernels().transposed_fp32(m, n, k, x, ldx, w, ldw, y, ldy);
 }
 
 }  // namespace hero::cpu

@@ -22,5 +22,9 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, c
 /// y [m, n] = x [m, k] w for w [k, n]; n a multiple of 16. Single-threaded.
 void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,
                             const c10::BFloat16* w, int64_t ldw, c10::BFloat16* y, int64_t ldy);
+void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx,
+                            const c10::BFloat16* w, int64_t ldw, float* y, int64_t ldy);
+void skinny_gemm_transposed(int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const float* w,
+                            int64_t ldw, float* y, int64_t ldy);
 
 }  // namespace hero::cpu
