@@ -5,11 +5,10 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cmath>
-
 #include "ops/cpu/attention_operands.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/score_rows.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
@@ -17,32 +16,8 @@
 namespace hero::cpu {
 namespace {
 
-constexpr float kMasked = -1e30f;  // a score whose exponential is zero
-
-// Softmax of scores [begin, valid) of `keys`, zeros for the rest; returns the logsumexp. `keys` is a multiple
-// of 32.
-HERO_SIMD float softmax_row(float* scores, int64_t begin, int64_t valid, int64_t keys, float scale,
-                            bf16* probs) {
-  const int64_t skipped = vector_of(begin);
-  zero_from(probs, 0, skipped);
-  scores += skipped, probs += skipped, begin -= skipped, valid -= skipped, keys -= skipped;
-  const int64_t last = last_vector(valid), width = last + kVector;
-  fill_from(scores + last, valid - last, kMasked);
-  if (begin > 0) fill_before(scores, begin, kMasked);
-  float highest = scores[0];
-  for (int64_t i = 0; i < width; ++i) highest = scores[i] > highest ? scores[i] : highest;
-  const float shift = highest * scale;
-  float sum = 0;
-  for (int64_t i = 0; i < width; ++i) {
-    scores[i] = exp_fast(scores[i] * scale - shift);
-    sum += scores[i];
-  }
-  fill_from(scores + last, valid - last, 0);
-  if (begin > 0) fill_before(scores, begin, 0);
-  const float inverse = 1.0f / sum;
-  for (int64_t i = 0; i < width; ++i) store(probs[i], scores[i] * inverse);
-  zero_from(probs, width, keys);
-  return shift + std::log(sum);
+HERO_SIMD float softmax(float* scores, int64_t begin, int64_t valid, int64_t keys, float scale, bf16* probs) {
+  return softmax_row(scores, begin, valid, keys, scale, probs);
 }
 
 }  // namespace
@@ -82,8 +57,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
          scores.get(), keys);
     for (int64_t r = 0; r < m; ++r) {
       lse.data_ptr<float>()[head * n.length + first + r] =
-          softmax_row(scores.get() + r * keys, from[r] - first_key, first + r + 1 - first_key, keys,
-                      static_cast<float>(scale), probs.get() + r * keys);
+          softmax(scores.get() + r * keys, from[r] - first_key, first + r + 1 - first_key, keys,
+                  static_cast<float>(scale), probs.get() + r * keys);
     }
     multiply_rows(m, keys, probs.get(), keys, values_packed.get() + g * v_size, n.padded(), first_key, n.v,
                   rows.get(), n.v, false);

@@ -6,6 +6,7 @@
 #include "ops/cpu/attention_operands.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/score_rows.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"

@@ -3,11 +3,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "ops/cpu/attention.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/gemm_fp32.h"
+#include "ops/cpu/score_rows.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 
@@ -20,20 +20,8 @@ bool supports_attention_fp32(const at::Tensor& q, const at::Tensor& k, const at:
 
 namespace {
 
-// Softmax of the first `valid` scores, zeros for the rest; returns the logsumexp.
-HERO_SIMD float softmax_in_place(float* scores, int64_t valid, int64_t width, float scale) {
-  float highest = scores[0];
-  for (int64_t i = 0; i < valid; ++i) highest = scores[i] > highest ? scores[i] : highest;
-  const float shift = highest * scale;
-  float sum = 0;
-  for (int64_t i = 0; i < valid; ++i) {
-    scores[i] = exp_fast(scores[i] * scale - shift);
-    sum += scores[i];
-  }
-  const float inverse = 1.0f / sum;
-  for (int64_t i = 0; i < valid; ++i) scores[i] *= inverse;
-  for (int64_t i = valid; i < width; ++i) scores[i] = 0;
-  return shift + std::log(sum);
+HERO_SIMD float softmax_in_place(float* scores, int64_t valid, int64_t keys, float scale) {
+  return softmax_row(scores, /*begin=*/0, valid, keys, scale, scores);
 }
 
 // Packs all panels of b [k, n] (row stride ld; `transposed`: stored as [n, k]).

@@ -1,5 +1,5 @@
 #pragma once
-// Sizes, packed operands and rows of scores of the bf16 attention kernels. Operands are zero-padded
+// Sizes and packed operands of the bf16 attention kernels. Operands are zero-padded
 // to a multiple of 32 positions, so any length is supported.
 #include <ATen/core/Tensor.h>
 
@@ -8,7 +8,6 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
-#include "ops/cpu/simd.h"
 
 namespace hero::cpu {
 
@@ -87,30 +86,6 @@ inline void multiply_rows(int64_t m, int64_t k, const bf16* a, int64_t lda, cons
     gemm_panel(m, columns, k, a, lda, packed + p * kPanelWidth * rows + first * columns, 0,
                c + p * kPanelWidth, ldc, accumulate);
   }
-}
-
-constexpr int kVector = 16;
-
-/// Sets all but the first n elements of a vector to `rest`. Writes the whole vector, because scalar stores
-/// would break store-to-load forwarding of the next vector read.
-HERO_INLINE void fill_from(float* x, int64_t n, float rest) {
-  const int count = static_cast<int>(n);
-  for (int i = 0; i < kVector; ++i) x[i] = i < count ? x[i] : rest;
-}
-
-/// Sets the first n elements of a vector to `value`, as fill_from.
-HERO_INLINE void fill_before(float* x, int64_t n, float value) {
-  const int count = static_cast<int>(n);
-  for (int i = 0; i < kVector; ++i) x[i] = i < count ? value : x[i];
-}
-
-/// Start of the vector that contains element i.
-HERO_INLINE int64_t vector_of(int64_t i) { return i & -kVector; }
-/// Start of the vector that contains the last of `valid` scores.
-HERO_INLINE int64_t last_vector(int64_t valid) { return vector_of(valid - 1); }
-
-HERO_INLINE void zero_from(bf16* x, int64_t first, int64_t end) {
-  for (int64_t i = first; i < end; ++i) x[i].x = 0;
 }
 
 }  // namespace hero::cpu

@@ -91,7 +91,7 @@ HERO_SIMD double exponentials(double* scores, int64_t positions, double scale) {
 
 // Query heads of one row that read one key head.
 template <typename T>
-struct Heads {
+struct HeadGroup {
   int64_t count;
   const T* q;  // [count, qk]
   int64_t q_row, qk;
@@ -109,7 +109,7 @@ struct Scratch {
 };
 
 template <typename T>
-void attend(const Heads<T>& h, acc_t<T> scale, Scratch<T>& scratch) {
+void attend(const HeadGroup<T>& h, acc_t<T> scale, Scratch<T>& scratch) {
   scratch.scores.resize(h.count * h.positions);
   scratch.sums.resize(h.count * h.v);
   acc_t<T>*const scores = scratch.scores.data(), *const sums = scratch.sums.data();
