@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def program_logits(model: Path, tokens: list[list[int]], work: Path, *words: Any
     tensors = load_file(out)
     out.unlink()  # the tensors are a view of this file: the next call must not write into it
     return tensors
+
+
+def random_logits(model: Path, vocabulary: int, length: int, seed: int, work: Path) -> dict[str, Tensor]:
+    """Logits and routing of two random sequences."""
+    rng = random.Random(seed)
+    tokens = [[rng.randrange(vocabulary) for _ in range(length)] for _ in range(2)]
+    return program_logits(model, tokens, work, "--routing")
 
 
 def assert_close(got: Tensor, expected: Tensor, part: float = LOGITS) -> None:

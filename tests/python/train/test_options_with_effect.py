@@ -3,13 +3,12 @@ computes something else. The opposite direction of test_options_without_effect.p
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from hf_compare import program_logits
+from hf_compare import random_logits
 from layout_strategies import STEPS, trained_models
 from program import checkpoint, configuration_keys, deterministic_metrics, hero, tensor_bytes
 from random_cases import Case, expect_success, property_tests, reproduce
@@ -124,10 +123,8 @@ def outcome(run: Path, options: Options) -> tuple[list[Any], str]:
     run.parent.mkdir()
     done = hero(*train_words(run, options | ALWAYS), cwd=run.parent)
     expect_success(done.returncode, done.stderr, options)
-    rng = random.Random(0)
-    length, vocabulary = min(5, options["train.sequence"]), options["model.vocab_size"]
-    tokens = [[rng.randrange(vocabulary) for _ in range(length)] for _ in range(2)]
-    tensors = program_logits(checkpoint(run, STEPS), tokens, run.parent, "--routing")
+    length = min(5, options["train.sequence"])
+    tensors = random_logits(checkpoint(run, STEPS), options["model.vocab_size"], length, 0, run.parent)
     logits = {name: tensor.tolist() for name, tensor in tensors.items()}
     results = [
         tensor_bytes(run, STEPS),

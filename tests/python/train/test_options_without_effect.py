@@ -3,14 +3,13 @@ and inference give the same bits."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from hf_compare import program_logits
+from hf_compare import random_logits
 from layout_strategies import STEPS, trained_models
 from program import assert_same_outcome, checkpoint, hero
 from random_cases import Case, expect_success, property_tests, reproduce
@@ -85,12 +84,8 @@ def train(run: Path, options: Options) -> list[str]:
 
 
 def logits(run: Path, options: dict[str, Any]) -> dict[str, torch.Tensor]:
-    rng = random.Random(options["train.seed"])
-    tokens = [
-        [rng.randrange(options["model.vocab_size"]) for _ in range(options["train.sequence"])]
-        for _ in range(2)
-    ]
-    return program_logits(checkpoint(run, STEPS), tokens, run.parent, "--routing")
+    vocabulary, length, seed = (options[key] for key in ("model.vocab_size", "train.sequence", "train.seed"))
+    return random_logits(checkpoint(run, STEPS), vocabulary, length, seed, run.parent)
 
 
 def check(case: Case, folder: Path) -> None:
