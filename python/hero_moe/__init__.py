@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hero_moe.lazy_names import lazy_names
+from hero_moe.openmp import limit_spinning
 
 if TYPE_CHECKING:
     from hero_moe.language_model import LanguageModel, load
@@ -27,4 +28,5 @@ _MODULES = {
 
 __all__ = ["HistoryRouter", "LanguageModel", "RoutingHistory", "load", "patch", "sparse_route"]
 
+limit_spinning()
 __getattr__, __dir__ = lazy_names(globals(), _MODULES)

@@ -49,42 +49,64 @@ HERO_INLINE float variance(const float* z, int64_t n) {
   return squares / static_cast<float>(n);
 }
 
+HERO_INLINE float root_mean_square(float squares, int64_t n) {
+  return std::sqrt(squares / static_cast<float>(n));
+}
+
+template <typename T>
+HERO_INLINE float sum_of_squares(const T* x, int64_t n) {
+  float sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += load(x[i]) * load(x[i]);
+  return sum;
+}
+
+// Adds rho times the history's logits to those of the hidden states; their statistics.
+template <typename T>
+HERO_INLINE void add_residual(const Rows<T>& a, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float energy = 0;
+    for (int64_t j = 0; j < a.visible; ++j) energy += a.sumsq[r * a.ld_sumsq + j];
+    a.stats[r * kRouteStats + kRmsHistory] = root_mean_square(energy, a.visible * a.experts);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    float* stats = a.stats + r * kRouteStats;
+    const float rho =
+        a.scale ? stats[kRmsHidden] / (stats[kRmsHistory] + a.eps) * a.depth_factor : 1.0f;
+    const float* residual = a.residual + r * a.ld_residual;
+    stats[kRho] = rho;
+    stats[kHistoryVariance] = rho * rho * variance(residual, a.experts);
+    float* z = a.logits + r * a.experts;
+    for (int64_t i = 0; i < a.experts; ++i) z[i] += rho * residual[i];
+  }
+}
+
+HERO_INLINE void softmax(const float* z, int64_t n, float* p) {
+  float highest = z[0];
+  for (int64_t i = 1; i < n; ++i) highest = z[i] > highest ? z[i] : highest;
+  float sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += p[i] = exp_fast(z[i] - highest);
+  const float inverse = 1.0f / sum;
+  for (int64_t i = 0; i < n; ++i) p[i] *= inverse;
+}
+
+// One loop over the rows for each quantity: the sums of different rows then overlap.
 template <typename T>
 HERO_INLINE void finish_rows_body(const Rows<T>& a, int64_t rows) {
   const int64_t e = a.experts;
   for (int64_t r = 0; r < rows; ++r) {
-    const T* x = a.x + r * a.d;
-    float squares = 0;
-    for (int64_t i = 0; i < a.d; ++i) squares += load(x[i]) * load(x[i]);
     float* stats = a.stats + r * kRouteStats;
-    float* z = a.logits + r * e;
-    stats[kRmsHidden] = std::sqrt(squares / static_cast<float>(a.d));
+    stats[kRmsHidden] = root_mean_square(sum_of_squares(a.x + r * a.d, a.d), a.d);
     stats[kRmsHistory] = stats[kRho] = stats[kHistoryVariance] = 0;
-    stats[kHiddenVariance] = variance(z, e);
-    if (a.residual) {
-      float energy = 0;
-      for (int64_t j = 0; j < a.visible; ++j) energy += a.sumsq[r * a.ld_sumsq + j];
-      stats[kRmsHistory] = std::sqrt(energy / static_cast<float>(a.visible * e));
-      const float rho = a.scale ? stats[kRmsHidden] / (stats[kRmsHistory] + a.eps) * a.depth_factor : 1.0f;
-      stats[kRho] = rho;
-      const float* residual = a.residual + r * a.ld_residual;
-      stats[kHistoryVariance] = rho * rho * variance(residual, e);
-      for (int64_t i = 0; i < e; ++i) z[i] += rho * residual[i];
-    }
-    float highest = z[0];
-    for (int64_t i = 1; i < e; ++i) highest = z[i] > highest ? z[i] : highest;
-    float* p = a.probs + r * e;
-    float sum = 0;
-    for (int64_t i = 0; i < e; ++i) sum += p[i] = exp_fast(z[i] - highest);
-    const float inverse = 1.0f / sum;
-    for (int64_t i = 0; i < e; ++i) p[i] *= inverse;
-    if (a.slot) {
-      T* slot = a.slot + r * a.ld_slot;
-      float stored = 0;
-      for (int64_t i = 0; i < e; ++i) store(slot[i], p[i]);
-      for (int64_t i = 0; i < e; ++i) stored += load(slot[i]) * load(slot[i]);
-      a.slot_sumsq[r * a.ld_slot_sumsq] = stored;
-    }
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    a.stats[r * kRouteStats + kHiddenVariance] = variance(a.logits + r * e, e);
+  if (a.residual) add_residual(a, rows);
+  for (int64_t r = 0; r < rows; ++r) softmax(a.logits + r * e, e, a.probs + r * e);
+  if (!a.slot) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    T* slot = a.slot + r * a.ld_slot;
+    for (int64_t i = 0; i < e; ++i) store(slot[i], a.probs[r * e + i]);
+    a.slot_sumsq[r * a.ld_slot_sumsq] = sum_of_squares(slot, e);
   }
 }
 
