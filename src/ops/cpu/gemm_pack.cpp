@@ -7,12 +7,23 @@
 
 namespace hero::cpu {
 
-// Interleaves pairs of adjacent rows of b in 32-bit words.
+constexpr int64_t kPrefetchRows = 16;
+constexpr int64_t kCacheLine = 64 / sizeof(bf16);
+
+// Interleaves pairs of adjacent rows of b in 32-bit words. Only a panel's part of each row is read, so processors do
+// not prefetch the next rows themselves.
 HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width,
                                       int64_t ld, uint32_t* out) {
   for (int64_t r = 0; r < k; r += 2) {
     const uint16_t* low = b + r * ld;
     uint32_t* row = out + r / 2 * width;
+    if (r + kPrefetchRows + 1 < k_valid) {
+      const uint16_t* next = low + kPrefetchRows * ld;
+      for (int64_t c = 0; c < width; c += kCacheLine) {
+        __builtin_prefetch(next + c);
+        __builtin_prefetch(next + ld + c);
+      }
+    }
     if (r + 1 < k_valid) {
       const uint16_t* high = low + ld;
       for (int64_t c = 0; c < width; ++c) row[c] = low[c] | static_cast<uint32_t>(high[c]) << 16;
