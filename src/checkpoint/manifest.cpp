@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
+#include "io/cores.h"
 #include "io/json.h"
 #include "io/ordered_parallel.h"
 #include "io/sha256.h"
@@ -79,7 +79,7 @@ std::optional<std::string> find_corruption(const fs::path& folder, CheckpointUse
   // One thread a file: a hash is computed sequentially, slower than files are read.
   std::optional<std::string> first;
   auto next = files->begin();
-  const auto workers = std::min<size_t>(std::max(std::thread::hardware_concurrency(), 1u), files->size());
+  const auto workers = std::min<int64_t>(available_cores(), std::ssize(*files));
   ordered_parallel<nlohmann::json::const_iterator, std::optional<std::string>>(
       static_cast<int>(workers),
       [&](auto& file) {

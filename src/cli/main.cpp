@@ -1,13 +1,24 @@
 // The program with all commands, which the launcher executes, and its exit status.
+#include <ATen/Parallel.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "cli/commands.h"
 #include "cli/program.h"
+#include "io/cores.h"
 #include "io/error.h"
 #include "train/version.h"
 
 namespace {
+
+// OpenMP counts cores, but not a container's quota of their time.
+void limit_threads() {
+  if (std::getenv("OMP_NUM_THREADS")) return;
+  const auto cores = static_cast<int>(hero::available_cores());
+  if (cores < at::get_num_threads()) at::set_num_threads(cores);
+}
 
 // Returns the exit status.
 int run(int argc, char** argv) {
@@ -35,6 +46,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    limit_threads();
     return run(argc, argv);
   } catch (const hero::UserError& e) {
     std::fprintf(stderr, "hero: %s\n", e.what());

@@ -97,7 +97,7 @@ std::vector<Field> training_fields(Config& config) {
       choice("train.trainable", kFixedOnResume, &t.trainable,
              "weights to train; routers: all other weights are frozen"),
       integer("train.threads", kMayChangeOnResume | kMayDifferBetweenRanks | kMayDifferInStudy, &t.threads, 0,
-              "number of CPU threads; 0: all cores"),
+              "number of CPU threads; 0: all cores that the process may use"),
       integer("train.routing_every", kMayChangeOnResume, &t.routing_every, 1,
               "steps between snapshots of expert shares in routing.jsonl"),
       integer(

@@ -37,6 +37,16 @@ class Unused {
   std::vector<std::string> lines_;
 };
 
+// Whether all expert weights are the same number: they are normalized, and each token has one.
+bool has_equal_expert_weights(const ModelConfig& m) {
+  return m.norm_topk_prob && m.num_experts_per_tok == 1 && m.norm_topk_eps <= ModelConfig().norm_topk_eps;
+}
+
+std::string equal_expert_weights(const ModelConfig& m) {
+  return format_option("model.num_experts_per_tok", m.num_experts_per_tok) + " and " +
+         format_option("model.norm_topk_prob", m.norm_topk_prob) + ": all expert weights are equal";
+}
+
 // check() rejects some of the options that another architecture or a run without a pipeline does not read;
 // those have their defaults here.
 void add_model(Unused& unused, const ModelConfig& m) {
@@ -51,6 +61,8 @@ void add_model(Unused& unused, const ModelConfig& m) {
   unused.unless(m.type().has_dense_layers, {"model.intermediate_size"}, family + " has no dense layers");
   unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
                 format_option("model.norm_topk_prob", m.norm_topk_prob));
+  if (has_equal_expert_weights(m))
+    unused.add(equal_expert_weights(m) + ", so routers learn only from auxiliary losses");
   const RopeScaling& y = m.rope_scaling;
   unused.unless(y.is_yarn(), keys_with(kYarnOnly), format_option("model.rope_scaling.type", name_of(y.type)));
   if (!y.is_yarn()) return;
@@ -118,6 +130,8 @@ void add_router(Unused& unused, const Config& config) {
                 format_option("router.balance_loss", r.balance_loss));
   unused.unless(r.capacity_factor > 0 || r.eval_capacity_factor > 0, {"router.drop_policy"},
                 "router.capacity_factor and router.eval_capacity_factor are 0");
+  unused.unless(!has_equal_expert_weights(config.model), {"router.drop_policy"},
+                equal_expert_weights(config.model));
 }
 
 void add_schedule(Unused& unused, const OptimConfig& o, int64_t steps) {
@@ -132,6 +146,10 @@ void add_schedule(Unused& unused, const OptimConfig& o, int64_t steps) {
     unused.unless(false, decay, format_option("optim.warmup_steps", o.warmup_steps) + ", all steps");
   } else {
     unused.unless(o.min_lr < o.lr, decay, format_option("optim.min_lr", o.min_lr) + " = optim.lr");
+    const int64_t end = o.warmup_steps + o.decay_steps;
+    if (!wsd && o.decay_steps > 0 && o.min_lr == 0 && end < steps)
+      unused.add(format_option("optim.decay_steps", o.decay_steps) + ": the learning rate is 0 from step " +
+                 std::to_string(end) + " on");
   }
   unused.unless(wsd, {"optim.decay_shape"}, schedule);
 }

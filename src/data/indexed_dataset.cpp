@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "io/cores.h"
 #include "io/error.h"
 
 namespace hero {
@@ -218,7 +219,7 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) threads.emplace_back(scan);
+  for (int64_t i = 1; i < available_cores(); ++i) threads.emplace_back(scan);
   scan();
   for (auto& thread : threads) thread.join();
   if (first_bad == tokens_) return;

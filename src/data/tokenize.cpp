@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "data/counter_random.h"
 #include "data/indexed_writer.h"
 #include "data/loss_mask.h"
+#include "io/cores.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/ordered_parallel.h"
@@ -130,8 +130,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   if (!options.overwrite) check_absent(options.out, tokenizer);
   Corpus corpus(options.corpus);
   make_parent_folder(options.out);
-  const int workers =
-      options.workers > 0 ? options.workers : std::max(1u, std::thread::hardware_concurrency());
+  const int workers = options.workers > 0 ? options.workers : static_cast<int>(available_cores());
   std::vector<Tokenizer::Cache> caches(workers);
   TokenizeResult result;
   Splitter splitter(options, tokenizer.vocab_size());

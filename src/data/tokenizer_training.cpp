@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "data/counter_random.h"
+#include "io/cores.h"
 #include "io/error.h"
 #include "io/ordered_parallel.h"
 #include "io/progress.h"
@@ -231,8 +232,7 @@ TrainedTokenizer train_tokenizer(const TokenizerTraining& options) {
   if (options.sample_bytes < 1) {
     throw UserError("--sample-bytes " + std::to_string(options.sample_bytes) + ": expected at least 1");
   }
-  const int workers =
-      options.workers > 0 ? options.workers : std::max(1u, std::thread::hardware_concurrency());
+  const int workers = options.workers > 0 ? options.workers : static_cast<int>(available_cores());
   TrainedTokenizer result;
   const auto counts = count_all(sample(options, workers, result), workers);
   const auto lines_of_text =

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-#include <thread>
 
+#include "io/cores.h"
 #include "ops/cuda_library.h"
 
 namespace hero {
@@ -38,7 +38,7 @@ double read_number(const char* file) {
 Machine this_machine(c10::Device device) {
   Machine machine{.gpu = device.is_cpu() ? "" : cuda_device(device).name,
                   .cpu = value_of("/proc/cpuinfo", "model name"),
-                  .cores = std::thread::hardware_concurrency(),
+                  .cores = available_cores(),
                   .instructions = {}};
   if (machine.cpu.empty()) machine.cpu = "unnamed processor";
   std::istringstream flags(value_of("/proc/cpuinfo", "flags"));

@@ -1,9 +1,9 @@
 #include "perf/process_memory.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "config/mtp_layers.h"
+#include "io/cores.h"
 #include "model/counts.h"
 
 namespace hero {
@@ -53,8 +53,7 @@ class StepMemory {
   double table() const { return to_double(m_.vocab_size * m_.hidden_size); }
   bool bf16() const { return config_.train.dtype == Dtype::kBf16; }
   double threads() const {
-    return config_.train.threads > 0 ? to_double(config_.train.threads)
-                                     : to_double(std::thread::hardware_concurrency());
+    return to_double(config_.train.threads > 0 ? config_.train.threads : available_cores());
   }
   // Whether later micro-batches add to existing gradients.
   bool accumulates() const { return config_.train.global_batch > config_.train.micro_batch; }

@@ -13,6 +13,7 @@
 #include "config/fields.h"
 #include "hf/resolve.h"
 #include "io/child_process.h"
+#include "io/cores.h"
 #include "io/error.h"
 #include "io/file_io.h"
 #include "io/json.h"
@@ -106,8 +107,8 @@ std::string joined_names(const std::deque<ActiveRun>& active) {
 }  // namespace
 
 std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<Variant>& variants) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t threads = options.threads ? options.threads : std::max<int64_t>(1, cores / options.jobs);
+  const int64_t share = std::max<int64_t>(available_cores() / options.jobs, 1);
+  const int64_t threads = options.threads ? options.threads : share;
   std::vector<StudyRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     for (const auto& variant : variants) {

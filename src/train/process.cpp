@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <thread>
+
+#include "io/cores.h"
 
 namespace hero {
 namespace {
@@ -49,9 +50,8 @@ class MallocAllocator : public c10::Allocator {
 }  // namespace
 
 void prepare_process(const Config& config, int64_t processes) {
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(config.train.threads > 0 ? config.train.threads
-                                                                : std::max<int64_t>(cores / processes, 1)));
+  const int64_t share = std::max<int64_t>(available_cores() / (has_own_cores() ? 1 : processes), 1);
+  at::set_num_threads(static_cast<int>(config.train.threads > 0 ? config.train.threads : share));
   // A step frees and reallocates tensors and packed weights thousands of times. Keep them all in one heap
   // that keeps its pages: the kernel would zero the pages of separate mappings at every allocation.
   mallopt(M_MMAP_MAX, 0);

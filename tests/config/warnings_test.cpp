@@ -235,6 +235,20 @@ TEST(Warnings, RopeScalingAndTopkNormalization) {
          {"model.norm_topk_eps = 0.5 has no effect: model.norm_topk_prob = false"});
 }
 
+TEST(Warnings, OneExpertOfNormalizedWeight) {
+  const std::string equal =
+      "model.num_experts_per_tok = 1 and model.norm_topk_prob = true: all expert weights are equal";
+  const auto one = [](Config& c) {
+    c.model.num_experts_per_tok = 1, c.model.norm_topk_prob = true;
+    c.router.drop_policy = DropPolicy::kPosition, c.router.capacity_factor = 1;
+  };
+  expect(one, {equal + ", so routers learn only from auxiliary losses",
+               "router.drop_policy = \"position\" has no effect: " + equal});
+  expect([&](Config& c) { one(c), c.model.num_experts_per_tok = 2; }, {});
+  expect([&](Config& c) { one(c), c.model.norm_topk_prob = false; }, {});
+  expect([&](Config& c) { one(c), c.model.norm_topk_eps = 0.5; }, {});
+}
+
 TEST(Warnings, MultiTokenPrediction) {
   const auto weight = [](Config& c) { c.train.mtp_loss = 0.5; };
   expect(weight, {"train.mtp_loss = 0.5 has no effect: model.num_nextn_predict_layers = 0"});
@@ -279,10 +293,20 @@ TEST(Warnings, DecayOptions) {
     };
   };
   expect(decay(LrSchedule::kWsd), {});
+  const std::string zero = "optim.decay_steps = 100: the learning rate is 0 from step 150 on";
   expect(decay(LrSchedule::kCosine),
-         {"optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"cosine\""});
+         {zero, "optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"cosine\""});
   expect(decay(LrSchedule::kLinear),
-         {"optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"linear\""});
+         {zero, "optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = \"linear\""});
+  const auto linear = [](double min_lr, int64_t steps) {
+    return [=](Config& c) {
+      c.optim.schedule = LrSchedule::kLinear, c.optim.decay_steps = 1, c.optim.warmup_steps = 0;
+      c.optim.min_lr = min_lr, c.train.steps = steps;
+    };
+  };
+  expect(linear(0, 2), {"optim.decay_steps = 1: the learning rate is 0 from step 1 on"});
+  expect(linear(0, 1), {});  // only the last step, as in every decay to 0
+  expect(linear(1e-5, 2), {});
   const std::string why = " has no effect: optim.schedule = \"constant\"";
   expect(decay(LrSchedule::kConstant), {"optim.min_lr = 0.0" + why, "optim.decay_steps = 100" + why,
                                         "optim.decay_shape = \"1-sqrt\"" + why});

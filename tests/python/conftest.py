@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,16 @@ atexit.register(shutil.rmtree, CACHES, ignore_errors=True)
 
 # Spin-waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(autouse=True)
+def empty_compiler_cache() -> Iterator[None]:
+    """torch.compile compiles a function anew for each of its first eight uses with other properties, and fails on a
+    ninth: tests in one process must not share them."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
 
 MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048

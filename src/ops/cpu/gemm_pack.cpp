@@ -10,8 +10,8 @@ namespace hero::cpu {
 constexpr int64_t kPrefetchRows = 16;
 constexpr int64_t kCacheLine = 64 / sizeof(bf16);
 
-// Interleaves pairs of adjacent rows of b in 32-bit words. Only a panel's part of each row is read, so processors do
-// not prefetch the next rows themselves.
+// Interleaves pairs of adjacent rows of b in 32-bit words. Only a panel's part of each row is read, so
+// processors do not prefetch the next rows themselves.
 HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_valid, int64_t width,
                                       int64_t ld, uint32_t* out) {
   for (int64_t r = 0; r < k; r += 2) {

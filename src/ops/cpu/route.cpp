@@ -70,8 +70,7 @@ HERO_INLINE void add_residual(const Rows<T>& a, int64_t rows) {
   }
   for (int64_t r = 0; r < rows; ++r) {
     float* stats = a.stats + r * kRouteStats;
-    const float rho =
-        a.scale ? stats[kRmsHidden] / (stats[kRmsHistory] + a.eps) * a.depth_factor : 1.0f;
+    const float rho = a.scale ? stats[kRmsHidden] / (stats[kRmsHistory] + a.eps) * a.depth_factor : 1.0f;
     const float* residual = a.residual + r * a.ld_residual;
     stats[kRho] = rho;
     stats[kHistoryVariance] = rho * rho * variance(residual, a.experts);

@@ -13,7 +13,7 @@ import pytest
 from program import PROGRAM
 
 NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-SHOW = "import os\nfor name in {names}: print(os.environ.get(name, 'unset'))".format(names=NAMES)
+SHOW = f"import os\nfor name in {NAMES}: print(os.environ.get(name, 'unset'))"
 
 
 @pytest.fixture(scope="module")

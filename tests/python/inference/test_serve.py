@@ -86,7 +86,9 @@ def test_streams_concatenate_to_the_whole_text(client: openai.OpenAI) -> None:
             finish[choice.index] = choice.finish_reason
     assert pieces == [choice.text for choice in whole.choices]
     assert "\N{REPLACEMENT CHARACTER}" in "".join(pieces)
-    assert finish == ["length"] * 3 and usage == whole.usage and count > 60
+    assert finish == ["length"] * 3 and usage == whole.usage
+    # A chunk holds the tokens of a choice since its last chunk: one, or several while the machine is busy.
+    assert count > 3
 
 
 def test_stop_strings(client: openai.OpenAI) -> None:

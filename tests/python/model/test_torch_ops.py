@@ -272,9 +272,8 @@ def test_rejects_invalid_operands(change: dict[str, Any], message: str) -> None:
         hero.route(**{**good, **squares, **change}, depth_factor=1.0, eps=EPS, scale=True)
 
 
-def test_inductor_compiles_an_moe_layer_with_data_dependent_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
-
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_inductor_compiles_an_moe_layer_with_data_dependent_rows() -> None:
     def layer(x: Tensor, weights: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
         _, offsets, token, row = hero.plan(ids, 8)
         y = hero.experts(hero.permute(x, token, row), gate_up, down, offsets)

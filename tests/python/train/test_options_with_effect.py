@@ -136,9 +136,11 @@ def outcome(run: Path, options: Options) -> tuple[list[Any], str]:
 
 
 def warned(key: str, stderr: str) -> bool:
-    """Whether a warning says that the option has no effect."""
+    """Whether a warning says that the option has no effect, or that no weight changes."""
     same = "no layer reads an earlier one" if key == "router.kind" else f"warning: {key} = "
-    return any(same in line for line in stderr.splitlines())
+    return any(
+        same in line or "the learning rate is 0 from step 1 on" in line for line in stderr.splitlines()
+    )
 
 
 def check(case: Case, folder: Path) -> None:
