@@ -85,6 +85,7 @@ inline Field flag(std::string key, uint32_t attributes, bool* value, std::string
 
 /// One of the names of an enum.
 template <Choice E>
+// NOLINTNEXTLINE(performance-unnecessary-value-param): both strings are moved from
 Field choice(std::string key, uint32_t attributes, E* value, std::string help) {
   const ChoiceRef member = {
       .member = value,

@@ -198,6 +198,7 @@ int64_t IndexedDataset::document_at(int64_t token) const {
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
   with_type(type_, [&]<typename T>(T) {
     const char* from = data_->bytes + begin * static_cast<int64_t>(sizeof(T));
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): ids of type int8 are signed
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(load<T>(from + i * sizeof(T)));
   });
 }

@@ -11,9 +11,10 @@ from hero_moe.evals.sandbox import PASSED, run_program
 
 
 def run(answers: Sequence[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[str]:
-    """lm_eval filter: the `run_program` verdict on each problem's first completion, one program per core."""
+    """lm_eval filter: the `run_program` verdict on each problem's first completion, one program per
+    core of the affinity mask: a program that waits for one may exceed its time limit."""
     programs = [program_with_tests(doc, answer[0]) for answer, doc in zip(answers, docs, strict=True)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(run_program, programs))
 
 
