@@ -48,5 +48,5 @@ def machine() -> str:
     """For example "Intel(R) Xeon(R) Processor, 2 cores (x86_64, avx512f, no bf16 instructions)"."""
     bf16 = "" if has_bf16() else ", no bf16 instructions"
     name = cpuinfo("model name")
-    cores = f"{os.cpu_count()} cores ({platform.machine()}, {instruction_set()}{bf16})"
+    cores = f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}, {instruction_set()}{bf16})"
     return f"{name}, {cores}" if name else cores

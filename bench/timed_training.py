@@ -50,7 +50,7 @@ def train(
     """Prints one JSON line: tokens per second of every timed step. Fused AdamW and gradient clipping; the loss of the
     model, compiled if requested, for tokens [B, S]."""
     torch.manual_seed(0)
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     section = model_section(args)
     with torch.device(args.device):
         model = build(section)

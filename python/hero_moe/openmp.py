@@ -8,8 +8,8 @@ import os
 def limit_spinning() -> None:
     """Lets OpenMP threads that wait for others sleep after tens of microseconds instead of milliseconds.
 
-    With other processes on the cores, long spinning makes a training step 15 times longer; without, the limit
-    makes no difference. libgomp reads it when it is loaded: it has no effect if torch was imported before. The
+    With other processes on the cores, long spinning makes a training step up to 15 times longer; without,
+    the limit makes no difference. libgomp reads it when it is loaded: it has no effect if torch was imported before. The
     program `hero` sets the same value (src/cli/launcher.cpp).
     """
     if "OMP_WAIT_POLICY" not in os.environ:

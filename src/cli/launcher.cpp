@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // OpenMP threads that wait for others spin for milliseconds by default. When other processes use the cores,
-// the thread they wait for is often not running: a training step took 15 times longer. libgomp reads the
-// limit when it is loaded, so only the launcher can set it. As in python/hero_moe/openmp.py.
+// the thread they wait for is often not running: a training step took up to 15 times longer. libgomp reads
+// the limit when it is loaded, so only the launcher can set it. As in python/hero_moe/openmp.py.
 void limit_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "4000", /*overwrite=*/0);
 }

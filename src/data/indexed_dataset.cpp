@@ -220,7 +220,7 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
     }
   };
   std::vector<std::thread> threads;
-  for (int64_t i = 1; i < available_cores(); ++i) threads.emplace_back(scan);
+  for (int64_t more = available_cores() - 1; more > 0; --more) threads.emplace_back(scan);
   scan();
   for (auto& thread : threads) thread.join();
   if (first_bad == tokens_) return;

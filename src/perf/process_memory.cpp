@@ -22,7 +22,11 @@ struct Usage {
 class StepMemory {
  public:
   explicit StepMemory(const Config& config)
-      : config_(config), m_(config.model), w_(config), numbers_(moe_layer_numbers_with_modules(m_)) {
+      : config_(config),
+        m_(config.model),
+        w_(config),
+        threads_(to_double(config.train.threads > 0 ? config.train.threads : available_cores())),
+        numbers_(moe_layer_numbers_with_modules(m_)) {
     const auto visible = visible_counts(config);
     for (int64_t i = 0; i < layers(); ++i) {
       double weights = 0;
@@ -52,9 +56,6 @@ class StepMemory {
   double tokens() const { return to_double(config_.train.micro_batch * config_.train.sequence); }
   double table() const { return to_double(m_.vocab_size * m_.hidden_size); }
   bool bf16() const { return config_.train.dtype == Dtype::kBf16; }
-  double threads() const {
-    return to_double(config_.train.threads > 0 ? config_.train.threads : available_cores());
-  }
   // Whether later micro-batches add to existing gradients.
   bool accumulates() const { return config_.train.global_batch > config_.train.micro_batch; }
   double existing_gradients() const { return accumulates() ? weights_ * w_.accum : 0; }
@@ -81,7 +82,7 @@ class StepMemory {
   Usage loss() const {
     const double v = to_double(m_.vocab_size), d = to_double(m_.hidden_size);
     const double fused =
-                     2 * table() * 2 + std::min(512.0, tokens()) * (2 * v + d) * 2 + threads() * 64 * v * 4,
+                     2 * table() * 2 + std::min(512.0, tokens()) * (2 * v + d) * 2 + threads_ * 64 * v * 4,
                  plain = std::min(256.0, tokens()) * 5 * v * w_.accum + table() * w_.accum;
     return {existing_gradients(), all_saved() + heads(), bf16() ? fused : plain};
   }
@@ -113,7 +114,7 @@ class StepMemory {
     const double weights = 3 * e * d * f;
     double bytes = 2 * tokens() * d * w_.operand + rows * d * w_.operand + weights * w_.accum;
     if (bf16()) {
-      const double active = rows / e > std::max(64.0, rows / (8 * threads())) ? e : std::min(e, threads());
+      const double active = rows / e > std::max(64.0, rows / (8 * threads_)) ? e : std::min(e, threads_);
       bytes += (padded * (2 * d + 3 * f) + weights) * 2 * active / e;
     }
     return bytes;
@@ -122,6 +123,7 @@ class StepMemory {
   const Config& config_;
   const ModelConfig& m_;
   ElementSizes w_;
+  double threads_;
   std::vector<int64_t> numbers_;
   std::vector<double> layer_weights_;
   double weights_ = 0;

@@ -76,6 +76,10 @@ def per_layer(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def by_component(values: Any) -> dict[str, Any]:
+    return values if isinstance(values, dict) else {"": values}
+
+
 def is_rounding(norms: Any, metric: str, component: str, layer: int) -> bool:
     """Whether a metric is the result of a gradient that is zero up to rounding, or of weights that only such
     gradients have changed."""
@@ -88,13 +92,12 @@ def is_rounding(norms: Any, metric: str, component: str, layer: int) -> bool:
 def assert_close_norms(name: str, found: Any, expected: Any) -> None:
     """Metrics of numbers, null and lists of these, one per decoder layer; or of components, of which each has them."""
     assert found.keys() == expected.keys()
-    for metric, values in expected.items():
-        components = values if isinstance(values, dict) else {"": values}
-        other = found[metric] if isinstance(values, dict) else {"": found[metric]}
-        assert other.keys() == components.keys()
-        for component, value in components.items():
+    for metric in expected:
+        values, wanted = by_component(found[metric]), by_component(expected[metric])
+        assert values.keys() == wanted.keys()
+        for component in wanted:
             title = f"{name}.{metric}.{component}".rstrip(".")
-            lists = [per_layer(other[component]), per_layer(value)]
+            lists = [per_layer(values[component]), per_layer(wanted[component])]
             assert [v is None for v in lists[0]] == [v is None for v in lists[1]], title
             # Every value on its own: those of several layers differ by orders of magnitude.
             for layer, (a, b) in enumerate(zip(*lists, strict=True)):
