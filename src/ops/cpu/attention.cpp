@@ -44,6 +44,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
     pack_transposed(from_k.at(b, g), n.length, n.qk, from_k.row, keys_packed.get() + i * k_size);
     pack_rows(from_v.at(b, g), n.length, n.v, from_v.row, values_packed.get() + i * v_size);
   });
+  auto* const lse_of = lse.data_ptr<float>();
   parallel_tasks(n.batch * n.heads * n.blocks(), [&](int64_t i) {
     // Longest rows first, for load balance.
     const int64_t block = n.blocks() - 1 - i / (n.batch * n.heads), head = i % (n.batch * n.heads);
@@ -56,7 +57,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
     gemm(m, keys, n.qk, from_q.at(b, h, first), from_q.row, keys_packed.get() + g * k_size + first_key * n.qk,
          scores.get(), keys);
     for (int64_t r = 0; r < m; ++r) {
-      lse.data_ptr<float>()[head * n.length + first + r] =
+      lse_of[head * n.length + first + r] =
           softmax(scores.get() + r * keys, from[r] - first_key, first + r + 1 - first_key, keys,
                   static_cast<float>(scale), probs.get() + r * keys);
     }

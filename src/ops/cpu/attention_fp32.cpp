@@ -50,6 +50,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
     pack_head(head_of(v, b, g), length, width, v.stride(2), /*transposed=*/false,
               values.get() + i * length * width);
   });
+  auto* const lse_of = lse.data_ptr<float>();
   parallel_tasks(batch * heads * blocks, [&](int64_t i) {
     // Longest rows first, for load balance.
     const int64_t block = blocks - 1 - i / (batch * heads), head = i % (batch * heads), b = head / heads,
@@ -63,7 +64,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
                  panel_width(padded, p), scores.get() + p * kPanelWidth, visible);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      lse.data_ptr<float>()[head * length + first + r] =
+      lse_of[head * length + first + r] =
           softmax_in_place(scores.get() + r * visible, first + r + 1, visible, static_cast<float>(scale));
     }
     float* result = out.data_ptr<float>() + ((b * length + first) * heads + h) * width;

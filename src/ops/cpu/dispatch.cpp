@@ -61,12 +61,14 @@ at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weigh
   const int64_t tokens = row.size(0), k = row.size(1), d = x.size(1);
   auto y = at::empty({tokens, d}, x.options());
   const auto* w = weights ? weights->const_data_ptr<acc_t<T>>() : nullptr;
-  const T* first = base ? base->const_data_ptr<T>() : nullptr;
+  const T *first = base ? base->const_data_ptr<T>() : nullptr, *from = x.const_data_ptr<T>();
+  const auto* index = row.const_data_ptr<int64_t>();
+  T* to = y.data_ptr<T>();
   parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
     std::vector<acc_t<T>> s(d);
     for (int64_t t = i * kStrip; t < std::min(tokens, (i + 1) * kStrip); ++t) {
-      sum(first ? first + t * d : nullptr, x.const_data_ptr<T>(), w ? w + t * k : nullptr,
-          row.const_data_ptr<int64_t>() + t * k, k, d, s.data(), y.data_ptr<T>() + t * d);
+      sum(first ? first + t * d : nullptr, from, w ? w + t * k : nullptr, index + t * k, k, d, s.data(),
+          to + t * d);
     }
   });
   return y;
@@ -80,12 +82,13 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, 
   auto dweights = at::zeros({tokens, k}, weights.options());
   const auto* w = weights.const_data_ptr<acc_t<T>>();
   const auto* index = row.const_data_ptr<int64_t>();
+  const T *gradient = dy.const_data_ptr<T>(), *value = y.const_data_ptr<T>();
   auto* dw = dweights.data_ptr<acc_t<T>>();
+  T* to = dx.data_ptr<T>();
   parallel_tasks((tokens + kStrip - 1) / kStrip, [&](int64_t i) {
     for (int64_t a = i * kStrip * k; a < std::min(tokens, (i + 1) * kStrip) * k; ++a) {
       if (index[a] < 0) continue;
-      dw[a] = combine_backward_row(dy.const_data_ptr<T>() + a / k * d, y.const_data_ptr<T>() + index[a] * d,
-                                   w[a], d, dx.data_ptr<T>() + index[a] * d);
+      dw[a] = combine_backward_row(gradient + a / k * d, value + index[a] * d, w[a], d, to + index[a] * d);
     }
   });
   return {dx, dweights};

@@ -87,13 +87,16 @@ struct Typed {
     const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3);
     auto y = at::empty(x.sizes(), x.options());
     auto rstd = at::empty({x.size(0), positions, heads}, cos.options());
+    const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+    const acc *c = cos.const_data_ptr<acc>(), *s = sin.const_data_ptr<acc>();
+    T* out = y.data_ptr<T>();
+    acc* scale = rstd.template data_ptr<acc>();
     parallel_ranges(x.size(0) * positions, kStrip, [&](int64_t first, int64_t end) {
       for (int64_t i = first; i < end; ++i) {
-        const int64_t b = i / positions, s = i % positions;
-        forward_heads(x.const_data_ptr<T>() + b * x.stride(0) + s * x.stride(1), x.stride(2),
-                      w.const_data_ptr<T>(), static_cast<acc>(eps), cos.const_data_ptr<acc>() + s * width / 2,
-                      sin.const_data_ptr<acc>() + s * width / 2, heads, width / 2,
-                      y.data_ptr<T>() + i * heads * width, rstd.template data_ptr<acc>() + i * heads);
+        const int64_t b = i / positions, p = i % positions;
+        forward_heads(in + b * x.stride(0) + p * x.stride(1), x.stride(2), weight, static_cast<acc>(eps),
+                      c + p * width / 2, s + p * width / 2, heads, width / 2, out + i * heads * width,
+                      scale + i * heads);
       }
     });
     return {y, rstd};
@@ -106,15 +109,18 @@ struct Typed {
     const auto dy = grad.stride(3) == 1 ? grad : grad.contiguous();
     auto dx = at::empty(x.sizes(), x.options());
     auto dw = at::zeros({(rows + kStrip - 1) / kStrip, width}, rstd.options());
+    const T *gradient = dy.const_data_ptr<T>(), *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
+    const acc *scale = rstd.const_data_ptr<acc>(), *c = cos.const_data_ptr<acc>(),
+              *s = sin.const_data_ptr<acc>();
+    T* out = dx.data_ptr<T>();
+    acc* sums = dw.template data_ptr<acc>();
     parallel_ranges(rows, kStrip, [&](int64_t first, int64_t end) {
       for (int64_t i = first; i < end; ++i) {
-        const int64_t b = i / positions, s = i % positions;
-        backward_heads(dy.const_data_ptr<T>() + b * dy.stride(0) + s * dy.stride(1), dy.stride(2),
-                       x.const_data_ptr<T>() + b * x.stride(0) + s * x.stride(1), x.stride(2),
-                       w.const_data_ptr<T>(), rstd.const_data_ptr<acc>() + i * heads,
-                       cos.const_data_ptr<acc>() + s * width / 2, sin.const_data_ptr<acc>() + s * width / 2,
-                       heads, width / 2, dx.data_ptr<T>() + i * heads * width,
-                       dw.template data_ptr<acc>() + first / kStrip * width);
+        const int64_t b = i / positions, p = i % positions;
+        backward_heads(gradient + b * dy.stride(0) + p * dy.stride(1), dy.stride(2),
+                       in + b * x.stride(0) + p * x.stride(1), x.stride(2), weight, scale + i * heads,
+                       c + p * width / 2, s + p * width / 2, heads, width / 2, out + i * heads * width,
+                       sums + first / kStrip * width);
       }
     });
     return {dx, dw.sum(0)};

@@ -1,31 +1,35 @@
 #pragma once
 // Aligned scratch memory for operands and results of GEMMs.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <type_traits>
 
 namespace hero::cpu {
 
-struct FreeMemory {
-  void operator()(void* memory) const { std::free(memory); }
+/// Uninitialized memory that starts on a cache line: tile rows that straddle two lines load up to twice as
+/// slowly. Blocks of up to 256 KiB come from a cache of the calling thread; tasks need the same sizes again
+/// and again.
+void* take_block(size_t bytes);
+/// Returns a block to the cache of the calling thread; `bytes` as in take_block.
+void return_block(void* block, size_t bytes);
+
+struct ReturnBlock {
+  size_t bytes = 0;
+
+  void operator()(void* block) const { return_block(block, bytes); }
 };
 
 template <class T>
-using Scratch = std::unique_ptr<T[], FreeMemory>;
+using Scratch = std::unique_ptr<T[], ReturnBlock>;
 
-/// `size` uninitialized elements, cache-line aligned: tile rows that straddle two lines load up to twice as
-/// slowly.
+/// `size` uninitialized elements (take_block).
 template <class T>
 Scratch<T> scratch(int64_t size) {
   static_assert(std::is_trivially_destructible_v<T>);
-  constexpr size_t kLine = 64;
-  const size_t bytes = (static_cast<size_t>(size) * sizeof(T) + kLine - 1) / kLine * kLine;
-  auto* memory = static_cast<T*>(std::aligned_alloc(kLine, bytes));
-  if (!memory && bytes > 0) throw std::bad_alloc();
-  return Scratch<T>(memory);
+  const size_t bytes = static_cast<size_t>(size) * sizeof(T);
+  return Scratch<T>(static_cast<T*>(take_block(bytes)), ReturnBlock{bytes});
 }
 
 /// out [padded_rows, padded_columns] = in [rows, columns] with row stride ld, the rest zero.

@@ -56,11 +56,13 @@ template <typename T>
 at::Tensor top_typed(const at::Tensor& scores, const float* bias, int64_t k, int64_t groups, int64_t kept) {
   const int64_t rows = scores.size(0), experts = scores.size(1), per_group = experts / groups;
   auto ids = at::empty({rows, k}, scores.options().dtype(at::kLong));
+  const T* score = scores.const_data_ptr<T>();
+  auto* const chosen = ids.mutable_data_ptr<int64_t>();
   for_strips(rows, [&](int64_t first, int64_t end) {
     TopK<T> best(k), best_groups(kept), two(2);
     std::vector<char> group_eligible(groups, 1);
     for (int64_t r = first; r < end; ++r) {
-      const T* s = scores.const_data_ptr<T>() + r * experts;
+      const T* s = score + r * experts;
       const auto eligible = [&](int64_t e) { return bias ? s[e] + static_cast<T>(bias[e]) : s[e]; };
       if (groups > 1) {
         best_groups.clear();
@@ -77,7 +79,7 @@ at::Tensor top_typed(const at::Tensor& scores, const float* bias, int64_t k, int
         if (!group_eligible[g]) continue;
         for (int64_t e = g * per_group; e < (g + 1) * per_group; ++e) best.insert(eligible(e), e);
       }
-      for (int64_t i = 0; i < k; ++i) ids.mutable_data_ptr<int64_t>()[r * k + i] = best.id(i);
+      for (int64_t i = 0; i < k; ++i) chosen[r * k + i] = best.id(i);
     }
   });
   return ids;
@@ -93,11 +95,14 @@ at::Tensor weights_typed(const at::Tensor& scores, const at::Tensor& ids, bool n
                          double factor) {
   const int64_t rows = scores.size(0), experts = scores.size(1), k = ids.size(1);
   auto weights = at::empty({rows, k}, scores.options());
+  const T* score = scores.const_data_ptr<T>();
+  const auto* chosen = ids.const_data_ptr<int64_t>();
+  T* weight = weights.template mutable_data_ptr<T>();
   for_strips(rows, [&](int64_t first, int64_t end) {
     for (int64_t r = first; r < end; ++r) {
-      const T* s = scores.const_data_ptr<T>() + r * experts;
-      const int64_t* id = ids.const_data_ptr<int64_t>() + r * k;
-      T* w = weights.template mutable_data_ptr<T>() + r * k;
+      const T* s = score + r * experts;
+      const int64_t* id = chosen + r * k;
+      T* w = weight + r * k;
       T sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += w[i] = s[checked_id(id[i], experts)];
       // Division, not multiplication by a reciprocal: with k = 1 all weights are then bitwise equal, so
@@ -114,11 +119,14 @@ at::Tensor weights_backward_typed(const at::Tensor& dweights, const at::Tensor& 
                                   bool normalize, double eps, double factor) {
   const int64_t rows = scores.size(0), experts = scores.size(1), k = ids.size(1);
   auto dscores = at::zeros({rows, experts}, scores.options());
+  const T *score = scores.const_data_ptr<T>(), *dweight = dweights.const_data_ptr<T>();
+  const auto* chosen = ids.const_data_ptr<int64_t>();
+  T* dscore = dscores.template mutable_data_ptr<T>();
   for_strips(rows, [&](int64_t first, int64_t end) {
     for (int64_t r = first; r < end; ++r) {
-      const T *s = scores.const_data_ptr<T>() + r * experts, *dw = dweights.const_data_ptr<T>() + r * k;
-      const int64_t* id = ids.const_data_ptr<int64_t>() + r * k;
-      T* ds = dscores.template mutable_data_ptr<T>() + r * experts;
+      const T *s = score + r * experts, *dw = dweight + r * k;
+      const int64_t* id = chosen + r * k;
+      T* ds = dscore + r * experts;
       T sum = 0, dot = 0;
       for (int64_t i = 0; normalize && i < k; ++i) {
         sum += s[id[i]];
