@@ -27,6 +27,7 @@ double correction_dim(double rotations, int64_t dims, double theta, const RopeSc
 // Divides low frequencies by `factor` and keeps high ones, with a linear ramp in between (arXiv 2309.00071,
 // section 3.2; bounds as in transformers).
 at::Tensor yarn_frequencies(const at::Tensor& inverse, int64_t dims, double theta, const RopeScaling& yarn) {
+  if (yarn.factor == 1) return inverse;  // interpolating between equal values would round
   double low = correction_dim(yarn.beta_fast, dims, theta, yarn),
          high = correction_dim(yarn.beta_slow, dims, theta, yarn);
   if (yarn.truncate) low = std::floor(low), high = std::ceil(high);

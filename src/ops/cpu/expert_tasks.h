@@ -54,18 +54,58 @@ class ExpertTasks {
   std::vector<ExpertTask> tasks_;
 };
 
+/// Rows of the blocks in which a task is processed. Up to two blocks of a GEMM are one: then each panel of a
+/// weight is used once, while it is in cache.
+inline int64_t block_rows(const ExpertTask& task) {
+  return task.rows <= 2 * kBlockRows ? task.rows : kBlockRows;
+}
+
 /// Calls block(first, rows) for every block of a task's rows.
 template <class Function>
 void for_blocks(const ExpertTask& task, const Function& block) {
-  for (int64_t r = 0; r < task.rows; r += kBlockRows)
-    block(task.first + r, std::min(kBlockRows, task.rows - r));
+  const int64_t most = block_rows(task);
+  for (int64_t r = 0; r < task.rows; r += most) block(task.first + r, std::min(most, task.rows - r));
 }
+
+/// The weight b [k, n] of a task's expert, packed as a whole or panel by panel when it is used.
+template <class T>
+class TaskWeight {
+ public:
+  TaskWeight(const T* b, int64_t k, int64_t n, int64_t ld, bool transposed)
+      : b_(b), k_(k), n_(n), ld_(ld), transposed_(transposed) {}
+
+  void use_packed(const T* packed) { packed_ = packed; }
+  void pack() {
+    own_ = scratch<T>(k_ * n_);
+    for (int64_t p = 0; p < panels(n_); ++p) pack_weight_panel(b_, k_, n_, ld_, transposed_, p, own_.get());
+    packed_ = own_.get();
+  }
+
+  /// c [m, n] = a [m, k] * b; C is T, or float.
+  template <class C>
+  void multiply(int64_t m, const T* a, int64_t lda, C* c, int64_t ldc) const {
+    if (packed_) return multiply_packed(m, n_, k_, a, lda, packed_, c, ldc);
+    const auto panel = scratch<T>(k_ * kPanelWidth);
+    for (int64_t p = 0; p < panels(n_); ++p) {
+      const int64_t first = p * kPanelWidth, width = panel_width(n_, p);
+      pack_weight_panel(b_ + first * (transposed_ ? ld_ : 1), k_, width, ld_, transposed_, 0, panel.get());
+      multiply_packed(m, width, k_, a, lda, panel.get(), c + first, ldc);
+    }
+  }
+
+ private:
+  const T* b_;
+  int64_t k_, n_, ld_;
+  bool transposed_;
+  const T* packed_ = nullptr;
+  Scratch<T> own_;
+};
 
 /// The experts' weights b [E, ...] as right-hand sides [k, n] of GEMMs, packed in advance for split experts.
 template <class T>
-class PackedExperts {
+class ExpertWeights {
  public:
-  PackedExperts(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, int64_t ld,
+  ExpertWeights(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, int64_t ld,
                 bool transposed)
       : b_(b.const_data_ptr<T>()), k_(k), n_(n), ld_(ld), transposed_(transposed), packed_(tasks.experts()) {
     std::vector<int64_t> experts;
@@ -81,13 +121,15 @@ class PackedExperts {
     });
   }
 
-  /// Packed weight of expert e; `buffer` holds it if the expert is not split.
-  const T* of(int64_t e, Scratch<T>& buffer) const {
-    if (packed_[e]) return packed_[e].get();
-    buffer = scratch<T>(k_ * n_);
-    for (int64_t p = 0; p < panels(n_); ++p)
-      pack_weight_panel(b_ + e * k_ * n_, k_, n_, ld_, transposed_, p, buffer.get());
-    return buffer.get();
+  TaskWeight<T> of(const ExpertTask& task) const {
+    const int64_t e = task.expert;
+    TaskWeight<T> weight(b_ + e * k_ * n_, k_, n_, ld_, transposed_);
+    if (packed_[e]) {
+      weight.use_packed(packed_[e].get());
+    } else if (task.rows > block_rows(task)) {
+      weight.pack();
+    }
+    return weight;
   }
 
  private:

@@ -40,14 +40,13 @@ class InputGradients {
   template <class Place, class Done>
   void run(const ExpertTask& task, const Place& place, const Done& done) const {
     if (task.rows == 0) return;
-    Scratch<bf16> own_down, own_up;
-    const bf16 *down = down_.of(task.expert, own_down), *up = up_.of(task.expert, own_up);
-    const auto dact = scratch<float>(std::min(kBlockRows, task.rows) * f_);
+    const auto down = down_.of(task), up = up_.of(task);
+    const auto dact = scratch<float>(block_rows(task) * f_);
     for_blocks(task, [&](int64_t r, int64_t rows) {
       const auto [dh, act] = place(r);
-      gemm(rows, f_, d_, dy_ + r * d_, d_, down, dact.get(), f_);
+      down.multiply(rows, dy_ + r * d_, d_, dact.get(), f_);
       swiglu_backward_rows(dact.get(), h_ + r * 2 * f_, rows, f_, dh, act);
-      gemm_bf16(rows, d_, 2 * f_, dh, 2 * f_, up, dx_ + r * d_, d_);
+      up.multiply(rows, dh, 2 * f_, dx_ + r * d_, d_);
       done(r, rows, dh, act);
     });
   }
@@ -55,7 +54,7 @@ class InputGradients {
  private:
   int64_t d_, f_;
   const bf16 *dy_, *h_;
-  PackedExperts<bf16> down_, up_;
+  ExpertWeights<bf16> down_, up_;
   bf16* dx_;
 };
 
@@ -194,7 +193,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward(const at::Tensor
   const SplitExpertGradients split_gate_up(tasks, 2 * f, d), split_down(tasks, d, f);
   const InputGradients input(tasks, dy, h, gate_up, down, dx);
   tasks.run([&](const ExpertTask& task) {
-    const int64_t e = task.expert, most = std::min(kBlockRows, task.rows);
+    const int64_t e = task.expert, most = block_rows(task);
     const auto dh = scratch<bf16>(most * 2 * f), act = scratch<bf16>(most * f);
     const auto run = [&](const WeightGradient& of_gate_up, const WeightGradient& of_down) {
       input.run(

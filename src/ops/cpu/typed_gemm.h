@@ -1,5 +1,6 @@
 #pragma once
-// GEMMs of operands and results of one type, bf16 or fp32, for code that is the same for both.
+// GEMMs of bf16 or fp32 operands, for code that is the same for both.
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/cpu/gemm.h"
@@ -26,6 +27,11 @@ inline void pack_weight_panel(const float* b, int64_t k, int64_t n, int64_t ld, 
 inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed,
                             bf16* c, int64_t ldc) {
   gemm_bf16(m, n, k, a, lda, packed, c, ldc);
+}
+inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed,
+                            float* c, int64_t ldc) {
+  for (int64_t r = 0; r < m; r += kBlockRows)
+    gemm(std::min(kBlockRows, m - r), n, k, a + r * lda, lda, packed, c + r * ldc, ldc);
 }
 inline void multiply_packed(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* packed,
                             float* c, int64_t ldc) {

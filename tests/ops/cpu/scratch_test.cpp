@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -38,7 +38,7 @@ void take_and_return(unsigned seed) {
                   .value = static_cast<unsigned char>(random())};
       ASSERT_EQ(reinterpret_cast<uintptr_t>(block.memory.get()) % 64, 0)
           << "seed " << seed << ", " << size << " bytes";
-      std::memset(block.memory.get(), block.value, size);
+      std::fill_n(block.memory.get(), size, block.value);
       blocks.push_back(std::move(block));
     } else if (!blocks.empty()) {
       const size_t i = random() % blocks.size();
