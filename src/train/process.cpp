@@ -4,33 +4,26 @@
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 
-#include <cstdlib>
-#include <memory>
 #include <new>
 
+#include "io/aligned_memory.h"
 #include "io/cores.h"
 
 namespace hero {
 namespace {
 
-// CPU allocator on malloc with its own alignment. PyTorch uses posix_memalign, which in glibc before 2.38
-// searches for a free block larger than the request by the alignment: a tensor never reuses the block of a
-// freed tensor of its size, and the heap of a training run grew by a fifth.
-class MallocAllocator : public c10::Allocator {
+// CPU allocator on allocate_aligned instead of PyTorch's posix_memalign.
+class AlignedAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
-    void* raw = std::malloc(bytes + kAlignment + sizeof(void*));
-    if (!raw) {
+    void* memory = allocate_aligned(bytes);
+    if (!memory) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw std::bad_alloc();
     }
-    void* aligned = static_cast<char*>(raw) + sizeof(void*);
-    size_t room = bytes + kAlignment;
-    std::align(kAlignment, bytes, aligned, room);
-    static_cast<void**>(aligned)[-1] = raw;
-    c10::profiledCPUMemoryReporter().New(aligned, bytes);
-    return {aligned, aligned, &release, c10::Device(c10::kCPU)};
+    c10::profiledCPUMemoryReporter().New(memory, bytes);
+    return {memory, memory, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -38,12 +31,10 @@ class MallocAllocator : public c10::Allocator {
   }
 
  private:
-  static constexpr size_t kAlignment = 64;
-
-  static void release(void* aligned) {
-    if (!aligned) return;
-    c10::profiledCPUMemoryReporter().Delete(aligned);
-    std::free(static_cast<void**>(aligned)[-1]);
+  static void release(void* memory) {
+    if (!memory) return;
+    c10::profiledCPUMemoryReporter().Delete(memory);
+    free_aligned(memory);
   }
 };
 
@@ -57,7 +48,7 @@ void prepare_process(const Config& config, int64_t processes) {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
-  static MallocAllocator allocator;
+  static AlignedAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
 }
 

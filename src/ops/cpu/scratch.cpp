@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <new>
+
+#include "io/aligned_memory.h"
 
 namespace hero::cpu {
 namespace {
 
-constexpr size_t kCacheLine = 64;
 constexpr size_t kSmallest = 4 << 10, kLargest = 256 << 10;  // bytes of the cached blocks, powers of two
 constexpr size_t kSizes = std::countr_zero(kLargest) - std::countr_zero(kSmallest) + 1;
 
 void* allocate(size_t bytes) {
-  void* block = std::aligned_alloc(kCacheLine, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine);
+  void* block = allocate_aligned(bytes);
   if (!block) throw std::bad_alloc();
   return block;
 }
@@ -30,7 +30,7 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
   ~Cache() {
     for (const Blocks& free : sizes_) {
-      for (size_t i = 0; i < free.count; ++i) std::free(free.blocks[i]);
+      for (size_t i = 0; i < free.count; ++i) free_aligned(free.blocks[i]);
     }
   }
 
@@ -40,7 +40,7 @@ class Cache {
   }
   void put(void* block, size_t size) {
     Blocks& free = of(size);
-    if (free.count == free.blocks.size()) return std::free(block);
+    if (free.count == free.blocks.size()) return free_aligned(block);
     free.blocks[free.count++] = block;
   }
 
@@ -72,7 +72,7 @@ void* take_block(size_t bytes) {
 }
 
 void return_block(void* block, size_t bytes) {
-  if (bytes > kLargest) return std::free(block);
+  if (bytes > kLargest) return free_aligned(block);
   const size_t size = block_size(bytes);
   ASAN_POISON_MEMORY_REGION(block, size);
   cache.put(block, size);
