@@ -67,47 +67,60 @@ void for_blocks(const ExpertTask& task, const Function& block) {
   for (int64_t r = 0; r < task.rows; r += most) block(task.first + r, std::min(most, task.rows - r));
 }
 
-/// The weight b [k, n] of a task's expert, packed as a whole or panel by panel when it is used.
+/// A weight [k, n] with row stride ld; `transposed`: stored as [n, k].
+template <class T>
+struct StoredWeight {
+  const T* data;
+  int64_t k, n, ld;
+  bool transposed;
+
+  void pack_panel(int64_t p, T* packed) const { pack_weight_panel(data, k, n, ld, transposed, p, packed); }
+  /// The columns of panel p.
+  StoredWeight panel(int64_t p) const {
+    const int64_t first = p * kPanelWidth;
+    return {data + first * (transposed ? ld : 1), k, panel_width(n, p), ld, transposed};
+  }
+};
+
+/// The weight of a task's expert, packed as a whole or panel by panel when it is used.
 template <class T>
 class TaskWeight {
  public:
-  TaskWeight(const T* b, int64_t k, int64_t n, int64_t ld, bool transposed)
-      : b_(b), k_(k), n_(n), ld_(ld), transposed_(transposed) {}
+  /// `packed` is the packed weight, or null.
+  TaskWeight(StoredWeight<T> weight, const T* packed) : weight_(weight), packed_(packed) {}
 
-  void use_packed(const T* packed) { packed_ = packed; }
+  bool is_packed() const { return packed_ != nullptr; }
   void pack() {
-    own_ = scratch<T>(k_ * n_);
-    for (int64_t p = 0; p < panels(n_); ++p) pack_weight_panel(b_, k_, n_, ld_, transposed_, p, own_.get());
+    own_ = scratch<T>(weight_.k * weight_.n);
+    for (int64_t p = 0; p < panels(weight_.n); ++p) weight_.pack_panel(p, own_.get());
     packed_ = own_.get();
   }
 
-  /// c [m, n] = a [m, k] * b; C is T, or float.
+  /// c [m, n] = a [m, k] * the weight; C is T, or float.
   template <class C>
   void multiply(int64_t m, const T* a, int64_t lda, C* c, int64_t ldc) const {
-    if (packed_) return multiply_packed(m, n_, k_, a, lda, packed_, c, ldc);
-    const auto panel = scratch<T>(k_ * kPanelWidth);
-    for (int64_t p = 0; p < panels(n_); ++p) {
-      const int64_t first = p * kPanelWidth, width = panel_width(n_, p);
-      pack_weight_panel(b_ + first * (transposed_ ? ld_ : 1), k_, width, ld_, transposed_, 0, panel.get());
-      multiply_packed(m, width, k_, a, lda, panel.get(), c + first, ldc);
+    if (packed_) return multiply_packed(m, weight_.n, weight_.k, a, lda, packed_, c, ldc);
+    const auto packed = scratch<T>(weight_.k * kPanelWidth);
+    for (int64_t p = 0; p < panels(weight_.n); ++p) {
+      const auto panel = weight_.panel(p);
+      panel.pack_panel(0, packed.get());
+      multiply_packed(m, panel.n, panel.k, a, lda, packed.get(), c + p * kPanelWidth, ldc);
     }
   }
 
  private:
-  const T* b_;
-  int64_t k_, n_, ld_;
-  bool transposed_;
-  const T* packed_ = nullptr;
+  StoredWeight<T> weight_;
+  const T* packed_;
   Scratch<T> own_;
 };
 
-/// The experts' weights b [E, ...] as right-hand sides [k, n] of GEMMs, packed in advance for split experts.
+/// The experts' weights b [E, k, n], or [E, n, k] if `transposed`; those of split experts are packed in
+/// advance.
 template <class T>
 class ExpertWeights {
  public:
-  ExpertWeights(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, int64_t ld,
-                bool transposed)
-      : b_(b.const_data_ptr<T>()), k_(k), n_(n), ld_(ld), transposed_(transposed), packed_(tasks.experts()) {
+  ExpertWeights(const ExpertTasks& tasks, const at::Tensor& b, int64_t k, int64_t n, bool transposed)
+      : first_{b.const_data_ptr<T>(), k, n, transposed ? k : n, transposed}, packed_(tasks.experts()) {
     std::vector<int64_t> experts;
     for (int64_t e = 0; e < tasks.experts(); ++e) {
       if (!tasks.is_split(e)) continue;
@@ -117,25 +130,24 @@ class ExpertWeights {
     const int64_t count = panels(n);
     parallel_tasks(std::ssize(experts) * count, [&](int64_t i) {
       const int64_t e = experts[i / count];
-      pack_weight_panel(b_ + e * k_ * n_, k_, n_, ld_, transposed_, i % count, packed_[e].get());
+      of_expert(e).pack_panel(i % count, packed_[e].get());
     });
   }
 
   TaskWeight<T> of(const ExpertTask& task) const {
-    const int64_t e = task.expert;
-    TaskWeight<T> weight(b_ + e * k_ * n_, k_, n_, ld_, transposed_);
-    if (packed_[e]) {
-      weight.use_packed(packed_[e].get());
-    } else if (task.rows > block_rows(task)) {
-      weight.pack();
-    }
+    TaskWeight<T> weight(of_expert(task.expert), packed_[task.expert].get());
+    if (!weight.is_packed() && task.rows > block_rows(task)) weight.pack();
     return weight;
   }
 
  private:
-  const T* b_;
-  int64_t k_, n_, ld_;
-  bool transposed_;
+  StoredWeight<T> of_expert(int64_t e) const {
+    auto weight = first_;
+    weight.data += e * weight.k * weight.n;
+    return weight;
+  }
+
+  StoredWeight<T> first_;
   std::vector<Scratch<T>> packed_;
 };
 

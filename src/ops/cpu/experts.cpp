@@ -22,7 +22,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
                                            const at::Tensor& down, const ExpertTasks& tasks) {
   const int64_t d = x.size(1), f = down.size(2);
   auto y = at::empty_like(x), h = at::empty({x.size(0), 2 * f}, x.options());
-  const ExpertWeights<T> up(tasks, gate_up, d, 2 * f, d, true), out(tasks, down, f, d, f, true);
+  const ExpertWeights<T> up(tasks, gate_up, d, 2 * f, true), out(tasks, down, f, d, true);
   const auto *from = x.const_data_ptr<T>(), *up_rows = gate_up.const_data_ptr<T>(),
              *down_rows = down.const_data_ptr<T>();
   auto *to = y.data_ptr<T>(), *both = h.data_ptr<T>();

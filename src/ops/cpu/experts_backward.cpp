@@ -31,8 +31,8 @@ class InputGradients {
         f_(down.size(2)),
         dy_(dy.const_data_ptr<bf16>()),
         h_(h.const_data_ptr<bf16>()),
-        down_(tasks, down, d_, f_, f_, false),
-        up_(tasks, gate_up, 2 * f_, d_, d_, false),
+        down_(tasks, down, d_, f_, false),
+        up_(tasks, gate_up, 2 * f_, d_, false),
         dx_(dx.data_ptr<bf16>()) {}
 
   // Writes dx of the task's rows and, per block, the operands of the weight gradients, dh [rows, 2F] and act

@@ -1,6 +1,5 @@
 #pragma once
 // GEMMs of bf16 or fp32 operands, for code that is the same for both.
-#include <algorithm>
 #include <type_traits>
 
 #include "ops/cpu/gemm.h"
@@ -30,8 +29,7 @@ inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int6
 }
 inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed,
                             float* c, int64_t ldc) {
-  for (int64_t r = 0; r < m; r += kBlockRows)
-    gemm(std::min(kBlockRows, m - r), n, k, a + r * lda, lda, packed, c + r * ldc, ldc);
+  gemm(m, n, k, a, lda, packed, c, ldc);
 }
 inline void multiply_packed(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* packed,
                             float* c, int64_t ldc) {
