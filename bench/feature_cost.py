@@ -1,7 +1,7 @@
 """Step time with a training feature relative to that without it, `small-qwen3` and `small-deepseek`, from paired
 steps of two processes.
 
-Writes docs/results/feature-cost.md.
+Writes docs/results/PROCESSOR/feature-cost.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paused import step_time_ratio, train_command
-from rounds import parser, round_robin, spread, table, write_page
+from rounds import cpu_page, parser, round_robin, spread, table, write_page
 from token_files import write_documents
 
 PAIRS = 48  # pairs of steps per round
@@ -64,7 +64,7 @@ def ratio(feature: Feature, folder: Path, pairs: int) -> float:
 
 
 def main() -> None:
-    args = parser(__doc__, "feature-cost.md", rounds=3).parse_args()
+    args = parser(__doc__, cpu_page("feature-cost.md"), rounds=3).parse_args()
     pairs = 2 if args.quick else PAIRS
     features = FEATURES[1:3] if args.quick else FEATURES
     if args.quick:

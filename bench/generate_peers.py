@@ -1,12 +1,14 @@
 """Generation and prefill throughput: our engine against vLLM and llama.cpp on the same model folder.
 
-Writes docs/results/generate-peers.md. Greedy decoding in equal precision; every engine stays loaded, and those of
+Writes docs/results/PROCESSOR/generate-peers.md.
+Greedy decoding in equal precision; every engine stays loaded, and those of
 other projects run in processes of their own environments (scripts/install_peers.sh). One that is not installed is
 left out. A baseline model; HERO, which only our engine runs, is compared with our baseline.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import time
@@ -21,6 +23,7 @@ from peers.targets import targets_of
 from rounds import (
     ROOT,
     Target,
+    cpu_page,
     note,
     parser,
     ratios_per_round,
@@ -35,17 +38,34 @@ sys.path.insert(0, str(ROOT / "python"))
 # Sequences, length of a prompt, new ids.
 CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), (16, 500, 1)]
 QUICK = [(2, 8, 4), (1, 16, 1)]
+MEASURE_SECONDS = 1.0  # a prompt takes 15 ms, and the machine may be shared
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.
 Engine = Callable[[Prompts, int], tuple[float, Prompts]]
 
 
 def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
-    """New tokens, or those of the prompts where a single one is generated."""
-    seconds, ids = engine(prompts, new)
-    if [len(text) for text in ids] != [new] * len(prompts):
-        raise RuntimeError(f"generated {[len(text) for text in ids]} ids, expected {new} each")
-    return len(prompts) * (len(prompts[0]) if new == 1 else new) / seconds
+    """New tokens, or those of the prompts where a single one is generated, in the median time of as many calls as
+    MEASURE_SECONDS take."""
+    times: list[float] = []
+    while sum(times) < MEASURE_SECONDS:
+        seconds, ids = engine(prompts, new)
+        if [len(text) for text in ids] != [new] * len(prompts):
+            raise RuntimeError(f"generated {[len(text) for text in ids]} ids, expected {new} each")
+        times.append(seconds)
+    return len(prompts) * (len(prompts[0]) if new == 1 else new) / statistics.median(times)
+
+
+def hero_over_baseline(engines: dict[str, Engine], dtype: str, prompts: Prompts, new: int) -> float:
+    """HERO's throughput over the baseline's: the median of pairs of calls, one right after the other."""
+    names = [f"hero_moe, {kind}, {dtype}" for kind in ("baseline", "HERO")]
+    ratios: list[float] = []
+    begin = time.monotonic()
+    while time.monotonic() - begin < 2 * MEASURE_SECONDS:
+        order = names if len(ratios) % 2 else names[::-1]
+        seconds = {name: engines[name](prompts, new)[0] for name in order}
+        ratios.append(seconds[names[0]] / seconds[names[1]])
+    return statistics.median(ratios)
 
 
 def load_ours(folder: Path, dtype: str) -> Engine:
@@ -87,7 +107,7 @@ def compared(rates: dict[str, list[float]], name: str) -> list[str]:
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "generate-peers.md")
+    args_parser = parser(__doc__, cpu_page("generate-peers.md"))
     args_parser.add_argument("--config", default="small-qwen3")
     args = args_parser.parse_args()
     if args.quick:
@@ -113,8 +133,14 @@ def main() -> None:
             what += f", {batch} sequences" if batch > 1 else ", 1 sequence"
             rows = [[name, spread(values, 0), *compared(rates, name)] for name, values in rates.items()]
             head = ["", "tokens/s, median (range over rounds)", "ours in the same precision over it"]
+            pairs = round_robin(
+                {d: partial(hero_over_baseline, engines, d, prompts, new) for d in ("fp32", "bf16")},
+                args.rounds, "times the baseline's throughput", 3,
+            )  # fmt: skip
+            shown = ", ".join(f"{spread(ratios, 3)} in {dtype}" for dtype, ratios in pairs.items())
             lines += [f"## {what[0].upper()}{what[1:]}", "", *table(head, rows), ""]
-            targets += targets_of(rates, "hero_moe", what)
+            lines += [f"HERO over baseline, from pairs of calls: {shown}.", ""]
+            targets += targets_of(rates, "hero_moe", what, pairs)
     about = (
         f"`configs/{args.config}.toml`, greedy. Generation: prompts of 32 ids, 128 new ids each. Prefill: one new id, "
         "tokens of the prompts per second. Ratios per round; a baseline model unless HERO is named. Every engine is "

@@ -1,6 +1,6 @@
 """Generation throughput with KV cache: our engine from Python against transformers, on the same folders.
 
-Writes docs/results/generate-speed.md. Greedy decoding; a baseline and a HERO model, batch sizes 1 and 16.
+Writes docs/results/PROCESSOR/generate-speed.md. Greedy decoding; a baseline and a HERO model, batch sizes 1 and 16.
 Compares the best setting of each engine: fp32 or bf16, and for transformers the cache implementation.
 """
 
@@ -20,6 +20,7 @@ from rounds import (
     ROOT,
     Target,
     best_of,
+    cpu_page,
     own_command,
     parser,
     ratios_per_round,
@@ -35,11 +36,14 @@ sys.path.insert(0, str(ROOT / "python"))
 
 
 def export(work: Path, config: str, kind: str, more: Sequence[str] = ()) -> Path:
-    """A model folder of this configuration after a single step."""
+    """A model folder of this configuration with its initial weights, which are the same for all kinds of routers: HERO
+    has the cost of its history, but selects the baseline's experts, so that both use equal parts of the weights."""
     run, folder = work / f"run-{kind}", work / kind
     prefix = write_tokens(work, 8192)
     command = [PROGRAM, "train", "--config", ROOT / f"configs/{config}.toml", f"--router.kind={kind}"]
     command += ["--data", prefix, "--run", run, "--train.steps=1", "--optim.warmup_steps=1", "--eval.every=0"]
+    command += ["--optim.lr=1e-12", "--optim.min_lr=0"]  # the single step changes nothing
+    command += ["--router.init=zero"] if kind == "hero" else []
     for words in ([*command, *more], [PROGRAM, "export", run, folder]):
         subprocess.run([str(word) for word in words], check=True, capture_output=True)
     return folder
@@ -96,7 +100,7 @@ def candidates(
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "generate-speed.md")
+    args_parser = parser(__doc__, cpu_page("generate-speed.md"))
     args_parser.add_argument("--config", default="small-qwen3")
     args_parser.add_argument("--prompt", type=int, default=32, help="length of a prompt in ids")
     args_parser.add_argument("--new", type=int, default=128, help="ids to generate")

@@ -181,7 +181,7 @@ def main() -> None:
         lines += part[0]
         targets += part[1]
     head = ["what", "target", "measured", "", ""]
-    shown = [[*row[:3], row[4], row[5]] for row in (target.row() for target in targets)]
+    shown = [[t.what, t.limit, t.measured, t.result, f"`{t.command}`"] for t in targets]
     device = gpu() if args.device == "cuda" else "the processor"
     about = [f"`configs/paper-8b.toml` in bf16 on {device}; median (range over rounds).", ""]
     write_page(args, "The paper's model on a GPU", [*about, *table(head, shown), "", *lines], targets)

@@ -2,7 +2,7 @@
 
 Wall times, with the processor time of all threads beside them. Files are in the page cache, except where a
 row says "from disk". Needs about 10 GB of memory and 7 GB of disk space in the temporary
-folder (TMPDIR). Writes docs/results/latency.md.
+folder (TMPDIR). Writes docs/results/PROCESSOR/latency.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rounds import PROGRAM, Target, note, own_command, parser, ratios_per_round, spread, table, write_page
+from rounds import (
+    PROGRAM,
+    Target,
+    cpu_page,
+    note,
+    own_command,
+    parser,
+    ratios_per_round,
+    spread,
+    table,
+    write_page,
+)
 
 # 516 M parameters with a vocabulary of 8,192.
 LARGE = {
@@ -257,12 +268,25 @@ def targets_of(times: dict[str, Times], rates: dict[str, list[float]]) -> list[T
     ]
 
 
+def busy_cores(seconds: float = 2.0) -> float:
+    """Processor time that other programs use while this one sleeps, in cores."""
+
+    def idle_and_all() -> tuple[int, int]:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return ticks[3] + ticks[4], sum(ticks)
+
+    idle, everything = idle_and_all()
+    time.sleep(seconds)
+    idle_later, everything_later = idle_and_all()
+    return (os.cpu_count() or 1) * (1 - (idle_later - idle) / (everything_later - everything))
+
+
 def main() -> None:
-    args = parser(__doc__, "latency.md").parse_args()
+    args = parser(__doc__, cpu_page("latency.md")).parse_args()
     if args.quick:
         args.rounds = 1
-    load = os.getloadavg()[0]
-    busy = f"**Other programs were running** (load average {load:.1f}): wall times are too long."
+    busy = busy_cores()
+    warning = f"**Other programs were running** on {busy:.1f} cores: wall times are too long."
     with tempfile.TemporaryDirectory() as work:
         times, gigabytes = measure_all(Path(work), args)
     rates = rates_of(times, gigabytes)
@@ -270,7 +294,7 @@ def main() -> None:
         args,
         "Latency",
         [
-            *([busy, ""] if load > 0.5 * (os.cpu_count() or 1) else []),
+            *([warning, ""] if busy > 0.2 else []),
             "Seconds, median (range over rounds). Files are in the page cache unless a row says otherwise. `nothing` is "
             "an unknown command.",
             "",

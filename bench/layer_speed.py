@@ -1,6 +1,6 @@
 """Speed of a single MoE layer and of the paper's routers: build/bench_moe_layer and build/bench_router_step.
 
-Writes docs/results/layer-speed.md.
+Writes docs/results/PROCESSOR/layer-speed.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ from statistics import median
 from typing import Any
 
 from paper import router_times
-from rounds import ROOT, Target, json_lines, own_command, parser, ratios_per_round, spread, table, write_page
+from rounds import (
+    ROOT,
+    Target,
+    cpu_page,
+    json_lines,
+    own_command,
+    parser,
+    ratios_per_round,
+    spread,
+    table,
+    write_page,
+)
 
 
 def layer_rows(shapes: list[dict[str, Any]]) -> list[list[str]]:
@@ -40,7 +51,7 @@ def router_operations(layers: int, tokens: int, hidden: int = 1024, experts: int
 
 
 def main() -> None:
-    args = parser(__doc__, "layer-speed.md").parse_args()
+    args = parser(__doc__, cpu_page("layer-speed.md")).parse_args()
     few = ["--calls", 1] if args.quick else []
     rounds = ["--rounds", 1 if args.quick else args.rounds]
     quick = ["--quick"] if args.quick else []

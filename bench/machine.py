@@ -6,8 +6,16 @@ import os
 import platform
 from pathlib import Path
 
-SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # fastest for bf16 GEMM first
 NEITHER = "neither AVX2 nor wider"
+# Instruction sets, fastest for bf16 GEMM first; folder of the results and name in them.
+FOLDERS = {
+    "amx_bf16": "amx",
+    "avx512_bf16": "avx512-bf16",
+    "avx512f": "avx512",
+    "avx2": "avx2",
+    NEITHER: "other",
+}
+NAMES = {"amx": "AMX", "avx512-bf16": "AVX512-BF16", "avx512": "AVX-512", "avx2": "AVX2", "other": "other"}
 
 
 def cpuinfo(key: str) -> str:
@@ -21,9 +29,9 @@ def cpuinfo(key: str) -> str:
 
 
 def instruction_set() -> str:
-    """The fastest of SETS that the CPU supports."""
+    """The fastest of FOLDERS that the CPU supports."""
     flags = set(cpuinfo("flags").split())
-    return next((name for name in SETS if name in flags), NEITHER)
+    return next((name for name in FOLDERS if name in flags), NEITHER)
 
 
 def has_bf16() -> bool:
@@ -45,8 +53,8 @@ def gpu() -> str:
 
 
 def machine() -> str:
-    """For example "Intel(R) Xeon(R) Processor, 2 cores (x86_64, avx512f, no bf16 instructions)"."""
+    """For example "AMD EPYC, family 26 model 2, 2 cores (x86_64, avx512_bf16)"."""
     bf16 = "" if has_bf16() else ", no bf16 instructions"
-    name = cpuinfo("model name")
+    family = f"family {cpuinfo('cpu family')} model {cpuinfo('model')}" if cpuinfo("cpu family") else ""
     cores = f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}, {instruction_set()}{bf16})"
-    return f"{name}, {cores}" if name else cores
+    return ", ".join(part for part in (cpuinfo("model name"), family, cores) if part)

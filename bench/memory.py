@@ -1,6 +1,6 @@
 """Peak training memory, HERO minus baseline, in the paper's shapes, against the prediction.
 
-Writes docs/results/memory.md. Two models: as many of the paper's layers as fit in memory, and all layers with
+Writes docs/results/PROCESSOR/memory.md. Two models: as many of the paper's layers as fit in memory, and all layers with
 narrow experts, which does not change routers and history. Every measurement runs in a separate process (`hero
 bench cost-table`). The prediction covers the history weights with master copy, gradient and moments, and the
 history.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paper import CONFIG, ON_CPU, layers_that_fit
-from rounds import Target, hero_json, note, own_command, parser, spread, table, write_page
+from rounds import Target, cpu_page, hero_json, note, own_command, parser, spread, table, write_page
 
 MIB = 1 << 20
 # Two micro-batches: gradients and activations exist at the same time, so the peak includes everything
@@ -54,7 +54,7 @@ def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "memory.md", rounds=2)
+    args_parser = parser(__doc__, cpu_page("memory.md"), rounds=2)
     args_parser.add_argument("--sequence", type=int, default=1024)
     less = "smaller than the paper's, to fit more layers"
     args_parser.add_argument("--vocab-size", type=int, default=8192, help=less)

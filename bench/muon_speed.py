@@ -1,6 +1,7 @@
 """CPU time of a step with optim.kind = muon relative to AdamW, on one thread, by sequences per step.
 
-Writes docs/results/muon-speed.md. Each round runs both optimizers in processes of their own, in alternating order. CPU
+Writes docs/results/PROCESSOR/muon-speed.md.
+Each round runs both optimizers in processes of their own, in alternating order. CPU
 time, unlike wall time, depends little on other programs on the machine.
 """
 
@@ -10,7 +11,7 @@ import resource
 import subprocess
 from collections.abc import Callable
 
-from rounds import PROGRAM, Target, parser, ratios_per_round, round_robin, spread, table, write_page
+from rounds import PROGRAM, Target, cpu_page, parser, ratios_per_round, round_robin, spread, table, write_page
 
 CONFIG = "configs/small-qwen3.toml"
 BATCHES = (4, 16, 32)
@@ -34,7 +35,7 @@ def step_ms(kind: str, batch: int) -> Callable[[], float]:
 
 
 def main() -> None:
-    args = parser(__doc__, "muon-speed.md").parse_args()
+    args = parser(__doc__, cpu_page("muon-speed.md")).parse_args()
     if args.quick:
         args.rounds = 1
     rows, targets = [], []

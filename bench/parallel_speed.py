@@ -17,6 +17,7 @@ from typing import Any
 from ranks import train_ranks
 from rounds import (
     ROOT,
+    cpu_page,
     hero_json,
     metrics,
     note,
@@ -110,7 +111,7 @@ def of_steps(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    arguments = parser(__doc__, "parallel-speed.md", rounds=3)
+    arguments = parser(__doc__, cpu_page("parallel-speed.md"), rounds=3)
     arguments.add_argument("--config", default="small-qwen3")
     arguments.add_argument("--steps", type=int, default=8)
     args = arguments.parse_args()

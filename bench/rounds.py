@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import library_multiplies_bf16, machine
+from machine import FOLDERS, instruction_set, library_multiplies_bf16, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/hero"
@@ -45,17 +45,23 @@ class Target:
     def reachable(self) -> bool:
         return self.met or not self.ceiling or statistics.median(self.ceiling) >= self.bound
 
-    def row(self) -> list[str]:
-        sign = ">=" if self.at_least else "<="
-        missed = "**missed**" if self.reachable else "**missed**, not reachable on this machine"
-        return [
-            self.what,
-            f"{sign} {self.bound:g}{self.unit}",
-            spread(self.values, self.places, self.unit),
-            spread(self.ceiling, self.places, self.unit) if self.ceiling else "",
-            "met" if self.met else missed,
-            f"`{self.command}`",
-        ]
+    @property
+    def limit(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.bound:g}{self.unit}"
+
+    @property
+    def measured(self) -> str:
+        return spread(self.values, self.places, self.unit)
+
+    @property
+    def at_gemm_throughput(self) -> str:
+        return spread(self.ceiling, self.places, self.unit) if self.ceiling else ""
+
+    @property
+    def result(self) -> str:
+        if self.met:
+            return "met"
+        return "**missed**" if self.reachable else "**missed**, not reachable on this machine"
 
 
 def spread(values: Sequence[float], places: int = 2, unit: str = "") -> str:
@@ -124,6 +130,11 @@ def json_lines(*words: Any) -> list[Any]:
 def metrics(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run by step."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def cpu_page(name: str) -> str:
+    """A page in the folder of the results of this kind of CPU, relative to docs/results."""
+    return f"{FOLDERS[instruction_set()]}/{name}"
 
 
 def parser(description: str | None, page: str, rounds: int = 5) -> argparse.ArgumentParser:

@@ -1,7 +1,8 @@
 """Time per token and memory by tokens per step, sequence length, vocabulary, experts, layers and visible history,
 baseline and HERO, next to the arithmetic at the measured GEMM throughput and the predicted memory.
 
-Writes docs/results/scaling.md and docs/images/scaling.png. Small widths, so that everything takes minutes; every
+Writes docs/results/PROCESSOR/scaling.md and scaling.png next to it.
+Small widths, so that everything takes minutes; every
 point is measured by `hero bench cost-table` (alternating processes) and predicted by `hero cost`.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rounds import ROOT, Target, hero_json, note, own_command, parser, table, write_page
+from rounds import Target, cpu_page, hero_json, note, own_command, parser, table, write_page
 from scaling_figure import NAMES, STYLES, draw
 
 MODEL = {
@@ -107,9 +108,8 @@ def rows(line: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def page(points: dict[str, list[dict[str, Any]]], image: Path, rounds: int) -> list[str]:
-    shown = Path("..") / image.relative_to(ROOT / "docs") if image.is_relative_to(ROOT / "docs") else image
     lines = [
-        f"![Time per token and memory by six sizes]({shown})",
+        f"![Time per token and memory by six sizes]({image.name})",
         "",
         "*Top: whole optimizer step, and its operations at the measured GEMM throughput (dotted). Middle: forward and "
         "backward of all routers (logits, softmax, history). Bottom: peak memory of tensors, and the prediction of "
@@ -136,9 +136,8 @@ def largest(points: dict[str, list[dict[str, Any]]], side: str) -> float:
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "scaling.md", rounds=3)
+    args_parser = parser(__doc__, cpu_page("scaling.md"), rounds=3)
     args_parser.add_argument("--steps", type=int, default=3)
-    args_parser.add_argument("--image", type=Path, default=ROOT / "docs/images/scaling.png")
     args = args_parser.parse_args()
     if args.quick:
         args.rounds, args.steps = 1, 1
@@ -149,7 +148,8 @@ def main() -> None:
             found = measure(MODEL | sweep.settings(value), args.rounds, args.steps)
             points[sweep.title].append({"value": value} | found)
             note(f"{sweep.title} {value}: done")
-    draw(args.image, points)
+    image = args.out.with_suffix(".png")
+    draw(image, points)
     targets = [
         Target(
             "peak memory over weights, gradients, moments and 1.15 times the kept activations, "
@@ -161,7 +161,7 @@ def main() -> None:
         )
         for side in STYLES
     ]
-    write_page(args, "Scaling", page(points, args.image, args.rounds), targets)
+    write_page(args, "Scaling", page(points, image, args.rounds), targets)
 
 
 if __name__ == "__main__":

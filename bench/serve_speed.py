@@ -1,6 +1,7 @@
 """Throughput of `hero serve` and of vLLM's server on the same model folder, under the same clients.
 
-Writes docs/results/serve-speed.md. Greedy completions of token ids over HTTP, without streaming; both return text. A
+Writes docs/results/PROCESSOR/serve-speed.md.
+Greedy completions of token ids over HTTP, without streaming; both return text. A
 baseline model; HERO, which only our server runs, is compared with our baseline. llama.cpp is not measured: the server
 of llama-cpp-python answers one request at a time, and bench/generate_peers.py measures its engine.
 """
@@ -23,6 +24,7 @@ from rounds import (
     PROGRAM,
     ROOT,
     Target,
+    cpu_page,
     note,
     parser,
     round_robin,
@@ -103,13 +105,14 @@ def start(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, 
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "serve-speed.md", rounds=3)
+    args_parser = parser(__doc__, cpu_page("serve-speed.md"), rounds=3)
     args_parser.add_argument("--config", default="small-qwen3")
-    args_parser.add_argument("--each", type=int, default=3, help="requests of every client")
+    args_parser.add_argument("--each", type=int, default=3, help="requests of every client, at least")
+    args_parser.add_argument("--requests", type=int, default=16, help="requests of all clients, at least")
     args = args_parser.parse_args()
     new = 8 if args.quick else NEW
     if args.quick:
-        args.rounds, args.each = 1, 1
+        args.rounds, args.each, args.requests = 1, 1, 1
     lines: list[str] = []
     targets: list[Target] = []
     with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
@@ -119,7 +122,7 @@ def main() -> None:
             add_tokenizer(folders[name])
         servers = start(folders, args.quick, stack)
         for clients in QUICK_CLIENTS if args.quick else CLIENTS:
-            bodies = requests(clients, args.each, new)
+            bodies = requests(clients, max(args.each, args.requests // clients), new)
             seconds: dict[str, list[float]] = {name: [] for name in servers}
 
             def measure(name: str, bodies: Any = bodies, seconds: Any = seconds) -> float:
@@ -137,8 +140,9 @@ def main() -> None:
             lines += [f"## {what}", "", *table(head, rows), ""]
             targets += targets_of(rates, "hero serve", f"serving, {what}")
     about = (
-        f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; {args.each} requests of every "
-        f"client. Up to {max(CLIENTS)} sequences at once. All servers but the measured one are suspended."
+        f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; at least {args.each} requests of "
+        f"every client and {args.requests} in all. Up to {max(CLIENTS)} sequences at once. All servers but the measured "
+        "one are suspended."
     )
     absent = [f"{line}\n" for line in missing("vllm")]
     write_page(args, "Serving: other servers", [about, "", *absent, *lines], targets)

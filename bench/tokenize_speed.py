@@ -2,7 +2,7 @@
 tokenizer in memory.
 
 All use the same tokenizer.json (byte-level BPE with Qwen's splitting, trained here) and all cores; `tokenizers`
-also a single thread. Writes docs/results/tokenize-speed.md.
+also a single thread. Writes docs/results/PROCESSOR/tokenize-speed.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from rounds import (
     PROGRAM,
     Target,
+    cpu_page,
     own_command,
     parser,
     ratios_per_round,
@@ -102,7 +103,7 @@ def run_tokenizers(folder: Path, texts: list[str], parallel: bool) -> float:
 
 
 def main() -> None:
-    args_parser = parser(__doc__, "tokenize-speed.md")
+    args_parser = parser(__doc__, cpu_page("tokenize-speed.md"))
     args_parser.add_argument("--input", type=Path, nargs="+", help="files, or folders of .py files")
     args_parser.add_argument("--vocab-size", type=int, default=32768)
     args = args_parser.parse_args()

@@ -77,7 +77,7 @@ def trial_run(words: list[str]) -> float | str:
     if done.returncode == 0:
         return statistics.median(json.loads(done.stdout)["tokens_per_second"])
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else f"exit status {done.returncode}"
+    return f"exit status {done.returncode}" + (f", {lines[-1][:200]}" if lines else "")
 
 
 def competitive_settings(

@@ -1,0 +1,76 @@
+"""The page of all targets (docs/results/cpu.md) and the files it is written from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from program import ROOT
+
+sys.path.append(str(ROOT / "bench"))
+from results import Measured, Processor, load, load_all, overview
+from rounds import Target
+from run import BENCHMARKS, PAGES
+
+TITLE = BENCHMARKS[0][0]
+
+
+def processor(folder: Path, *targets: Target) -> Processor:
+    folder.mkdir()
+    found = Processor(folder, f"a machine with {folder.name}", {TITLE: Measured("2026-01-02", list(targets))})
+    found.save()
+    return found
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    speed = {"what": "speed", "command": "bench/speed.py", "ceiling": [2.0, 3.0]}
+    processor(tmp_path / "avx2", Target(bound=2.5, values=[1.0, 3.0, 2.0], **speed))
+    wide = Target(bound=4.0, values=[4.0], **speed)
+    memory = Target("memory", 10, [11.0], "bench/memory.py", at_least=False, unit=" MiB", places=0)
+    processor(tmp_path / "avx512", wide, memory)
+    return tmp_path
+
+
+def test_results_are_read_as_written(results: Path) -> None:
+    found = load(results / "avx2")
+    assert found and found.machine == "a machine with avx2"
+    assert found.benchmarks[TITLE].date == "2026-01-02"
+    [target] = found.targets
+    assert (target.median, target.met, target.reachable) == (2.0, False, True)
+    assert load(results / "amx") is None
+
+
+def test_page_lists_every_target_with_figure_spread_and_processor(results: Path) -> None:
+    page = overview(load_all(results), PAGES, {}, trial=False)
+    rows = [line for line in page.splitlines() if line.startswith("|") and ("AVX" in line)]
+    assert rows == [
+        "| AVX-512 | a machine with avx512 | 2026-01-02 | 1 of 2 |  |",
+        "| AVX2 | a machine with avx2 | 2026-01-02 | 0 of 1 |  |",
+        "| speed | >= 4 | 4.00 | 2.50 (2.00 to 3.00) | AVX-512 | met |",
+        "|  | >= 2.5 | 2.00 (1.00 to 3.00) | 2.50 (2.00 to 3.00) | AVX2 | **missed** |",
+        "| memory | <= 10 MiB | 11 MiB |  | AVX-512 | **missed** |",
+    ]
+    assert "- AVX-512: memory: 11 MiB, target <= 10 MiB" in page
+    assert "- AVX2: speed: 2.00 (1.00 to 3.00), target >= 2.5" in page
+    assert "`bench/speed.py`" in page and f"(avx2/{PAGES[0][1]})" in page
+    assert "## Failed" not in page and "Trial run" not in page
+
+
+def test_page_names_failed_benchmarks(results: Path) -> None:
+    page = overview(load_all(results), PAGES, {"Latency": "exit status 1"}, trial=True)
+    assert "## Failed\n\n- Latency: exit status 1\n" in page and "Trial run" in page
+
+
+def test_stored_page_matches_the_stored_results() -> None:
+    results = ROOT / "docs/results"
+    assert (results / "cpu.md").read_text() == overview(load_all(results), PAGES, {}, trial=False)
+
+
+def test_pages_of_stored_results_exist() -> None:
+    pages = dict(PAGES)
+    for found in load_all(ROOT / "docs/results"):
+        for title in found.benchmarks:
+            assert (found.folder / pages[title]).is_file(), f"{found.name}: {title}"
