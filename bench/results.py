@@ -70,7 +70,7 @@ def processors_table(processors: Sequence[Processor]) -> list[str]:
             [
                 processor.name,
                 processor.machine,
-                " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+                " to ".join(dict.fromkeys(dates[:1] + dates[-1:])),
                 f"{sum(target.met for target in processor.targets)} of {len(processor.targets)}",
                 f"[profile of a training step]({processor.folder.name}/{profile.name})"
                 if profile.exists()

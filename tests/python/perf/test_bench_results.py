@@ -64,6 +64,13 @@ def test_page_names_failed_benchmarks(results: Path) -> None:
     assert "## Failed\n\n- Latency: exit status 1\n" in page and "Trial run" in page
 
 
+def test_page_of_a_processor_whose_benchmarks_failed(tmp_path: Path) -> None:
+    (tmp_path / "avx2").mkdir()
+    Processor(tmp_path / "avx2", "a machine").save()
+    page = overview(load_all(tmp_path), PAGES, {TITLE: "exit status 1"}, trial=False)
+    assert "| AVX2 | a machine |  | 0 of 0 |  |" in page and f"- {TITLE}: exit status 1" in page
+
+
 def test_stored_page_matches_the_stored_results() -> None:
     results = ROOT / "docs/results"
     assert (results / "cpu.md").read_text() == overview(load_all(results), PAGES, {}, trial=False)
