@@ -33,6 +33,7 @@ BENCHMARKS = [
     ),
     ("A MoE layer alone, the routers alone", "layer-speed.md", ["layer_speed.py"]),
     ("Peak memory", "memory.md", ["memory.py"]),
+    ("A model of two billion parameters", "offload.md", ["offload.py"]),
     ("Generation", "generate-speed.md", ["generate_speed.py"]),
     ("Generation, other engines", "generate-peers.md", ["generate_peers.py"]),
     ("Serving, other servers", "serve-speed.md", ["serve_speed.py"]),
