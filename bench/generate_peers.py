@@ -1,9 +1,8 @@
 """Generation and prefill throughput: our engine against vLLM and llama.cpp on the same model folder.
 
-Writes docs/results/PROCESSOR/generate-peers.md.
-Greedy decoding in equal precision; every engine stays loaded, and those of
-other projects run in processes of their own environments (scripts/install_peers.sh). One that is not installed is
-left out. A baseline model; HERO, which only our engine runs, is compared with our baseline.
+Writes docs/results/PROCESSOR/generate-peers.md. Greedy decoding in equal precision; every engine stays loaded, and
+those of other projects run in processes of their own environments (scripts/install_peers.sh). One that is not
+installed is left out. A baseline model; HERO, which only our engine runs, is compared with our baseline.
 """
 
 from __future__ import annotations

@@ -18,14 +18,28 @@ FOLDERS = {
 NAMES = {"amx": "AMX", "avx512-bf16": "AVX512-BF16", "avx512": "AVX-512", "avx2": "AVX2", "other": "other"}
 
 
-def cpuinfo(key: str) -> str:
-    """The first value of a key in /proc/cpuinfo; empty if there is none."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.is_file() else []:
+def proc_value(file: Path, key: str) -> str:
+    """The first value of a key in a file of /proc; empty if there is none."""
+    for line in file.read_text().splitlines() if file.is_file() else []:
         name, _, value = line.partition(":")
         if name.strip() == key:
             return value.strip()
     return ""
+
+
+def cpuinfo(key: str) -> str:
+    """The first value of a key in /proc/cpuinfo; empty if there is none."""
+    return proc_value(Path("/proc/cpuinfo"), key)
+
+
+def kib(file: Path, key: str) -> int:
+    """A size in KiB of a file such as /proc/meminfo; 0 if there is none, as in the status of an ended process."""
+    return int(proc_value(file, key).removesuffix(" kB") or 0)
+
+
+def available_kib() -> int:
+    """Memory that programs can use without swapping."""
+    return kib(Path("/proc/meminfo"), "MemAvailable")
 
 
 def instruction_set() -> str:

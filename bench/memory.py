@@ -9,9 +9,9 @@ history.
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
+from machine import available_kib
 from paper import CONFIG, ON_CPU, layers_that_fit
 from rounds import Target, cpu_page, hero_json, note, own_command, parser, spread, table, write_page
 
@@ -32,12 +32,6 @@ def predicted(layers: int, stages: int, experts: int, tokens: int) -> dict[str, 
         / MIB,
         "history (bf16)": 2 * tokens * slots * experts / MIB,
     }
-
-
-def available_mib() -> float:
-    """MemAvailable from /proc/meminfo."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable"))
 
 
 def measure(layers: int, words: list[str], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
@@ -66,7 +60,7 @@ def main() -> None:
     models = [("narrow experts (16)", 6 if args.quick else 30, narrow)]
     if not args.quick:
         models.insert(
-            0, ("the paper's layers", layers_that_fit(common, available_mib() * MIB, ON_CPU), common)
+            0, ("the paper's layers", layers_that_fit(common, available_kib() * 1024, ON_CPU), common)
         )
     rows, targets = [], []
     for name, layers, words in models:

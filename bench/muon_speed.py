@@ -1,8 +1,7 @@
 """CPU time of a step with optim.kind = muon relative to AdamW, on one thread, by sequences per step.
 
-Writes docs/results/PROCESSOR/muon-speed.md.
-Each round runs both optimizers in processes of their own, in alternating order. CPU
-time, unlike wall time, depends little on other programs on the machine.
+Writes docs/results/PROCESSOR/muon-speed.md. Each round runs both optimizers in processes of their own, in
+alternating order. CPU time, unlike wall time, depends little on other programs on the machine.
 """
 
 from __future__ import annotations

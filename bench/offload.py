@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from machine import available_kib, kib
 from rounds import (
     PROGRAM,
     ROOT,
@@ -30,12 +31,6 @@ from token_files import write_tokens
 GIB = 1 << 30
 VOCABULARY = 8192  # of the tokens, which speed does not depend on
 BYTES_PER_PARAMETER = {"files": 12, "all in memory": 18}
-
-
-def kib(file: Path, key: str) -> int:
-    """A value in KiB of a file such as /proc/meminfo; 0 if it has none."""
-    lines = file.read_text().splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), 0)
 
 
 def train(config: str, steps: int, work: Path) -> tuple[float, float, float]:
@@ -66,7 +61,7 @@ def train(config: str, steps: int, work: Path) -> tuple[float, float, float]:
                     errors.seek(0)
                     raise RuntimeError(f"exit status {process.returncode}: {errors.read().decode()[-500:]}")
                 anonymous = max(anonymous, kib(status, "RssAnon"))
-                available = min(available, kib(Path("/proc/meminfo"), "MemAvailable"))
+                available = min(available, available_kib())
                 time.sleep(0.2)
         finally:
             process.kill()

@@ -1,9 +1,8 @@
 """Time per token and memory by tokens per step, sequence length, vocabulary, experts, layers and visible history,
 baseline and HERO, next to the arithmetic at the measured GEMM throughput and the predicted memory.
 
-Writes docs/results/PROCESSOR/scaling.md and scaling.png next to it.
-Small widths, so that everything takes minutes; every
-point is measured by `hero bench cost-table` (alternating processes) and predicted by `hero cost`.
+Writes docs/results/PROCESSOR/scaling.md and scaling.png next to it. Small widths, so that everything takes minutes;
+every point is measured by `hero bench cost-table` (alternating processes) and predicted by `hero cost`.
 """
 
 from __future__ import annotations

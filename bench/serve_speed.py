@@ -1,9 +1,8 @@
 """Throughput of `hero serve` and of vLLM's server on the same model folder, under the same clients.
 
-Writes docs/results/PROCESSOR/serve-speed.md.
-Greedy completions of token ids over HTTP, without streaming; both return text. A
-baseline model; HERO, which only our server runs, is compared with our baseline. llama.cpp is not measured: the server
-of llama-cpp-python answers one request at a time, and bench/generate_peers.py measures its engine.
+Writes docs/results/PROCESSOR/serve-speed.md. Greedy completions of token ids over HTTP, without streaming; both
+return text. A baseline model; HERO, which only our server runs, is compared with our baseline. llama.cpp is not
+measured: the server of llama-cpp-python answers one request at a time, and bench/generate_peers.py measures its engine.
 """
 
 from __future__ import annotations
