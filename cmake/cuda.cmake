@@ -34,19 +34,35 @@ add_library(
   src/ops/cuda/top_experts.cu
   src/ops/cuda/dispatch.cu
   src/ops/cuda/experts.cu
+  src/ops/cuda/latent_heads.cu
   src/ops/cuda/linear.cu
   src/ops/cuda/linear_cross_entropy.cu
   src/ops/cuda/norm_rope.cu
   src/ops/cuda/rms_norm.cu
   src/ops/cuda/rope.cu
   src/ops/cuda/route.cu
-  src/ops/cuda/swiglu.cu)
+  src/ops/cuda/swiglu.cu
+  src/ops/cuda/adamw.cu)
 set_target_properties(hero_cuda PROPERTIES CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Shared DEFINE_SYMBOL ""
                                           UNITY_BUILD_BATCH_SIZE 4)
 target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda CUDA::cudart)
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
 
-# nccl.h is in a separate package that is installed with the wheel.
+# cuDNN's header-only frontend, which also calls NVRTC, is a package of its own; cudnn.h, nccl.h and the libraries are
+# installed with the wheel.
+get_filename_component(hero_wheels "${HERO_TORCH_DIR}" DIRECTORY)
+if(NOT EXISTS "${hero_wheels}/include/cudnn_frontend.h")
+  message(FATAL_ERROR "${hero_wheels}: found no include/cudnn_frontend.h; run scripts/install.sh or pip install nvidia-cudnn-frontend==1.22.0")
+endif()
+foreach(library cudnn/lib/libcudnn.so.9 cu${torch_cuda}/lib/libnvrtc.so.${torch_cuda})
+  get_filename_component(name "${library}" NAME)
+  add_library(hero::${name} SHARED IMPORTED GLOBAL)
+  set_target_properties(hero::${name} PROPERTIES IMPORTED_LOCATION "${hero_wheels}/nvidia/${library}")
+  target_link_libraries(hero_cuda PRIVATE hero::${name})
+endforeach()
+target_include_directories(hero_cuda SYSTEM PRIVATE "${hero_wheels}/include" "${hero_wheels}/nvidia/cudnn/include")
+target_sources(hero_cuda PRIVATE src/ops/cuda/attention.cpp)
+
 target_sources(hero_cuda PRIVATE src/distributed/cuda/nccl.cpp)
-set_source_files_properties(src/distributed/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${HERO_TORCH_DIR}/../nvidia/nccl/include")
+set_source_files_properties(src/distributed/cuda/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES "${hero_wheels}/nvidia/nccl/include")

@@ -20,7 +20,7 @@ inline at::Device& device() {
 /// Registers `step` twice; `reference` selects the reference implementations.
 void add(const std::string& name, const std::function<void(bool reference)>& step);
 
-void add_dense();         // linear, attention, norms, swiglu, rope, linear_cross_entropy, adamw
+void add_dense();         // linear, attention, norms, swiglu, rope, latent_heads, linear_cross_entropy, adamw
 void add_routed();        // route, top_experts, dispatch, experts
 void add_gemm_kernels();  // bf16 GEMM kernels by instruction set
 

@@ -107,6 +107,25 @@ void add_norm_rope(const test::RopeCase& c) {
       });
 }
 
+void add_latent_heads(const test::LatentHeadsCase& c) {
+  const int64_t width = c.nope + c.rope;
+  const auto rows = [&](int64_t columns) { return random({c.batch, c.positions, c.heads, columns}); };
+  const auto queries = rows(width), kv = rows(c.nope + c.v_width), dq = rows(width), dk = rows(width),
+             dv = rows(c.v_width), key = random({c.batch, c.positions, c.rope});
+  const auto angle = uniform({c.positions, c.rope / 2}) * 6.28, cos = angle.cos(), sin = angle.sin();
+  for (const bool interleave : {false, true}) {
+    add("latent_heads/" +
+            sizes({{'B', c.batch}, {'S', c.positions}, {'H', c.heads}, {'N', c.nope}, {'R', c.rope}}) +
+            (interleave ? "_interleaved" : ""),
+        [=](bool reference) {
+          call(reference, "hero::latent_heads_forward", ops::latent_heads_forward_reference, queries, kv, key,
+               cos, sin, interleave);
+          call(reference, "hero::latent_heads_backward", ops::latent_heads_backward_reference, dq, dk, dv,
+               cos, sin, interleave);
+        });
+  }
+}
+
 void add_cached_attention(const test::CachedAttentionCase& c) {
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> lengths, counts;
@@ -184,6 +203,8 @@ void add_dense() {
       add_rope(c);
       add_norm_rope(c);
     }
+  for (const auto& c : test::kLatentHeadsCases)
+    if (c.timed) add_latent_heads(c);
   for (const auto& c : test::cached_attention_cases())
     if (c.timed) add_cached_attention(c);
   for (const auto& c : test::kHeadsLinearCases)

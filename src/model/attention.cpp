@@ -171,20 +171,27 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   auto queries = down.slice(2, 0, q_width);
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
+  const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
+  const auto key = down.slice(2, q_width + rank);
+  const auto expanded = [&] { return ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim}); };
+  const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
+  if (x.is_cuda() && !extension) {
+    const auto heads =
+        ops::latent_heads(queries, expanded(), key, rotary.cos, rotary.sin, model_.rope_interleave);
+    return ops::linear(attend(heads.q, heads.k, heads.v, scale, extension, options), out_);
+  }
   const auto apply_rope = [&](const at::Tensor& part) {
     return rotated(part, rotary, [&](const at::Tensor& t) {
       return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
     });
   };
   const auto q = at::cat({queries.slice(3, 0, nope), apply_rope(queries.slice(3, nope))}, 3);
-  const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
-  const auto shared_key = apply_rope(down.slice(2, q_width + rank).unsqueeze(2)).squeeze(2);
-  const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
+  const auto shared_key = apply_rope(key.unsqueeze(2)).squeeze(2);
   if (extension) {
     const auto out = attend_latents(q[0], latent[0], shared_key[0], *extension, scale);
     if (out.defined()) return ops::linear(out, out_);
   }
-  const auto kv = ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim});
+  const auto kv = expanded();
   const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
   return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension, options), out_);
 }

@@ -1,5 +1,5 @@
 // Optimizer operators over all parameters. The reference implementations are PyTorch's foreach and fused
-// kernels, which CUDA uses directly.
+// kernels.
 #include <ATen/ATen.h>
 
 #include "ops/ops.h"
@@ -17,15 +17,12 @@ void adamw_step_reference(at::TensorList values, at::TensorList gradients, at::T
                           double beta1, double beta2, double weight_decay, double eps,
                           const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
   const std::vector<at::Tensor> steps(values.size(), step);
-  // The fused kernel divides each gradient by an fp32 scale; fp64 gradients are scaled beforehand.
-  const bool wide = values[0].scalar_type() == at::kDouble;
-  std::optional<at::Tensor> divisor;
-  if (scale && !wide) divisor = scale->reciprocal().to(at::kFloat);
+  // The fused kernel would overwrite the gradients with the scaled ones.
   std::vector<at::Tensor> scaled;
-  if (scale && wide) scaled = at::_foreach_mul(gradients, *scale);
-  at::_fused_adamw_(values, scaled.empty() ? gradients : at::TensorList(scaled), exp_avg, exp_avg_sq,
+  if (scale) scaled = at::_foreach_mul(gradients, *scale);
+  at::_fused_adamw_(values, scale ? at::TensorList(scaled) : gradients, exp_avg, exp_avg_sq,
                     /*max_exp_avg_sqs=*/{}, steps, lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,
-                    /*maximize=*/false, divisor, skip);
+                    /*maximize=*/false, /*grad_scale=*/{}, skip);
   std::vector<at::Tensor> to, from;
   for (size_t i = 0; i < values.size(); ++i) {
     if (leaves[i].is_same(values[i])) continue;

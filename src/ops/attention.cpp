@@ -1,8 +1,9 @@
-// Causal attention. Our fused CPU kernels handle training shapes, with as many queries as keys, and prompts
-// in fp32; decoding, other types and other devices use PyTorch's scaled_dot_product_attention. Its fused
-// kernels require equal widths of q, k and v, so the narrower ones are zero-padded. Key and value heads are
-// repeated for kernels without GQA support; FlashAttention on CUDA supports it. Documents are an explicit
-// boolean mask there, which its memory-efficient and math kernels support.
+// Causal attention. Our fused CPU kernels and cuDNN on CUDA handle training shapes, with as many queries as
+// keys, the CPU's also prompts in fp32; decoding, other types and other shapes use PyTorch's
+// scaled_dot_product_attention. Its fused kernels require equal widths of q, k and v, so the narrower ones
+// are zero-padded. Key and value heads are repeated for kernels without GQA support; FlashAttention on CUDA
+// supports it. Documents are an explicit boolean mask there, which its memory-efficient and math kernels
+// support.
 #include "ops/cpu/attention.h"
 
 #include <ATen/ATen.h>
@@ -37,6 +38,10 @@ at::Tensor causal_scores(const at::Tensor& q, const at::Tensor& k, double scale,
 }
 
 }  // namespace
+
+bool attention_is_fused_reference(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) {
+  return false;
+}
 
 std::tuple<at::Tensor, at::Tensor> attention_forward_reference(const at::Tensor& q, const at::Tensor& k,
                                                                const at::Tensor& v, double scale,
@@ -110,6 +115,13 @@ at::Tensor library_attention(const at::Tensor& q, const at::Tensor& k, const at:
   return width < q.size(3) ? out.slice(3, 0, width) : out;
 }
 
+bool is_fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+              const std::optional<at::Tensor>& starts) {
+  if (q.is_cpu()) return cpu::supports_attention(q, k, v);
+  static const auto op = find_operator("hero::attention_is_fused", attention_is_fused_reference);
+  return !starts && op.call(q, k, v, scale);
+}
+
 // The fused kernels read memory at these positions.
 void check_starts(const at::Tensor& starts) {
   const int64_t length = starts.size(1);
@@ -140,7 +152,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     starts = starts_BS.contiguous();
     if (q.is_cpu()) check_starts(*starts);
   }
-  if (!q.is_cpu() || !cpu::supports_attention(q, k, v)) return library_attention(q, k, v, scale, starts);
+  if (!is_fused(q, k, v, scale, starts)) return library_attention(q, k, v, scale, starts);
   return differentiable<Attention>(q, k, v, scale, starts).transpose(1, 2);
 }
 

@@ -13,8 +13,9 @@ namespace hero::ops {
 namespace {
 
 thread_local WeightGradientQueue* active_queue = nullptr;
+thread_local bool accumulating = false;
 
-constexpr const char* kQueueKey = "weight_gradients";
+constexpr const char *kQueueKey = "weight_gradients", *kAccumulateKey = "accumulate";
 
 struct SavedQueue : torch::CustomClassHolder {
   explicit SavedQueue(WeightGradientQueue* q) : queue(q) {}
@@ -65,6 +66,23 @@ WeightGradientQueue* saved_queue(const torch::autograd::AutogradContext* ctx) {
   const auto saved = ctx->saved_data.find(kQueueKey);
   return saved == ctx->saved_data.end() ? nullptr
                                         : static_cast<SavedQueue&>(*saved->second.toCapsule()).queue;
+}
+
+AccumulateWeightGradients::AccumulateWeightGradients(bool active)
+    : previous_(std::exchange(accumulating, active)) {}
+
+AccumulateWeightGradients::~AccumulateWeightGradients() { accumulating = previous_; }
+
+void save_accumulation(torch::autograd::AutogradContext* ctx) {
+  if (accumulating) ctx->saved_data[kAccumulateKey] = true;
+}
+
+bool accumulates(const torch::autograd::AutogradContext* ctx) {
+  return ctx->saved_data.find(kAccumulateKey) != ctx->saved_data.end();
+}
+
+bool can_accumulate(const torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {
+  return accumulates(ctx) && !saved_queue(ctx) && weight.is_leaf() && weight.grad().defined();
 }
 
 }  // namespace hero::ops

@@ -1,6 +1,7 @@
 #pragma once
-// Deferred weight gradients, for pipeline schedules that send input gradients before they compute weight
-// gradients (zero bubble: arXiv 2401.10241).
+// Weight gradients that are not returned to autograd: deferred ones, for pipeline schedules that send input
+// gradients before they compute weight gradients (zero bubble: arXiv 2401.10241), and those that kernels add
+// to the grad of their weight.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -55,6 +56,22 @@ class DeferWeightGradients {
 
  private:
   WeightGradientQueue* previous_;
+};
+
+/// RAII guard: forward passes of ops::experts and ops::linear_cross_entropy on this thread note in the graph
+/// that their backward passes, on any thread, add the gradients of leaves to their grad once it is defined,
+/// one pass over memory instead of two. Gradients of experts are bitwise equal, others up to one rounding.
+/// Only for backward() without hooks on those leaves: torch.autograd.grad and hooks would miss the gradients.
+/// Deferred gradients have precedence.
+class AccumulateWeightGradients {
+ public:
+  explicit AccumulateWeightGradients(bool active = true);
+  ~AccumulateWeightGradients();
+  AccumulateWeightGradients(const AccumulateWeightGradients&) = delete;
+  AccumulateWeightGradients& operator=(const AccumulateWeightGradients&) = delete;
+
+ private:
+  bool previous_;
 };
 
 }  // namespace hero::ops

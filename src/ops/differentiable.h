@@ -23,6 +23,13 @@ void save_queue(torch::autograd::AutogradContext* ctx);
 /// The queue that the forward pass saved, or null.
 WeightGradientQueue* saved_queue(const torch::autograd::AutogradContext* ctx);
 
+/// For forward passes: saves whether AccumulateWeightGradients is active.
+void save_accumulation(torch::autograd::AutogradContext* ctx);
+/// Whether it was in the forward pass.
+bool accumulates(const torch::autograd::AutogradContext* ctx);
+/// For backward passes: whether the gradient of `weight` is to be added to its grad.
+bool can_accumulate(const torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
+
 inline at::Tensor detached(const at::Tensor& x) { return x.detach(); }
 inline std::optional<at::Tensor> detached(const std::optional<at::Tensor>& x) {
   return x ? std::optional(x->detach()) : x;

@@ -65,6 +65,11 @@ at::Tensor experts_backward_weight_reference(const at::Tensor& dy, const at::Ten
   return dw;
 }
 
+void experts_add_backward_weight_reference(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                                           const at::Tensor& offsets) {
+  grad.add_(experts_backward_weight_reference(dy, x, offsets));
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_reference(
     const at::Tensor& dy, const at::Tensor& x, const at::Tensor& h, const at::Tensor& gate_up,
     const at::Tensor& down, const at::Tensor& offsets) {
@@ -75,6 +80,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_reference(
 
 namespace {
 
+// The gradient of `weight`; undefined if it was deferred or added to the weight's grad.
+at::Tensor experts_weight_gradient(torch::autograd::AutogradContext* ctx, size_t input,
+                                   const at::Tensor& weight, const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& offsets) {
+  static const auto op = find_operator("hero::experts_backward_weight", experts_backward_weight_reference);
+  static const auto add_op =
+      find_operator("hero::experts_add_backward_weight", experts_add_backward_weight_reference);
+  if (!ctx->needs_input_grad(input) || !can_accumulate(ctx, weight))
+    return weight_gradient(ctx, input, weight, op, dy, x, offsets);
+  add_op.call(weight.grad(), dy, x, offsets);
+  return {};
+}
+
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& gate_up, const at::Tensor& down, const at::Tensor& offsets) {
@@ -82,6 +100,7 @@ struct Experts : torch::autograd::Function<Experts> {
     auto [y, h] = op.call(x, gate_up, down, offsets);
     ctx->save_for_backward({x, h, gate_up, down, offsets});
     save_queue(ctx);
+    save_accumulation(ctx);
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -89,19 +108,17 @@ struct Experts : torch::autograd::Function<Experts> {
     static const auto op = find_operator("hero::experts_backward", experts_backward_reference);
     static const auto input_op =
         find_operator("hero::experts_backward_input", experts_backward_input_reference);
-    static const auto weight_op =
-        find_operator("hero::experts_backward_weight", experts_backward_weight_reference);
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
     const auto dy = grads[0].contiguous();
-    if (!saved_queue(ctx)) {
+    if (!saved_queue(ctx) && !accumulates(ctx)) {
       auto [dx, dgate_up, ddown] = op.call(dy, x, h, gate_up, down, offsets);
       return {dx, dgate_up, ddown, {}};
     }
     const auto [dx, dh, act] = input_op.call(dy, h, gate_up, down, offsets);
     return {dx,
-            weight_gradient(ctx, 1, gate_up, weight_op, dh, x, offsets),
-            weight_gradient(ctx, 2, down, weight_op, dy, act, offsets),
+            experts_weight_gradient(ctx, 1, gate_up, dh, x, offsets),
+            experts_weight_gradient(ctx, 2, down, dy, act, offsets),
             {}};
   }
 };

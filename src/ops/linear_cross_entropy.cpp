@@ -44,13 +44,19 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     static const auto op =
         find_operator("hero::linear_cross_entropy_forward", linear_cross_entropy_reference);
     auto [loss, dx, dw] = op.call(x, w, targets, gradients);
-    ctx->save_for_backward({dx, dw});
+    // w for its grad, if that is accumulated directly
+    save_accumulation(ctx);
+    ctx->save_for_backward({dx, dw, accumulates(ctx) ? w : at::Tensor()});
     return loss;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    return {(saved[0] * grads[0]).to(saved[0].scalar_type()), saved[1] * grads[0], {}, {}};
+    const auto &dx = saved[0], &dw = saved[1], &w = saved[2];
+    const auto dx_scaled = (dx * grads[0]).to(dx.scalar_type());
+    if (!w.defined() || !can_accumulate(ctx, w)) return {dx_scaled, dw * grads[0], {}, {}};
+    w.grad().addcmul_(dw, grads[0]);
+    return {dx_scaled, {}, {}, {}};
   }
 };
 

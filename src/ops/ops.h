@@ -46,6 +46,16 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 at::Tensor norm_rope(const at::Tensor& x, const at::Tensor& w_R, double eps, const at::Tensor& cos,
                      const at::Tensor& sin);
 
+/// Heads of multi-head latent attention from queries [B, S, H, N+R], kv [B, S, H, N+P] and key [B, S, R].
+struct LatentHeads {
+  at::Tensor q;  ///< [B, S, H, N+R]: the queries, their last R elements rotated as by rope
+  at::Tensor k;  ///< [B, S, H, N+R]: the first N elements of every head of kv, then the rotated key
+  at::Tensor v;  ///< [B, S, H, P]: the rest of kv, a view
+};
+/// cos/sin [S, R/2], or [B*S, R/2] for positions that differ between the sequences.
+LatentHeads latent_heads(const at::Tensor& queries, const at::Tensor& kv, const at::Tensor& key,
+                         const at::Tensor& cos, const at::Tensor& sin, bool interleave);
+
 /// silu(g) * u for g, u the two halves of the last dimension.
 at::Tensor swiglu(const at::Tensor& gate_up);
 

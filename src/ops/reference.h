@@ -35,6 +35,19 @@ std::tuple<at::Tensor, at::Tensor> norm_rope_backward_reference(const at::Tensor
                                                                 const at::Tensor& w, const at::Tensor& rstd,
                                                                 const at::Tensor& cos, const at::Tensor& sin);
 
+/// -> q, k
+std::tuple<at::Tensor, at::Tensor> latent_heads_forward_reference(const at::Tensor& queries,
+                                                                  const at::Tensor& kv, const at::Tensor& key,
+                                                                  const at::Tensor& cos,
+                                                                  const at::Tensor& sin, bool interleave);
+/// -> dqueries, dkv, dkey
+std::tuple<at::Tensor, at::Tensor, at::Tensor> latent_heads_backward_reference(
+    const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& cos,
+    const at::Tensor& sin, bool interleave);
+
+/// Whether the device has fused kernels for this shape, forward and backward; the references need S^2 memory.
+bool attention_is_fused_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  double scale);
 /// q [B, H, S, Q], k [B, Hkv, S, Q], v [B, Hkv, S, P], causal, within documents if `starts` [B, S] is given
 /// -> out [B, S, H, P], logsumexp [B, H, S]
 std::tuple<at::Tensor, at::Tensor> attention_forward_reference(const at::Tensor& q, const at::Tensor& k,
@@ -95,6 +108,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input_reference(
 /// dy [N, O], x [N, I] -> dw [E, O, I], dy^T x over the rows of each expert
 at::Tensor experts_backward_weight_reference(const at::Tensor& dy, const at::Tensor& x,
                                              const at::Tensor& offsets);
+/// grad [E, O, I] += dy^T x
+void experts_add_backward_weight_reference(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                                           const at::Tensor& offsets);
 
 /// -> counts, offsets, token, row
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_reference(const at::Tensor& ids,

@@ -18,6 +18,9 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("rope_turn", rope_reference);
   m.impl("norm_rope_forward", norm_rope_forward_reference);
   m.impl("norm_rope_backward", norm_rope_backward_reference);
+  m.impl("latent_heads_forward", latent_heads_forward_reference);
+  m.impl("latent_heads_backward", latent_heads_backward_reference);
+  m.impl("attention_is_fused", attention_is_fused_reference);
   m.impl("attention_forward", attention_forward_reference);
   m.impl("attention_backward", attention_backward_reference);
   m.impl("cached_attention", cached_attention_reference);
@@ -43,6 +46,7 @@ TORCH_LIBRARY_IMPL(hero, CompositeExplicitAutograd, m) {
   m.impl("experts_backward", experts_backward_reference);
   m.impl("experts_backward_input", experts_backward_input_reference);
   m.impl("experts_backward_weight", experts_backward_weight_reference);
+  m.impl("experts_add_backward_weight", experts_add_backward_weight_reference);
   m.impl("linear_cross_entropy_forward", linear_cross_entropy_reference);
   m.impl("newton_schulz", newton_schulz_reference);
   m.impl("sum_of_squares", sum_of_squares_reference);

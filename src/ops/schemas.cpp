@@ -20,7 +20,15 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def(
       "norm_rope_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cos, Tensor sin) -> (Tensor, "
       "Tensor)");
+  // latent_heads.cpp
+  m.def(
+      "latent_heads_forward(Tensor queries, Tensor kv, Tensor key, Tensor cos, Tensor sin, bool interleave) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "latent_heads_backward(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin, bool interleave) -> "
+      "(Tensor, Tensor, Tensor)");
   // attention.cpp
+  m.def("attention_is_fused(Tensor q, Tensor k, Tensor v, float scale) -> bool");
   m.def(
       "attention_forward(Tensor q, Tensor k, Tensor v, float scale, Tensor? starts=None) -> (Tensor, "
       "Tensor)");
@@ -76,6 +84,7 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
       "experts_backward_input(Tensor dy, Tensor h, Tensor gate_up, Tensor down, Tensor offsets) -> (Tensor, "
       "Tensor, Tensor)");
   m.def("experts_backward_weight(Tensor dy, Tensor x, Tensor offsets) -> Tensor");
+  m.def("experts_add_backward_weight(Tensor(a!) grad, Tensor dy, Tensor x, Tensor offsets) -> ()");
   // linear_cross_entropy.cpp
   m.def(
       "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, "

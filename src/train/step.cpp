@@ -6,6 +6,8 @@
 #include <cmath>
 #include <csignal>
 
+#include "ops/deferred.h"
+
 namespace hero {
 namespace {
 
@@ -136,6 +138,9 @@ void TrainStep::micro_batch(const at::Tensor& samples, const ForwardContext& pos
 void TrainStep::compute(const at::Tensor& samples, const ForwardContext& position, const at::Tensor& labels) {
   const auto tokens = samples.slice(1, 0, samples.size(1) - 1).contiguous();
   const auto context = prepared(position);
+  // On a CPU the operators compute input and weight gradients in one pass; buckets need the hooks of the
+  // leaves.
+  const ops::AccumulateWeightGradients guard(model_.device().is_cuda() && !optimizer_.buckets());
   const auto output = model_.forward(tokens, context, model_.config().train.recompute);
   accumulate_losses(model_.shard().chunks.front(), output, labels, context.starts_BS).total.backward();
 }

@@ -3,10 +3,10 @@
 // another; the threads of a block are fibers that run until they reach a barrier or a shuffle.
 //
 // Reported errors: a barrier or shuffle that not every thread (lane) reaches, or that threads reach at
-// different source lines; a trap. Shared memory is filled with one bits (NaN) before each block, which
-// exposes reads of uninitialized memory. The thread order can be reversed: a missing barrier then changes the
-// results of one of the two orders. -fsanitize=address,undefined detects out-of-bounds accesses
-// (-fsanitize-sections=emulated_shared for shared memory).
+// different source lines; a trap; a misaligned store of a vector. Shared memory is filled with one bits (NaN)
+// before each block, which exposes reads of uninitialized memory. The thread order can be reversed: a missing
+// barrier then changes the results of one of the two orders. -fsanitize=address,undefined detects
+// out-of-bounds accesses (-fsanitize-sections=emulated_shared for shared memory).
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -139,7 +139,8 @@ unsigned __match_any_sync(unsigned mask, T value, HERO_LOCATION_PARAMETERS) {
 }
 
 template <typename T>
-void __stwb(T* to, T value) {
+void __stwb(T* to, T value, HERO_LOCATION_PARAMETERS) {
+  if (reinterpret_cast<uintptr_t>(to) % alignof(T) != 0) hero::emulate::trap(HERO_LOCATION);
   std::memcpy(to, &value, sizeof(T));
 }
 

@@ -12,12 +12,12 @@ namespace experts_kernels_test {
 using namespace ops::cuda;
 
 struct Operands {
-  at::Tensor a, b, c, want;  // c: output, initially NaN
+  at::Tensor a, b, c, want;  // c: output, initially NaN, or the addend
 };
 
 // Padding rows are NaN in a and, for kTN, in b, and zero in `want`.
 Operands operands_of(GroupedLayout layout, const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n,
-                     int64_t k, at::ScalarType type) {
+                     int64_t k, at::ScalarType type, bool add) {
   const int64_t experts = offsets.size(0) - 1;
   const auto* o = offsets.const_data_ptr<int64_t>();
   const bool weights = layout == GroupedLayout::kTN;
@@ -40,12 +40,17 @@ Operands operands_of(GroupedLayout layout, const at::Tensor& offsets, int64_t ro
   it.a.slice(0, o[experts]).fill_(NAN);
   if (weights) it.b.slice(0, o[experts]).fill_(NAN);
   it.c = at::full(it.want.sizes(), NAN, at::TensorOptions(weights ? at::kFloat : type));
+  if (add) {
+    it.c = normal(it.want.sizes(), 3).to(at::kFloat);
+    it.want += it.c;
+  }
   return it;
 }
 
 template <GroupedLayout layout, typename T, typename Out, bool tensor_cores>
-void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_t k, at::ScalarType type) {
-  const auto it = operands_of(layout, offsets, rows, m, n, k, type);
+void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_t k, at::ScalarType type,
+           bool add = false) {
+  const auto it = operands_of(layout, offsets, rows, m, n, k, type, add);
   const int64_t experts = offsets.size(0) - 1;
   const GroupedGemmParams<T, Out> params{.a = it.a.const_data_ptr<T>(),
                                          .b = it.b.const_data_ptr<T>(),
@@ -55,7 +60,8 @@ void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_
                                          .experts = experts,
                                          .m = m,
                                          .n = n,
-                                         .k = k};
+                                         .k = k,
+                                         .add = add};
   const int tile = tensor_cores ? kMmaTile : kSimtTile;
   const auto tiles = [&](int64_t size) { return static_cast<unsigned>((size + tile - 1) / tile); };
   const dim3 grid = layout == GroupedLayout::kTN
@@ -76,7 +82,8 @@ void check_layouts(const ExpertsCase& c, at::ScalarType type) {
   const int64_t rows = c.tokens * c.k, d = c.width, f = c.inner;
   check<GroupedLayout::kNT, T, T, tensor_cores>(offsets, rows, 0, 2 * f, d, type);
   check<GroupedLayout::kNN, T, T, tensor_cores>(offsets, rows, 0, f, d, type);
-  check<GroupedLayout::kTN, T, float, tensor_cores>(offsets, rows, d, f, 0, type);
+  for (const bool add : {false, true})
+    check<GroupedLayout::kTN, T, float, tensor_cores>(offsets, rows, d, f, 0, type, add);
 }
 
 TEST(CudaExperts, GroupedGemmOnTensorCores) {

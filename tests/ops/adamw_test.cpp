@@ -66,6 +66,30 @@ TEST_P(AdamWTest, ValuesMomentsAndLeavesMatchEquations) {
   }
 }
 
+TEST_P(AdamWTest, SkipsTheStepIfTheFlagIsOne) {
+  const auto& c = adamw_cases()[1];
+  const auto scalar = [&](double v, at::ScalarType scalar_type) {
+    return at::full({}, v, at::TensorOptions(device()).dtype(scalar_type));
+  };
+  const auto step = scalar(3, at::kFloat), scale = scalar(0.375, at::kDouble);
+  const auto run = [&](const std::optional<at::Tensor>& skip) {
+    State s(c, type(), device());
+    ops::adamw_step(s.values, s.gradients, s.exp_avg, s.exp_avg_sq, s.leaves, step, kOptions, scale, skip);
+    return s;
+  };
+  const State before(c, type(), device()), skipped = run(scalar(1, at::kFloat)),
+                                           not_skipped = run(scalar(0, at::kFloat)), updated = run({});
+  const auto tolerance = type() == at::kDouble ? kFp64 : kFp32;
+  for (const auto member : {&State::values, &State::gradients, &State::exp_avg, &State::exp_avg_sq}) {
+    for (size_t i = 0; i < c.sizes.size(); ++i) {
+      EXPECT_TRUE(same((skipped.*member)[i], (before.*member)[i]));
+      EXPECT_TRUE(close((not_skipped.*member)[i], (updated.*member)[i], tolerance));
+    }
+  }
+  for (size_t i = 0; i < c.sizes.size(); ++i)
+    EXPECT_TRUE(same(not_skipped.gradients[i], before.gradients[i]));
+}
+
 TEST_P(AdamWTest, SumOfSquares) {
   for (const auto& c : adamw_cases()) {
     const State state(c, type(), device());

@@ -5,6 +5,8 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cuda/attention_parts.h"
+#include "ops/cuda_library.h"
 #include "ops/ops.h"
 
 namespace hero::test {
@@ -108,6 +110,37 @@ TEST_P(AttentionTest, DocumentsOfRandomLengths) {
     const DocumentAttentionCase c{2, 2, 1, sequences[seed - 1], 16, 32, {first, first + lengths.numel()}};
     check(document_attention, documents_alone, operands_of(c), {kOutput}, {kGradient, kGradient, kGradient});
   }
+}
+
+// On a GPU the backward pass of such a batch runs in parts.
+TEST(Attention, PartsOfABatchOnCuda) {
+  if (!load_cuda_library()) GTEST_SKIP() << cuda_unavailable_reason();
+  const AttentionCase whole{3, 24, 12, 4096, 4096, 64, 32};
+  const auto parts = ops::cuda::attention_parts(whole.batch, whole.heads, whole.kv_heads, whole.queries);
+  ASSERT_TRUE(parts && parts->sequences == 1);
+  const auto operands = operands_of(whole);
+  const auto all = run(attention, operands, at::kBFloat16, at::kCUDA),
+             again = run(attention, operands, at::kBFloat16, at::kCUDA);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same(all.gradients[i], again.gradients[i])) << i;
+  const auto exact = run(expected, operands, at::kFloat, at::kCUDA);
+  const Tolerance of_millions{kGradient.relative, 2 * kGradient.absolute, kGradient.norm};
+  EXPECT_TRUE(close(all.outputs[0], exact.outputs[0], kOutput));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(all.gradients[i], exact.gradients[i], of_millions)) << i;
+}
+
+TEST(Attention, PartsAreTheLargestWithinTheBound) {
+  const auto parts = [](int64_t batch, int64_t heads, int64_t kv_heads, int64_t length) {
+    const auto found = ops::cuda::attention_parts(batch, heads, kv_heads, length);
+    return found ? std::pair(found->sequences, found->kv_heads) : std::pair<int64_t, int64_t>();
+  };
+  EXPECT_EQ(parts(4, 16, 16, 4096), std::pair(4L, 16L));  // exactly the bound
+  EXPECT_EQ(parts(8, 16, 16, 4096), std::pair(4L, 16L));
+  EXPECT_EQ(parts(6, 16, 16, 4096), std::pair(3L, 16L));
+  EXPECT_EQ(parts(7, 16, 4, 4096), std::pair(1L, 4L));
+  EXPECT_EQ(parts(2, 16, 16, 16384), std::pair(1L, 4L));
+  EXPECT_EQ(parts(2, 16, 8, 16384), std::pair(1L, 2L));
+  EXPECT_EQ(parts(1, 16, 16, 32768), std::pair(1L, 1L));
+  EXPECT_EQ(parts(1, 16, 8, 32768), std::pair(0L, 0L));  // two heads with one KV head exceed it
 }
 
 // Lengths around multiples of 16 and of blocks of queries. Errors relative to the largest output; a result

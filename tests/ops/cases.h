@@ -33,6 +33,14 @@ struct RopeCase {
 inline constexpr RopeCase kRopeCases[] = {
     {1, 1, 1, 2}, {2, 7, 3, 6}, {1, 65, 4, 16}, {3, 130, 2, 64}, {4, 512, 8, 32, true}};
 
+struct LatentHeadsCase {
+  int64_t batch, positions, heads, nope, rope, v_width;
+  bool timed = false;
+};
+inline constexpr LatentHeadsCase kLatentHeadsCases[] = {
+    {1, 1, 1, 1, 2, 1},  {2, 7, 3, 5, 6, 3},      {2, 5, 1, 16, 8, 24},  {3, 9, 3, 24, 64, 16},
+    {1, 4, 2, 0, 10, 7}, {2, 3, 5, 128, 64, 128}, {1, 3, 2, 12, 80, 20}, {4, 512, 8, 64, 32, 64, true}};
+
 struct EmbeddingCase {
   int64_t tokens, vocabulary, width;
   bool timed = false;
@@ -53,6 +61,10 @@ inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1, 8, 8},
                                                     {2, 4, 2, 64, 64, 16, 32},
                                                     {1, 4, 1, 96, 96, 32, 16},
                                                     {2, 2, 2, 160, 160, 48, 48},
+                                                    {2, 4, 2, 128, 128, 64, 64},
+                                                    {1, 4, 1, 192, 192, 128, 128},
+                                                    {2, 2, 2, 320, 320, 48, 32},
+                                                    {1, 2, 2, 256, 256, 192, 128},  // the paper's widths
                                                     {4, 8, 8, 512, 512, 32, 32, true},
                                                     {1, 8, 4, 2048, 2048, 96, 64, true}};
 

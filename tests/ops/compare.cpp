@@ -157,6 +157,22 @@ void check_deferred(const Function& f, const std::vector<Operand>& operands, at:
   }
 }
 
+void check_accumulated(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                       at::DeviceType device, std::optional<Tolerance> tolerance) {
+  const auto want = leaves_of(operands, type, device), got = leaves_of(operands, type, device);
+  step(f, want);
+  {
+    const ops::AccumulateWeightGradients guard;
+    step(f, got);
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!requires_gradient(operands[i])) continue;
+    EXPECT_TRUE(tolerance ? close(got[i].grad(), want[i].grad(), *tolerance)
+                          : same(got[i].grad(), want[i].grad()))
+        << "gradient of operand " << i;
+  }
+}
+
 void check_finite_differences(const Function& f, const std::vector<Operand>& operands) {
   const auto result = run(f, operands, at::kDouble);
   size_t wanted = 0;

@@ -68,6 +68,11 @@ Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarTy
 void check_deferred(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
                     at::DeviceType device = at::kCPU);
 
+/// Checks that three micro-batches whose kernels add weight gradients to the grads give gradients within
+/// `tolerance` of those that autograd accumulates; bitwise equal without one.
+void check_accumulated(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                       at::DeviceType device, std::optional<Tolerance> tolerance = std::nullopt);
+
 /// Compares fp64 gradients of f with central finite differences of every element.
 void check_finite_differences(const Function& f, const std::vector<Operand>& operands);
 

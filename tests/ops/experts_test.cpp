@@ -59,6 +59,14 @@ TEST_P(ExpertsTest, ValuesOfDeferredGradients) {
   }
 }
 
+TEST_P(ExpertsTest, ValuesOfAccumulatedGradients) {
+  for (const auto& c : kExpertsCases) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(name(c));
+    check_accumulated(experts(c), operands_of(c), type(), device());
+  }
+}
+
 TEST(Experts, ExpertsWithoutRowsGetZeroGradients) {
   for (const auto& c : kExpertsCases) {
     SCOPED_TRACE(name(c));

@@ -118,15 +118,15 @@ at::Tensor gemm_rows(const at::Tensor& x, const at::Tensor& w, const Groups& gro
   return y;
 }
 
-// a^T b over the rows of every expert, [E, m, n] in fp32.
-at::Tensor gemm_weights(const at::Tensor& a, const at::Tensor& b, const Groups& groups) {
-  const int64_t m = a.size(1), n = b.size(1);
-  auto dw = at::empty({groups.experts(), m, n}, a.options().dtype(at::kFloat));
+// dw [E, m, n] in fp32 = a^T b over the rows of every expert, or dw += a^T b.
+void gemm_weights(const at::Tensor& dw, const at::Tensor& a, const at::Tensor& b, const at::Tensor& offsets,
+                  bool add) {
+  const Groups groups{offsets.contiguous(), {}};
   dispatch_type(a.scalar_type(), false, [&]<typename T, int>() {
-    multiply<GroupedLayout::kTN>(a, b, dw, groups, GroupedGemmParams<T, float>{.m = m, .n = n},
+    multiply<GroupedLayout::kTN>(a, b, dw, groups,
+                                 GroupedGemmParams<T, float>{.m = a.size(1), .n = b.size(1), .add = add},
                                  can_use_tensor_cores(a, b));
   });
-  return dw;
 }
 
 std::tuple<at::Tensor, at::Tensor> cuda_experts_forward(const at::Tensor& x, const at::Tensor& gate_up,
@@ -187,7 +187,17 @@ at::Tensor cuda_experts_backward_weight(const at::Tensor& dy, const at::Tensor& 
   if (x.size(0) == 0) {
     return at::zeros({experts, dy.size(1), x.size(1)}, x.options().dtype(at::kFloat));
   }
-  return gemm_weights(dy.contiguous(), x.contiguous(), {offsets.contiguous(), {}});
+  auto dw = at::empty({experts, dy.size(1), x.size(1)}, x.options().dtype(at::kFloat));
+  gemm_weights(dw, dy.contiguous(), x.contiguous(), offsets, /*add=*/false);
+  return dw;
+}
+
+void cuda_experts_add_backward_weight(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                                      const at::Tensor& offsets) {
+  if (!is_supported(x.scalar_type()) || grad.scalar_type() != at::kFloat || !grad.is_contiguous())
+    return experts_add_backward_weight_reference(grad, dy, x, offsets);
+  const c10::cuda::CUDAGuard guard(x.device());
+  if (x.size(0) > 0) gemm_weights(grad, dy.contiguous(), x.contiguous(), offsets, /*add=*/true);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_experts_backward(const at::Tensor& dy,
@@ -206,6 +216,7 @@ TORCH_LIBRARY_IMPL(hero, CUDA, m) {
   m.impl("experts_backward", cuda_experts_backward);
   m.impl("experts_backward_input", cuda_experts_backward_input);
   m.impl("experts_backward_weight", cuda_experts_backward_weight);
+  m.impl("experts_add_backward_weight", cuda_experts_add_backward_weight);
 }
 
 }  // namespace hero::ops

@@ -18,7 +18,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int64_t kLogits = int64_t{1} << 27;  // per chunk: 512 MiB
+constexpr int64_t kLogits = int64_t{1} << 28;  // per chunk: 1 GiB; every chunk reads and writes dw
 constexpr int64_t kMinChunk = 128;             // tokens; chunks are multiples of it
 
 template <typename T, int n>

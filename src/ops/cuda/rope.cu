@@ -11,8 +11,6 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kPairs = 4;  // per thread: 16 bytes of cosines and of interleaved bf16
-
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleave,
                    bool inverse) {
   if (!is_supported(x.scalar_type()) || cos.scalar_type() != at::kFloat || sin.scalar_type() != at::kFloat)
@@ -23,8 +21,8 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   const int64_t half = x.size(3) / 2;
   auto y = at::empty(x.sizes(), x.options());
   if (y.numel() == 0) return y;
-  const int64_t values = 2 * kPairs, bytes = values * static_cast<int64_t>(in.element_size());
-  bool vectors = half % kPairs == 0 && reinterpret_cast<uintptr_t>(in.const_data_ptr()) % bytes == 0 &&
+  const int64_t values = 2 * kRopePairs, bytes = values * static_cast<int64_t>(in.element_size());
+  bool vectors = half % kRopePairs == 0 && reinterpret_cast<uintptr_t>(in.const_data_ptr()) % bytes == 0 &&
                  aligned(cosines) && aligned(sines);
   for (int64_t dim = 0; dim < 3; ++dim) vectors = vectors && in.stride(dim) % values == 0;
   dispatch_type(in.scalar_type(), vectors, [&]<typename T, int n>() {
@@ -40,7 +38,7 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
                                .sin = sines.const_data_ptr<float>(),
                                .sign = inverse ? -1.0f : 1.0f,
                                .y = y.data_ptr<T>()};
-    constexpr int pairs = n == 1 ? 1 : kPairs;
+    constexpr int pairs = n == 1 ? 1 : kRopePairs;
     const auto grid = blocks(y.numel() / 2 / pairs, kRopeThreads);
     const auto stream = at::cuda::getCurrentCUDAStream();
     if (interleave) {

@@ -76,7 +76,8 @@ __device__ __forceinline__ void store_rounded(T* to, const Vector<float, n>& wid
 }
 
 /// Sum over the warp in every lane, in a fixed order.
-__device__ __forceinline__ float warp_sum(float v) {
+template <typename T>
+__device__ __forceinline__ T warp_sum(T v) {
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullMask, v, offset);
   return v;
 }

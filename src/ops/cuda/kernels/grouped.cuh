@@ -17,7 +17,8 @@ struct GroupedGemmParams {
   Out* c;
   const int64_t* offsets;  // [E+1], first row of each expert
   int64_t rows, experts;
-  int64_t m, n, k;  // m only for kTN, k only for kNN and kNT
+  int64_t m, n, k;   // m only for kTN, k only for kNN and kNT
+  bool add = false;  // to c; only for kTN
 };
 
 /// Rows [first, end) of `expert`; for padding rows, `expert` is the number of experts.

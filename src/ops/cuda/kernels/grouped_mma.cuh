@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2) grouped_mma(GroupedGemmParams<
   __shared__ __align__(128) T a_stages[kStages][kStageElements];
   __shared__ __align__(128) T b_stages[kStages][kStageElements];
   const auto t = find_tile<layout>(params, kMmaTile, kMmaTile);
-  if (t.top >= t.end) return;
+  if (t.top >= t.end || (params.add && t.inner == 0)) return;
   const auto fetch = [&](int64_t step) {
     const int stage = static_cast<int>(step % kStages);
     StepA::fetch(a_stages[stage], t.a, t.lda, t.top, t.end, step * kMmaInner, t.inner);
@@ -106,8 +106,14 @@ __global__ void __launch_bounds__(kMmaThreads, 2) grouped_mma(GroupedGemmParams<
         const int64_t row = t.top + m0 + i * 16 + half * 8 + lane / 4,
                       column = t.left + n0 + j * 8 + lane % 4 * 2;
         if (row < t.end && column < params.n) {
-          const Vector<float, 2> pair{{sum[i][j][half * 2], sum[i][j][half * 2 + 1]}};
-          store_rounded(t.c + row * t.ldc + column, pair);
+          Vector<float, 2> pair{{sum[i][j][half * 2], sum[i][j][half * 2 + 1]}};
+          Out* to = t.c + row * t.ldc + column;
+          if (layout == GroupedLayout::kTN && params.add) {
+            const auto before = load_fp32<2>(to);
+            pair.value[0] += before.value[0];
+            pair.value[1] += before.value[1];
+          }
+          store_rounded(to, pair);
         }
       }
     }

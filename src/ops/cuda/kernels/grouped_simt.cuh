@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kSimtSide* kSimtSide) grouped_simt(GroupedGemm
   // Inner dimension first; one column of padding avoids bank conflicts.
   __shared__ float a_tile[kSimtInner][kSimtTile + 1], b_tile[kSimtInner][kSimtTile + 1];
   const auto t = find_tile<layout>(params, kSimtTile, kSimtTile);
-  if (t.top >= t.end) return;
+  if (t.top >= t.end || (params.add && t.inner == 0)) return;
   const int thread = static_cast<int>(threadIdx.y * kSimtSide + threadIdx.x);
   float sum[kSimtResults][kSimtResults] = {};
   for (int64_t k = 0; k < t.inner; k += kSimtInner) {
@@ -49,7 +49,10 @@ __global__ void __launch_bounds__(kSimtSide* kSimtSide) grouped_simt(GroupedGemm
     HERO_UNROLL
     for (int c = 0; c < kSimtResults; ++c) {
       const int64_t row = t.top + threadIdx.y + r * kSimtSide, column = t.left + threadIdx.x + c * kSimtSide;
-      if (row < t.end && column < params.n) t.c[row * t.ldc + column] = static_cast<Out>(sum[r][c]);
+      if (row >= t.end || column >= params.n) continue;
+      Out* to = t.c + row * t.ldc + column;
+      const float before = layout == GroupedLayout::kTN && params.add ? static_cast<float>(*to) : 0.0f;
+      *to = static_cast<Out>(before + sum[r][c]);
     }
   }
 }
