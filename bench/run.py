@@ -1,5 +1,5 @@
 """Runs every benchmark and writes docs/results/cpu.md: targets on CPUs and measurements, by processor. With a
-GPU, also runs bench/gpu.py.
+GPU, also runs bench/gpu.py, gpu_losses.py and gpu_peers.py.
 
 The results of this kind of processor are in a folder of their own, docs/results/PROCESSOR. With `--only`, the other
 benchmarks keep their results measured on this machine (cpu.json). `--quick` reproduces the essential ones in one round
@@ -44,6 +44,12 @@ BENCHMARKS = [
     ("Training features", "feature-cost.md", ["feature_cost.py"]),
     ("How time grows", "scaling.md", ["scaling.py"]),
 ]
+# Run with a GPU; a page of their own name.
+GPU_BENCHMARKS = {
+    "Losses on a GPU and on the CPU": "gpu_losses.py",
+    "HERO and baseline on a GPU": "gpu.py",
+    "Training on a GPU, other projects": "gpu_peers.py",
+}
 PAGES = [(title, page) for title, page, _ in BENCHMARKS]
 # Of --quick: training and generation next to other projects, the routers' cost, memory and latency.
 ESSENTIAL = ["train-speed-small-qwen3.md", "layer-speed.md", "memory.md", "generate-peers.md", "latency.md"]
@@ -118,11 +124,14 @@ def main() -> None:
                 targets = [Target(**values) for values in json.loads(found.read_text())]
                 mine.benchmarks[title] = Measured(date.today().isoformat(), targets)
             mine.save()
-        if (gpu() or args.trial) and (not args.only or "gpu.py" in args.only):
-            note("The paper's model on a GPU")
-            words = ["gpu.py", "--device", "cuda" if gpu() else "cpu"]
-            if reason := run(words, results / "gpu.md", Path(work) / "gpu.json", args):
-                failures["The paper's model on a GPU"] = reason
+        for title, script in GPU_BENCHMARKS.items() if gpu() or args.trial else ():
+            if args.only and script not in args.only:
+                continue
+            note(title)
+            words = [script, "--device", "cuda" if gpu() else "cpu"]
+            page = script.removesuffix(".py").replace("_", "-")
+            if reason := run(words, results / f"{page}.md", Path(work) / f"{page}.json", args):
+                failures[title] = reason
     for device in [] if args.only or args.quick else ["cpu", "cuda"] if gpu() else ["cpu"]:
         if reason := operators(args, folder if args.trial else ROOT / "build", device):
             failures[f"Operators, {device}"] = reason

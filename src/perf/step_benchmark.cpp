@@ -8,6 +8,7 @@
 
 #include "io/error.h"
 #include "ops/cuda_library.h"
+#include "ops/device_graph.h"
 #include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "perf/observer.h"
@@ -30,11 +31,15 @@ at::Tensor random_samples(const Config& config, int64_t count, at::Device device
   return at::randint(config.model.vocab_size, {count, t.micro_batch, t.sequence + 1}, options);
 }
 
+at::Tensor random_tokens(const Transformer& model) {
+  return random_samples(model.config(), 1, model.device())[0].slice(1, 1).contiguous().to(model.device());
+}
+
 // Milliseconds of a micro-batch's forward pass, with gradients if enabled.
 double forward_ms(const Transformer& model, const ForwardContext& position) {
   const auto& config = model.config();
   const auto device = model.device();
-  const auto tokens = random_samples(config, 1, device)[0].slice(1, 1).contiguous().to(device);
+  const auto tokens = random_tokens(model);
   synchronize(device);
   const auto begin = Clock::now();
   const auto output = model.forward(tokens, position, config.train.recompute);
@@ -86,20 +91,38 @@ class TrainingWorkload {
   int64_t steps_ = 0;
 };
 
-// Forward passes only: weights in train.dtype, nothing saved for a backward pass.
+// Forward passes only: weights in train.dtype, nothing saved for a backward pass. With train.cuda_graph on a
+// GPU, replays of a recorded pass.
 class ForwardWorkload {
  public:
-  ForwardWorkload(const Config& config, at::Device device) : model_(config, device) {}
+  ForwardWorkload(const Config& config, at::Device device)
+      : model_(config, device), use_graph_(config.train.cuda_graph && device.is_cuda()) {}
 
   void measure(StepCosts& costs) { costs.forward_ms.push_back(step_ms()); }
 
   double step_ms() {
     const at::NoGradGuard no_grad;
-    return forward_ms(model_, {.training = true});
+    return use_graph_ ? replay_ms() : forward_ms(model_, {.training = true});
   }
 
  private:
+  double replay_ms() {
+    if (!graph_) {
+      tokens_ = random_tokens(model_);
+      graph_ = record_graph([&] { model_.forward(tokens_, {.training = true}); });
+    }
+    tokens_.copy_(random_tokens(model_));
+    synchronize(model_.device());
+    const auto begin = Clock::now();
+    graph_->replay();
+    synchronize(model_.device());
+    return milliseconds_since(begin);
+  }
+
   Transformer model_;
+  bool use_graph_;
+  at::Tensor tokens_;
+  std::unique_ptr<DeviceGraph> graph_;
 };
 
 constexpr double kMiB = 1 << 20;
@@ -107,6 +130,7 @@ constexpr double kMiB = 1 << 20;
 template <typename Workload>
 StepCosts measure(const Config& config, at::Device device, const StepOptions& options,
                   const std::function<void()>& on_step) {
+  reset_peak_memory(device);
   std::optional<Workload> workload;
   int64_t initial_bytes = 0;
   {

@@ -190,6 +190,10 @@ double peak_memory_mib(at::Device device) {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
+void reset_peak_memory(at::Device device) {
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+}
+
 namespace {
 
 // Throughput of `multiply`, which returns the product of two [n, n] matrices on the device.
