@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -137,6 +138,14 @@ def cpu_page(name: str) -> str:
     return f"{FOLDERS[instruction_set()]}/{name}"
 
 
+def results_folder(short: bool = False) -> Path:
+    """Where pages go: those of short runs, and of instruction sets chosen with HERO_GEMM instead of the processor's
+    own, are no results of this processor."""
+    if forced := os.environ.get("HERO_GEMM"):
+        return ROOT / f"build/bench-{forced}"
+    return ROOT / ("build/bench-quick" if short else "docs/results")
+
+
 def parser(description: str | None, page: str, rounds: int = 5) -> argparse.ArgumentParser:
     """An argument parser with the options of every benchmark."""
     result = argparse.ArgumentParser(description=description)
@@ -144,7 +153,7 @@ def parser(description: str | None, page: str, rounds: int = 5) -> argparse.Argu
     result.add_argument(
         "--quick", action="store_true", help="one round with little work, to check that it runs"
     )
-    result.add_argument("--out", type=Path, default=ROOT / "docs/results" / page, help="the page to write")
+    result.add_argument("--out", type=Path, default=results_folder() / page, help="the page to write")
     result.add_argument("--targets", type=Path, help="file with the targets for `bench/run.py`")
     return result
 

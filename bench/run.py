@@ -20,7 +20,7 @@ from pathlib import Path
 
 from machine import FOLDERS, gpu, instruction_set, machine
 from results import Measured, Processor, load, load_all, overview
-from rounds import ROOT, Target, note
+from rounds import ROOT, Target, note, results_folder
 
 HERE = Path(__file__).resolve().parent
 # Title, page, script with its arguments.
@@ -101,11 +101,12 @@ def main() -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        help="output folder (default: docs/results; with --quick or --trial build/bench-quick)",
+        help="output folder (default: docs/results; with --quick or --trial build/bench-quick, with HERO_GEMM "
+        "build/bench-HERO_GEMM)",
     )
     args = parser.parse_args()
     short = args.quick or args.trial
-    results = args.results or ROOT / ("build/bench-quick" if short else "docs/results")
+    results = args.results or results_folder(short)
     folder = results / FOLDERS[instruction_set()]
     folder.mkdir(parents=True, exist_ok=True)
     mine = measured_before(folder) if args.only else Processor(folder, machine())

@@ -157,7 +157,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 }
 
 at::Tensor prefill_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  if (!q.is_cpu() || !cpu::supports_attention_fp32(q, k, v)) return attention(q, k, v, scale);
+  if (!q.is_cpu()) return library_attention(q, k, v, scale, std::nullopt);
+  if (!cpu::supports_attention_fp32(q, k, v)) return attention(q, k, v, scale);
   static const auto op = find_operator("hero::attention_forward", attention_forward_reference);
   return std::get<0>(op.call(q, k, v, scale, std::nullopt)).transpose(1, 2);
 }

@@ -66,7 +66,8 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                      const at::Tensor& starts_BS = {});
 
-/// The same for a prompt, without gradients: in fp32 on a CPU with a kernel that has no backward pass.
+/// The same for a prompt, without gradients: in fp32 on a CPU with a kernel that has no backward pass, on a
+/// GPU with kernels that need no plan for every length.
 at::Tensor prefill_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 
 /// KV caches of several sequences: sequence i occupies the first lengths[i] = S_i rows of keys[i] [., Hkv, Q]

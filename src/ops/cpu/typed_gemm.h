@@ -27,12 +27,9 @@ inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int6
                             bf16* c, int64_t ldc) {
   gemm_bf16(m, n, k, a, lda, packed, c, ldc);
 }
-inline void multiply_packed(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* packed,
-                            float* c, int64_t ldc) {
-  gemm(m, n, k, a, lda, packed, c, ldc);
-}
-inline void multiply_packed(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* packed,
-                            float* c, int64_t ldc) {
+template <class T>
+void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, float* c,
+                     int64_t ldc) {
   gemm(m, n, k, a, lda, packed, c, ldc);
 }
 
