@@ -67,7 +67,8 @@ at::Tensor experts_backward_weight_reference(const at::Tensor& dy, const at::Ten
 
 void experts_add_backward_weight_reference(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
                                            const at::Tensor& offsets) {
-  grad.add_(experts_backward_weight_reference(dy, x, offsets));
+  static const auto op = find_operator("hero::experts_backward_weight", experts_backward_weight_reference);
+  grad.add_(op.call(dy, x, offsets));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_reference(

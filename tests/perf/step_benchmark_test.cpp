@@ -68,11 +68,11 @@ TEST_P(MeasuredSteps, ForwardPassesHoldNoGradientsOrMoments) {
   EXPECT_EQ(calls_, 3);
   EXPECT_TRUE(positive(passes.forward_ms) && positive(passes.router_ms));
   const auto steps = measured({.steps = 1, .warmup = 0});
-  // Master weights, gradients and two moments in fp32; the libraries' workspaces on a GPU are in both.
+  // Gradients and two moments in fp32; the libraries' workspaces on a GPU are in both.
   const Transformer model(config_);
   double parameters = 0;
   for (const auto& p : model.parameters().all()) parameters += static_cast<double>(p.values.numel());
-  EXPECT_GT(steps.tensor_peak_mib - passes.tensor_peak_mib, 16 * parameters / (1 << 20));
+  EXPECT_GT(steps.tensor_peak_mib - passes.tensor_peak_mib, 12 * parameters / (1 << 20));
 }
 
 TEST_P(MeasuredSteps, RecordedForwardPassesAreTimed) {
