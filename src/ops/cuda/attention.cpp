@@ -4,7 +4,6 @@
 // them.
 #include <ATen/cudnn/Handle.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cudnn_frontend.h>
 #include <torch/library.h>
