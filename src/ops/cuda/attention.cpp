@@ -28,8 +28,6 @@ constexpr int64_t kLengthMultiple = 64, kMinLength = 128;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
 
-std::vector<int64_t> vector_of(at::IntArrayRef values) { return values.vec(); }
-
 std::shared_ptr<fe::graph::Graph> new_graph(at::ScalarType type) {
   auto graph = std::make_shared<fe::graph::Graph>();
   graph->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
@@ -43,21 +41,22 @@ std::shared_ptr<fe::graph::Tensor_attributes> add_input(fe::graph::Graph& graph,
   return graph.tensor(
       fe::graph::Tensor_attributes()
           .set_uid(uid)
-          .set_dim(vector_of(sizes))
-          .set_stride(vector_of(x.strides()))
+          .set_dim(sizes.vec())
+          .set_stride(x.strides().vec())
           .set_data_type(x.scalar_type() == at::kFloat ? fe::DataType_t::FLOAT : fe::DataType_t::NOT_SET));
 }
 
 void set_output(fe::graph::Tensor_attributes& attributes, Uid uid, const at::Tensor& x,
                 at::IntArrayRef sizes) {
-  attributes.set_output(true).set_uid(uid).set_dim(vector_of(sizes)).set_stride(vector_of(x.strides()));
+  attributes.set_output(true).set_uid(uid).set_dim(sizes.vec()).set_stride(x.strides().vec());
   if (x.scalar_type() == at::kFloat) attributes.set_data_type(fe::DataType_t::FLOAT);
 }
 
-// [B, H, S, .] view of new memory [B, S, H, .].
-at::Tensor empty_rows(const at::Tensor& like, int64_t heads, int64_t width) {
-  return at::empty({like.size(0), like.size(2), heads, width}, like.options()).transpose(1, 2);
+// [B, H, S, width] view of new memory [B, S, H, width], for x [B, H, S, .].
+at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
+  return at::empty({x.size(0), x.size(2), x.size(1), width}, x.options()).transpose(1, 2);
 }
+at::Tensor empty_rows(const at::Tensor& x) { return empty_rows(x, x.size(3)); }
 
 at::Tensor empty_lse(const at::Tensor& q) {
   return at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options().dtype(at::kFloat));
@@ -78,7 +77,7 @@ Plans make_plans(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   const auto parts = cuda::attention_parts(q.size(0), q.size(1), k.size(1), q.size(2));
   if (!parts) return plans;
   plans.parts = *parts;
-  const auto out = empty_rows(q, q.size(1), v.size(3)), lse = empty_lse(q);
+  const auto out = empty_rows(q, v.size(3)), lse = empty_lse(q);
 
   auto forward = new_graph(q.scalar_type());
   auto [o, stats] = forward->sdpa(
@@ -91,7 +90,6 @@ Plans make_plans(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   if (!build(*forward)) return plans;
 
   const auto part = [&](const at::Tensor& x) { return plans.parts.sizes(x.sizes(), k.size(1)); };
-  const auto like = [](const at::Tensor& x) { return empty_rows(x, x.size(1), x.size(3)); };
   auto backward = new_graph(q.scalar_type());
   auto [dq, dk, dv] = backward->sdpa_backward(
       add_input(*backward, kQ, q, part(q)), add_input(*backward, kK, k, part(k)),
@@ -101,9 +99,9 @@ Plans make_plans(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
           .set_causal_mask(true)
           .set_attn_scale(static_cast<float>(scale))
           .set_deterministic_algorithm(true));
-  set_output(*dq, kDq, like(q), part(q));
-  set_output(*dk, kDk, like(k), part(k));
-  set_output(*dv, kDv, like(v), part(v));
+  set_output(*dq, kDq, empty_rows(q), part(q));
+  set_output(*dk, kDk, empty_rows(k), part(k));
+  set_output(*dv, kDv, empty_rows(v), part(v));
   if (!build(*backward)) return plans;
   plans.forward = std::move(forward);
   plans.backward = std::move(backward);
@@ -145,22 +143,29 @@ bool whole_vectors(const at::Tensor& x) {
   return x.stride(3) == 1 && x.size(3) % 8 == 0 && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
 
-bool is_fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+// Null if cuDNN does not compute this shape.
+const Plans* find_plans(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
   const int64_t length = q.size(2);
   if (!at::isReducedFloatingType(q.scalar_type()) || k.size(2) != length || length < kMinLength ||
       length % kLengthMultiple != 0 || !whole_vectors(q) || !whole_vectors(k) || !whole_vectors(v))
-    return false;
+    return nullptr;
   const c10::cuda::CUDAGuard guard(q.device());
-  return plans_of(q, k, v, scale).backward != nullptr;
+  const auto& plans = plans_of(q, k, v, scale);
+  return plans.backward ? &plans : nullptr;
+}
+
+bool is_fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  return find_plans(q, k, v, scale) != nullptr;
 }
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                            double scale, const std::optional<at::Tensor>& starts) {
-  if (starts || !is_fused(q, k, v, scale)) return attention_forward_reference(q, k, v, scale, starts);
+  const auto* plans = starts ? nullptr : find_plans(q, k, v, scale);
+  if (!plans) return attention_forward_reference(q, k, v, scale, starts);
   const c10::cuda::CUDAGuard guard(q.device());
-  const auto& graph = *plans_of(q, k, v, scale).forward;
-  auto out = empty_rows(q, q.size(1), v.size(3)), lse = empty_lse(q);
-  execute(graph, {{kQ, q}, {kK, k}, {kV, v}, {kOut, out}, {kLse, lse}}, workspace_of(graph, q));
+  auto out = empty_rows(q, v.size(3)), lse = empty_lse(q);
+  execute(*plans->forward, {{kQ, q}, {kK, k}, {kV, v}, {kOut, out}, {kLse, lse}},
+          workspace_of(*plans->forward, q));
   return {out.transpose(1, 2), lse.squeeze(3)};
 }
 
@@ -169,18 +174,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& dout, 
                                                         const at::Tensor& out, const at::Tensor& lse,
                                                         double scale,
                                                         const std::optional<at::Tensor>& starts) {
-  if (starts || !is_fused(q, k, v, scale))
-    return attention_backward_reference(dout, q, k, v, out, lse, scale, starts);
+  const auto* plans = starts ? nullptr : find_plans(q, k, v, scale);
+  if (!plans) return attention_backward_reference(dout, q, k, v, out, lse, scale, starts);
   const c10::cuda::CUDAGuard guard(q.device());
-  const auto& plans = plans_of(q, k, v, scale);
   const auto dout_H = dout.transpose(1, 2), out_H = out.transpose(1, 2), lse_H = lse.unsqueeze(3);
-  const auto like = [](const at::Tensor& x) { return empty_rows(x, x.size(1), x.size(3)); };
-  auto dq = like(q), dk = like(k), dv = like(v);
-  const auto workspace = workspace_of(*plans.backward, q);
-  for (int64_t b = 0; b < q.size(0); b += plans.parts.sequences) {
-    for (int64_t h = 0; h < k.size(1); h += plans.parts.kv_heads) {
-      const auto part = [&](const at::Tensor& x) { return plans.parts.of(x, k.size(1), b, h); };
-      execute(*plans.backward,
+  auto dq = empty_rows(q), dk = empty_rows(k), dv = empty_rows(v);
+  const auto workspace = workspace_of(*plans->backward, q);
+  for (int64_t b = 0; b < q.size(0); b += plans->parts.sequences) {
+    for (int64_t h = 0; h < k.size(1); h += plans->parts.kv_heads) {
+      const auto part = [&](const at::Tensor& x) { return plans->parts.of(x, k.size(1), b, h); };
+      execute(*plans->backward,
               {{kQ, part(q)},
                {kK, part(k)},
                {kV, part(v)},

@@ -1,6 +1,6 @@
 #pragma once
-// Parts of a batch whose deterministic backward pass of attention takes bounded memory. Independent of CUDA,
-// also for estimates of memory.
+// Parts of a batch whose deterministic backward pass of attention takes bounded memory. Independent of CUDA:
+// tested without a device.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
