@@ -12,7 +12,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from machine import gpu
 from paper import CONFIG, ON_GPU, layers_that_fit, router_times
 from rounds import (
     ROOT,
@@ -21,10 +20,12 @@ from rounds import (
     json_lines,
     note,
     own_command,
+    parse_on_gpu,
     parser,
     ratios_per_round,
     spread,
     table,
+    target_table,
     write_page,
 )
 
@@ -114,12 +115,13 @@ def forward(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Targ
 
 def wide(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]]:
     """Training with learned routing and many rows per expert."""
-    found = cost_table(args, layers, 1 if args.quick else WIDE_BATCH, args.micro_batches, *WIDE)
+    batch = 1 if args.quick else WIDE_BATCH
+    found = cost_table(args, layers, batch, args.micro_batches, *WIDE)
     title = f"## Training with 8 of 64 experts, {layers} layers"
     lines = [
         title,
         "",
-        f"{args.micro_batches} micro-batches of {WIDE_BATCH} sequences per step, as above.",
+        f"{args.micro_batches} micro-batches of {batch} sequences per step.",
         "",
     ]
     share = [100 * value for value in found["columns"]["product_share"]["hero"]["rounds"]]
@@ -129,7 +131,6 @@ def wide(args: argparse.Namespace, layers: int) -> tuple[list[str], list[Target]
 
 def main() -> None:
     args_parser = parser(__doc__, "gpu.md", rounds=3)
-    args_parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args_parser.add_argument("--steps", type=int, default=8, help="timed steps per process")
     args_parser.add_argument(
         "--micro-batches", type=int, default=8, help="micro-batches per step, 4,096 tokens each"
@@ -137,9 +138,7 @@ def main() -> None:
     args_parser.add_argument(
         "--layers", type=int, default=0, help="layers to train; 0: as many as fit, up to 15"
     )
-    args = args_parser.parse_args()
-    if args.device == "cuda" and not gpu():
-        raise SystemExit("--device: found cuda, expected cpu without a GPU")
+    args, device = parse_on_gpu(args_parser)
     layers, stage, wide_layers = args.layers, STAGE_LAYERS, WIDE_LAYERS
     if args.quick:
         args.rounds, args.steps, args.micro_batches, layers, stage, wide_layers = 1, 1, 2, 4, 6, 4
@@ -158,15 +157,12 @@ def main() -> None:
     ):
         lines += part[0]
         targets += part[1]
-    head = ["what", "target", "measured", "", ""]
-    shown = [[t.what, t.limit, t.measured, t.result, f"`{t.command}`"] for t in targets]
-    device = gpu() if args.device == "cuda" else "the processor"
     about = [
         f"`configs/paper-8b.toml` in bf16 on {device}, sequences of 4,096 tokens, learned routing, CUDA graphs; "
         "median (range over rounds).",
         "",
     ]
-    write_page(args, "HERO and baseline on a GPU", [*about, *table(head, shown), "", *lines], targets)
+    write_page(args, "HERO and baseline on a GPU", [*about, *target_table(targets), "", *lines], targets)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from machine import gpu
-from rounds import PROGRAM, Target, metrics, own_command, parser, table, write_page
+from rounds import PROGRAM, Target, metrics, own_command, parse_on_gpu, parser, table, write_page
 from token_files import write_tokens
 
 MODELS = ("small-qwen3", "small-deepseek")
@@ -34,11 +33,8 @@ def start(run: Path, data: str, model: str, dtype: str, device: str, steps: int)
 
 def main() -> None:
     args_parser = parser(__doc__, "gpu-losses.md", rounds=1)
-    args_parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args_parser.add_argument("--data", help="prefix of token files with a vocabulary of at most 8,192")
-    args = args_parser.parse_args()
-    if args.device == "cuda" and not gpu():
-        raise SystemExit("--device: found cuda, expected cpu without a GPU")
+    args, device = parse_on_gpu(args_parser)
     steps = 2 if args.quick else 50
     with tempfile.TemporaryDirectory() as work:
         data = args.data or str(write_tokens(Path(work), 8192))
@@ -46,9 +42,9 @@ def main() -> None:
         for model in MODELS:
             for dtype in BOUNDS:
                 runs = {}
-                for side, device in (("cpu", "cpu"), ("gpu", args.device)):
+                for side, place in (("cpu", "cpu"), ("gpu", args.device)):
                     run = Path(work) / f"{model}-{dtype}-{side}"
-                    runs[side] = run, start(run, data, model, dtype, device, steps)
+                    runs[side] = run, start(run, data, model, dtype, place, steps)
                 for side, (run, process) in runs.items():
                     if status := process.wait():
                         raise SystemExit(f"{run.name}: exit status {status}")
@@ -81,7 +77,6 @@ def main() -> None:
         "last loss, CPU",
         "last loss, GPU",
     ]
-    device = gpu() if args.device == "cuda" else "the processor"
     about = [f"{steps} steps on {device} and on the processor: largest relative difference of the loss.", ""]
     write_page(args, "Losses on a GPU and on the CPU", [*about, *table(head, rows)], targets)
 

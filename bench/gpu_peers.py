@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 
-from machine import gpu
 from paper import CONFIG
 from peers.training import QUICK, Setting, competitive_settings
 from rounds import (
@@ -18,11 +17,13 @@ from rounds import (
     best_of,
     json_lines,
     own_command,
+    parse_on_gpu,
     parser,
     ratios_per_round,
     round_robin,
     spread,
     table,
+    target_table,
     write_page,
 )
 
@@ -38,12 +39,9 @@ BOUNDS = {"transformers": 2.0, "torchtitan": 1.0}
 
 def main() -> None:
     args_parser = parser(__doc__, "gpu-peers.md", rounds=3)
-    args_parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args_parser.add_argument("--steps", type=int, default=8, help="timed steps per process")
     args_parser.add_argument("--layers", type=int, default=LAYERS)
-    args = args_parser.parse_args()
-    if args.device == "cuda" and not gpu():
-        raise SystemExit("--device: found cuda, expected cpu without a GPU")
+    args, device = parse_on_gpu(args_parser)
     config, settings, batch, sequence = CONFIG, SETTINGS, BATCH, 4096
     if args.quick:
         config, settings, batch, sequence = ROOT / "configs/small-qwen3.toml", QUICK, 1, 32
@@ -86,10 +84,7 @@ def main() -> None:
                 ratio = ratios_per_round(measured[f"hero train, {kind}"], best)
                 targets.append(Target(f"training, {kind} over {project}", bound, ratio, own_command()))
         shown = [[name, spread(values, 0)] for name, values in measured.items()]
-        head = ["what", "target", "measured", "", ""]
-        rows = [[t.what, t.limit, t.measured, t.result, f"`{t.command}`"] for t in targets]
-        lines = [*table(head, rows), "", *table(["", "tokens/s"], shown), "", *lines]
-    device = gpu() if args.device == "cuda" else "the processor"
+        lines = [*target_table(targets), "", *table(["", "tokens/s"], shown), "", *lines]
     about = [
         f"`configs/{config.name}` with {args.layers} layers in bf16 on {device}, {batch} x {sequence:,} tokens per "
         "step, eager; median (range over rounds). Weights, gradients and moments are bf16 in the others, fp32 with "

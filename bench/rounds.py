@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import FOLDERS, instruction_set, library_multiplies_bf16, machine
+from machine import FOLDERS, gpu, instruction_set, library_multiplies_bf16, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/hero"
@@ -156,6 +156,24 @@ def parser(description: str | None, page: str, rounds: int = 5) -> argparse.Argu
     result.add_argument("--out", type=Path, default=results_folder() / page, help="the page to write")
     result.add_argument("--targets", type=Path, help="file with the targets for `bench/run.py`")
     return result
+
+
+def parse_on_gpu(benchmark: argparse.ArgumentParser) -> tuple[argparse.Namespace, str]:
+    """The arguments of a benchmark that runs on a GPU, or with `--device cpu` without one, and the device's name for
+    its page."""
+    benchmark.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = benchmark.parse_args()
+    if args.device == "cpu":
+        return args, "the processor"
+    if name := gpu():
+        return args, name
+    raise SystemExit("--device: found cuda, expected cpu without a GPU")
+
+
+def target_table(targets: Sequence[Target]) -> list[str]:
+    """A table of targets with the command of each."""
+    rows = [[t.what, t.limit, t.measured, t.result, f"`{t.command}`"] for t in targets]
+    return table(["what", "target", "measured", "", ""], rows)
 
 
 def own_command() -> str:
