@@ -67,6 +67,17 @@ void for_blocks(const ExpertTask& task, const Function& block) {
   for (int64_t r = 0; r < task.rows; r += most) block(task.first + r, std::min(most, task.rows - r));
 }
 
+/// Brings rows [first, first + rows) of a contiguous matrix with `width` columns into the cache: a GEMM reads
+/// few rows at a time, too short for the processor to prefetch them. Prefetch instructions would be dropped
+/// when many are outstanding, so this reads one byte of each cache line.
+template <class T>
+void prefetch_rows(const T* matrix, int64_t first, int64_t rows, int64_t width) {
+  constexpr int64_t kCacheLine = 64;
+  const auto* bytes = reinterpret_cast<const volatile char*>(matrix + first * width);
+  const int64_t size = rows * width * int64_t{sizeof(T)};
+  for (int64_t i = 0; i < size; i += kCacheLine) static_cast<void>(bytes[i]);
+}
+
 /// A weight [k, n] with row stride ld; `transposed`: stored as [n, k].
 template <class T>
 struct StoredWeight {

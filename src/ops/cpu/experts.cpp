@@ -39,6 +39,7 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor
     }
     const auto up_e = up.of(task), out_e = out.of(task);
     for_blocks(task, [&](int64_t r, int64_t rows) {
+      prefetch_rows(from, r, rows, d);
       up_e.multiply(rows, from + r * d, d, both + r * 2 * f, 2 * f);
       swiglu_rows(both + r * 2 * f, rows, f, act.get(), f);
       out_e.multiply(rows, act.get(), f, to + r * d, d);

@@ -44,6 +44,8 @@ class InputGradients {
     const auto dact = scratch<float>(block_rows(task) * f_);
     for_blocks(task, [&](int64_t r, int64_t rows) {
       const auto [dh, act] = place(r);
+      prefetch_rows(h_, r, rows, 2 * f_);
+      prefetch_rows(dy_, r, rows, d_);
       down.multiply(rows, dy_ + r * d_, d_, dact.get(), f_);
       swiglu_backward_rows(dact.get(), h_ + r * 2 * f_, rows, f_, dh, act);
       up.multiply(rows, dh, 2 * f_, dx_ + r * d_, d_);
