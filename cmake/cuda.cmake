@@ -49,6 +49,13 @@ target_link_libraries(hero_cuda PRIVATE hero_lib hero::torch_cuda hero::c10_cuda
 target_compile_options(hero_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC;--expt-relaxed-constexpr>")
 target_sources(hero_cuda PRIVATE src/train/cuda/graph.cpp)
 
+# Instructions of Hopper's tensor cores exist only in sm_90a.
+add_library(hero_cuda_sm90 OBJECT src/ops/cuda/experts_sm90.cu)
+set_target_properties(hero_cuda_sm90 PROPERTIES CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Shared CUDA_ARCHITECTURES 90a-real)
+target_link_libraries(hero_cuda_sm90 PRIVATE hero_lib hero::torch_cuda hero::c10_cuda CUDA::cudart)
+target_compile_options(hero_cuda_sm90 PRIVATE -Xcompiler=-fPIC --expt-relaxed-constexpr)
+target_sources(hero_cuda PRIVATE $<TARGET_OBJECTS:hero_cuda_sm90>)
+
 # cuDNN's header-only frontend, which also calls NVRTC, is a package of its own; cudnn.h, nccl.h and the libraries are
 # installed with the wheel.
 get_filename_component(hero_wheels "${HERO_TORCH_DIR}" DIRECTORY)

@@ -61,7 +61,10 @@ struct Fiber {
   bool started = false;
   const char* what = "";
   SourceLocation location{};
-  std::deque<std::vector<Copy>> copies;  // by committed group; the last one is open
+  // By committed group; the last one is open.
+  std::deque<std::vector<Copy>> copies;
+  std::deque<std::vector<std::function<void()>>> products;
+  bool unfenced_copies = false;
 };
 
 struct Warp {
@@ -163,6 +166,8 @@ void run_block() {
     fibers[t].state = State::kReady;
     fibers[t].started = false;
     fibers[t].copies.assign(1, {});
+    fibers[t].products.assign(1, {});
+    fibers[t].unfenced_copies = false;
   }
   for (auto& warp : warps) warp.arrived = 0;
   while (failure.empty()) {
@@ -238,9 +243,26 @@ void wait_for_async_copies(size_t groups_in_flight) {
   auto& groups = fibers[current].copies;
   for (; groups.size() > groups_in_flight + 1; groups.pop_front()) {
     for (const auto& copy : groups.front()) {
+      fibers[current].unfenced_copies = true;
       std::memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
       std::memset(static_cast<char*>(copy.to) + copy.bytes - copy.zeros, 0, copy.zeros);
     }
+  }
+}
+
+void fence_async_copies() { fibers[current].unfenced_copies = false; }
+
+void async_product(const std::function<void()>& product, SourceLocation location) {
+  if (fibers[current].unfenced_copies) trap(location);
+  fibers[current].products.back().push_back(product);
+}
+
+void commit_async_products() { fibers[current].products.emplace_back(); }
+
+void wait_for_async_products(size_t groups_in_flight) {
+  auto& groups = fibers[current].products;
+  for (; groups.size() > groups_in_flight + 1; groups.pop_front()) {
+    for (const auto& product : groups.front()) product();
   }
 }
 

@@ -1,15 +1,18 @@
 // Grouped GEMM in its three layouts, with emulated tensor cores and without.
-#include "cuda/emulate_mma.h"
+#include "cuda/emulate_wgmma.h"
 #include "cuda/run.h"
 #include "ops/assignments.h"
 #include "ops/cuda/kernels/grouped_mma.cuh"
 #include "ops/cuda/kernels/grouped_simt.cuh"
+#include "ops/cuda/kernels/grouped_wgmma.cuh"
 #include "ops/reference.h"
 
 namespace hero::test {
 namespace experts_kernels_test {
 
 using namespace ops::cuda;
+
+enum class Kernel { kSimt, kMma, kWgmma };
 
 struct Operands {
   at::Tensor a, b, c, want;  // c: output, initially NaN, or the addend
@@ -47,7 +50,7 @@ Operands operands_of(GroupedLayout layout, const at::Tensor& offsets, int64_t ro
   return it;
 }
 
-template <GroupedLayout layout, typename T, typename Out, bool tensor_cores>
+template <GroupedLayout layout, typename T, typename Out, Kernel kernel>
 void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_t k, at::ScalarType type,
            bool add = false) {
   const auto it = operands_of(layout, offsets, rows, m, n, k, type, add);
@@ -62,51 +65,76 @@ void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_
                                          .n = n,
                                          .k = k,
                                          .add = add};
-  const int tile = tensor_cores ? kMmaTile : kSimtTile;
-  const auto tiles = [&](int64_t size) { return static_cast<unsigned>((size + tile - 1) / tile); };
+  const int height = kernel == Kernel::kSimt  ? kSimtTile
+                     : kernel == Kernel::kMma ? kMmaTile
+                                              : kWgmmaRows,
+            width = kernel == Kernel::kWgmma ? kWgmmaColumns : height;
+  const auto tiles = [](int64_t size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); };
   const dim3 grid = layout == GroupedLayout::kTN
-                        ? dim3{tiles(m), tiles(n), static_cast<unsigned>(experts)}
-                        : dim3{static_cast<unsigned>(row_tiles(rows, experts, tile)), tiles(n)};
-  if constexpr (tensor_cores) {
+                        ? dim3{tiles(m, height), tiles(n, width), static_cast<unsigned>(experts)}
+                        : dim3{static_cast<unsigned>(row_tiles(rows, experts, height)), tiles(n, width)};
+  if constexpr (kernel == Kernel::kWgmma) {
+    launch({it.c}, grouped_wgmma<T>, grid, {kWgmmaThreads}, params);
+  } else if constexpr (kernel == Kernel::kMma) {
     launch({it.c}, grouped_mma<layout, T, Out>, grid, {kMmaThreads}, params);
   } else {
     launch({it.c}, grouped_simt<layout, T, Out>, grid, {kSimtSide, kSimtSide}, params);
   }
   EXPECT_TRUE(close(it.c, it.want, it.c.scalar_type() == at::kFloat ? kFp32 : kRoundedOnce))
-      << "layout " << static_cast<int>(layout) << ", " << type << (tensor_cores ? ", tensor cores" : "");
+      << "layout " << static_cast<int>(layout) << ", " << type << ", kernel " << static_cast<int>(kernel);
 }
 
-template <typename T, bool tensor_cores>
+template <typename T, Kernel kernel>
 void check_layouts(const ExpertsCase& c, at::ScalarType type) {
   const auto [counts, offsets, token, row] = ops::plan_reference(ids_of(c), c.experts);
   const int64_t rows = c.tokens * c.k, d = c.width, f = c.inner;
-  check<GroupedLayout::kNT, T, T, tensor_cores>(offsets, rows, 0, 2 * f, d, type);
-  check<GroupedLayout::kNN, T, T, tensor_cores>(offsets, rows, 0, f, d, type);
+  check<GroupedLayout::kNT, T, T, kernel>(offsets, rows, 0, 2 * f, d, type);
+  check<GroupedLayout::kNN, T, T, kernel>(offsets, rows, 0, f, d, type);
   for (const bool add : {false, true})
-    check<GroupedLayout::kTN, T, float, tensor_cores>(offsets, rows, d, f, 0, type, add);
+    check<GroupedLayout::kTN, T, float, kernel>(offsets, rows, d, f, 0, type, add);
 }
 
 TEST(CudaExperts, GroupedGemmOnTensorCores) {
   for (const auto& c : kExpertsCases) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
-    check_layouts<c10::BFloat16, true>(c, at::kBFloat16);
+    check_layouts<c10::BFloat16, Kernel::kMma>(c, at::kBFloat16);
   }
   // Several tiles in both dimensions, long sums, unaligned group offsets.
-  check_layouts<c10::BFloat16, true>({301, 1, 2, 264, 136, Load::kEven}, at::kBFloat16);
-  check_layouts<c10::BFloat16, true>({70, 1, 40, 8, 8, Load::kSparse}, at::kBFloat16);
+  check_layouts<c10::BFloat16, Kernel::kMma>({301, 1, 2, 264, 136, Load::kEven}, at::kBFloat16);
+  check_layouts<c10::BFloat16, Kernel::kMma>({70, 1, 40, 8, 8, Load::kSparse}, at::kBFloat16);
+}
+
+// Both tile widths, partial tiles in both dimensions, experts of no rows, of fewer than a step and of more
+// steps than stages.
+TEST(CudaExperts, WeightGradientsOfWarpgroups) {
+  const auto offsets = at::tensor({0, 0, 3, 131, 131, 468}, at::kLong);
+  for (const bool add : {false, true}) {
+    for (const auto& [m, n] : {std::pair(8, 8), {128, 256}, {136, 384}, {72, 392}, {256, 136}}) {
+      SCOPED_TRACE(testing::Message() << m << " x " << n << (add ? ", added" : ""));
+      check<GroupedLayout::kTN, c10::BFloat16, float, Kernel::kWgmma>(offsets, 470, m, n, 0, at::kBFloat16,
+                                                                      add);
+    }
+  }
+}
+
+// PTX manual, "Matrix Descriptor Format": address in bits 0 to 13, leading dimension 16 to 29, stride 32 to
+// 45, each without its lowest four bits; swizzling of 128 bytes is 1 in bits 62 and 63.
+TEST(CudaExperts, MatrixDescriptor) {
+  EXPECT_EQ(matrix_descriptor(0x2c400, 0x2000), 0x4000'0040'0200'2c40u);
+  EXPECT_EQ(matrix_descriptor(0x41000, 0x2000) & 0x3fff, 0x100u);  // addresses of clusters have higher bits
 }
 
 TEST(CudaExperts, GroupedGemmWithoutTensorCores) {
   for (const auto& c : kExpertsCases) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
-    check_layouts<float, false>(c, at::kFloat);
+    check_layouts<float, Kernel::kSimt>(c, at::kFloat);
   }
   const ExpertsCase odd{70, 2, 5, 37, 19, Load::kDropped};
-  check_layouts<c10::BFloat16, false>(odd, at::kBFloat16);
-  check_layouts<c10::Half, false>(odd, at::kHalf);
-  check_layouts<float, false>(odd, at::kFloat);
+  check_layouts<c10::BFloat16, Kernel::kSimt>(odd, at::kBFloat16);
+  check_layouts<c10::Half, Kernel::kSimt>(odd, at::kHalf);
+  check_layouts<float, Kernel::kSimt>(odd, at::kFloat);
 }
 
 TEST(CudaExperts, PaddingRowsAreZeroed) {

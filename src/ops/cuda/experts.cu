@@ -1,9 +1,9 @@
 // Grouped expert MLP on CUDA. Row offsets exist only on the device; nothing here synchronizes with the host.
 //
 // Forward and input-gradient GEMMs use PyTorch's _grouped_mm on Hopper and Blackwell; on other devices it
-// copies the offsets to the host. It returns only bf16 for bf16 operands, so our own kernel computes the fp32
-// weight gradients, and everything on other devices. Groups may start at any row: our kernel zero-fills
-// behind a group's last row when it reduces over rows, and _grouped_mm also accepts any offsets.
+// copies the offsets to the host. It returns only bf16 for bf16 operands, so our own kernels compute the fp32
+// weight gradients, and everything on other devices. Groups may start at any row: our kernels zero-fill
+// behind a group's last row when they reduce over rows, and _grouped_mm also accepts any offsets.
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/experts_sm90.h"
 #include "ops/cuda/kernels/grouped_mma.cuh"
 #include "ops/cuda/kernels/grouped_simt.cuh"
 #include "ops/cuda/kernels/swiglu.cuh"
@@ -24,6 +25,9 @@ namespace {
 using namespace cuda;
 
 constexpr int64_t kMaxLibraryGroups = 1023;  // of _grouped_mm
+// Mean rows of an expert from which on its weight gradient takes wgmma. With fewer, reading and writing the
+// gradient takes longer than multiplying with mma.sync.
+constexpr int64_t kWgmmaMeanRows = 512;
 
 bool fused(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down) {
   return is_supported(x.scalar_type()) && gate_up.scalar_type() == x.scalar_type() &&
@@ -48,6 +52,11 @@ Groups groups_of(const at::Tensor& offsets, const at::Tensor& x) {
   return groups;
 }
 
+bool uses_wgmma(const GroupedGemmParams<c10::BFloat16, float>& params) {
+  const auto* device = at::cuda::getCurrentDeviceProperties();
+  return device->major == 9 && device->minor == 0 && params.rows >= params.experts * kWgmmaMeanRows;
+}
+
 template <GroupedLayout layout, typename Out, typename T>
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, const Groups& groups,
               GroupedGemmParams<T, Out> params, bool tensor_cores) {
@@ -65,6 +74,9 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, con
           ? dim3(tiles(params.m), tiles(params.n), static_cast<unsigned>(params.experts))
           : dim3(static_cast<unsigned>(row_tiles(params.rows, params.experts, tile)), tiles(params.n));
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    if constexpr (layout == GroupedLayout::kTN) {
+      if (tensor_cores && uses_wgmma(params)) return launch_grouped_wgmma(params, stream);
+    }
     if (tensor_cores) grouped_mma<layout><<<grid, kMmaThreads, 0, stream>>>(params);
   }
   if (!tensor_cores) grouped_simt<layout><<<grid, dim3(kSimtSide, kSimtSide), 0, stream>>>(params);

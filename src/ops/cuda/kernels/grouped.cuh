@@ -98,6 +98,21 @@ __device__ __forceinline__ Tile<T, Out> find_tile(const GroupedGemmParams<T, Out
   }
 }
 
+/// Stores two adjacent elements of a tile's result, or adds them, unless they are outside of c.
+template <GroupedLayout layout, typename T, typename Out>
+__device__ __forceinline__ void store_results(const GroupedGemmParams<T, Out>& w, const Tile<T, Out>& t,
+                                              int64_t row, int64_t column, float first, float second) {
+  if (row >= t.end || column >= w.n) return;
+  Vector<float, 2> pair{{first, second}};
+  Out* to = t.c + row * t.ldc + column;
+  if (layout == GroupedLayout::kTN && w.add) {
+    const auto before = load_fp32<2>(to);
+    pair.value[0] += before.value[0];
+    pair.value[1] += before.value[1];
+  }
+  store_rounded(to, pair);
+}
+
 /// Zeroes the rows of x from *used on, in units of 16 bytes or single elements. Any grid.
 template <typename Unit>
 __global__ void zero_padding_rows(int64_t units, int64_t units_per_row, const int64_t* used, Unit* x) {

@@ -103,18 +103,9 @@ __global__ void __launch_bounds__(kMmaThreads, 2) grouped_mma(GroupedGemmParams<
     for (int j = 0; j < 4; ++j) {
       HERO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int64_t row = t.top + m0 + i * 16 + half * 8 + lane / 4,
-                      column = t.left + n0 + j * 8 + lane % 4 * 2;
-        if (row < t.end && column < params.n) {
-          Vector<float, 2> pair{{sum[i][j][half * 2], sum[i][j][half * 2 + 1]}};
-          Out* to = t.c + row * t.ldc + column;
-          if (layout == GroupedLayout::kTN && params.add) {
-            const auto before = load_fp32<2>(to);
-            pair.value[0] += before.value[0];
-            pair.value[1] += before.value[1];
-          }
-          store_rounded(to, pair);
-        }
+        store_results<layout>(params, t, t.top + m0 + i * 16 + half * 8 + lane / 4,
+                              t.left + n0 + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
+                              sum[i][j][half * 2 + 1]);
       }
     }
   }

@@ -1,0 +1,99 @@
+#pragma once
+// Weight gradients of the experts (kTN of grouped.cuh) on Hopper's tensor cores: bf16 operands, fp32
+// accumulation, widths in multiples of 8. A thread block computes a tile of 128 x 256, or x 128 at the right
+// edge; each of its two warpgroups computes 64 rows. Steps of 64 rows of the operands pass through four
+// stages of shared memory: while one is multiplied, and the one before may be, two are loaded.
+#include "ops/cuda/kernels/grouped.cuh"
+#include "ops/cuda/kernels/wgmma.cuh"
+
+namespace hero::ops::cuda {
+
+inline constexpr int kWgmmaRows = 128, kWgmmaColumns = 256, kWgmmaThreads = 256;
+inline constexpr int kWgmmaInner = 64, kWgmmaStages = 4;
+inline constexpr int kPanelColumns = 64, kChunkBytes = 16;  // columns of a panel: 128 bytes per row
+inline constexpr int kPanelBytes = kWgmmaInner * kPanelColumns * 2;
+inline constexpr int kStageBytes = (kWgmmaRows + kWgmmaColumns) / kPanelColumns * kPanelBytes;
+inline constexpr int kWgmmaSharedBytes = kWgmmaStages * kStageBytes;
+
+/// Starts the asynchronous copy of rows [k, k + kWgmmaInner) and `width` columns from `left` of x to panels;
+/// rows from `rows` and columns from `ld` on are zero.
+template <int width, typename T>
+__device__ __forceinline__ void fetch_panels(unsigned char* panels, const T* x, int64_t ld, int64_t left,
+                                             int64_t k, int64_t rows) {
+  constexpr int kElements = kChunkBytes / static_cast<int>(sizeof(T)), kChunks = width / kElements,
+                kPanelChunks = kPanelColumns / kElements, kRowsAtOnce = kWgmmaThreads / kChunks;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
+  const int64_t column = left + chunk * kElements;
+  unsigned char* panel = panels + chunk / kPanelChunks * kPanelBytes;
+  HERO_UNROLL
+  for (int i = 0; i < kWgmmaInner / kRowsAtOnce; ++i) {
+    const int row = first + i * kRowsAtOnce;
+    const bool inside = k + row < rows && column < ld;
+    __pipeline_memcpy_async(panel + (row * kPanelChunks + (chunk % kPanelChunks ^ row % 8)) * kChunkBytes,
+                            inside ? x + (k + row) * ld + column : x, kChunkBytes, inside ? 0 : kChunkBytes);
+  }
+}
+
+/// Computes `columns` columns of a tile.
+template <int columns, typename T>
+__device__ __forceinline__ void multiply_tile(const GroupedGemmParams<T, float>& params,
+                                              const Tile<T, float>& t, unsigned char* shared) {
+  const auto stage = [&](int64_t step) { return shared + step % kWgmmaStages * kStageBytes; };
+  constexpr int kOffsetB = kWgmmaRows / kPanelColumns * kPanelBytes;
+  const auto fetch = [&](int64_t step) {
+    fetch_panels<kWgmmaRows>(stage(step), t.a, t.lda, t.top, step * kWgmmaInner, t.inner);
+    fetch_panels<columns>(stage(step) + kOffsetB, t.b, t.ldb, t.left, step * kWgmmaInner, t.inner);
+  };
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize,
+            lane = static_cast<int>(threadIdx.x) % kWarpSize, warpgroup = warp / 4;
+  float sum[columns / 2] = {};
+  const int64_t steps = (t.inner + kWgmmaInner - 1) / kWgmmaInner;
+  for (int64_t step = 0; step < kWgmmaStages - 2; ++step) {
+    if (step < steps) fetch(step);
+    __pipeline_commit();
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    __pipeline_wait_prior(kWgmmaStages - 3);
+    fence_shared_writes();
+    __syncthreads();  // the step is visible to all threads, and the products of step - 2 have ended
+    fence_accumulators();
+    const uint32_t a = shared_address(stage(step) + warpgroup * kPanelBytes),
+                   b = shared_address(stage(step) + kOffsetB);
+    HERO_UNROLL
+    for (int k = 0; k < kWgmmaInner; k += 16) {
+      multiply_add_async(sum, matrix_descriptor(a + k * kPanelColumns * 2, kPanelBytes),
+                         matrix_descriptor(b + k * kPanelColumns * 2, kPanelBytes));
+    }
+    commit_products();
+    if (step + kWgmmaStages - 2 < steps) fetch(step + kWgmmaStages - 2);
+    __pipeline_commit();
+    wait_for_products<1>();
+  }
+  wait_for_products<0>();
+  HERO_UNROLL
+  for (int j = 0; j < columns / 8; ++j) {
+    HERO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      store_results<GroupedLayout::kTN>(params, t, t.top + warp * 16 + half * 8 + lane / 4,
+                                        t.left + j * 8 + lane % 4 * 2, sum[j * 4 + half * 2],
+                                        sum[j * 4 + half * 2 + 1]);
+    }
+  }
+}
+
+/// Grid as for kTN in tiles of kWgmmaRows x kWgmmaColumns; kWgmmaSharedBytes of dynamic shared memory.
+template <typename T>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) grouped_wgmma(GroupedGemmParams<T, float> params) {
+  static_assert(sizeof(T) == 2);
+  const auto t = find_tile<GroupedLayout::kTN>(params, kWgmmaRows, kWgmmaColumns);
+  if (params.add && t.inner == 0) return;
+  unsigned char* shared = dynamic_shared();
+  if (shared_address(shared) % 1024 != 0) __trap();
+  if (params.n - t.left > kWgmmaColumns / 2) {
+    multiply_tile<kWgmmaColumns>(params, t, shared);
+  } else {
+    multiply_tile<kWgmmaColumns / 2>(params, t, shared);
+  }
+}
+
+}  // namespace hero::ops::cuda
