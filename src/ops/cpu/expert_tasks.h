@@ -147,6 +147,9 @@ class ExpertWeights {
 
   TaskWeight<T> of(const ExpertTask& task) const {
     TaskWeight<T> weight(of_expert(task.expert), packed_[task.expert].get());
+    constexpr int64_t kPrefetchedBytes = 1 << 18;  // a fraction of the L2 cache
+    if (!weight.is_packed() && first_.k * first_.n * int64_t{sizeof(T)} <= kPrefetchedBytes)
+      prefetch_rows(of_expert(task.expert).data, 0, first_.k, first_.n);
     if (!weight.is_packed() && task.rows > block_rows(task)) weight.pack();
     return weight;
   }
