@@ -25,6 +25,7 @@ from rounds import (
     own_command,
     parser,
     ratios_per_round,
+    results_folder,
     round_robin,
     spread,
     table,
@@ -85,7 +86,7 @@ def main() -> None:
     args_parser.add_argument("--config", default="small-qwen3")
     args_parser.add_argument("--steps", type=int, default=12)
     args = args_parser.parse_args()
-    args.out = args.out or ROOT / "docs/results" / cpu_page(f"train-speed-{args.config}.md")
+    args.out = args.out or results_folder() / cpu_page(f"train-speed-{args.config}.md")
     if args.quick:
         args.rounds, args.steps = 1, 2
     few = max(2, args.steps // 3)

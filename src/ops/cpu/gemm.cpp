@@ -4,32 +4,17 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
-#include <string>
-#include <string_view>
 
-#include "io/error.h"
+#include "io/environment.h"
 #include "ops/cpu/gemm_kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd.h"
 
 namespace hero::cpu {
 
-namespace {
-
-bool is_plain() {
-  const char* value = std::getenv("HERO_PLAIN");
-  const std::string_view setting = value ? value : "";
-  if (!setting.empty() && setting != "0" && setting != "1")
-    throw UserError("HERO_PLAIN: found " + std::string(setting) + ", expected 0 or 1");
-  return setting == "1";
-}
-
-}  // namespace
-
 bool supports_gemm(int64_t a, int64_t b, int64_t c) {
-  static const bool plain = is_plain();
+  static const bool plain = environment_flag("HERO_PLAIN");
   return !plain && a % 16 == 0 && b % 16 == 0 && c % 16 == 0 && a > 0 && b > 0 && c > 0;
 }
 
