@@ -69,10 +69,9 @@ void check(const at::Tensor& offsets, int64_t rows, int64_t m, int64_t n, int64_
                      : kernel == Kernel::kMma ? kMmaTile
                                               : kWgmmaRows,
             width = kernel == Kernel::kWgmma ? kWgmmaColumns : height;
-  const auto tiles = [](int64_t size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); };
   const dim3 grid = layout == GroupedLayout::kTN
-                        ? dim3{tiles(m, height), tiles(n, width), static_cast<unsigned>(experts)}
-                        : dim3{static_cast<unsigned>(row_tiles(rows, experts, height)), tiles(n, width)};
+                        ? dim3{tile_count(m, height), tile_count(n, width), static_cast<unsigned>(experts)}
+                        : dim3{static_cast<unsigned>(row_tiles(rows, experts, height)), tile_count(n, width)};
   if constexpr (kernel == Kernel::kWgmma) {
     launch({it.c}, grouped_wgmma<T>, grid, {kWgmmaThreads}, params);
   } else if constexpr (kernel == Kernel::kMma) {

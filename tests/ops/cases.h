@@ -206,7 +206,7 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {1040, 1, 12, 32, 48},                  // some experts are split over two threads
     {700, 4, 24, 80, 48},                   // no expert is split; up to and above 128 rows
     {9, 1, 8, 32, 1040, Load::kSparse},     // large F
-    {1100, 2, 4, 336, 144, Load::kSparse},  // weight gradients with wgmma
+    {1100, 2, 4, 336, 144, Load::kSparse},  // rows enough for wgmma
     {2048, 4, 32, 256, 160, Load::kEven, true}};
 
 struct CrossEntropyCase {

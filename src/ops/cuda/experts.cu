@@ -72,11 +72,11 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, con
   params.experts = groups.experts();
   const auto stream = at::cuda::getCurrentCUDAStream();
   const int tile = tensor_cores ? kMmaTile : kSimtTile;
-  const auto tiles = [&](int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); };
-  const dim3 grid =
-      layout == GroupedLayout::kTN
-          ? dim3(tiles(params.m), tiles(params.n), static_cast<unsigned>(params.experts))
-          : dim3(static_cast<unsigned>(row_tiles(params.rows, params.experts, tile)), tiles(params.n));
+  const dim3 grid = layout == GroupedLayout::kTN
+                        ? dim3(tile_count(params.m, tile), tile_count(params.n, tile),
+                               static_cast<unsigned>(params.experts))
+                        : dim3(static_cast<unsigned>(row_tiles(params.rows, params.experts, tile)),
+                               tile_count(params.n, tile));
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
     if constexpr (layout == GroupedLayout::kTN) {
       if (tensor_cores && uses_wgmma(params)) return launch_grouped_wgmma(params, stream);

@@ -9,8 +9,7 @@ void launch_grouped_wgmma(const GroupedGemmParams<c10::BFloat16, float>& params,
   const auto kernel = grouped_wgmma<c10::BFloat16>;
   C10_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes));
-  const auto tiles = [](int64_t size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); };
-  const dim3 grid(tiles(params.m, kWgmmaRows), tiles(params.n, kWgmmaColumns),
+  const dim3 grid(tile_count(params.m, kWgmmaRows), tile_count(params.n, kWgmmaColumns),
                   static_cast<unsigned>(params.experts));
   kernel<<<grid, kWgmmaThreads, kWgmmaSharedBytes, stream>>>(params);
   C10_CUDA_KERNEL_LAUNCH_CHECK();

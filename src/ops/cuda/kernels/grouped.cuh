@@ -26,6 +26,11 @@ struct RowTile {
   int64_t expert, first, end;
 };
 
+/// Tiles of `tile` rows or columns.
+__host__ __device__ __forceinline__ unsigned tile_count(int64_t size, int tile) {
+  return static_cast<unsigned>((size + tile - 1) / tile);
+}
+
 /// Upper bound on the number of tiles of `height` rows, each within one expert.
 __host__ __device__ __forceinline__ int64_t row_tiles(int64_t rows, int64_t experts, int height) {
   return (rows + height - 1) / height + experts + 1;
