@@ -1,10 +1,10 @@
 #pragma once
 // bf16 GEMM kernels by instruction set. AMX multiplies tiles (gemm_kernel_tile.h), AVX512-BF16 pairs
-// (gemm_kernel_dot.h); AVX-512, AVX2 and SSE2 convert the packed panel to fp32 in registers and read rows
-// from an fp32 buffer.
+// (gemm_kernel_dot.h); AVX-512, AVX2 and SSE2 convert to fp32 in registers (gemm_kernel_widening.h).
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -21,7 +21,7 @@ using GemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFlo
 using PanelGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a,
                                  const c10::BFloat16* panel, float* c, int64_t ldc, bool accumulate);
 
-/// The same as GemmKernel without `accumulate`, with the results rounded to bf16.
+/// The same as GemmKernel without `accumulate`, with the results rounded to bf16; m and width at most 64.
 using RoundedGemmKernel = void (*)(int64_t m, int64_t width, int64_t k, const c10::BFloat16* a, int64_t lda,
                                    const c10::BFloat16* panel, c10::BFloat16* c, int64_t ldc);
 
@@ -33,6 +33,8 @@ using SkinnyGemmKernel = void (*)(int64_t m, int64_t n, int64_t k, const c10::BF
 /// The same with the results rounded to bf16.
 using RoundedSkinnyGemmKernel = void (*)(int64_t m, int64_t n, int64_t k, const c10::BFloat16* x, int64_t ldx,
                                          const c10::BFloat16* w, int64_t ldw, c10::BFloat16* y, int64_t ldy);
+
+inline constexpr int64_t kAnyDepth = std::numeric_limits<int64_t>::max();
 
 struct NamedGemmKernel {
   const char* name;  ///< "amx_bf16", "avx512_bf16", "avx512", "avx2", "sse2"
@@ -61,7 +63,8 @@ class TileConfigScope {
   TileConfigScope& operator=(const TileConfigScope&) = delete;
 };
 
-/// Kernels that this CPU supports, fastest first.
+/// Kernels that this CPU supports, fastest first. Whether AVX512-BF16 or AVX-512 is faster is measured, once
+/// per process: it depends on the processor.
 const std::vector<NamedGemmKernel>& gemm_kernels();
 
 /// The kernel of gemm_kernels() with this name, a value of the environment variable HERO_GEMM; the fastest if
