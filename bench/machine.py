@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
+from functools import cache
 from pathlib import Path
 
-NEITHER = "neither AVX2 nor wider"
-# Instruction sets, fastest for bf16 GEMM first; folder of the results and name in them.
+ROOT = Path(__file__).resolve().parent.parent
+# Kernels of `hero bench gemm`, fastest first; folder of the results and name in them. SLOW_BF16: AVX-512, because
+# the processor's bf16 instruction is slower.
+SLOW_BF16 = "avx512, slow bf16"
 FOLDERS = {
     "amx_bf16": "amx",
     "avx512_bf16": "avx512-bf16",
-    "avx512f": "avx512",
+    SLOW_BF16: "avx512-slow-bf16",
+    "avx512": "avx512",
     "avx2": "avx2",
-    NEITHER: "other",
+    "sse2": "other",
 }
-NAMES = {"amx": "AMX", "avx512-bf16": "AVX512-BF16", "avx512": "AVX-512", "avx2": "AVX2", "other": "other"}
+NAMES = {
+    "amx": "AMX",
+    "avx512-bf16": "AVX512-BF16",
+    "avx512-slow-bf16": "AVX-512, slow bf16",
+    "avx512": "AVX-512",
+    "avx2": "AVX2",
+    "other": "other",
+}
 
 
 def proc_value(file: Path, key: str) -> str:
@@ -42,21 +55,25 @@ def available_kib() -> int:
     return kib(Path("/proc/meminfo"), "MemAvailable")
 
 
+@cache
 def instruction_set() -> str:
-    """The fastest of FOLDERS that the CPU supports."""
-    flags = set(cpuinfo("flags").split())
-    return next((name for name in FOLDERS if name in flags), NEITHER)
+    """The key of FOLDERS for the instruction set that `hero` uses for bf16 GEMMs."""
+    command = [str(ROOT / "build/hero"), "bench", "gemm", "--json"]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    used, kernels = found["used"] or "sse2", list(found["flops_per_second"])
+    slower = kernels[kernels.index(used) + 1 :]
+    return SLOW_BF16 if used == "avx512" and "avx512_bf16" in slower else used
 
 
 def has_bf16() -> bool:
-    """Whether the CPU has bf16 instructions."""
-    return instruction_set().endswith("bf16")
+    """Whether `hero` uses bf16 instructions."""
+    return instruction_set().endswith("_bf16")
 
 
 def library_multiplies_bf16() -> bool:
     """Whether oneDNN has bf16 GEMM for this CPU. Without AVX-512 it has none, and PyTorch falls back to a
     scalar implementation: a training step takes minutes."""
-    return instruction_set() not in ("avx2", NEITHER)
+    return instruction_set() not in ("avx2", "sse2")
 
 
 def gpu() -> str:
@@ -68,7 +85,7 @@ def gpu() -> str:
 
 def machine() -> str:
     """For example "AMD EPYC, family 26 model 2, 2 cores (x86_64, avx512_bf16)"."""
-    bf16 = "" if has_bf16() else ", no bf16 instructions"
+    bf16 = "" if has_bf16() or instruction_set() == SLOW_BF16 else ", no bf16 instructions"
     family = f"family {cpuinfo('cpu family')} model {cpuinfo('model')}" if cpuinfo("cpu family") else ""
     cores = f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}, {instruction_set()}{bf16})"
     return ", ".join(part for part in (cpuinfo("model name"), family, cores) if part)

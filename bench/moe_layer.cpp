@@ -6,10 +6,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "ops/gemm_throughput.h"
 #include "ops/ops.h"
 #include "paired.h"
 #include "train/process.h"
-#include "train/run_log.h"
 
 namespace hero::bench {
 namespace {

@@ -1,9 +1,13 @@
 
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_option.h"
 #include "config/fields.h"
 #include "config/warnings.h"
+#include "ops/gemm_throughput.h"
 #include "perf/cost_table.h"
 #include "perf/memory.h"
 #include "perf/step_benchmark_process.h"
@@ -57,6 +61,19 @@ std::shared_ptr<BenchOptions> add_options(Command* command) {
   return options;
 }
 
+void print_gemm_kernels(bool as_json) {
+  nlohmann::ordered_json used, rates;
+  for (const auto& kernel : gemm_kernel_throughputs()) {
+    if (kernel.used) used = kernel.name;
+    rates[kernel.name] = kernel.flops_per_second;
+    if (as_json) continue;
+    std::printf("%-12s %8.1f GFLOP/s%s\n", kernel.name.c_str(), kernel.flops_per_second / 1e9,
+                kernel.used ? "  used" : "");
+  }
+  if (as_json)
+    std::printf("%s\n", nlohmann::ordered_json{{"used", used}, {"flops_per_second", rates}}.dump(1).c_str());
+}
+
 }  // namespace
 
 void add_bench_commands(Command& hero) {
@@ -93,6 +110,14 @@ void add_bench_commands(Command& hero) {
     check_vocabulary(config);
     write_steps(config, step_options->table.steps);
   });
+
+  auto* gemm = bench->add_subcommand(
+      "gemm",
+      "Throughput of the bf16 GEMM kernels that this CPU supports, on all cores. Training, evaluation and "
+      "generation use the first one, or the one that the environment variable HERO_GEMM names");
+  auto json = std::make_shared<bool>(false);
+  gemm->add_flag("--json", *json, "print JSON, in FLOP/s");
+  gemm->callback([json] { print_gemm_kernels(*json); });
 }
 
 }  // namespace hero

@@ -9,6 +9,7 @@
 #include "io/error.h"
 #include "ops/cuda_library.h"
 #include "ops/device_graph.h"
+#include "ops/gemm_throughput.h"
 #include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "perf/observer.h"

@@ -8,9 +8,9 @@
 #include "model/counts.h"
 #include "model/router.h"
 #include "ops/cuda_library.h"
+#include "ops/gemm_throughput.h"
 #include "perf/memory.h"
 #include "train/process.h"
-#include "train/run_log.h"
 
 namespace hero {
 namespace {

@@ -194,40 +194,4 @@ void reset_peak_memory(at::Device device) {
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 }
 
-namespace {
-
-// Throughput of `multiply`, which returns the product of two [n, n] matrices on the device.
-template <typename F>
-double best_flops_per_second(int64_t n, at::Device device, const F& multiply) {
-  const double work = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-  if (!device.is_cpu()) multiply();  // the first call initializes the library
-  synchronize(device);
-  double best = 0, spent = 0;
-  for (int i = 0; i < 8 && spent < 0.05; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    const at::Tensor c = multiply();
-    synchronize(device);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, work / seconds);
-    spent += seconds;
-  }
-  return best;
-}
-
-}  // namespace
-
-double gemm_flops_per_second(at::ScalarType dtype, at::Device device) {
-  const at::NoGradGuard no_grad;
-  const auto square = [&](int64_t n) { return at::ones({n, n}, at::TensorOptions(device).dtype(dtype)); };
-  const auto a = square(device.is_cpu() ? 1024 : 8192);
-  const double ours = best_flops_per_second(a.size(0), device, [&] { return ops::linear(a, a); });
-  if (device.is_cpu()) {
-    // Without native instructions for the dtype, PyTorch may fall back to scalar code: half a minute for `a`.
-    const auto small = square(256);
-    if (best_flops_per_second(small.size(0), device, [&] { return at::mm(small, small); }) < ours / 10)
-      return ours;
-  }
-  return std::max(ours, best_flops_per_second(a.size(0), device, [&] { return at::mm(a, a); }));
-}
-
 }  // namespace hero

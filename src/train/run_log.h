@@ -52,8 +52,4 @@ double peak_memory_mib(at::Device device);
 /// On a GPU, restarts the peak from what is allocated now; the peak of a process cannot be restarted.
 void reset_peak_memory(at::Device device);
 
-/// Throughput in FLOP/s of a square GEMM of this dtype on this device, the best of several runs of at::mm and
-/// ops::linear; 1024 rows on the CPU, 8192 elsewhere.
-double gemm_flops_per_second(at::ScalarType dtype, at::Device device);
-
 }  // namespace hero

@@ -9,6 +9,7 @@
 #include "config/data_phases.h"
 #include "config/warnings.h"
 #include "model/counts.h"
+#include "ops/gemm_throughput.h"
 #include "train/status.h"
 
 namespace hero {
@@ -18,8 +19,8 @@ RunOutput::RunOutput(const Run& run, std::filesystem::path folder, const World* 
   log_.truncate_after(step);
 }
 
-void RunOutput::start(int64_t step) {
-  print_start(step);
+void RunOutput::start(int64_t step, double gemm_flops) {
+  print_start(step, gemm_flops);
   const auto& c = run_.config.train;
   progress_.emplace("step", c.steps,
                     ProgressOptions{.start = step,
@@ -29,7 +30,7 @@ void RunOutput::start(int64_t step) {
                                     .line_width = 80});
 }
 
-void RunOutput::print_start(int64_t step) const {
+void RunOutput::print_start(int64_t step, double gemm_flops) const {
   const auto& c = run_.config;
   int64_t parameters = 0;
   for (const auto& item : model_costs(c)) parameters += static_cast<int64_t>(item.parameters);
@@ -43,12 +44,15 @@ void RunOutput::print_start(int64_t step) const {
   if (step > 0) begin = "resuming after step " + std::to_string(step);
   if (run_.parent)
     begin = "branching from " + run_.parent->checkpoint.string() + " after step " + std::to_string(step);
-  std::fprintf(stderr, "%s: %s router, %s parameters, %s tokens per step, %s%s, %s\n", folder_.c_str(),
-               c.router.kind.c_str(), format_with_commas(parameters).c_str(),
+  const auto dtype = train_dtype(c);
+  const bool cpu = run_.device.is_cpu();
+  std::fprintf(stderr,
+               "%s: %s router, %s parameters, %s tokens per step, %s%s, %s GEMM at %.3g TFLOP/s%s, %s\n",
+               folder_.c_str(), c.router.kind.c_str(), format_with_commas(parameters).c_str(),
                format_with_commas(c.train.global_batch * c.train.sequence).c_str(), layout.c_str(),
-               run_.device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str()
-                                    : run_.device.str().c_str(),
-               begin.c_str());
+               cpu ? (std::to_string(at::get_num_threads()) + " threads").c_str() : run_.device.str().c_str(),
+               name_of(c.train.dtype).c_str(), gemm_flops / 1e12,
+               cpu ? (" (" + gemm_instructions(dtype) + ")").c_str() : "", begin.c_str());
   for (int64_t phase = 1; phase <= std::ssize(c.data.phases); ++phase)
     std::fprintf(stderr, "%s\n", describe_phase(c, phase).c_str());
   // It shuffles the documents of the first epoch, which a resumed run may not need.

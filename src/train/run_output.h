@@ -21,8 +21,8 @@ class RunOutput {
   /// single process.
   RunOutput(const Run& run, std::filesystem::path folder, const World* world, int64_t step);
 
-  /// The lines before the first step, which follows `step`.
-  void start(int64_t step);
+  /// The lines before the first step, which follows `step`. `gemm_flops`: the GEMM throughput of this rank.
+  void start(int64_t step, double gemm_flops);
   /// A line about the data phase that begins with the step, if one does. start() describes the first one.
   void announce_phase(int64_t step);
   /// Logs a step and shows it in the progress line.
@@ -37,7 +37,7 @@ class RunOutput {
   void warn(const std::vector<std::string>& lines);
 
  private:
-  void print_start(int64_t step) const;
+  void print_start(int64_t step, double gemm_flops) const;
 
   const Run& run_;
   std::filesystem::path folder_;

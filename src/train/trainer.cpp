@@ -12,6 +12,7 @@
 #include "io/error.h"
 #include "io/stop_signal.h"
 #include "model/counts.h"
+#include "ops/gemm_throughput.h"
 #include "optim/learning_rate.h"
 #include "train/skip_updates.h"
 
@@ -49,9 +50,7 @@ Trainer::Trainer(Run run, const fs::path& folder, const World* world, std::uniqu
       step_(*model_, optimizer_, state_.balance, world),
       output_(mesh_.rank == 0 ? std::make_unique<RunOutput>(run_, folder, world, state_.step) : nullptr),
       checkpoints_(run_, folder, world, *model_, optimizer_, state_, output_.get()),
-      gemm_seconds_per_token_(training_flops_per_token(run_.config) /
-                              gemm_flops_per_second(train_dtype(run_.config), run_.device) /
-                              static_cast<double>(mesh_.size())) {
+      gemm_flops_per_second_(gemm_flops_per_second(train_dtype(run_.config), run_.device)) {
   if (run_.config.train.skip_nonfinite == 0) state_.skips.nonfinite_in_a_row = 0;
   if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
   if (run_.config.eval.every > 0) validation_.emplace(*model_, run_.validation, world);
@@ -66,7 +65,7 @@ int Trainer::run() {
     }
     return 0;
   }
-  if (output_) output_->start(state_.step);
+  if (output_) output_->start(state_.step, gemm_flops_per_second_);
   while (state_.step < c.train.steps && stop_ == 0 && step()) {
     // In a row of skipped updates the weights do not change, and nothing verifies them.
     const bool updated = state_.skips.nonfinite_in_a_row == 0;
@@ -170,7 +169,8 @@ bool Trainer::step() {
   for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
   record.traffic = sums.traffic;
   record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
-  record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
+  record.mfu = record.tokens_per_second * training_flops_per_token(run_.config) / gemm_flops_per_second_ /
+               static_cast<double>(mesh_.size());
   record.peak_memory_mib = peak_memory_mib(run_.device);
   record.max_expert_share = sums.layers.max_share();
   const bool last = record.step == c.train.steps;

@@ -52,7 +52,7 @@ class Trainer {
   std::unique_ptr<RunOutput> output_;  // null on ranks other than 0
   RunCheckpoints checkpoints_;
   std::optional<Validation> validation_;  // with eval.every
-  double gemm_seconds_per_token_;         // seconds per token at the measured GEMM throughput
+  double gemm_flops_per_second_;          // of this rank's device
   double busy_seconds_ = 0;               // of the last step, without waiting for other ranks
   int stop_ = 0;                          // signal that stops all ranks after this step
 };

@@ -30,6 +30,7 @@ OPTIONS: dict[str, list[str]] = {
     "bench": [],
     "bench cost-table": "config steps warmup forward rounds layers train-steps json".split(),
     "bench step": "config steps warmup forward".split(),
+    "bench gemm": ["json"],
     "serve": "host port api-key allow-unauthenticated allow-host model-name tokenizer chat-template device dtype "
     "max-tokens max-batch max-queue max-body max-response max-request-tokens max-pending-response "
     "max-pending-tokens timeout drain".split(),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from program import CONFIGS, SMALL, assert_exit_2, hero, run_hero, toml
+from program import CONFIGS, SMALL, assert_exit_2, hero, run_hero, toml, training
 
 MIB = 1 << 20
 PAPER_COLUMNS = [
@@ -226,3 +226,33 @@ def test_throughput_can_be_measured(config: Path) -> None:
 
 def test_rejects_bandwidth_without_rate(config: Path) -> None:
     assert_exit_2(hero("cost", "--config", config, "--bandwidth", 10), "--bandwidth", "--rate")
+
+
+def gemm_kernels(**variables: str) -> dict[str, Any]:
+    result = hero("bench", "gemm", "--json", variables=variables)
+    assert result.returncode == 0 and result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def test_gemm_kernels_are_listed_with_the_used_one() -> None:
+    found = gemm_kernels()
+    names = list(found["flops_per_second"])
+    assert found["used"] == names[0] and names[-1] == "sse2"
+    assert all(rate > 1e8 for rate in found["flops_per_second"].values())
+    for name in names:
+        assert gemm_kernels(HERO_GEMM=name)["used"] == name
+    assert gemm_kernels(HERO_PLAIN="1")["used"] is None
+    lines = hero("bench", "gemm", variables={"HERO_GEMM": names[-1]}).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == names
+    assert [line.endswith("GFLOP/s  used") for line in lines] == [name == names[-1] for name in names]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp64"])
+def test_training_starts_with_the_gemm_throughput(tmp_path: Path, data: Path, dtype: str) -> None:
+    words = training(tmp_path / "run", data, {"train.dtype": dtype, "train.steps": 2})
+    result = hero(*words, variables={"HERO_GEMM": "sse2", "ATEN_CPU_CAPABILITY": "avx2"})
+    instructions = "sse2" if dtype == "bf16" else "avx2"
+    pattern = rf" threads, {dtype} GEMM at (\S+) TFLOP/s \({instructions}\), starting$"
+    assert result.returncode == 0, result.stderr
+    (match,) = re.findall(pattern, result.stderr, re.MULTILINE)
+    assert float(match) > 1e-4
