@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "config/mtp_layers.h"
 #include "model/counts.h"
 #include "model/router.h"
 #include "ops/cuda_library.h"

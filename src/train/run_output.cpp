@@ -22,12 +22,13 @@ RunOutput::RunOutput(const Run& run, std::filesystem::path folder, const World* 
 void RunOutput::start(int64_t step, double gemm_flops) {
   print_start(step, gemm_flops);
   const auto& c = run_.config.train;
-  progress_.emplace("step", c.steps,
-                    ProgressOptions{.start = step,
-                                    .rate_unit = "tok",
-                                    .rate_per_item = static_cast<double>(c.global_batch * c.sequence),
-                                    .line_items = c.log_every,
-                                    .line_width = 80});
+  progress_ = std::make_unique<StepProgress>(
+      "step", c.steps,
+      ProgressOptions{.start = step,
+                      .rate_unit = "tok",
+                      .rate_per_item = static_cast<double>(c.global_batch * c.sequence),
+                      .line_items = c.log_every,
+                      .line_width = 80});
 }
 
 void RunOutput::print_start(int64_t step, double gemm_flops) const {
@@ -62,7 +63,7 @@ void RunOutput::print_start(int64_t step, double gemm_flops) const {
 
 void RunOutput::announce_phase(int64_t step) {
   const auto phase = phase_of_step(run_.config, step);
-  if (step == 1 || phase == phase_of_step(run_.config, step - 1)) return;
+  if (!phase || step == 1 || phase == phase_of_step(run_.config, step - 1)) return;
   progress_->end_line();
   std::fprintf(stderr, "step %ld begins %s\n", step, describe_phase(run_.config, *phase).c_str());
 }

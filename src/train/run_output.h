@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,8 +45,8 @@ class RunOutput {
   const World* world_;
   RunLog log_;
   BalanceWarning balance_warning_;
-  std::optional<StepProgress> progress_;   // from start() on
-  std::optional<double> validation_loss_;  // the last one
+  std::unique_ptr<StepProgress> progress_;  // from start() on
+  std::optional<double> validation_loss_;   // the last one
 };
 
 }  // namespace hero

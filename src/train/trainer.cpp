@@ -53,7 +53,7 @@ Trainer::Trainer(Run run, const fs::path& folder, const World* world, std::uniqu
       gemm_flops_per_second_(gemm_flops_per_second(train_dtype(run_.config), run_.device)) {
   if (run_.config.train.skip_nonfinite == 0) state_.skips.nonfinite_in_a_row = 0;
   if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
-  if (run_.config.eval.every > 0) validation_.emplace(*model_, run_.validation, world);
+  if (run_.config.eval.every > 0) validation_ = std::make_unique<Validation>(*model_, run_.validation, world);
 }
 
 int Trainer::run() {

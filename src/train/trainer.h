@@ -51,10 +51,10 @@ class Trainer {
   TrainStep step_;
   std::unique_ptr<RunOutput> output_;  // null on ranks other than 0
   RunCheckpoints checkpoints_;
-  std::optional<Validation> validation_;  // with eval.every
-  double gemm_flops_per_second_;          // of this rank's device
-  double busy_seconds_ = 0;               // of the last step, without waiting for other ranks
-  int stop_ = 0;                          // signal that stops all ranks after this step
+  std::unique_ptr<Validation> validation_;  // with eval.every
+  double gemm_flops_per_second_;            // of this rank's device
+  double busy_seconds_ = 0;                 // of the last step, without waiting for other ranks
+  int stop_ = 0;                            // signal that stops all ranks after this step
 };
 
 }  // namespace hero
