@@ -1,9 +1,6 @@
 #include "ops/cpu/gemm_kernels.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <limits>
 #include <string>
 #include <string_view>
 
@@ -38,26 +35,12 @@ HERO_WIDENING_GEMM(avx512, 16, 16, 16, __attribute__((target("arch=x86-64-v4")))
 #endif
 #undef HERO_WIDENING_GEMM
 
-// The shorter of `best` and the time that a kernel takes for operands in the L1 cache.
-double shortest_seconds(const NamedGemmKernel& kernel, double best) {
-  constexpr int64_t kRows = 48, kColumns = 64, kInner = 256;
-  static const std::vector<bf16> a(kRows * kInner), panel(kInner * kColumns);
-  static std::vector<float> c(kRows * kColumns);
-  const auto begin = std::chrono::steady_clock::now();
-  kernel.multiply(kRows, kColumns, kInner, a.data(), kInner, panel.data(), c.data(), kColumns, false);
-  return std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-}
-
-// Whether the first kernel is faster. Alternating calls, each about 10 us; an interrupted one does not count,
-// because the shortest of each is compared.
-bool is_faster(const NamedGemmKernel& first, const NamedGemmKernel& second) {
-  double of_first = std::numeric_limits<double>::infinity(), of_second = of_first;
-  for (int i = 0; i < 10; ++i) {
-    of_first = shortest_seconds(first, of_first);
-    of_second = shortest_seconds(second, of_second);
-  }
-  return of_first < of_second;
-}
+#if defined(__x86_64__) && defined(__GNUC__)
+// Whether vdpbf16ps is slower than the fp32 instructions that it replaces: it takes twice their time on
+// Intel's processors since those with AVX512-FP16, half on others. Not measured: beside another thread on the
+// same core the fp32 instructions take twice as long, and results must not depend on that.
+bool dot_is_slow() { return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512fp16"); }
+#endif
 
 std::vector<NamedGemmKernel> find_kernels() {
   std::vector<NamedGemmKernel> list;
@@ -65,21 +48,18 @@ std::vector<NamedGemmKernel> find_kernels() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("x86-64-v4")) list.push_back(avx512_kernel);
   if (__builtin_cpu_supports("x86-64-v3")) list.push_back(avx2_kernel);
-#endif
-  list.push_back(sse2_kernel);
-  // vdpbf16ps takes half of the time of the fp32 instructions that it replaces on AMD's processors, and twice
-  // their time on Intel's: the choice between these two is measured.
   const auto dot = avx512_bf16_gemm_kernel();
-  const bool dot_is_fast = dot && is_faster(*dot, list.front());
-  if (dot) list.insert(list.begin() + (dot_is_fast ? 0 : 1), *dot);
+  if (dot) list.insert(list.begin() + (dot_is_slow() ? 1 : 0), *dot);
   if (const auto multiply = amx_gemm_kernel()) {
     NamedGemmKernel amx{"amx_bf16", multiply};
-    if (dot_is_fast) {
+    if (dot && !dot_is_slow()) {
       amx.multiply_skinny = dot->multiply_skinny;
       amx.multiply_skinny_rounded = dot->multiply_skinny_rounded;
     }
     list.insert(list.begin(), amx);
   }
+#endif
+  list.push_back(sse2_kernel);
   return list;
 }
 

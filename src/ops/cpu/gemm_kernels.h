@@ -63,8 +63,8 @@ class TileConfigScope {
   TileConfigScope& operator=(const TileConfigScope&) = delete;
 };
 
-/// Kernels that this CPU supports, fastest first. Whether AVX512-BF16 or AVX-512 is faster is measured, once
-/// per process: it depends on the processor.
+/// Kernels that this CPU supports, fastest first. Whether that is AVX512-BF16 or AVX-512 depends on the
+/// processor.
 const std::vector<NamedGemmKernel>& gemm_kernels();
 
 /// The kernel of gemm_kernels() with this name, a value of the environment variable HERO_GEMM; the fastest if
