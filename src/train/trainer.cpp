@@ -50,7 +50,9 @@ Trainer::Trainer(Run run, const fs::path& folder, const World* world, std::uniqu
       step_(*model_, optimizer_, state_.balance, world),
       output_(mesh_.rank == 0 ? std::make_unique<RunOutput>(run_, folder, world, state_.step) : nullptr),
       checkpoints_(run_, folder, world, *model_, optimizer_, state_, output_.get()),
-      gemm_flops_per_second_(gemm_flops_per_second(train_dtype(run_.config), run_.device)) {
+      gemm_flops_per_second_(gemm_flops_per_second(train_dtype(run_.config), run_.device)),
+      gemm_seconds_per_token_(training_flops_per_token(run_.config) / gemm_flops_per_second_ /
+                              static_cast<double>(mesh_.size())) {
   if (run_.config.train.skip_nonfinite == 0) state_.skips.nonfinite_in_a_row = 0;
   if (run_.config.train.spike_skip == 0) state_.skips.losses = state_.skips.gradient_norms = {};
   if (run_.config.eval.every > 0) validation_ = std::make_unique<Validation>(*model_, run_.validation, world);
@@ -169,8 +171,7 @@ bool Trainer::step() {
   for (const double busy : sums.busy) record.busy_ms.push_back(busy * 1e3);
   record.traffic = sums.traffic;
   record.tokens_per_second = static_cast<double>(step_tokens()) / seconds;
-  record.mfu = record.tokens_per_second * training_flops_per_token(run_.config) / gemm_flops_per_second_ /
-               static_cast<double>(mesh_.size());
+  record.mfu = record.tokens_per_second * gemm_seconds_per_token_;
   record.peak_memory_mib = peak_memory_mib(run_.device);
   record.max_expert_share = sums.layers.max_share();
   const bool last = record.step == c.train.steps;

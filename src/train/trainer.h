@@ -53,6 +53,7 @@ class Trainer {
   RunCheckpoints checkpoints_;
   std::unique_ptr<Validation> validation_;  // with eval.every
   double gemm_flops_per_second_;            // of this rank's device
+  double gemm_seconds_per_token_;           // of all ranks together, at that throughput
   double busy_seconds_ = 0;                 // of the last step, without waiting for other ranks
   int stop_ = 0;                            // signal that stops all ranks after this step
 };
