@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/cpu/simd.h"
+
 #ifndef HERO_DOT_TARGET
 #define HERO_DOT_TARGET
 #endif
@@ -44,17 +46,6 @@ struct DotPanel {
 HERO_DOT_INLINE void read_sums(DotSums& sums, const float* from) {
   __builtin_memcpy(&sums, from, sizeof sums);
 }
-HERO_DOT_INLINE void write_sums(float* to, const DotSums& sums) { __builtin_memcpy(to, &sums, sizeof sums); }
-// Rounds like store() of simd.h.
-HERO_DOT_INLINE void write_sums(c10::BFloat16* to, const DotSums& sums) {
-  typedef uint16_t Halves __attribute__((vector_size(32)));
-  DotPairs bits;
-  __builtin_memcpy(&bits, &sums, sizeof bits);
-  const DotPairs rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const DotPairs nan = (bits & 0x7fffffffu) > 0x7f800000u ? DotPairs{} + 0x7fc0u : DotPairs{};
-  const auto halves = __builtin_convertvector(rounded | nan, Halves);
-  __builtin_memcpy(to, &halves, sizeof halves);
-}
 
 // Micro-kernel: R rows by C vectors of columns. Dot::add(sums, a, b) adds the pairwise products of words a
 // and b. Out is float, or BFloat16 to round the sums.
@@ -88,7 +79,7 @@ HERO_DOT_INLINE void dot_tile(int64_t pairs, Left a, const uint32_t* b, int64_t 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int j = 0; j < C; ++j) write_sums(c + r * ldc + j * kDotLanes, sum[r][j]);
+    for (int j = 0; j < C; ++j) store_lanes<kDotLanes>(c + r * ldc + j * kDotLanes, sum[r][j]);
   }
 }
 

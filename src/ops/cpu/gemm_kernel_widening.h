@@ -70,23 +70,6 @@ struct WideningPanel {
   }
 };
 
-template <int W>
-HERO_INLINE void write_sums(float* to, const typename Lanes<W>::Float& sums) {
-  __builtin_memcpy(to, &sums, sizeof sums);
-}
-// Rounds like store() of simd.h.
-template <int W>
-HERO_INLINE void write_sums(c10::BFloat16* to, const typename Lanes<W>::Float& sums) {
-  using Word = Lanes<W>::Word;
-  typedef uint16_t Halves __attribute__((vector_size(2 * W)));
-  Word bits;
-  __builtin_memcpy(&bits, &sums, sizeof bits);
-  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Word nan = (bits & 0x7fffffffu) > 0x7f800000u ? Word{} + 0x7fc0u : Word{};
-  const Halves halves = __builtin_convertvector(rounded | nan, Halves);
-  __builtin_memcpy(to, &halves, sizeof halves);
-}
-
 // The sums of earlier blocks of k, added to if not null, and where the new ones are written: fp32, or
 // BFloat16 to round them.
 template <class Out>
@@ -146,7 +129,7 @@ HERO_INLINE void widening_tile(int64_t depth, const float* a, const uint32_t* b,
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int j = 0; j < C; ++j) write_sums<W>(c.out + r * c.out_ld + j * W, sum[r][j]);
+    for (int j = 0; j < C; ++j) store_lanes<W>(c.out + r * c.out_ld + j * W, sum[r][j]);
   }
 }
 

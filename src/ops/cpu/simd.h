@@ -71,4 +71,22 @@ struct Lanes {
   typedef uint32_t Word __attribute__((vector_size(4 * W)));
 };
 
+/// Writes the lanes of a vector.
+template <int W>
+HERO_INLINE void store_lanes(float* to, const typename Lanes<W>::Float& lanes) {
+  __builtin_memcpy(to, &lanes, sizeof lanes);
+}
+/// Rounds like store().
+template <int W>
+HERO_INLINE void store_lanes(c10::BFloat16* to, const typename Lanes<W>::Float& lanes) {
+  using Word = Lanes<W>::Word;
+  typedef uint16_t Halves __attribute__((vector_size(2 * W)));
+  Word bits;
+  __builtin_memcpy(&bits, &lanes, sizeof bits);
+  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Word nan = (bits & 0x7fffffffu) > 0x7f800000u ? Word{} + 0x7fc0u : Word{};
+  const Halves halves = __builtin_convertvector(rounded | nan, Halves);
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
+
 }  // namespace hero::cpu
