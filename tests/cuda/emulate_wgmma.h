@@ -36,6 +36,10 @@ inline unsigned char* dynamic_shared() { return emulate::dynamic_shared; }
 inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(shared) - emulate::dynamic_shared);
 }
+inline void prefetch_line(const void* address) {
+  const auto read = *static_cast<const volatile unsigned char*>(address);
+  static_cast<void>(read);
+}
 inline void fence_shared_writes() { emulate::fence_async_copies(); }
 inline void fence_accumulators() {}
 inline void commit_products() { emulate::commit_async_products(); }

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 
-#include "io/environment.h"
 #include "ops/cuda/experts_sm90.h"
 #include "ops/cuda/kernels/grouped_mma.cuh"
 #include "ops/cuda/kernels/grouped_simt.cuh"
@@ -53,10 +52,7 @@ Groups groups_of(const at::Tensor& offsets, const at::Tensor& x) {
   return groups;
 }
 
-// Only with HERO_WGMMA=1, because the kernel has not run on a GPU yet.
 bool uses_wgmma(const GroupedGemmParams<c10::BFloat16, float>& params) {
-  static const bool enabled = environment_flag("HERO_WGMMA");
-  if (!enabled) return false;
   const auto* device = at::cuda::getCurrentDeviceProperties();
   return device->major == 9 && device->minor == 0 && params.rows >= params.experts * kWgmmaMeanRows;
 }

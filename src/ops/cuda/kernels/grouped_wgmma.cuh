@@ -9,10 +9,11 @@
 namespace hero::ops::cuda {
 
 inline constexpr int kWgmmaRows = 128, kWgmmaColumns = 256, kWgmmaThreads = 256;
-inline constexpr int kWgmmaInner = 64, kWgmmaStages = 4;
+inline constexpr int kWgmmaInner = 64, kWgmmaStages = 4, kStepsAhead = kWgmmaStages - 2;
 inline constexpr int kPanelColumns = 64, kChunkBytes = 16;  // columns of a panel: 128 bytes per row
 inline constexpr int kPanelBytes = kWgmmaInner * kPanelColumns * 2;
 inline constexpr int kStageBytes = (kWgmmaRows + kWgmmaColumns) / kPanelColumns * kPanelBytes;
+inline constexpr int kOffsetB = kWgmmaRows / kPanelColumns * kPanelBytes;  // in a stage
 inline constexpr int kWgmmaSharedBytes = kWgmmaStages * kStageBytes;
 
 /// Starts the asynchronous copy of rows [k, k + kWgmmaInner) and `width` columns from `left` of x to panels;
@@ -34,51 +35,85 @@ __device__ __forceinline__ void fetch_panels(unsigned char* panels, const T* x, 
   }
 }
 
+/// Starts the copy of a step of a tile of `columns` columns.
+template <int columns, typename T>
+__device__ __forceinline__ void fetch_step(unsigned char* shared, const Tile<T, float>& t, int64_t step) {
+  unsigned char* stage = shared + step % kWgmmaStages * kStageBytes;
+  fetch_panels<kWgmmaRows>(stage, t.a, t.lda, t.top, step * kWgmmaInner, t.inner);
+  fetch_panels<columns>(stage + kOffsetB, t.b, t.ldb, t.left, step * kWgmmaInner, t.inner);
+}
+
+/// Loads a tile of the result into the L2 cache.
+template <int columns, typename T>
+__device__ __forceinline__ void prefetch_result(const Tile<T, float>& t) {
+  constexpr int kLine = 128 / static_cast<int>(sizeof(float)), kLines = columns / kLine;
+  for (int i = static_cast<int>(threadIdx.x); i < kWgmmaRows * kLines; i += kWgmmaThreads) {
+    const int64_t row = t.top + i / kLines, column = t.left + i % kLines * kLine;
+    if (row < t.end && column < t.ldc) prefetch_line(t.c + row * t.ldc + column);
+  }
+}
+
+/// Stores the sums of a warpgroup's thread, or adds them. Loads are not moved before stores, so those of a
+/// batch come first.
+template <int columns, typename T>
+__device__ __forceinline__ void store_tile(const GroupedGemmParams<T, float>& params, const Tile<T, float>& t,
+                                           const float (&sum)[columns / 2]) {
+  constexpr int kBatch = 16;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize,
+            lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t top = t.top + warp * 16 + lane / 4, left = t.left + lane % 4 * 2;
+  float* c = t.c + top * t.ldc + left;
+  // Pair i: columns from 8 (i / 2), rows from 8 (i % 2).
+  const auto inside = [&](int i) { return top + i % 2 * 8 < t.end && left + i / 2 * 8 < params.n; };
+  const auto address = [&](int i) { return c + i % 2 * 8 * t.ldc + i / 2 * 8; };
+  HERO_UNROLL
+  for (int first = 0; first < columns / 4; first += kBatch) {
+    Vector<float, 2> before[kBatch] = {};
+    HERO_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      if (params.add && inside(first + i)) before[i] = load<2>(address(first + i));
+    }
+    HERO_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      const int pair = first + i;
+      const Vector<float, 2> total{
+          {before[i].value[0] + sum[pair * 2], before[i].value[1] + sum[pair * 2 + 1]}};
+      if (inside(pair)) store(address(pair), total);
+    }
+  }
+}
+
 /// Computes `columns` columns of a tile.
 template <int columns, typename T>
 __device__ __forceinline__ void multiply_tile(const GroupedGemmParams<T, float>& params,
                                               const Tile<T, float>& t, unsigned char* shared) {
-  const auto stage = [&](int64_t step) { return shared + step % kWgmmaStages * kStageBytes; };
-  constexpr int kOffsetB = kWgmmaRows / kPanelColumns * kPanelBytes;
-  const auto fetch = [&](int64_t step) {
-    fetch_panels<kWgmmaRows>(stage(step), t.a, t.lda, t.top, step * kWgmmaInner, t.inner);
-    fetch_panels<columns>(stage(step) + kOffsetB, t.b, t.ldb, t.left, step * kWgmmaInner, t.inner);
-  };
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize,
-            lane = static_cast<int>(threadIdx.x) % kWarpSize, warpgroup = warp / 4;
+  const int warpgroup = static_cast<int>(threadIdx.x) / (4 * kWarpSize);
   float sum[columns / 2] = {};
   const int64_t steps = (t.inner + kWgmmaInner - 1) / kWgmmaInner;
-  for (int64_t step = 0; step < kWgmmaStages - 2; ++step) {
-    if (step < steps) fetch(step);
+  for (int64_t step = 0; step < kStepsAhead; ++step) {
+    if (step < steps) fetch_step<columns>(shared, t, step);
     __pipeline_commit();
   }
+  if (params.add) prefetch_result<columns>(t);
   for (int64_t step = 0; step < steps; ++step) {
-    __pipeline_wait_prior(kWgmmaStages - 3);
+    __pipeline_wait_prior(kStepsAhead - 1);
     fence_shared_writes();
     __syncthreads();  // the step is visible to all threads, and the products of step - 2 have ended
+    if (step + kStepsAhead < steps) fetch_step<columns>(shared, t, step + kStepsAhead);
+    __pipeline_commit();
     fence_accumulators();
-    const uint32_t a = shared_address(stage(step) + warpgroup * kPanelBytes),
-                   b = shared_address(stage(step) + kOffsetB);
+    unsigned char* stage = shared + step % kWgmmaStages * kStageBytes;
+    const uint32_t a = shared_address(stage + warpgroup * kPanelBytes), b = shared_address(stage + kOffsetB);
     HERO_UNROLL
     for (int k = 0; k < kWgmmaInner; k += 16) {
       multiply_add_async(sum, matrix_descriptor(a + k * kPanelColumns * 2, kPanelBytes),
                          matrix_descriptor(b + k * kPanelColumns * 2, kPanelBytes));
     }
     commit_products();
-    if (step + kWgmmaStages - 2 < steps) fetch(step + kWgmmaStages - 2);
-    __pipeline_commit();
     wait_for_products<1>();
   }
   wait_for_products<0>();
-  HERO_UNROLL
-  for (int j = 0; j < columns / 8; ++j) {
-    HERO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      store_results<GroupedLayout::kTN>(params, t, t.top + warp * 16 + half * 8 + lane / 4,
-                                        t.left + j * 8 + lane % 4 * 2, sum[j * 4 + half * 2],
-                                        sum[j * 4 + half * 2 + 1]);
-    }
-  }
+  store_tile<columns>(params, t, sum);
 }
 
 /// Grid as for kTN in tiles of kWgmmaRows x kWgmmaColumns; kWgmmaSharedBytes of dynamic shared memory.

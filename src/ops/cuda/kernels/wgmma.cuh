@@ -30,6 +30,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
+/// Loads the line of an address in global memory into the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// Makes the thread's earlier writes to shared memory, and copies that it waited for, visible to
 /// multiply_add_async, in other threads after a barrier.
 __device__ __forceinline__ void fence_shared_writes() {
