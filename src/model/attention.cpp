@@ -44,7 +44,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const Extension* extension, const AttentionOptions& options) {
   if (options.max_logit.defined()) raise_to_max_logit(options, q, k, scale);
   const auto attend_range = [&](int64_t first, int64_t count) {
-    const auto heads = [&](const at::Tensor& x) { return x.narrow(1, first, count).transpose(1, 2); };
+    // The gradient of a range, also of all rows, is a tensor of zeros and a copy.
+    const bool all = count == q.size(1);
+    const auto heads = [&](const at::Tensor& x) {
+      return (all ? x : x.narrow(1, first, count)).transpose(1, 2);
+    };
     const auto rows = extension ? ops::prefill_attention(heads(q), heads(k), heads(v), scale)
                                 : ops::attention(heads(q), heads(k), heads(v), scale, options.starts_BS);
     const auto out = rows.transpose(1, 2);
@@ -167,12 +171,12 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
                 rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
   const auto down = ops::linear(x, down_);
-  const int64_t q_width = down.size(2) - rank - rope;
-  auto queries = down.slice(2, 0, q_width);
+  const auto parts = down.split_with_sizes({down.size(2) - rank - rope, rank, rope}, 2);
+  auto queries = parts[0];
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
-  const auto latent = ops::rms_norm(down.slice(2, q_width, q_width + rank), kv_norm_, kLatentEps);
-  const auto key = down.slice(2, q_width + rank);
+  const auto latent = ops::rms_norm(parts[1], kv_norm_, kLatentEps);
+  const auto& key = parts[2];
   const auto expanded = [&] { return ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim}); };
   const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
   if (x.is_cuda() && !extension) {
@@ -185,15 +189,16 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
       return ops::rope(t, rotary.cos, rotary.sin, model_.rope_interleave);
     });
   };
-  const auto q = at::cat({queries.slice(3, 0, nope), apply_rope(queries.slice(3, nope))}, 3);
+  const auto query_parts = queries.split_with_sizes({nope, rope}, 3);
+  const auto q = at::cat({query_parts[0], apply_rope(query_parts[1])}, 3);
   const auto shared_key = apply_rope(key.unsqueeze(2)).squeeze(2);
   if (extension) {
     const auto out = attend_latents(q[0], latent[0], shared_key[0], *extension, scale);
     if (out.defined()) return ops::linear(out, out_);
   }
-  const auto kv = expanded();
-  const auto k = at::cat({kv.slice(3, 0, nope), shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
-  return ops::linear(attend(q, k, kv.slice(3, nope), scale, extension, options), out_);
+  const auto kv = expanded().split_with_sizes({nope, model_.v_head_dim}, 3);
+  const auto k = at::cat({kv[0], shared_key.unsqueeze(2).expand({b, s, h, rope})}, 3);
+  return ops::linear(attend(q, k, kv[1], scale, extension, options), out_);
 }
 
 }  // namespace hero
