@@ -19,7 +19,12 @@ def arguments(description: str | None, experts: Sequence[str]) -> argparse.Names
     """The command line of such a script; `experts`: implementations of the experts, the default first."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", required=True, help="TOML file with a [model] section")
-    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument(
+        "--dtype",
+        choices=["bf16", "mixed", "fp32"],
+        default="bf16",
+        help="mixed: bf16, with weights, gradients and moments in fp32 for the optimizer",
+    )
     parser.add_argument("--experts", choices=experts, default=experts[0])
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -42,23 +47,50 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
+class Optimizer:
+    """Gradient clipping and fused AdamW on the weights, or on fp32 copies of them as in `hero train`."""
+
+    def __init__(self, weights: Sequence[torch.nn.Parameter], fp32_copies: bool) -> None:
+        self._weights = list(weights)
+        self._values = self._weights
+        if fp32_copies:
+            self._values = [torch.nn.Parameter(weight.detach().float()) for weight in weights]
+        self._adamw = torch.optim.AdamW(
+            self._values, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
+
+    def step(self) -> None:
+        """Updates the weights and drops their gradients."""
+        copies = self._values is not self._weights
+        if copies:
+            for value, weight in zip(self._values, self._weights, strict=True):
+                value.grad = None if weight.grad is None else weight.grad.float()
+                weight.grad = None
+        torch.nn.utils.clip_grad_norm_(self._values, 1.0)
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
+        if copies:
+            with torch.no_grad():
+                torch._foreach_copy_(self._weights, self._values)
+
+
 def train(
     args: argparse.Namespace,
     build: Callable[[dict[str, Any]], torch.nn.Module],
     loss_of: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> None:
-    """Prints one JSON line: tokens per second of every timed step. Fused AdamW and gradient clipping; the loss of the
-    model, compiled if requested, for tokens [B, S]."""
+    """Prints one JSON line: tokens per second of every timed step, from the loss of the model, compiled if requested, for
+    tokens [B, S]."""
     torch.manual_seed(0)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     section = model_section(args)
     with torch.device(args.device):
         model = build(section)
     weights = list(model.parameters())
-    if args.dtype == "bf16":
+    if args.dtype != "fp32":
         for weight in weights:  # not the buffers: angles of rotary embeddings
             weight.data = weight.data.to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = Optimizer(weights, args.dtype == "mixed")
     run = torch.compile(model) if args.compile else model
     rates = []
     for step in range(args.steps + 2):
@@ -67,9 +99,7 @@ def train(
         begin = time.perf_counter()
         loss = loss_of(run, tokens.to(args.device))
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         wait_for(args.device)
         if step >= 2:
             rates.append(args.batch * args.sequence / (time.perf_counter() - begin))

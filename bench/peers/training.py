@@ -12,6 +12,7 @@ from peers.process import installed, missing, python
 from rounds import ROOT, json_lines, note, transformers_dtypes
 
 MIN_RELATIVE_SPEED = 0.7  # slower settings, relative to the project's fastest, are measured once
+DTYPES = ("bf16", "mixed", "fp32")  # of the scripts
 TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
 SCRIPTS = {"transformers": "hf_train.py", "torchtitan": "torchtitan_train.py"}
 
@@ -55,9 +56,9 @@ SETTINGS = [
 QUICK = [SETTINGS[2], SETTINGS[5]]
 
 
-def possible(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
+def possible(settings: Sequence[Setting], on_gpu: bool = False) -> tuple[list[Setting], list[str]]:
     """The settings that can be measured on this machine, and why others cannot."""
-    dtypes, reason = transformers_dtypes()
+    dtypes, reason = (DTYPES, "") if on_gpu else transformers_dtypes()
     projects = ["transformers", *installed("torchtitan")]
     reasons = [*([reason] if reason else []), *missing("torchtitan")]
     return [s for s in settings if s.project in projects and s.dtype in dtypes], reasons
@@ -85,7 +86,7 @@ def competitive_settings(
 ) -> tuple[dict[str, Callable[[], float]], list[str]]:
     """The settings that are close to the fastest of their project in a trial run, and a line for each of the
     others."""
-    chosen, skipped = possible(settings)
+    chosen, skipped = possible(settings, on_gpu="cuda" in more)
     rates: dict[Setting, float] = {}
     for setting in chosen:
         found = trial_run(setting.command(config, steps, more))

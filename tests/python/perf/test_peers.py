@@ -20,6 +20,7 @@ sys.path.append(str(ROOT / "bench"))
 from generate_speed import export  # noqa: E402
 from peers.process import PEERS, Peer, installed, missing, python  # noqa: E402
 from peers.training import SETTINGS, possible  # noqa: E402
+from timed_training import Optimizer  # noqa: E402
 
 PROMPTS = [[random.Random(row).randrange(8192) for _ in range(32)] for row in range(16)]
 
@@ -67,11 +68,26 @@ def test_torchtitan_has_our_model(config: str) -> None:
     assert found["torchtitan"]["loss"] == pytest.approx(9.5, abs=0.5)
 
 
+def test_small_updates_are_kept_with_fp32_copies() -> None:
+    """Steps of 1e-3 are less than half of bf16's spacing below 1."""
+    for fp32_copies, expected in ((True, 1 - 10 * 1.1e-3), (False, 1.0)):
+        weight = torch.nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+        optimizer = Optimizer([weight], fp32_copies)
+        for _ in range(10):
+            weight.sum().backward()
+            optimizer.step()
+            assert weight.grad is None
+        assert weight[0].item() == pytest.approx(expected, abs=2**-9)
+
+
 def test_missing_projects_are_named() -> None:
     for name, project in PEERS.items():
         lines = missing(name)
         assert lines == [] if installed(name) else [project in line for line in lines] == [True]
     chosen, reasons = possible(SETTINGS)
+    assert possible(SETTINGS, on_gpu=True)[0] == [
+        s for s in SETTINGS if installed(s.project) or s.project == "transformers"
+    ]
     projects = {setting.project for setting in chosen}
     assert "transformers" in projects
     assert ("torchtitan" in projects) != any("torchtitan" in reason for reason in reasons)
