@@ -12,7 +12,6 @@ from peers.process import installed, missing, python
 from rounds import ROOT, json_lines, note, transformers_dtypes
 
 MIN_RELATIVE_SPEED = 0.7  # slower settings, relative to the project's fastest, are measured once
-DTYPES = ("bf16", "mixed", "fp32")  # of the scripts
 TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
 SCRIPTS = {"transformers": "hf_train.py", "torchtitan": "torchtitan_train.py"}
 
@@ -27,6 +26,10 @@ class Setting:
     @property
     def name(self) -> str:
         return f"{self.project}, {self.dtype}, {self.experts}" + (", torch.compile" if self.compiled else "")
+
+    @property
+    def product_dtype(self) -> str:
+        return "bf16" if self.dtype == "mixed" else self.dtype
 
     def command(self, config: str, steps: int, more: Sequence[str]) -> list[str]:
         words = [python(self.project), ROOT / "bench" / SCRIPTS[self.project]]
@@ -58,10 +61,10 @@ QUICK = [SETTINGS[2], SETTINGS[5]]
 
 def possible(settings: Sequence[Setting], on_gpu: bool = False) -> tuple[list[Setting], list[str]]:
     """The settings that can be measured on this machine, and why others cannot."""
-    dtypes, reason = (DTYPES, "") if on_gpu else transformers_dtypes()
+    dtypes, reason = (["fp32", "bf16"], "") if on_gpu else transformers_dtypes()
     projects = ["transformers", *installed("torchtitan")]
     reasons = [*([reason] if reason else []), *missing("torchtitan")]
-    return [s for s in settings if s.project in projects and s.dtype in dtypes], reasons
+    return [s for s in settings if s.project in projects and s.product_dtype in dtypes], reasons
 
 
 def median_rate(words: list[str]) -> float:

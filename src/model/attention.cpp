@@ -43,24 +43,18 @@ void raise_to_max_logit(const AttentionOptions& options, const at::Tensor& q, co
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const Extension* extension, const AttentionOptions& options) {
   if (options.max_logit.defined()) raise_to_max_logit(options, q, k, scale);
-  const auto attend_range = [&](int64_t first, int64_t count) {
-    // The gradient of a range, also of all rows, is a tensor of zeros and a copy.
-    const bool all = count == q.size(1);
-    const auto heads = [&](const at::Tensor& x) {
-      return (all ? x : x.narrow(1, first, count)).transpose(1, 2);
-    };
-    const auto rows = extension ? ops::prefill_attention(heads(q), heads(k), heads(v), scale)
-                                : ops::attention(heads(q), heads(k), heads(v), scale, options.starts_BS);
-    const auto out = rows.transpose(1, 2);
-    return out.reshape({out.size(0), count, out.size(2) * out.size(3)});
+  const auto attend_rows = [&](const at::Tensor& q_rows, const at::Tensor& k_rows, const at::Tensor& v_rows) {
+    const auto queries = q_rows.transpose(1, 2), keys = k_rows.transpose(1, 2),
+               values = v_rows.transpose(1, 2);
+    const auto rows = extension ? ops::prefill_attention(queries, keys, values, scale)
+                                : ops::attention(queries, keys, values, scale, options.starts_BS);
+    return rows.transpose(1, 2).flatten(2);
   };
-  if (!extension || extension->counts.size() == 1) return attend_range(0, q.size(1));
+  if (!extension || extension->counts.size() == 1) return attend_rows(q, k, v);
+  const auto of_sequences = [&](const at::Tensor& x) { return x.split_with_sizes(extension->counts, 1); };
+  const auto queries = of_sequences(q), keys = of_sequences(k), values = of_sequences(v);
   std::vector<at::Tensor> outs;
-  int64_t first = 0;
-  for (const int64_t count : extension->counts) {
-    outs.push_back(attend_range(first, count));
-    first += count;
-  }
+  for (size_t i = 0; i < queries.size(); ++i) outs.push_back(attend_rows(queries[i], keys[i], values[i]));
   return at::cat(outs, 1);
 }
 
