@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 // the thread they wait for is often not running: a training step took up to 15 times longer. libgomp reads
 // the limit when it is loaded, so only the launcher can set it. As in python/hero_moe/openmp.py.
 void limit_spinning() {
-  if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "4000", /*overwrite=*/0);
+  if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "8000", /*overwrite=*/0);
 }
 
 // Returns the exit status, unless it becomes the program.

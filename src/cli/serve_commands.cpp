@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <future>
 
 #include "checkpoint/checkpoint.h"
 #include "cli/chat_template_option.h"
@@ -142,12 +143,20 @@ ServedChat open_served_chat(const ServeCommand& options, const fs::path& folder,
   return chat;
 }
 
+// Loads the model on a thread of its own, which ends. libgomp keeps a pool of threads for every thread that
+// has run a parallel region, and with more of them than cores, waiting threads sleep at once: decoding took
+// up to twice as long. So only the engine's thread may have a pool while the server runs.
+std::unique_ptr<Transformer> load_on_its_own_thread(const fs::path& folder, std::optional<Dtype> dtype,
+                                                    const at::Device& device) {
+  return std::async(std::launch::async, [&] { return load_model(folder, dtype, device); }).get();
+}
+
 void run_serve(const ServeCommand& options) {
   // Fewer arenas: hundreds of threads would fragment the heap.
   ::mallopt(M_ARENA_MAX, 2);
   const auto device = choose_device(options.device, "--device");
   const auto folder = open_model_folder(options.dir);
-  const auto model = load_model(folder, options.dtype, device);
+  const auto model = load_on_its_own_thread(folder, options.dtype, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
   const ServedChat chat = open_served_chat(options, folder, tokenizer, model->config().model);
   ServeMetrics metrics;

@@ -124,7 +124,7 @@ void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
 #pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
   {
     const TileConfigScope scope;
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait  // the region itself ends with a barrier
     for (int64_t i = 0; i < count; ++i) {
       try {
         task(i);

@@ -30,7 +30,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, ["4000", "unset"]),
+        ({}, ["8000", "unset"]),
         ({"GOMP_SPINCOUNT": "7"}, ["7", "unset"]),
         ({"OMP_WAIT_POLICY": "active"}, ["unset", "active"]),
     ],

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hero_moe import load
-from program import run_hero
+from program import ENVIRONMENT, run_hero, training
 from serving import ENDLESS, PROMPT, Server, events, served_run, serving, wait_for
 
 LOGPROB = 1e-9  # tolerance of a token's log-probability in fp64
@@ -232,3 +232,21 @@ def test_many_streams_at_once(server: Server) -> None:
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+def test_only_the_engine_has_openmp_threads(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every thread that runs parallel regions has a pool of threads for them; if all pools together have more threads
+    than there are cores, libgomp's threads sleep whenever they wait."""
+    large_enough = {"model.hidden_size": 128, "train.steps": 2}  # to be loaded in parallel
+    run_hero(*training(tmp_path, data, large_enough))
+    counts = []
+    for threads in (1, 2):
+        monkeypatch.setitem(ENVIRONMENT, "OMP_NUM_THREADS", str(threads))
+        with serving(tmp_path, "--dtype", "bf16", "--chat-template", "plain") as server:
+            server.complete([PROMPT * 10] * 8, max_tokens=4, echo=True, logprobs=3)
+            messages = [{"role": "user", "content": PROMPT}]
+            assert server.request("/v1/chat/completions", {"messages": messages, "max_tokens": 4})[0] == 200
+            counts.append(len(list(Path(f"/proc/{server.process.pid}/task").iterdir())))
+    assert counts[1] - counts[0] == 1
