@@ -24,6 +24,7 @@ from rounds import (
     Target,
     cpu_page,
     note,
+    paired_ratio,
     parser,
     ratios_per_round,
     round_robin,
@@ -37,6 +38,7 @@ sys.path.insert(0, str(ROOT / "python"))
 # Sequences, length of a prompt, new ids.
 CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), (16, 500, 1)]
 QUICK = [(2, 8, 4), (1, 16, 1)]
+VLLM_MODES = ["eager", "compiled"]
 MEASURE_SECONDS = 1.0  # a prompt takes 15 ms, and the machine may be shared
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.
@@ -56,15 +58,11 @@ def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
 
 
 def hero_over_baseline(engines: dict[str, Engine], dtype: str, prompts: Prompts, new: int) -> float:
-    """HERO's throughput over the baseline's: the median of pairs of calls, one right after the other."""
-    names = [f"hero_moe, {kind}, {dtype}" for kind in ("baseline", "HERO")]
-    ratios: list[float] = []
-    begin = time.monotonic()
-    while time.monotonic() - begin < 2 * MEASURE_SECONDS:
-        order = names if len(ratios) % 2 else names[::-1]
-        seconds = {name: engines[name](prompts, new)[0] for name in order}
-        ratios.append(seconds[names[0]] / seconds[names[1]])
-    return statistics.median(ratios)
+    """HERO's throughput over the baseline's."""
+    baseline, hero = (engines[f"hero_moe, {kind}, {dtype}"] for kind in ("baseline", "HERO"))
+    return paired_ratio(
+        lambda: baseline(prompts, new)[0], lambda: hero(prompts, new)[0], seconds=2 * MEASURE_SECONDS
+    )
 
 
 def load_ours(folder: Path, dtype: str) -> Engine:
@@ -80,14 +78,16 @@ def load_ours(folder: Path, dtype: str) -> Engine:
     return generate
 
 
-def load_engines(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, Engine]:
+def load_engines(
+    folders: dict[str, Path], quick: bool, modes_of_vllm: list[str], stack: ExitStack
+) -> dict[str, Engine]:
     """Every engine in every precision, by its name on the page."""
     engines: dict[str, Engine] = {}
     for dtype in ("fp32", "bf16"):
         for kind, folder in folders.items():
             engines[f"hero_moe, {kind}, {dtype}"] = load_ours(folder, dtype)
     for name in installed(*ENGINES):
-        modes = [""] if name != "vllm" else ["eager"] if quick else ["eager", "compiled"]
+        modes = modes_of_vllm if name == "vllm" else [""]
         for dtype in DTYPES[name][:1] if quick else DTYPES[name]:
             for mode in modes:
                 title = ", ".join(word for word in (PEERS[name], mode, dtype) if word)
@@ -108,9 +108,12 @@ def compared(rates: dict[str, list[float]], name: str) -> list[str]:
 def main() -> None:
     args_parser = parser(__doc__, cpu_page("generate-peers.md"))
     args_parser.add_argument("--config", default="small-qwen3")
+    args_parser.add_argument(
+        "--vllm", nargs="+", choices=VLLM_MODES, default=VLLM_MODES, help="modes of vLLM"
+    )
     args = args_parser.parse_args()
     if args.quick:
-        args.rounds = 1
+        args.rounds, args.vllm = 1, VLLM_MODES[:1]
     import torch
 
     lines: list[str] = []
@@ -120,7 +123,7 @@ def main() -> None:
             name: export(Path(work), args.config, kind, ["--model.max_position_embeddings=1024"])
             for name, kind in (("baseline", "baseline"), ("HERO", "hero"))
         }
-        engines = load_engines(folders, args.quick, stack)
+        engines = load_engines(folders, args.quick, args.vllm, stack)
         for batch, length, new in QUICK if args.quick else CASES:
             ids = torch.randint(8192, (batch, length), generator=torch.manual_seed(batch))
             prompts = ids.tolist()

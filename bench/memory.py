@@ -16,6 +16,7 @@ from paper import CONFIG, ON_CPU, layers_that_fit
 from rounds import Target, cpu_page, hero_json, note, own_command, parser, spread, table, write_page
 
 MIB = 1 << 20
+MODELS = ["paper", "narrow"]
 # Two micro-batches: gradients and activations exist at the same time, so the peak includes everything
 # predicted. No checkpoints: no copies for saving.
 BATCH = ["--train.device=cpu", "--train.micro_batch=1", "--train.global_batch=2", "--checkpoint.every=0"]
@@ -52,16 +53,17 @@ def main() -> None:
     args_parser.add_argument("--sequence", type=int, default=1024)
     less = "smaller than the paper's, to fit more layers"
     args_parser.add_argument("--vocab-size", type=int, default=8192, help=less)
+    args_parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="default: both")
     args = args_parser.parse_args()
     if args.quick:
-        args.rounds, args.sequence, args.vocab_size = 1, 128, 1024
+        args.rounds, args.sequence, args.vocab_size, args.models = 1, 128, 1024, ["narrow"]
     common = [*BATCH, f"--train.sequence={args.sequence}", f"--model.vocab_size={args.vocab_size}"]
     narrow = [*common, "--model.moe_intermediate_size=16"]
-    models = [("narrow experts (16)", 6 if args.quick else 30, narrow)]
-    if not args.quick:
-        models.insert(
-            0, ("the paper's layers", layers_that_fit(common, available_kib() * 1024, ON_CPU), common)
-        )
+    models = []
+    if "paper" in args.models:
+        models.append(("the paper's layers", layers_that_fit(common, available_kib() * 1024, ON_CPU), common))
+    if "narrow" in args.models:
+        models.append(("narrow experts (16)", 6 if args.quick else 30, narrow))
     rows, targets = [], []
     for name, layers, words in models:
         parts = predicted(layers, 2, 128, args.sequence)

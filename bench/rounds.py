@@ -89,6 +89,18 @@ def round_robin(
     return values
 
 
+def paired_ratio(first: Callable[[], float], second: Callable[[], float], seconds: float) -> float:
+    """first() / second(): the median of pairs of calls, one right after the other in alternating order, for at least
+    `seconds`."""
+    ratios: list[float] = []
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds:
+        order = (first, second) if len(ratios) % 2 else (second, first)
+        values = {call: call() for call in order}
+        ratios.append(values[first] / values[second])
+    return statistics.median(ratios)
+
+
 def ratios_per_round(values: Sequence[float], others: Sequence[float]) -> list[float]:
     """values / others per round."""
     return [value / other for value, other in zip(values, others, strict=True)]

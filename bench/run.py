@@ -51,8 +51,15 @@ GPU_BENCHMARKS = {
     "Training on a GPU, other projects": "gpu_peers.py",
 }
 PAGES = [(title, page) for title, page, _ in BENCHMARKS]
-# Of --quick: training and generation next to other projects, the routers' cost, memory and latency.
-ESSENTIAL = ["train-speed-small-qwen3.md", "layer-speed.md", "memory.md", "generate-peers.md", "latency.md"]
+# Of --quick: training and generation next to other projects, the routers' cost, memory and latency; with options that
+# save time.
+ESSENTIAL = {
+    "train-speed-small-qwen3.md": ["--min-relative-speed", "1", "--pairs", "24"],
+    "layer-speed.md": [],
+    "memory.md": ["--models", "narrow", "--sequence", "256"],
+    "generate-peers.md": ["--vllm", "compiled"],
+    "latency.md": [],
+}
 
 
 def run(words: list[str], page: Path, targets: Path, args: argparse.Namespace) -> str:
@@ -117,7 +124,8 @@ def main() -> None:
                 continue
             note(f"[{number}/{len(BENCHMARKS)}] {title}")
             found = Path(work) / f"{number}.json"
-            if reason := run(words, folder / name, found, args):
+            more = ESSENTIAL[name] if args.quick else []
+            if reason := run([*words, *more], folder / name, found, args):
                 failures[title] = reason
                 note(f"{title}: {reason}")
                 mine.benchmarks.pop(title, None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rounds import (
     Target,
     cpu_page,
     note,
+    paired_ratio,
     parser,
     round_robin,
     spread,
@@ -35,6 +37,8 @@ from rounds import (
 CLIENTS, QUICK_CLIENTS = (1, 16, 64), (1, 4)
 PROMPT, NEW = 32, 128
 VOCABULARY = 8192
+PAIR_SECONDS = 8.0  # of HERO and baseline in turn, per round
+Requests = list[list[dict[str, Any]]]  # of every client
 
 
 def add_tokenizer(folder: Path) -> None:
@@ -57,7 +61,7 @@ def add_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(config)
 
 
-def requests(clients: int, each: int, new: int) -> list[list[dict[str, Any]]]:
+def requests(clients: int, each: int, new: int) -> Requests:
     """Different prompts in every request; the same ones for every server."""
     rng = random.Random(clients)
     common = {"model": "m", "max_tokens": new, "temperature": 0, "ignore_eos": True}
@@ -87,9 +91,11 @@ def vllm(folder: Path, dtype: str, mode: str) -> Server:
     return Server(command, variables())
 
 
-def start(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, Server]:
+def start(
+    folders: dict[str, Path], quick: bool, dtypes: Sequence[str], stack: ExitStack
+) -> dict[str, Server]:
     servers: dict[str, Callable[[], Server]] = {}
-    for dtype in ("bf16",) if quick else ("fp32", "bf16"):
+    for dtype in dtypes:
         for kind, folder in folders.items():
             servers[f"hero serve, {kind}, {dtype}"] = lambda f=folder, d=dtype: ours(f, d)
         for mode in ("eager",) if quick else ("eager", "compiled"):
@@ -103,13 +109,19 @@ def start(folders: dict[str, Path], quick: bool, stack: ExitStack) -> dict[str, 
     return found
 
 
+def hero_over_baseline(servers: dict[str, Server], dtype: str, bodies: Requests, seconds: float) -> float:
+    """HERO's throughput over the baseline's."""
+    baseline, hero = (servers[f"hero serve, {kind}, {dtype}"] for kind in ("baseline", "HERO"))
+    return paired_ratio(lambda: hero.load(bodies)[0], lambda: baseline.load(bodies)[0], seconds)
+
+
 def main() -> None:
     args_parser = parser(__doc__, cpu_page("serve-speed.md"), rounds=3)
     args_parser.add_argument("--config", default="small-qwen3")
     args_parser.add_argument("--each", type=int, default=3, help="requests of every client, at least")
     args_parser.add_argument("--requests", type=int, default=16, help="requests of all clients, at least")
     args = args_parser.parse_args()
-    new = 8 if args.quick else NEW
+    new, pair_seconds = (8, 0.1) if args.quick else (NEW, PAIR_SECONDS)
     if args.quick:
         args.rounds, args.each, args.requests = 1, 1, 1
     lines: list[str] = []
@@ -119,7 +131,8 @@ def main() -> None:
         for name, kind in (("baseline", "baseline"), ("HERO", "hero")):
             folders[name] = export(Path(work), args.config, kind)
             add_tokenizer(folders[name])
-        servers = start(folders, args.quick, stack)
+        dtypes = ("bf16",) if args.quick else ("fp32", "bf16")
+        servers = start(folders, args.quick, dtypes, stack)
         for clients in QUICK_CLIENTS if args.quick else CLIENTS:
             bodies = requests(clients, max(args.each, args.requests // clients), new)
             seconds: dict[str, list[float]] = {name: [] for name in servers}
@@ -129,15 +142,22 @@ def main() -> None:
                 seconds[name].append(latency)
                 return rate
 
+            first = [client[:1] for client in bodies]
             for server in servers.values():  # warm-up
-                server.load([client[:1] for client in bodies])
+                server.load(first)
             runs = {name: (lambda name=name: measure(name)) for name in servers}
             rates = round_robin(runs, args.rounds, "tokens/s")
             rows = [[name, spread(values, 0), spread(seconds[name])] for name, values in rates.items()]
             head = ["", "new tokens/s, median (range over rounds)", "median seconds of a request"]
             what = f"{clients} client{'s' * (clients > 1)}"
             lines += [f"## {what}", "", *table(head, rows), ""]
-            targets += targets_of(rates, "hero serve", f"serving, {what}")
+            pairs = round_robin(
+                {d: partial(hero_over_baseline, servers, d, first, pair_seconds) for d in dtypes},
+                args.rounds, "times the baseline's throughput", 3,
+            )  # fmt: skip
+            shown = ", ".join(f"{spread(ratios, 3)} in {dtype}" for dtype, ratios in pairs.items())
+            lines += [f"HERO over baseline, from pairs of calls: {shown}.", ""]
+            targets += targets_of(rates, "hero serve", f"serving, {what}", pairs)
     about = (
         f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; at least {args.each} requests of "
         f"every client and {args.requests} in all. Up to {max(CLIENTS)} sequences at once. All servers but the measured "

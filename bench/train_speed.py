@@ -14,7 +14,7 @@ from pathlib import Path
 
 from machine import SLOW_BF16, instruction_set
 from paused import step_time_ratio, train_command
-from peers.training import QUICK, SETTINGS, competitive_settings
+from peers.training import MIN_RELATIVE_SPEED, QUICK, SETTINGS, competitive_settings
 from rounds import (
     ROOT,
     Target,
@@ -37,7 +37,7 @@ TOKENS_PER_STEP = 4 * 512
 BASELINE, HERO = "hero train, baseline", "hero train, HERO"
 # Throughput relative to the best setting of transformers. Without fast bf16 instructions both multiply in fp32.
 RATIOS = {"amx_bf16": 4.5, "avx512_bf16": 4.5, SLOW_BF16: 2.2, "avx512": 2.2, "avx2": 2.0, "sse2": 2.0}
-PAIRS = 48  # pairs of a baseline step and a HERO step per round
+PAIRS = 48
 
 
 @dataclass
@@ -85,15 +85,24 @@ def main() -> None:
     args_parser.set_defaults(out=None)
     args_parser.add_argument("--config", default="small-qwen3")
     args_parser.add_argument("--steps", type=int, default=12)
+    args_parser.add_argument(
+        "--pairs", type=int, default=PAIRS, help="of a baseline step and a HERO step, per round"
+    )
+    args_parser.add_argument(
+        "--min-relative-speed", type=float, default=MIN_RELATIVE_SPEED,
+        help="of a setting in its trial run, to be measured; 1: the fastest of each project",
+    )  # fmt: skip
     args = args_parser.parse_args()
     args.out = args.out or results_folder() / cpu_page(f"train-speed-{args.config}.md")
     if args.quick:
         args.rounds, args.steps = 1, 2
     few = max(2, args.steps // 3)
-    pairs = 2 if args.quick else PAIRS
+    pairs = 2 if args.quick else args.pairs
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), write_tokens(Path(folder), 8192), args.config, args.steps)
-        theirs, skipped = competitive_settings(args.config, QUICK if args.quick else SETTINGS, few)
+        theirs, skipped = competitive_settings(
+            args.config, QUICK if args.quick else SETTINGS, few, min_relative_speed=args.min_relative_speed
+        )
         ours = {BASELINE: lambda: runs.throughput("baseline"), HERO: lambda: runs.throughput("hero")}
         rates = round_robin(ours | theirs, args.rounds, "tokens/s")
         overhead = round_robin(

@@ -85,7 +85,11 @@ def trial_run(words: list[str]) -> float | str:
 
 
 def competitive_settings(
-    config: str, settings: Sequence[Setting], steps: int, more: Sequence[str] = ()
+    config: str,
+    settings: Sequence[Setting],
+    steps: int,
+    more: Sequence[str] = (),
+    min_relative_speed: float = MIN_RELATIVE_SPEED,
 ) -> tuple[dict[str, Callable[[], float]], list[str]]:
     """The settings that are close to the fastest of their project in a trial run, and a line for each of the
     others."""
@@ -102,7 +106,7 @@ def competitive_settings(
     candidates = {}
     for setting, rate in rates.items():
         fastest = max(other for s, other in rates.items() if s.project == setting.project)
-        if rate < MIN_RELATIVE_SPEED * fastest:
+        if rate < min_relative_speed * fastest:
             skipped.append(f"{setting.name}: {rate:,.0f} tokens/s in a trial run, not repeated.")
         else:
             words = setting.command(config, steps, more)

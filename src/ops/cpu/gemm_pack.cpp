@@ -35,31 +35,41 @@ HERO_SIMD static void interleave_rows(const uint16_t* b, int64_t k, int64_t k_va
   }
 }
 
-using Words16 = uint32_t __attribute__((vector_size(64)));
+using Words4 = uint32_t __attribute__((vector_size(16)));
+using Words8 = uint32_t __attribute__((vector_size(32)));
 
-// Transposes 16 x 16 words: four rounds, each of which interleaves rows i and i + 8.
-HERO_INLINE void transpose_16x16(const uint16_t* in, int64_t ld_in, uint32_t* out, int64_t ld_out) {
-  Words16 a[16], b[16];
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words16));
-  for (int round = 0; round < 4; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      b[2 * i] =
-          __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-                                             30, 15, 31);
-    }
-    for (int i = 0; i < 16; ++i) a[i] = b[i];
+// Transposes 8 x 4 words. A vector's lanes hold rows i and i + 4: shuffles within lanes exist in every
+// instruction set, those of whole vectors of 64 bytes take several instructions with AVX2.
+HERO_INLINE void transpose_8x4(const uint16_t* in, int64_t ld_in, uint32_t* out, int64_t ld_out) {
+  Words8 a[4], b[4];
+  for (int i = 0; i < 4; ++i) {
+    Words4 lower, upper;
+    __builtin_memcpy(&lower, in + i * ld_in, sizeof lower);
+    __builtin_memcpy(&upper, in + (i + 4) * ld_in, sizeof upper);
+    a[i] = __builtin_shufflevector(lower, upper, 0, 1, 2, 3, 4, 5, 6, 7);
   }
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words16));
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 2; ++i) {
+      b[2 * i] = __builtin_shufflevector(a[i], a[i + 2], 0, 8, 1, 9, 4, 12, 5, 13);
+      b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 2], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 4; ++i) a[i] = b[i];
+  }
+  for (int i = 0; i < 4; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words8));
 }
 
-// b stored as [n, k]: pairs are already adjacent, so only words are transposed.
+// b stored as [n, k]: pairs are already adjacent, so only words are transposed; 16 x 16 at a time, which are
+// whole cache lines.
 HERO_SIMD static void transpose_words(const uint16_t* b, int64_t k, int64_t width, int64_t ld,
                                       uint32_t* out) {
   const int64_t pairs = k / 2, whole = pairs / 16 * 16;
   for (int64_t c = 0; c < width; c += 16) {
-    for (int64_t r = 0; r < whole; r += 16)
-      transpose_16x16(b + c * ld + 2 * r, ld, out + r * width + c, width);
+    for (int64_t r = 0; r < whole; r += 16) {
+      for (int64_t i = r; i < r + 16; i += 4) {
+        for (int64_t j = c; j < c + 16; j += 8)
+          transpose_8x4(b + j * ld + 2 * i, ld, out + i * width + j, width);
+      }
+    }
   }
   for (int64_t r = whole; r < pairs; ++r) {
     for (int64_t c = 0; c < width; ++c) __builtin_memcpy(out + r * width + c, b + c * ld + 2 * r, 4);
@@ -97,12 +107,12 @@ void pack(const bf16* b, int64_t k, int64_t n, int64_t ld, bool transposed, bf16
   parallel_tasks(panels(n), [&](int64_t p) { pack_panel(b, k, k, n, ld, transposed, p, packed); });
 }
 
-using Words8 = uint16_t __attribute__((vector_size(16)));
+using Halves8 = uint16_t __attribute__((vector_size(16)));
 
 // Transposes 8 x 8 elements: three rounds, each of which interleaves rows i and i + 4.
 HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
-  Words8 a[8], b[8];
-  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Words8));
+  Halves8 a[8], b[8];
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], in + i * ld_in, sizeof(Halves8));
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 4; ++i) {
       b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
@@ -110,7 +120,7 @@ HERO_INLINE void transpose_8x8(const uint16_t* in, int64_t ld_in, uint16_t* out,
     }
     for (int i = 0; i < 8; ++i) a[i] = b[i];
   }
-  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Words8));
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(out + i * ld_out, &a[i], sizeof(Halves8));
 }
 
 HERO_SIMD static void transpose_16(const uint16_t* in, int64_t rows, int64_t cols, int64_t ld_in,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from program import ROOT
 
 sys.path.append(str(ROOT / "bench"))
 from results import Measured, Processor, load, load_all, overview
-from rounds import Target
-from run import BENCHMARKS, PAGES
+from rounds import Target, paired_ratio
+from run import BENCHMARKS, ESSENTIAL, PAGES
 
 TITLE = BENCHMARKS[0][0]
 
@@ -81,3 +82,24 @@ def test_pages_of_stored_results_exist() -> None:
     for found in load_all(ROOT / "docs/results"):
         for title in found.benchmarks:
             assert (found.folder / pages[title]).is_file(), f"{found.name}: {title}"
+
+
+@pytest.mark.parametrize("page", ESSENTIAL)
+def test_essential_benchmarks_have_their_options(page: str) -> None:
+    [words] = [words for _, name, words in BENCHMARKS if name == page]
+    command = [sys.executable, str(ROOT / "bench" / words[0]), *words[1:], *ESSENTIAL[page], "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for option in [word for word in ESSENTIAL[page] if word.startswith("--")]:
+        assert f"{option} " in done.stdout
+
+
+def test_paired_ratio_calls_in_alternating_order() -> None:
+    calls: list[str] = []
+
+    def measure(name: str, value: float) -> float:
+        calls.append(name)
+        return value
+
+    assert paired_ratio(lambda: measure("a", 6.0), lambda: measure("b", 2.0), seconds=0.05) == 3.0
+    pairs = list(zip(calls[::2], calls[1::2], strict=True))
+    assert pairs == [("a", "b") if i % 2 else ("b", "a") for i in range(len(pairs))]
