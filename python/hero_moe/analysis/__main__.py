@@ -20,7 +20,7 @@ from hero_moe.analysis.sections import build_report
 from hero_moe.report.figures import STYLE
 from hero_moe.report.json_lines import InputError
 from hero_moe.report.output import write_atomically
-from hero_moe.report.run_files import load_run, run_names
+from hero_moe.report.run_list import load_runs
 from hero_moe.report.sections import Comparison
 
 PROGRAM = "hero analyze"
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         analysis = load_analysis(options.out)
         paths = list({path.resolve(): path for path in options.runs}.values())  # each folder once
-        runs = [load_run(path, name) for path, name in zip(paths, run_names(paths) if paths else [])]
+        runs = load_runs(paths)
         with matplotlib.rc_context(STYLE):
             report = build_report(analysis, Comparison.of(runs) if runs else None)
     except InputError as error:

@@ -20,7 +20,8 @@ from hero_moe.report.json_lines import InputError
 from hero_moe.report.norm_section import norm_section
 from hero_moe.report.output import write_atomically
 from hero_moe.report.routing_sections import history_section, routing_section, speed_section
-from hero_moe.report.run_files import Run, load_run, run_names
+from hero_moe.report.run_files import Run
+from hero_moe.report.run_list import load_runs
 from hero_moe.report.sections import (
     Comparison,
     configuration_section,
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.out.parent.is_dir() or options.out.is_dir():
             raise InputError(f"--out: {options.out}: expected a file in an existing folder")
         paths = list({path.resolve(): path for path in options.runs}.values())  # each folder once
-        text = build_page([load_run(path, name) for path, name in zip(paths, run_names(paths))])
+        text = build_page(load_runs(paths))
     except InputError as error:
         print(f"hero report: {error}", file=sys.stderr)
         return 2

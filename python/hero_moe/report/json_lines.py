@@ -9,6 +9,9 @@ from typing import Any
 
 from hero_moe.json_text import parse_json
 
+FLOATS = frozenset({float})
+INTEGER_BOUND = 1 << 63
+
 
 class InputError(Exception):
     """An error in an input file or on the command line, described in one line."""
@@ -48,13 +51,23 @@ def number(value: Any, where: str, key: str) -> float:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: {key}: found {json.dumps(value)[:40]}, expected a number or null")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InputError(
+            f"{where}: {key}: found an integer of {len(str(abs(value)))} digits, expected a double"
+        ) from error
+
+
+def numbers(values: list[Any], where: str, key: str) -> list[float]:
+    """`number` of every value; the list itself if all are floats, as in almost every line."""
+    return values if FLOATS.issuperset(map(type, values)) else [number(v, where, key) for v in values]
 
 
 def integer(record: dict[str, Any], where: str, key: str) -> int:
     """The integer at `key`. Raises `InputError`."""
     value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= INTEGER_BOUND:
         found = json.dumps(value)[:40] if key in record else "nothing"
-        raise InputError(f"{where}: {key}: found {found}, expected an integer")
+        raise InputError(f"{where}: {key}: found {found}, expected an integer of 64 bits")
     return value

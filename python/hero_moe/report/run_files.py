@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hero_moe.json_text import parse_json
-from hero_moe.report.json_lines import InputError, integer, json_lines, number, read
+from hero_moe.report.json_lines import InputError, integer, json_lines, number, numbers, read
 from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Parent, Start, read_starts
 from hero_moe.report.valid_series import ValidSeries, read_valid
@@ -43,6 +43,9 @@ LAYER_SERIES = (
     "rho",
     "history_variance_share",
 )
+
+
+NAN = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ def _read_metrics(path: Path) -> Metrics:
         tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
             value: Any = record.get(key)
-            column.append(value if type(value) in (float, int) else number(value, where, key))
+            column.append(value if type(value) is float else number(value, where, key))
         if record.get("norms") is not None:
             norms.append((where, step, record["norms"]))
         if "valid_loss" in record:
@@ -154,7 +157,7 @@ def _read_metrics(path: Path) -> Metrics:
             raise InputError(
                 f"{where}: layers: found {type(per_layer).__name__}, expected an object of lists"
             )
-        present = {key: per_layer[key] for key in LAYER_SERIES if per_layer.get(key) is not None}
+        present = {key: v for key in LAYER_SERIES if (v := per_layer.get(key)) is not None}
         for key, values in present.items():
             if not isinstance(values, list) or not values or (depth and len(values) != depth):
                 found = f"{len(values)} values" if isinstance(values, list) else type(values).__name__
@@ -162,13 +165,11 @@ def _read_metrics(path: Path) -> Metrics:
                     f"{where}: layers.{key}: found {found}, expected {depth or 'a list of'} values"
                 )
             depth = len(values)
-        for key in present.keys() | layers.keys():
             if key not in layers:
-                layers[key] = array("d", [float("nan")]) * (depth * (len(steps) - 1))
-            values = present.get(key, [None] * depth)
-            layers[key].extend(
-                [v if type(v) in (float, int) else number(v, where, f"layers.{key}") for v in values]
-            )
+                layers[key] = array("d", [NAN]) * (depth * (len(steps) - 1))
+            layers[key].extend(numbers(values, where, f"layers.{key}"))
+        for key in layers.keys() - present.keys():
+            layers[key].extend([NAN] * depth)
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
     try:
@@ -206,7 +207,7 @@ def _read_share(record: dict[str, Any], where: str) -> np.ndarray:
         raise InputError(
             f"{where}: expert_share: found rows of different lengths, expected one value per expert"
         )
-    return np.array([[number(value, where, "expert_share") for value in row] for row in rows])
+    return np.array([numbers(row, where, "expert_share") for row in rows], dtype=float)
 
 
 def _read_evaluations(path: Path) -> list[Evaluation]:
@@ -263,13 +264,3 @@ def load_run(path: Path, name: str) -> Run:
         evaluations=_read_evaluations(path / "eval.json"),
         starts=read_starts(path / "starts.jsonl"),
     )
-
-
-def run_names(paths: list[Path]) -> list[str]:
-    """The shortest unique path suffixes: `baseline`, or `seed1/baseline` and `seed2/baseline`."""
-    parts = [path.absolute().parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(set(parts)):
-            return names
-    return [str(path) for path in paths]

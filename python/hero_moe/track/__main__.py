@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hero_moe.report.json_lines import InputError
-from hero_moe.report.run_files import run_names
+from hero_moe.report.run_list import run_names
 from hero_moe.track.backends import PACKAGES, make_backend
 from hero_moe.track.tracking import TrackedRun, follow, say
 

@@ -39,6 +39,18 @@ def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
         (replace_in_line('"lm_loss": [^,]*', '"lm_loss": "low"'), 'metrics.jsonl:5: lm_loss: found "low"'),
         (replace_in_line('"loss": [^,]*, ', ""), "metrics.jsonl:5: loss: found nothing"),
         (
+            replace_in_line('"loss": [^,]*, ', f'"loss": -1{"0" * 400}, '),
+            "metrics.jsonl:5: loss: found an integer of 401 digits, expected a double",
+        ),
+        (
+            replace_in_line('"rho": \\[null', f'"rho": [1{"0" * 400}'),
+            "metrics.jsonl:5: layers.rho: found an integer of 401 digits, expected a double",
+        ),
+        (
+            replace_in_line('"tokens": [^,]*, ', f'"tokens": {2**63}, '),
+            f"metrics.jsonl:5: tokens: found {2**63}, expected an integer of 64 bits",
+        ),
+        (
             replace_in_line('"tokens": [^,]*, ', ""),
             "metrics.jsonl:5: tokens: found nothing, expected an integer",
         ),
