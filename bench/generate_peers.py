@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT / "python"))
 # Sequences, length of a prompt, new ids.
 CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), (16, 500, 1)]
 QUICK = [(2, 8, 4), (1, 16, 1)]
-VLLM_MODES = ["eager", "compiled"]
+WARM_UP_IDS = 8  # new ids of each engine's first call, at most
 MEASURE_SECONDS = 1.0  # a prompt takes 15 ms, and the machine may be shared
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.
@@ -79,7 +79,7 @@ def load_ours(folder: Path, dtype: str) -> Engine:
 
 
 def load_engines(
-    folders: dict[str, Path], quick: bool, modes_of_vllm: list[str], stack: ExitStack
+    folders: dict[str, Path], quick: bool, vllm_modes: list[str], stack: ExitStack
 ) -> dict[str, Engine]:
     """Every engine in every precision, by its name on the page."""
     engines: dict[str, Engine] = {}
@@ -87,7 +87,7 @@ def load_engines(
         for kind, folder in folders.items():
             engines[f"hero_moe, {kind}, {dtype}"] = load_ours(folder, dtype)
     for name in installed(*ENGINES):
-        modes = modes_of_vllm if name == "vllm" else [""]
+        modes = vllm_modes if name == "vllm" else [""]
         for dtype in DTYPES[name][:1] if quick else DTYPES[name]:
             for mode in modes:
                 title = ", ".join(word for word in (PEERS[name], mode, dtype) if word)
@@ -109,11 +109,13 @@ def main() -> None:
     args_parser = parser(__doc__, cpu_page("generate-peers.md"))
     args_parser.add_argument("--config", default="small-qwen3")
     args_parser.add_argument(
-        "--vllm", nargs="+", choices=VLLM_MODES, default=VLLM_MODES, help="modes of vLLM"
+        "--essential", action="store_true", help="leave out vLLM's eager mode and prompts of 500 ids"
     )
     args = args_parser.parse_args()
     if args.quick:
-        args.rounds, args.vllm = 1, VLLM_MODES[:1]
+        args.rounds = 1
+    cases = QUICK if args.quick else CASES[:-1] if args.essential else CASES
+    vllm_modes = ["eager"] if args.quick else ["compiled"] if args.essential else ["eager", "compiled"]
     import torch
 
     lines: list[str] = []
@@ -123,13 +125,13 @@ def main() -> None:
             name: export(Path(work), args.config, kind, ["--model.max_position_embeddings=1024"])
             for name, kind in (("baseline", "baseline"), ("HERO", "hero"))
         }
-        engines = load_engines(folders, args.quick, args.vllm, stack)
-        for batch, length, new in QUICK if args.quick else CASES:
+        engines = load_engines(folders, args.quick, vllm_modes, stack)
+        for batch, length, new in cases:
             ids = torch.randint(8192, (batch, length), generator=torch.manual_seed(batch))
             prompts = ids.tolist()
             runs = {n: partial(tokens_per_second, engine, prompts, new) for n, engine in engines.items()}
-            for run in runs.values():  # warm-up
-                run()
+            for engine in engines.values():
+                engine(prompts, min(new, WARM_UP_IDS))
             rates = round_robin(runs, args.rounds, "tokens/s")
             what = f"prefill of {length} ids" if new == 1 else "generation"
             what += f", {batch} sequences" if batch > 1 else ", 1 sequence"

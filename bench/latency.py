@@ -174,14 +174,18 @@ def make_runs(folder: Path, data: Path, count: int, steps: int) -> list[Path]:
     for kind in ("baseline", "hero"):
         words = ["--config", "demo", kind, "--data", data, "--run", folder / kind, *flags(options)]
         hero("train", *words)
-    runs = []
+    runs: list[Path] = []
     for number in range(count):
-        source, target = folder / ("hero" if number % 2 else "baseline"), folder / f"run{number}"
-        target.mkdir()
-        for name in ("config.toml", "starts.jsonl"):
-            shutil.copy(source / name, target)
-        for name in ("metrics.jsonl", "routing.jsonl"):
-            copy_lines(source / name, target / name, steps)
+        target = folder / f"run{number}"
+        if number < 2:
+            source = folder / ("hero" if number else "baseline")
+            target.mkdir()
+            for name in ("config.toml", "starts.jsonl"):
+                shutil.copy(source / name, target)
+            for name in ("metrics.jsonl", "routing.jsonl"):
+                copy_lines(source / name, target / name, steps)
+        else:
+            shutil.copytree(runs[number % 2], target)
         runs.append(target)
     return runs
 

@@ -57,7 +57,7 @@ ESSENTIAL = {
     "train-speed-small-qwen3.md": ["--min-relative-speed", "1", "--pairs", "24"],
     "layer-speed.md": [],
     "memory.md": ["--models", "narrow", "--sequence", "256"],
-    "generate-peers.md": ["--vllm", "compiled"],
+    "generate-peers.md": ["--essential"],
     "latency.md": [],
 }
 

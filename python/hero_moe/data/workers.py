@@ -24,6 +24,7 @@ from hero_moe.data.loss_mask import trained_tokens
 from hero_moe.data.readers import LONGEST_LINE, RawBatch, arrow_rows
 from hero_moe.data.records import RecordFormat, UnusableRecord
 from hero_moe.data.tokenizer_file import TokenizerFile
+from hero_moe.delayed_interrupt import DelayedInterrupt
 from hero_moe.json_text import parse_json
 
 IN_FLIGHT = 4  # batches per worker, finished or not
@@ -200,7 +201,11 @@ def encoded_batches(
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, ((records, tokenizer), options))
     try:
-        yield from _in_order(batches, lambda batch: pool.submit(_work, batch), IN_FLIGHT * workers)
+        with DelayedInterrupt() as interrupt:
+            for result in _in_order(batches, lambda batch: pool.submit(_work, batch), IN_FLIGHT * workers):
+                interrupt.check()
+                yield result
+            interrupt.check()
     except BrokenProcessPool as error:
         raise RuntimeError("a worker process died (out of memory?); the same command resumes") from error
     finally:

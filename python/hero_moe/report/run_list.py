@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from hero_moe.delayed_interrupt import DelayedInterrupt
 from hero_moe.report.json_lines import InputError
 from hero_moe.report.run_files import Run, load_run
 
@@ -32,9 +33,20 @@ def load_runs(paths: list[Path]) -> list[Run]:
     workers = min(len(paths), len(os.sched_getaffinity(0)))
     if size < PARALLEL_BYTES or workers < 2:
         return [load_run(path, name) for path, name in zip(paths, names)]
+    runs: list[Run] = []
+    ignored = (
+        signal.SIGINT,
+        signal.SIG_IGN,
+    )  # Ctrl-C reaches the workers, too, which would print a traceback each
     try:
-        # Ctrl-C reaches the workers, too, which would print a traceback each.
-        with ProcessPoolExecutor(workers, None, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-            return list(pool.map(load_run, paths, names))
+        with (
+            DelayedInterrupt() as interrupt,
+            ProcessPoolExecutor(workers, None, signal.signal, ignored) as pool,
+        ):
+            for run in pool.map(load_run, paths, names):
+                interrupt.check()
+                runs.append(run)
+            interrupt.check()
     except BrokenProcessPool as error:
         raise InputError("reading the runs: a process was killed, expected enough memory") from error
+    return runs

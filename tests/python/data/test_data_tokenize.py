@@ -232,6 +232,43 @@ def test_resumes_after_sigkill_and_ctrl_c(
     assert token_files(out) == uninterrupted
 
 
+# The command with a Ctrl-C right after its first worker has started, before the pool knows it.
+INTERRUPTED_START = """
+import multiprocessing.context, signal, sys
+from hero_moe.data.commands import main
+
+process = multiprocessing.context.SpawnProcess
+start = process.start
+
+def interrupted(self):
+    start(self)
+    process.start = start
+    signal.raise_signal(signal.SIGINT)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    process.start = interrupted
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_while_a_worker_starts(tmp_path: Path, folder: Path, uninterrupted: dict[str, bytes]) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED_START)
+    words = [
+        "tokenize", "--input", folder / "c.jsonl", "--tokenizer", folder / "pieces.model", "--out", tmp_path / "o",
+        "--valid", "0.1", "--workers", "2", "--batch-bytes", "60",
+    ]  # fmt: skip
+    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "python")}
+    run = subprocess.run(
+        [sys.executable, script, *words], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 130
+    assert "interrupted; the same command resumes" in run.stderr and "Traceback" not in run.stderr
+    subprocess.run([*COMMAND[:-1], *words], env=environment, check=True, timeout=120)
+    assert token_files(tmp_path / "o") == uninterrupted
+
+
 def test_resumes_only_with_the_same_options_and_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": text, "body": "b"} for text in TEXTS])
     started = options(pieces, [path], tmp_path / "o", commit_bytes=100, batch_bytes=400)
