@@ -154,26 +154,26 @@ def _read(options: TokenizeOptions, sources: list[Source], position: Position) -
     first_bytes = sum(counts["bytes"] for counts in writer.splits.values())
     progress = Progress(f"tokenizing {os.path.basename(options.out)}", before[-1], before[position.source])
     text_bytes = committed = first_bytes
+    batches = read_batches(
+        sources,
+        options.records,
+        source=position.source,
+        place=position.place,
+        rows=options.batch_rows,
+        size=options.batch_bytes,
+    )
+    workers = options.workers or len(os.sched_getaffinity(0))
+    encoded = encoded_batches(
+        batches,
+        workers,
+        asdict(options.records),
+        options.tokenizer,
+        strict=options.strict,
+        skip_invalid=options.skip_invalid,
+    )
     try:
         position.writer = writer.commit()
         position.save(path)
-        batches = read_batches(
-            sources,
-            options.records,
-            source=position.source,
-            place=position.place,
-            rows=options.batch_rows,
-            size=options.batch_bytes,
-        )
-        workers = options.workers or len(os.sched_getaffinity(0))
-        encoded = encoded_batches(
-            batches,
-            workers,
-            asdict(options.records),
-            options.tokenizer,
-            strict=options.strict,
-            skip_invalid=options.skip_invalid,
-        )
         for batch, documents in encoded:
             _write(writer, documents)
             _advance(position, batch, documents)
@@ -195,6 +195,7 @@ def _read(options: TokenizeOptions, sources: list[Source], position: Position) -
         position.stage = "ended"
         position.save(path)
     finally:
+        encoded.close()
         progress.close()
         writer.close()
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -188,7 +188,7 @@ def encoded_batches(
     *,
     strict: bool,
     skip_invalid: bool,
-) -> Iterator[tuple[RawBatch, Encoded]]:
+) -> Generator[tuple[RawBatch, Encoded], None, None]:
     """Each batch with its documents, in order. A single worker runs in this process; more run in processes of
     their own, with a bounded number of in-flight batches. Raises the first error in batch order, after all
     batches before it."""
