@@ -18,7 +18,7 @@ from pathlib import Path
 
 from generate_speed import export, generate_ours
 from peers.process import DTYPES, ENGINES, PEERS, Peer, installed, missing
-from peers.targets import targets_of
+from peers.targets import hero_over_baseline, targets_of
 from rounds import (
     ROOT,
     Target,
@@ -57,7 +57,7 @@ def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
     return len(prompts) * (len(prompts[0]) if new == 1 else new) / statistics.median(times)
 
 
-def hero_over_baseline(engines: dict[str, Engine], dtype: str, prompts: Prompts, new: int) -> float:
+def paired_calls(engines: dict[str, Engine], prompts: Prompts, new: int, dtype: str) -> float:
     """HERO's throughput over the baseline's."""
     baseline, hero = (engines[f"hero_moe, {kind}, {dtype}"] for kind in ("baseline", "HERO"))
     return paired_ratio(
@@ -137,13 +137,10 @@ def main() -> None:
             what += f", {batch} sequences" if batch > 1 else ", 1 sequence"
             rows = [[name, spread(values, 0), *compared(rates, name)] for name, values in rates.items()]
             head = ["", "tokens/s, median (range over rounds)", "ours in the same precision over it"]
-            pairs = round_robin(
-                {d: partial(hero_over_baseline, engines, d, prompts, new) for d in ("fp32", "bf16")},
-                args.rounds, "times the baseline's throughput", 3,
-            )  # fmt: skip
-            shown = ", ".join(f"{spread(ratios, 3)} in {dtype}" for dtype, ratios in pairs.items())
+            paired = partial(paired_calls, engines, prompts, new)
+            pairs, line = hero_over_baseline(paired, ("fp32", "bf16"), args.rounds)
             lines += [f"## {what[0].upper()}{what[1:]}", "", *table(head, rows), ""]
-            lines += [f"HERO over baseline, from pairs of calls: {shown}.", ""]
+            lines += [line, ""]
             targets += targets_of(rates, "hero_moe", what, pairs)
     about = (
         f"`configs/{args.config}.toml`, greedy. Generation: prompts of 32 ids, 128 new ids each. Prefill: one new id, "

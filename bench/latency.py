@@ -171,22 +171,17 @@ def make_runs(folder: Path, data: Path, count: int, steps: int) -> list[Path]:
         "train.routing_every": 10,
         "eval.every": 10,
     }
-    for kind in ("baseline", "hero"):
-        words = ["--config", "demo", kind, "--data", data, "--run", folder / kind, *flags(options)]
-        hero("train", *words)
-    runs: list[Path] = []
-    for number in range(count):
-        target = folder / f"run{number}"
-        if number < 2:
-            source = folder / ("hero" if number else "baseline")
-            target.mkdir()
-            for name in ("config.toml", "starts.jsonl"):
-                shutil.copy(source / name, target)
-            for name in ("metrics.jsonl", "routing.jsonl"):
-                copy_lines(source / name, target / name, steps)
-        else:
-            shutil.copytree(runs[number % 2], target)
-        runs.append(target)
+    runs = [folder / f"run{number}" for number in range(count)]
+    for kind, target in zip(("baseline", "hero"), runs):
+        source = folder / kind
+        hero("train", "--config", "demo", kind, "--data", data, "--run", source, *flags(options))
+        target.mkdir()
+        for name in ("config.toml", "starts.jsonl"):
+            shutil.copy(source / name, target)
+        for name in ("metrics.jsonl", "routing.jsonl"):
+            copy_lines(source / name, target / name, steps)
+    for number in range(2, count):
+        shutil.copytree(runs[number % 2], runs[number])
     return runs
 
 

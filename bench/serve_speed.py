@@ -18,7 +18,7 @@ from typing import Any
 from generate_speed import export
 from peers.process import installed, missing, python
 from peers.server import Server
-from peers.targets import targets_of
+from peers.targets import hero_over_baseline, targets_of
 from peers.vllm_settings import TYPES, variables
 from rounds import (
     PROGRAM,
@@ -109,7 +109,7 @@ def start(
     return found
 
 
-def hero_over_baseline(servers: dict[str, Server], dtype: str, bodies: Requests, seconds: float) -> float:
+def paired_load(servers: dict[str, Server], bodies: Requests, seconds: float, dtype: str) -> float:
     """HERO's throughput over the baseline's."""
     baseline, hero = (servers[f"hero serve, {kind}, {dtype}"] for kind in ("baseline", "HERO"))
     return paired_ratio(lambda: hero.load(bodies)[0], lambda: baseline.load(bodies)[0], seconds)
@@ -151,12 +151,9 @@ def main() -> None:
             head = ["", "new tokens/s, median (range over rounds)", "median seconds of a request"]
             what = f"{clients} client{'s' * (clients > 1)}"
             lines += [f"## {what}", "", *table(head, rows), ""]
-            pairs = round_robin(
-                {d: partial(hero_over_baseline, servers, d, first, pair_seconds) for d in dtypes},
-                args.rounds, "times the baseline's throughput", 3,
-            )  # fmt: skip
-            shown = ", ".join(f"{spread(ratios, 3)} in {dtype}" for dtype, ratios in pairs.items())
-            lines += [f"HERO over baseline, from pairs of calls: {shown}.", ""]
+            paired = partial(paired_load, servers, first, pair_seconds)
+            pairs, line = hero_over_baseline(paired, dtypes, args.rounds)
+            lines += [line, ""]
             targets += targets_of(rates, "hero serve", f"serving, {what}", pairs)
     about = (
         f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; at least {args.each} requests of "

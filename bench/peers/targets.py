@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from rounds import Target, best_of, own_command, ratios_per_round
+from rounds import Target, best_of, own_command, ratios_per_round, round_robin, spread
 
 DTYPES = ("fp32", "bf16")
+
+
+def hero_over_baseline(
+    measure: Callable[[str], float], dtypes: Sequence[str], rounds: int
+) -> tuple[dict[str, list[float]], str]:
+    """`measure(dtype)`, HERO's throughput over the baseline's from pairs of calls, of every dtype per round, and the
+    line of the page."""
+    runs = {dtype: partial(measure, dtype) for dtype in dtypes}
+    ratios = round_robin(runs, rounds, "times the baseline's throughput", 3)
+    shown = ", ".join(f"{spread(values, 3)} in {dtype}" for dtype, values in ratios.items())
+    return ratios, f"HERO over baseline, from pairs of calls: {shown}."
 
 
 def targets_of(

@@ -34,10 +34,8 @@ def load_runs(paths: list[Path]) -> list[Run]:
     if size < PARALLEL_BYTES or workers < 2:
         return [load_run(path, name) for path, name in zip(paths, names)]
     runs: list[Run] = []
-    ignored = (
-        signal.SIGINT,
-        signal.SIG_IGN,
-    )  # Ctrl-C reaches the workers, too, which would print a traceback each
+    # Ctrl-C reaches the workers, too, which would print a traceback each.
+    ignored = (signal.SIGINT, signal.SIG_IGN)
     try:
         with (
             DelayedInterrupt() as interrupt,
