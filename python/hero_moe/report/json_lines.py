@@ -9,7 +9,8 @@ from typing import Any
 
 from hero_moe.json_text import parse_json
 
-FLOATS = frozenset({float})
+NAN = float("nan")
+FLOATS, FLOATS_OR_NULL = frozenset({float}), frozenset({float, type(None)})
 INTEGER_BOUND = 1 << 63
 
 
@@ -48,7 +49,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def number(value: Any, where: str, key: str) -> float:
     """A number, or NaN for null. Raises `InputError`."""
     if value is None:
-        return float("nan")
+        return NAN
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: {key}: found {json.dumps(value)[:40]}, expected a number or null")
     try:
@@ -60,8 +61,13 @@ def number(value: Any, where: str, key: str) -> float:
 
 
 def numbers(values: list[Any], where: str, key: str) -> list[float]:
-    """`number` of every value; the list itself if all are floats, as in almost every line."""
-    return values if FLOATS.issuperset(map(type, values)) else [number(v, where, key) for v in values]
+    """`number` of every value; the list itself if all are floats."""
+    types = set(map(type, values))
+    if types <= FLOATS:
+        return values
+    if types <= FLOATS_OR_NULL:  # as in almost every line: one check for all values
+        return [NAN if value is None else value for value in values]
+    return [number(value, where, key) for value in values]
 
 
 def integer(record: dict[str, Any], where: str, key: str) -> int:

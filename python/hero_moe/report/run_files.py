@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hero_moe.json_text import parse_json
-from hero_moe.report.json_lines import InputError, integer, json_lines, number, numbers, read
+from hero_moe.report.json_lines import NAN, InputError, integer, json_lines, number, numbers, read
 from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Parent, Start, read_starts
 from hero_moe.report.valid_series import ValidSeries, read_valid
@@ -43,9 +43,6 @@ LAYER_SERIES = (
     "rho",
     "history_variance_share",
 )
-
-
-NAN = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +143,7 @@ def _read_metrics(path: Path) -> Metrics:
         steps.append(step)
         tokens.append(integer(record, where, "tokens"))
         for key, column in scalars.items():
-            value: Any = record.get(key)
+            value: Any = record.get(key, NAN)
             column.append(value if type(value) is float else number(value, where, key))
         if record.get("norms") is not None:
             norms.append((where, step, record["norms"]))
