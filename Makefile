@@ -48,7 +48,8 @@ sanitize: install ## build with sanitizers in build/address and build/thread and
 peers: install ## install vLLM, llama.cpp and torchtitan in .venv-*, for the comparisons in make bench; 7 GB
 	@scripts/install_peers.sh
 
-bench: build ## run all CPU benchmarks, write docs/results/cpu.md; hours on an idle machine (QUICK=1: the essential ones, 20 minutes)
+bench: configure ## run all CPU benchmarks, write docs/results/cpu.md; hours on an idle machine (QUICK=1: the essential ones, 20 minutes)
+	@$(BIN)/ninja -C build -j $(JOBS) hero bench/all
 	@$(BIN)/python bench/run.py $(if $(QUICK),--quick)
 
 lint: configure ## check formatting and includes, run ruff, mypy, clang-tidy on changed files (BASE=commit; default: HEAD)
