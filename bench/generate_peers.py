@@ -39,6 +39,7 @@ sys.path.insert(0, str(ROOT / "python"))
 CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), (16, 500, 1)]
 QUICK = [(2, 8, 4), (1, 16, 1)]
 WARM_UP_IDS = 8  # new ids of each engine's first call, at most
+PAIRS = 5  # of calls of a baseline and a HERO model, at least: single ones vary by 5%
 MEASURE_SECONDS = 1.0  # a prompt takes 15 ms, and the machine may be shared
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.
@@ -57,11 +58,14 @@ def tokens_per_second(engine: Engine, prompts: Prompts, new: int) -> float:
     return len(prompts) * (len(prompts[0]) if new == 1 else new) / statistics.median(times)
 
 
-def paired_calls(engines: dict[str, Engine], prompts: Prompts, new: int, dtype: str) -> float:
+def paired_calls(engines: dict[str, Engine], prompts: Prompts, new: int, count: int, dtype: str) -> float:
     """HERO's throughput over the baseline's."""
     baseline, hero = (engines[f"hero_moe, {kind}, {dtype}"] for kind in ("baseline", "HERO"))
     return paired_ratio(
-        lambda: baseline(prompts, new)[0], lambda: hero(prompts, new)[0], seconds=2 * MEASURE_SECONDS
+        lambda: baseline(prompts, new)[0],
+        lambda: hero(prompts, new)[0],
+        seconds=2 * MEASURE_SECONDS,
+        pairs=count,
     )
 
 
@@ -137,7 +141,7 @@ def main() -> None:
             what += f", {batch} sequences" if batch > 1 else ", 1 sequence"
             rows = [[name, spread(values, 0), *compared(rates, name)] for name, values in rates.items()]
             head = ["", "tokens/s, median (range over rounds)", "ours in the same precision over it"]
-            paired = partial(paired_calls, engines, prompts, new)
+            paired = partial(paired_calls, engines, prompts, new, 1 if args.quick else PAIRS)
             pairs, line = hero_over_baseline(paired, ("fp32", "bf16"), args.rounds)
             lines += [f"## {what[0].upper()}{what[1:]}", "", *table(head, rows), ""]
             lines += [line, ""]

@@ -89,12 +89,14 @@ def round_robin(
     return values
 
 
-def paired_ratio(first: Callable[[], float], second: Callable[[], float], seconds: float) -> float:
+def paired_ratio(
+    first: Callable[[], float], second: Callable[[], float], seconds: float, pairs: int = 1
+) -> float:
     """first() / second(): the median of pairs of calls, one right after the other in alternating order, for at least
-    `seconds`."""
+    `seconds` and at least so many pairs."""
     ratios: list[float] = []
     begin = time.monotonic()
-    while time.monotonic() - begin < seconds:
+    while len(ratios) < pairs or time.monotonic() - begin < seconds:
         order = (first, second) if len(ratios) % 2 else (second, first)
         values = {call: call() for call in order}
         ratios.append(values[first] / values[second])

@@ -103,3 +103,9 @@ def test_paired_ratio_calls_in_alternating_order() -> None:
     assert paired_ratio(lambda: measure("a", 6.0), lambda: measure("b", 2.0), seconds=0.05) == 3.0
     pairs = list(zip(calls[::2], calls[1::2], strict=True))
     assert pairs == [("a", "b") if i % 2 else ("b", "a") for i in range(len(pairs))]
+
+
+def test_paired_ratio_measures_at_least_so_many_pairs() -> None:
+    values = iter([4.0, 2.0, 3.0, 3.0, 1.0, 5.0])  # second first, then first first, then second first
+    assert paired_ratio(lambda: next(values), lambda: next(values), seconds=0, pairs=3) == 1.0
+    assert list(values) == []
