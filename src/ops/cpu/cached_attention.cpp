@@ -185,7 +185,7 @@ template <typename T>
 at::Tensor heads_linear_typed(const at::Tensor& x, const at::Tensor& w, bool transposed) {
   const int64_t rows = x.size(0), heads = x.size(1), k = x.size(2), n = w.size(transposed ? 2 : 1);
   auto y = at::empty({rows, heads, n}, x.options());
-  parallel_ranges(heads, grain(rows * k * n), [&](int64_t first, int64_t end) {
+  parallel_ranges(heads, product_grain(rows, k * n), [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       const T *from = x.const_data_ptr<T>() + h * x.stride(1),
               *weight = w.const_data_ptr<T>() + h * w.stride(0);

@@ -89,6 +89,12 @@ inline int64_t grain(int64_t multiply_adds) {
   return std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(1, multiply_adds));
 }
 
+/// Grain size for items that multiply `rows` rows by `weights` weights each. Reading the weights takes as
+/// long as multiplying four rows.
+inline int64_t product_grain(int64_t rows, int64_t weights) {
+  return grain(std::max<int64_t>(rows, 4) * weights);
+}
+
 inline int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }

@@ -42,13 +42,11 @@ void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transpos
   });
 }
 
-// The first n columns of y [T, N] = x [T, k] * w^T for few rows. Tasks are ranges of columns. Reading W takes
-// as long as multiplying kFreeRows rows.
+// The first n columns of y [T, N] = x [T, k] * w^T for few rows. Tasks are ranges of columns.
 template <typename T>
 void multiply_skinny(const at::Tensor& x, const at::Tensor& w, int64_t n, const at::Tensor& y) {
-  constexpr int64_t kFreeRows = 4;
   const int64_t rows = x.size(0), k = w.size(1);
-  parallel_ranges(n, round_up(grain(std::max(rows, kFreeRows) * k), 16), [&](int64_t first, int64_t end) {
+  parallel_ranges(n, round_up(product_grain(rows, k), 16), [&](int64_t first, int64_t end) {
     skinny_gemm(rows, end - first, k, x.const_data_ptr<T>(), k, w.const_data_ptr<T>() + first * w.stride(0),
                 w.stride(0), y.data_ptr<T>() + first, y.size(1));
   });
