@@ -110,18 +110,19 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
   });
 }
 
-void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task) {
-  if (count <= grain) {
-    const TileConfigScope scope;
-    return count > 0 ? task(0, count) : void();
-  }
+void parallel_ranges(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> task) {
   parallel_tasks((count + grain - 1) / grain,
                  [&](int64_t i) { task(i * grain, std::min(count, (i + 1) * grain)); });
 }
 
-void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task) {
+void parallel_tasks(int64_t count, c10::function_ref<void(int64_t)> task) {
+  if (count <= 1) {  // libgomp would allocate a team of one thread
+    const TileConfigScope scope;
+    if (count == 1) task(0);
+    return;
+  }
   std::exception_ptr failure;  // exceptions must not leave an OpenMP region
-#pragma omp parallel num_threads(at::get_num_threads()) if (count > 1)
+#pragma omp parallel num_threads(at::get_num_threads())
   {
     const TileConfigScope scope;
 #pragma omp for schedule(dynamic, 1) nowait  // the region itself ends with a barrier

@@ -5,10 +5,10 @@
 // callers distribute rows, panels or experts over threads. Each output tile is computed by one call, so
 // results do not depend on scheduling.
 #include <c10/util/BFloat16.h>
+#include <c10/util/FunctionRef.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 
 namespace hero::cpu {
 
@@ -76,12 +76,13 @@ void gemm_left(int64_t m, int64_t n, int64_t k, const bf16* strip, const bf16* p
 void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, int64_t rows, int64_t n,
                      int64_t k, float* dw, int64_t ld, bool accumulate = false);
 
-/// Runs task(i) once for each 0 <= i < count on all threads, in any order.
-void parallel_tasks(int64_t count, const std::function<void(int64_t)>& task);
+/// Runs task(i) once for each 0 <= i < count on all threads, in any order; a single task runs on the calling
+/// thread.
+void parallel_tasks(int64_t count, c10::function_ref<void(int64_t)> task);
 
 /// Runs task(first, end) for ranges of `grain` that cover 0 <= i < count; a single range runs on the calling
 /// thread.
-void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task);
+void parallel_ranges(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> task);
 
 /// Grain size for items of this many multiply-adds each; smaller tasks do not amortize the threading
 /// overhead.
