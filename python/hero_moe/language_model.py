@@ -41,7 +41,8 @@ def load(
 
     Returns:
         The model. On any device, it takes ids from the CPU and returns results on the CPU. CPU computation
-        uses the number of threads set by `torch.set_num_threads`.
+        uses the number of threads set by `torch.set_num_threads`; a model on the CPU changes how this process
+        allocates: malloc keeps up to 256 MiB of freed memory, and PyTorch's CPU tensors come from malloc.
 
     Raises:
         ValueError: for an invalid model folder, with the file and the key, for a file that does not match

@@ -34,7 +34,8 @@ void load_weights(const std::filesystem::path& dir, Transformer& model, NewWeigh
 enum class MtpModules { kSkip, kLoad };
 
 /// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: overrides the
-/// folder's train.dtype. On the CPU, malloc then keeps up to 256 MiB of freed memory in this process.
+/// folder's train.dtype. On the CPU, malloc then keeps up to 256 MiB of freed memory in this process, and
+/// CPU tensors are allocated as described in ops/cpu_allocator.h.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& dir, std::optional<Dtype> dtype = {},
                                         at::Device device = at::kCPU, MtpModules modules = MtpModules::kSkip);
 

@@ -1,16 +1,16 @@
-// The CPU allocator of a training process.
-#include "train/process.h"
+// The CPU allocator of training processes and of processes that load a model.
+#include "ops/cpu_allocator.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace hero {
-namespace process_test {
+namespace cpu_allocator_test {
 
 at::Tensor bytes(int64_t count) { return at::empty({count}, at::TensorOptions(at::kByte)); }
 
-TEST(Process, TensorsAreAligned) {
-  prepare_process(Config());
+TEST(CpuAllocator, TensorsAreAligned) {
+  use_aligned_allocator();
   for (const int64_t count : {1, 7, 63, 64, 65, 100'003, 40'000'001}) {
     const auto tensor = bytes(count);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u) << count;
@@ -21,11 +21,11 @@ TEST(Process, TensorsAreAligned) {
 }
 
 // With other tensors alive, a freed block is reused by the next tensor of the same size.
-TEST(Process, FreedMemoryIsReused) {
+TEST(CpuAllocator, FreedMemoryIsReused) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer delays the reuse of memory";
 #endif
-  prepare_process(Config());
+  use_aligned_allocator();
   constexpr int64_t size = 5'000'000;
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 5; ++i) tensors.push_back(bytes(size));
@@ -34,5 +34,5 @@ TEST(Process, FreedMemoryIsReused) {
   EXPECT_EQ(bytes(size).data_ptr(), address);
 }
 
-}  // namespace process_test
+}  // namespace cpu_allocator_test
 }  // namespace hero
