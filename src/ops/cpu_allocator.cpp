@@ -37,10 +37,8 @@ class AlignedAllocator : public c10::Allocator {
 }  // namespace
 
 void use_aligned_allocator() {
-  static const bool set [[maybe_unused]] = [] {
-    c10::SetCPUAllocator(new AlignedAllocator, /*priority=*/1);  // never deleted: tensors live until exit
-    return true;
-  }();
+  static auto* const allocator = new AlignedAllocator;  // never deleted: tensors can outlive static objects
+  c10::SetCPUAllocator(allocator, /*priority=*/1);
 }
 
 }  // namespace hero
