@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 namespace hero {
 namespace cpu_allocator_test {
@@ -26,6 +27,7 @@ TEST(CpuAllocator, FreedMemoryIsReused) {
   GTEST_SKIP() << "AddressSanitizer delays the reuse of memory";
 #endif
   use_aligned_allocator();
+  ::mallopt(M_MMAP_MAX, 0);  // as in training: blocks of this size come from the heap
   constexpr int64_t size = 5'000'000;
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 5; ++i) tensors.push_back(bytes(size));
