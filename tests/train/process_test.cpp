@@ -1,17 +1,16 @@
-// The CPU allocator of training processes and of processes that load a model.
-#include "ops/cpu_allocator.h"
+// The CPU allocator of a training process.
+#include "train/process.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 namespace hero {
-namespace cpu_allocator_test {
+namespace process_test {
 
 at::Tensor bytes(int64_t count) { return at::empty({count}, at::TensorOptions(at::kByte)); }
 
-TEST(CpuAllocator, TensorsAreAligned) {
-  use_aligned_allocator();
+TEST(Process, TensorsAreAligned) {
+  prepare_process(Config());
   for (const int64_t count : {1, 7, 63, 64, 65, 100'003, 40'000'001}) {
     const auto tensor = bytes(count);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u) << count;
@@ -22,12 +21,11 @@ TEST(CpuAllocator, TensorsAreAligned) {
 }
 
 // With other tensors alive, a freed block is reused by the next tensor of the same size.
-TEST(CpuAllocator, FreedMemoryIsReused) {
+TEST(Process, FreedMemoryIsReused) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer delays the reuse of memory";
 #endif
-  use_aligned_allocator();
-  ::mallopt(M_MMAP_MAX, 0);  // as in training: blocks of this size come from the heap
+  prepare_process(Config());
   constexpr int64_t size = 5'000'000;
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 5; ++i) tensors.push_back(bytes(size));
@@ -36,5 +34,5 @@ TEST(CpuAllocator, FreedMemoryIsReused) {
   EXPECT_EQ(bytes(size).data_ptr(), address);
 }
 
-}  // namespace cpu_allocator_test
+}  // namespace process_test
 }  // namespace hero
