@@ -49,20 +49,8 @@ double summed_loss(const Transformer& model, const at::Tensor& hidden_TD, const 
 TokenWindows::Batch read_batch(at::Device device, const TokenWindows& token_windows, int64_t first,
                                int64_t count) {
   const auto batch = token_windows.read(first, count);
-  return {batch.inputs_BS.to(device), batch.targets_T.to(device), batch.valid_T.to(device)};
-}
-
-// Resumes a forward pass at decoder layer `first` with its input x [B, S, D] and the `history` of the layers
-// before it. Returns hidden states like Transformer::forward.
-at::Tensor forward_from(const Transformer& model, size_t first, at::Tensor x, RoutingHistory& history) {
-  const auto& config = model.config();
-  const auto positions = at::arange(x.size(1), at::TensorOptions(model.device()).dtype(at::kLong));
-  const auto frequencies = rotary_frequencies(config.model, train_dtype(config)).to(model.device());
-  const auto rotary = rotary_table(positions, frequencies, config.model);
-  for (size_t i = first; i < model.layers().size(); ++i)
-    x = model.layers()[i](x, rotary, history, {}, nullptr).x;
-  const auto norm = std::ranges::find(model.parameters().all(), "model.norm.weight", &Parameter::name)->leaf;
-  return ops::rms_norm(x, norm, config.model.rms_norm_eps).view({-1, config.model.hidden_size});
+  return {batch.inputs_BS.to(device), batch.targets_T.to(device), batch.valid_T.to(device),
+          batch.starts_BS.to(device)};
 }
 
 // Index of the decoder layer with MoE layer l, from 0.
@@ -157,10 +145,12 @@ HistoryEffects history_effects(const Transformer& model, const TokenWindows& tok
   for (int64_t first = 0; first < token_windows.windows(); first += batch) {
     const int64_t count = std::min(batch, token_windows.windows() - first);
     const auto data = read_batch(model.device(), token_windows, first, count);
+    const ForwardContext context{.starts_BS = data.starts_BS};
     const auto memory = model.new_history(model.shard().chunks.front(), data.inputs_BS.numel());
     std::vector<at::Tensor> states;
     {
-      const auto output = model.run_chunk(0, {data.inputs_BS}, memory, {}, /*recompute=*/false, {}, &states);
+      const auto output =
+          model.run_chunk(0, {data.inputs_BS}, memory, context, /*recompute=*/false, {}, &states);
       const auto valid = select_tokens(output.routings, data.valid_T);
       sums.add(valid, summed_loss(model, output.hidden_TD, data));
       history.add(valid);
@@ -172,7 +162,8 @@ HistoryEffects history_effects(const Transformer& model, const TokenWindows& tok
       const size_t next = decoder_layer(model.config(), without.predecessor + 1);
       const auto loss = [&](Contribution removed) {
         const PredecessorAblation changed(model, without.predecessor, removed);
-        const double sum = summed_loss(model, forward_from(model, next, states[next], *memory), data);
+        const auto hidden_TD = model.forward_from(next, states[next], *memory, context);
+        const double sum = summed_loss(model, hidden_TD, data);
         on_progress(windows += count);
         return sum;
       };
@@ -196,7 +187,7 @@ Utilization utilization(const Transformer& model, const TokenWindows& token_wind
   for (int64_t first = 0; first < token_windows.windows(); first += batch) {
     const int64_t count = std::min(batch, token_windows.windows() - first);
     const auto data = read_batch(model.device(), token_windows, first, count);
-    const auto output = model.forward(data.inputs_BS);
+    const auto output = model.forward(data.inputs_BS, {.starts_BS = data.starts_BS});
     sums.add(select_tokens(output.routings, data.valid_T), summed_loss(model, output.hidden_TD, data));
     on_progress(first + count);
   }

@@ -33,11 +33,17 @@ TokenDataset open_token_files(const std::string& prefix, int64_t sequence, int64
       .name = fs::path(reader->prefix()).filename().string(),
       .windows = reader->windows(),
       .read = [reader](int64_t window, int64_t* out) { return reader->read(window, out); },
+      .read_starts = [reader](int64_t window, int64_t* out) { reader->read_starts(window, out); },
       .tokenizer = reader->tokenizer(),
   };
 }
 
-std::vector<int32_t> benchmark_ids(const std::string& path, const fs::path& folder) {
+struct BenchmarkTokens {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> ends;  // of the rows, ascending
+};
+
+BenchmarkTokens benchmark_tokens(const std::string& path, const fs::path& folder) {
   if (!Tokenizer::in_folder(folder.string())) {
     throw UserError("--data " + path + ": text, but " + folder.string() +
                     " has no tokenizer.model or tokenizer.json; expected token files from hero data " +
@@ -45,32 +51,44 @@ std::vector<int32_t> benchmark_ids(const std::string& path, const fs::path& fold
   }
   const Tokenizer tokenizer(folder.string());
   Tokenizer::Cache cache;
-  std::vector<int32_t> ids;
+  BenchmarkTokens found;
   for_each_row_text(path, [&](const std::string& text) {
-    tokenizer.encode(text, ids, cache);
-    if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+    tokenizer.encode(text, found.ids, cache);
+    if (tokenizer.eos_id() >= 0) found.ids.push_back(tokenizer.eos_id());
+    found.ends.push_back(std::ssize(found.ids));
   });
-  return ids;
+  return found;
 }
 
 TokenDataset open_benchmark(const std::string& path, const std::string& name, const fs::path& folder,
                             int64_t sequence, int64_t vocab_size) {
-  const auto ids = std::make_shared<const std::vector<int32_t>>(benchmark_ids(path, folder));
-  const auto tokens = static_cast<int64_t>(ids->size());
+  const auto found = std::make_shared<const BenchmarkTokens>(benchmark_tokens(path, folder));
+  const auto& ids = found->ids;
+  const int64_t tokens = std::ssize(ids);
   if (tokens < 2)
     throw UserError(path + ": found " + std::to_string(tokens) + " tokens, expected at least 2");
-  if (const auto largest = *std::ranges::max_element(*ids); largest >= vocab_size) {
+  if (const auto largest = *std::ranges::max_element(ids); largest >= vocab_size) {
     throw UserError(folder.string() + ": its tokenizer produced id " + std::to_string(largest) +
                     ", expected ids below model.vocab_size = " + std::to_string(vocab_size));
   }
   return {.name = name,
           .windows = (tokens - 1 + sequence - 1) / sequence,
-          .read = [=](int64_t window, int64_t* out) {
-            const int64_t begin = window * sequence, count = std::min(sequence + 1, tokens - begin);
-            std::copy_n(ids->begin() + begin, count, out);
-            std::fill(out + count, out + sequence + 1, 0);
-            return count - 1;
-          }};
+          .read =
+              [=](int64_t window, int64_t* out) {
+                const int64_t begin = window * sequence, count = std::min(sequence + 1, tokens - begin);
+                std::copy_n(found->ids.begin() + begin, count, out);
+                std::fill(out + count, out + sequence + 1, 0);
+                return count - 1;
+              },
+          .read_starts =
+              [=](int64_t window, int64_t* out) {
+                const int64_t begin = window * sequence;
+                auto end = std::ranges::upper_bound(found->ends, begin);
+                for (int64_t i = 0, start = 0; i <= sequence; ++i) {
+                  for (; end != found->ends.end() && *end <= begin + i; ++end) start = i;
+                  out[i] = start;
+                }
+              }};
 }
 
 }  // namespace
@@ -107,15 +125,19 @@ std::vector<std::string> TokenWindows::names() const {
 
 TokenWindows::Batch TokenWindows::read(int64_t first, int64_t count) const {
   auto windows = at::empty({count, sequence_ + 1}, at::kLong);
-  auto targets = at::empty({count, sequence_}, at::kLong);
+  auto targets = at::empty({count, sequence_}, at::kLong), starts = at::empty_like(windows);
   for (int64_t i = 0; i < count; ++i) {
     const auto& [dataset, window] = selected_[first + i];
     const int64_t valid = datasets_[dataset].read(window, windows[i].data_ptr<int64_t>());
     targets[i].copy_(windows[i].slice(0, 1));
     targets[i].slice(0, valid).fill_(-1);
+    datasets_[dataset].read_starts(window, starts[i].data_ptr<int64_t>());
   }
   const auto flat = targets.view({-1});
-  return {windows.slice(1, 0, sequence_).contiguous(), flat, flat.ge(0).nonzero().squeeze(1)};
+  return {.inputs_BS = windows.slice(1, 0, sequence_).contiguous(),
+          .targets_T = flat,
+          .valid_T = flat.ge(0).nonzero().squeeze(1),
+          .starts_BS = starts.slice(1, 0, sequence_).contiguous()};
 }
 
 }  // namespace hero

@@ -18,6 +18,8 @@ struct TokenDataset {
   int64_t windows = 0;
   /// Writes S + 1 tokens, padded with zeros at the dataset's end; returns the number of valid targets.
   std::function<int64_t(int64_t window, int64_t* out)> read;
+  /// Writes the document starts of these tokens, as SampleOut::starts. A benchmark's row is a document.
+  std::function<void(int64_t window, int64_t* out)> read_starts;
   std::optional<TokenizerIdentity> tokenizer = {};  ///< of token files
 };
 
@@ -43,6 +45,7 @@ class TokenWindows {
     at::Tensor inputs_BS;  ///< int64
     at::Tensor targets_T;  ///< int64, -1 after a dataset's end
     at::Tensor valid_T;    ///< int64: positions in T that have a target
+    at::Tensor starts_BS;  ///< int64: first position of each token's document in its window
   };
   /// Windows first .. first + count - 1.
   Batch read(int64_t first, int64_t count) const;

@@ -48,6 +48,13 @@ Transformer::Output Transformer::forward(const at::Tensor& tokens_BS, const Forw
   return run_chunk(0, {tokens_BS}, history, context, recompute, {}, hidden_states);
 }
 
+at::Tensor Transformer::forward_from(size_t first, at::Tensor x, RoutingHistory& history,
+                                     const ForwardContext& context) const {
+  const auto rotary = rotary_table(positions(x, context), rotary_frequencies_, config_.model);
+  for (size_t i = first; i < layers_.size(); ++i) x = layers_[i](x, rotary, history, context, nullptr).x;
+  return ops::rms_norm(x, norm_, config_.model.rms_norm_eps).view({-1, config_.model.hidden_size});
+}
+
 std::shared_ptr<RoutingHistory> Transformer::new_history(const ModelChunk& chunk, int64_t tokens) const {
   // Without a visible layer router.detach has no effect: the kernels run, not the operators with gradient.
   const bool differentiable = !config_.router.detach && layout_.has_visible_layers();

@@ -15,7 +15,8 @@ class Transformer {
  public:
   /// Creates and initializes all weights from config.train.seed. config.model.vocab_size must be set.
   explicit Transformer(const Config& config, at::Device device = at::kCPU);
-  /// Creates one shard of the model. forward, extend and logits need the whole model.
+  /// Creates one shard of the model. forward, forward_from, extend and logits need the
+  /// whole model.
   Transformer(const Config& config, at::Device device, ModelShard shard,
               InitialValues initial = InitialValues::kSampled);
   Transformer(const Transformer&) = delete;
@@ -32,6 +33,11 @@ class Transformer {
   /// training.
   Output forward(const at::Tensor& tokens_BS, const ForwardContext& context = {}, bool recompute = false,
                  std::vector<at::Tensor>* hidden_states = nullptr) const;
+
+  /// Resumes a forward pass at decoder layer `first` with its input x [B, S, D] and the history of the layers
+  /// before it. Returns the hidden states [T, D] after the final norm.
+  at::Tensor forward_from(size_t first, at::Tensor x, RoutingHistory& history,
+                          const ForwardContext& context) const;
 
   /// Routing history of a micro-batch, with slots for this chunk's layers and the earlier ones they need.
   std::shared_ptr<RoutingHistory> new_history(const ModelChunk& chunk, int64_t tokens) const;

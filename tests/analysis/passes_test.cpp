@@ -136,6 +136,28 @@ TEST(Passes, LossWithoutPredecessorMatchesChangedColumns) {
   }
 }
 
+// Passes without p start after layer p, also with documents.
+TEST(Passes, LossWithoutPredecessorSeparatesDocuments) {
+  const auto columns = at::arange(kLength + 1), fifth = columns.ge(5).to(at::kLong) * 5;
+  const auto starts = at::stack({at::zeros({kLength + 1}, at::kLong), fifth, columns});
+  for (const bool mask : {false, true}) {
+    auto config = analyze::config_of(kVariants[0]);
+    config.train.document_mask = mask;
+    config.train.document_positions = true;
+    const Example example(config);
+    const auto windows = analyze::token_windows(example.tokens, starts);
+    const auto loss = [&] { return hero::utilization(example.model, windows, 2, [](int64_t) {}).loss; };
+    const auto effects = hero::history_effects(example.model, windows, 2, [](int64_t) {});
+    EXPECT_EQ(effects.utilization.loss, loss());
+    EXPECT_GT(std::abs(effects.utilization.loss - example.effects(2).utilization.loss), 1e-4);
+    ASSERT_EQ(effects.losses.size(), 4u);
+    for (const auto& without : effects.losses) {
+      const hero::PredecessorAblation removed(example.model, without.predecessor, hero::Contribution::kRaw);
+      EXPECT_NEAR(without.loss, loss(), 1e-12) << mask << ", without " << without.predecessor;
+    }
+  }
+}
+
 TEST(Passes, PathsOfTheFirstTokens) {
   auto config = small::deepseek();
   config.model.scoring_func = hero::ScoringFunc::kSigmoid;  // its expert bias changes the selection order

@@ -58,14 +58,23 @@ inline std::string router_name(const hero::Config& config, int64_t l) {
   return "model.layers." + std::to_string(decoder_layer(config, l)) + ".mlp.gate.weight";
 }
 
-/// Windows of given tokens; the last one has two positions without a target.
-inline hero::TokenWindows token_windows(const at::Tensor& tokens_WS) {
+/// Windows of given tokens [W, S + 1] and, if defined, document starts; the last one has two positions
+/// without a target.
+inline hero::TokenWindows token_windows(const at::Tensor& tokens_WS, const at::Tensor& starts_WS = {}) {
   const int64_t windows = tokens_WS.size(0), sequence = tokens_WS.size(1) - 1;
-  hero::TokenDataset dataset{.name = "made", .windows = windows, .read = [=](int64_t window, int64_t* out) {
-                               const auto row = tokens_WS[window].contiguous();
-                               std::copy_n(row.const_data_ptr<int64_t>(), sequence + 1, out);
-                               return window + 1 == windows ? sequence - 2 : sequence;
-                             }};
+  const auto copy = [=](const at::Tensor& values, int64_t window, int64_t* out) {
+    const auto row = values[window].contiguous();
+    std::copy_n(row.const_data_ptr<int64_t>(), sequence + 1, out);
+  };
+  const auto starts = starts_WS.defined() ? starts_WS : at::zeros_like(tokens_WS);
+  hero::TokenDataset dataset{.name = "made",
+                             .windows = windows,
+                             .read =
+                                 [=](int64_t window, int64_t* out) {
+                                   copy(tokens_WS, window, out);
+                                   return window + 1 == windows ? sequence - 2 : sequence;
+                                 },
+                             .read_starts = [=](int64_t window, int64_t* out) { copy(starts, window, out); }};
   return hero::TokenWindows({dataset}, sequence, windows * sequence);
 }
 

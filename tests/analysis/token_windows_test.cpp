@@ -77,6 +77,16 @@ std::vector<int64_t> targets(const hero::TokenDataset& dataset, int64_t sequence
   return all;
 }
 
+// The document starts of every window.
+std::vector<int64_t> starts(const hero::TokenDataset& dataset, int64_t sequence) {
+  std::vector<int64_t> all, window(sequence + 1);
+  for (int64_t w = 0; w < dataset.windows; ++w) {
+    dataset.read_starts(w, window.data());
+    all.insert(all.end(), window.begin(), window.end());
+  }
+  return all;
+}
+
 TEST(TokenWindows, RowsAreSeparatedByEos) {
   const TemporaryFolder folder;
   write_bytes(folder / "tokenizer.json", hero::small_tokenizer_json().dump());  // EOS is 259
@@ -86,6 +96,7 @@ TEST(TokenWindows, RowsAreSeparatedByEos) {
   EXPECT_EQ(dataset.name, "task");
   EXPECT_EQ(dataset.windows, 2);
   EXPECT_EQ(targets(dataset, 4), (std::vector<int64_t>{'Q', 259, 'x', ' ', 'y', 'z', 259}));
+  EXPECT_EQ(starts(dataset, 4), (std::vector<int64_t>{0, 0, 2, 2, 2, 0, 0, 0, 3, 3}));  // padding apart
   EXPECT_NE(error_of<hero::UserError>([&] {
               hero::open_token_dataset(path, folder.path(), 4, 259);
             }).find("its tokenizer produced id 259, expected ids below model.vocab_size = 259"),
@@ -112,6 +123,7 @@ TEST(TokenWindows, TokenFilesLikeEvaluation) {
   EXPECT_EQ(dataset.name, "made");
   EXPECT_FALSE(dataset.tokenizer);
   EXPECT_EQ(targets(dataset, 3), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(starts(dataset, 3), (std::vector<int64_t>{0, 0, 0, 3, 0, 0, 0, 0}));
   EXPECT_NE(error_of<hero::UserError>([&] {
               hero::open_token_dataset((folder / "made").string(), folder.path(), 3, 7);
             }).find("made.bin"),
@@ -120,10 +132,14 @@ TEST(TokenWindows, TokenFilesLikeEvaluation) {
 
 // A dataset whose token t of window w is 100 w + t.
 hero::TokenDataset numbered(const std::string& name, int64_t windows, int64_t sequence) {
-  return {.name = name, .windows = windows, .read = [=](int64_t window, int64_t* out) {
-            for (int64_t t = 0; t <= sequence; ++t) out[t] = 100 * window + t;
-            return window + 1 == windows ? sequence - 1 : sequence;
-          }};
+  return {.name = name,
+          .windows = windows,
+          .read =
+              [=](int64_t window, int64_t* out) {
+                for (int64_t t = 0; t <= sequence; ++t) out[t] = 100 * window + t;
+                return window + 1 == windows ? sequence - 1 : sequence;
+              },
+          .read_starts = [=](int64_t window, int64_t* out) { std::fill_n(out, sequence + 1, window % 2); }};
 }
 
 TEST(TokenWindows, WindowsAreDistributedAndEvenlySpaced) {
@@ -134,6 +150,8 @@ TEST(TokenWindows, WindowsAreDistributedAndEvenlySpaced) {
   ASSERT_EQ(token_windows.windows(), 10);
   const auto first = token_windows.read(0, 10).inputs_BS.select(1, 0);
   EXPECT_TRUE(first.equal(at::tensor({0, 200, 400, 600, 0, 100, 0, 2500, 5000, 7500}, at::kLong)));
+  EXPECT_TRUE(token_windows.read(3, 3).starts_BS.equal(
+      at::tensor({0, 0, 0, 0, 0, 0, 1, 1, 1}, at::kLong).view({3, 3})));
   EXPECT_EQ(hero::TokenWindows({numbered("a", 9, 3), numbered("b", 2, 3)}, 3, 1).windows(), 2);
   EXPECT_EQ(hero::TokenWindows({numbered("a", 9, 3), numbered("b", 2, 3)}, 3, 1000).windows(), 11);
 }
