@@ -37,7 +37,8 @@ from rounds import (
 CLIENTS, QUICK_CLIENTS = (1, 16, 64), (1, 4)
 PROMPT, NEW = 32, 128
 VOCABULARY = 8192
-PAIR_SECONDS = 8.0  # of HERO and baseline in turn, per round
+PAIR_SECONDS = 12.0  # of HERO and baseline in turn, per round
+PAIR_IDS = 32  # new ids of their requests, at most: many short loads even out what else the machine does
 Requests = list[list[dict[str, Any]]]  # of every client
 
 
@@ -143,6 +144,7 @@ def main() -> None:
                 return rate
 
             first = [client[:1] for client in bodies]
+            short = [[body | {"max_tokens": min(new, PAIR_IDS)} for body in client] for client in first]
             for server in servers.values():  # warm-up
                 server.load(first)
             runs = {name: (lambda name=name: measure(name)) for name in servers}
@@ -151,14 +153,14 @@ def main() -> None:
             head = ["", "new tokens/s, median (range over rounds)", "median seconds of a request"]
             what = f"{clients} client{'s' * (clients > 1)}"
             lines += [f"## {what}", "", *table(head, rows), ""]
-            paired = partial(paired_load, servers, first, pair_seconds)
+            paired = partial(paired_load, servers, short, pair_seconds)
             pairs, line = hero_over_baseline(paired, dtypes, args.rounds)
             lines += [line, ""]
             targets += targets_of(rates, "hero serve", f"serving, {what}", pairs)
     about = (
         f"`configs/{args.config}.toml`, greedy: prompts of {PROMPT} ids, {new} new ids; at least {args.each} requests of "
-        f"every client and {args.requests} in all. Up to {max(CLIENTS)} sequences at once. All servers but the measured "
-        "one are suspended."
+        f"every client and {args.requests} in all. Pairs of calls: {pair_seconds:.0f} s per round, requests of up to "
+        f"{PAIR_IDS} new ids. Up to {max(CLIENTS)} sequences at once. All servers but the measured one are suspended."
     )
     absent = [f"{line}\n" for line in missing("vllm")]
     write_page(args, "Serving: other servers", [about, "", *absent, *lines], targets)
