@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from hero_moe.report.figures import STYLE
 from hero_moe.report.json_lines import InputError
 from hero_moe.report.norm_section import norm_section
 from hero_moe.report.output import write_atomically
+from hero_moe.report.processes import run_in_processes
 from hero_moe.report.routing_sections import history_section, routing_section, speed_section
 from hero_moe.report.run_files import Run
 from hero_moe.report.run_list import load_runs
@@ -32,6 +34,19 @@ from hero_moe.report.sections import (
 )
 from hero_moe.report.valid_section import valid_section
 
+SECTIONS = (
+    loss_section,
+    valid_section,
+    evaluation_section,
+    routing_section,
+    history_section,
+    norm_section,
+    speed_section,
+    comparability.data_section,
+    configuration_section,
+)
+PARALLEL_RUNS = 8  # with fewer, drawing takes less than two seconds
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -42,21 +57,12 @@ def build_page(runs: list[Run]) -> str:
     """The page that compares `runs`, at least one, in this order."""
     shown = Comparison.of(runs)
     title, summary = title_and_summary(shown)
+    tasks = [partial(build, shown) for build in SECTIONS]
     with matplotlib.rc_context(STYLE):
-        sections = [
-            build(shown)
-            for build in (
-                loss_section,
-                valid_section,
-                evaluation_section,
-                routing_section,
-                history_section,
-                norm_section,
-                speed_section,
-                comparability.data_section,
-                configuration_section,
-            )
-        ]
+        if len(runs) < PARALLEL_RUNS:
+            sections = [task() for task in tasks]
+        else:
+            sections = run_in_processes(tasks, "drawing the page")
     for text, css in (
         (single_runs_in_words(shown), "summary"),
         (comparability.warning(shown), "summary warning"),

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 
-from hero_moe.delayed_interrupt import DelayedInterrupt
-from hero_moe.report.json_lines import InputError
+from hero_moe.report.processes import run_in_processes
 from hero_moe.report.run_files import Run, load_run
 
 PARALLEL_BYTES = 8 << 20  # smaller files are read before other processes would have started
@@ -30,21 +26,7 @@ def load_runs(paths: list[Path]) -> list[Run]:
     invalid one."""
     names = run_names(paths) if paths else []
     size = sum(file.stat().st_size for path in paths for file in path.glob("*.jsonl"))
-    workers = min(len(paths), len(os.sched_getaffinity(0)))
-    if size < PARALLEL_BYTES or workers < 2:
-        return [load_run(path, name) for path, name in zip(paths, names)]
-    runs: list[Run] = []
-    # Ctrl-C reaches the workers, too, which would print a traceback each.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    try:
-        with (
-            DelayedInterrupt() as interrupt,
-            ProcessPoolExecutor(workers, None, signal.signal, ignored) as pool,
-        ):
-            for run in pool.map(load_run, paths, names):
-                interrupt.check()
-                runs.append(run)
-            interrupt.check()
-    except BrokenProcessPool as error:
-        raise InputError("reading the runs: a process was killed, expected enough memory") from error
-    return runs
+    tasks = [partial(load_run, path, name) for path, name in zip(paths, names)]
+    return (
+        [task() for task in tasks] if size < PARALLEL_BYTES else run_in_processes(tasks, "reading the runs")
+    )
