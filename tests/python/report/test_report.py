@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -64,6 +65,16 @@ def render(tmp_path: Path, *runs: Path) -> str:
     out = tmp_path / "report.html"
     assert report.main([*map(str, runs), "--out", str(out)]) == 0
     return out.read_text(encoding="utf-8")
+
+
+def test_processes_draw_the_same_page(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [make_run("baseline", kind="baseline"), make_run("hero", jitter=0.1)]
+    alone = render(tmp_path, *runs)
+    monkeypatch.setattr(report, "PARALLEL_RUNS", 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    assert render(tmp_path, *runs) == alone
 
 
 def final_loss(run: Path, key: str = "lm_loss") -> float:
