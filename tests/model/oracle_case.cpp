@@ -162,6 +162,7 @@ class Comparison {
     const auto rounded = rounded_->step(step, samples.tokens, samples.numbers);
     compare_sums(want, rounded);
     compare_norms(want.norms, rounded.norms);
+    compare_layers(want.layers, rounded.layers);
     TORCH_CHECK(gradients.size() == want.gradients.size(), "expected ", want.gradients.size(),
                 " gradients, got ", gradients.size());
     for (const auto& [name, gradient] : want.gradients)
@@ -207,6 +208,25 @@ class Comparison {
           if (got) found.add_values("norms", *got, expected.mapped(), rounded.at(name), name);
         });
     TORCH_CHECK(want.empty(), "no value for ", want.begin()->first);
+  }
+
+  void compare_layers(const std::vector<oracle::LayerSums>& want,
+                      const std::vector<oracle::LayerSums>& rounded) {
+    const auto got = step_.read().layers.totals();
+    TORCH_CHECK(got.size() == want.size(), "expected ", want.size(), " layers, got ", got.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      auto expected = want[i].metrics();
+      for (const auto& metric : hero::layer_metrics()) {
+        const auto name = metric.tag(static_cast<int64_t>(i) + 1);
+        const auto value = metric.value(got[i]);
+        TORCH_CHECK(value.has_value() == expected.contains(metric.key), name, ": found ", value.has_value());
+        if (value)
+          found.add_values("layers", *value, expected.at(metric.key), rounded[i].metrics().at(metric.key),
+                           name);
+        expected.erase(metric.key);
+      }
+      TORCH_CHECK(expected.empty(), "no value for ", expected.begin()->first);
+    }
   }
 
   hero::Config config_;

@@ -4,6 +4,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace adamw_test {
@@ -35,7 +36,7 @@ using AdamWTest = DeviceTest;
 HERO_ON_DEVICES(AdamWTest);
 
 TEST_P(AdamWTest, ValuesMomentsAndLeavesMatchEquations) {
-  for (const auto& c : adamw_cases()) {
+  for (const auto& c : all_cases(adamw_cases())) {
     if (c.timed && type() != at::kBFloat16) continue;
     for (const bool scaled : {false, true}) {
       SCOPED_TRACE(::testing::Message() << c.sizes.size() << " tensors, scaled " << scaled);
@@ -91,7 +92,7 @@ TEST_P(AdamWTest, SkipsTheStepIfTheFlagIsOne) {
 }
 
 TEST_P(AdamWTest, SumOfSquares) {
-  for (const auto& c : adamw_cases()) {
+  for (const auto& c : all_cases(adamw_cases())) {
     const State state(c, type(), device());
     double want = 0;
     for (const auto& g : state.gradients) want += g.to(at::kDouble).square().sum().item<double>();

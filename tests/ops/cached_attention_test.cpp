@@ -2,6 +2,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace cached_attention_test {
@@ -57,7 +58,7 @@ at::Tensor expected(const at::Tensor& q, const ops::CachedSequences& caches, int
 }
 
 TEST_P(CachedAttentionTest, Values) {
-  for (const auto& c : cached_attention_cases()) {
+  for (const auto& c : all_cases(cached_attention_cases())) {
     SCOPED_TRACE(::testing::Message() << "H " << c.heads << "/" << c.kv_heads << " Q " << c.qk_width << " P "
                                       << c.v_width << ", " << c.sequences.size() << " sequences");
     const auto options = at::TensorOptions(type());
@@ -91,7 +92,7 @@ using HeadsLinearTest = DeviceTest;
 HERO_ON_DEVICES(HeadsLinearTest);
 
 TEST_P(HeadsLinearTest, Values) {
-  for (const auto& c : kHeadsLinearCases) {
+  for (const auto& c : all_cases(kHeadsLinearCases)) {
     for (const bool transposed : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " H " << c.heads << " I " << c.in << " O "
                                         << c.out << (transposed ? " transposed" : ""));

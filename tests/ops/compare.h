@@ -17,6 +17,8 @@ namespace hero::test {
 struct Tolerance {
   double relative, absolute;
   double norm = relative + absolute;
+
+  Tolerance operator*(double factor) const { return {factor * relative, factor * absolute, factor * norm}; }
 };
 
 /// Half a bf16 ulp, relative: the maximum error of rounding once.

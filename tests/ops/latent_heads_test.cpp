@@ -2,6 +2,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -62,7 +63,7 @@ std::string name_of_case(const LatentHeadsCase& c, bool interleave, bool per_tok
 // Calls f(case, interleave, per_token, name).
 template <typename F>
 void for_cases(const F& f, bool timed) {
-  for (const auto& c : kLatentHeadsCases) {
+  for (const auto& c : all_cases(kLatentHeadsCases)) {
     if (c.timed && !timed) continue;
     for (const bool interleave : {false, true}) {
       for (const bool per_token : {false, true})

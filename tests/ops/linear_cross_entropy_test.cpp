@@ -6,6 +6,7 @@
 #include "ops/compare.h"
 #include "ops/cpu/gemm.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace linear_cross_entropy_test {
@@ -33,7 +34,7 @@ using LinearCrossEntropyTest = DeviceTest;
 HERO_ON_DEVICES(LinearCrossEntropyTest);
 
 TEST_P(LinearCrossEntropyTest, ValuesAndGradients) {
-  for (const auto& c : kCrossEntropyCases) {
+  for (const auto& c : all_cases(kCrossEntropyCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width << " V " << c.vocabulary);
     // dx is rounded once when computed and once when scaled.
@@ -45,7 +46,7 @@ TEST_P(LinearCrossEntropyTest, ValuesAndGradients) {
 // The scaled gradient and the sum may be rounded once instead of twice; sums of three micro-batches cancel.
 TEST_P(LinearCrossEntropyTest, ValuesOfAccumulatedGradients) {
   const double rounding = type() == at::kDouble ? 0x1p-52 : 0x1p-23;
-  for (const auto& c : kCrossEntropyCases) {
+  for (const auto& c : all_cases(kCrossEntropyCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width << " V " << c.vocabulary);
     check_accumulated(loss, operands_of(c), type(), device(), Tolerance{64 * rounding, 64 * rounding});
@@ -112,7 +113,7 @@ TEST(LinearCrossEntropy, GradientsMatchFiniteDifferences) {
 
 TEST(LinearCrossEntropy, BitwiseReproducibleForAnyThreadCount) {
   if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
-  for (const auto& c : kCrossEntropyCases) {
+  for (const auto& c : all_cases(kCrossEntropyCases)) {
     if (c.width % 16 == 0) check_reproducible(loss, operands_of(c), at::kBFloat16);
   }
 }

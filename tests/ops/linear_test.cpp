@@ -2,6 +2,7 @@
 #include "ops/compare.h"
 #include "ops/cpu/gemm.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace linear_test {
@@ -17,7 +18,7 @@ using LinearTest = DeviceTest;
 HERO_ON_DEVICES(LinearTest);
 
 TEST_P(LinearTest, ValuesAndGradients) {
-  for (const auto& c : kLinearCases) {
+  for (const auto& c : all_cases(kLinearCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " I " << c.in << " O " << c.out);
     check(linear, expected, operands_of(c), {kRoundedOnce}, {kRoundedOnce, kFp32});
@@ -42,7 +43,7 @@ TEST_P(LinearTest, ValuesOfStridedInputs) {
 }
 
 TEST_P(LinearTest, ValuesOfDeferredGradients) {
-  for (const auto& c : kLinearCases) {
+  for (const auto& c : all_cases(kLinearCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " I " << c.in << " O " << c.out);
     check_deferred(linear, operands_of(c), type(), device());
@@ -53,7 +54,7 @@ TEST(Linear, GradientsMatchFiniteDifferences) { check_finite_differences(linear,
 
 TEST(Linear, BitwiseReproducibleForAnyThreadCount) {
   if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
-  for (const auto& c : kLinearCases) {
+  for (const auto& c : all_cases(kLinearCases)) {
     if (c.in % 16 == 0 && c.out % 16 == 0) check_reproducible(linear, operands_of(c), at::kBFloat16);
   }
 }

@@ -4,6 +4,7 @@
 #include "ops/compare.h"
 #include "ops/cpu/gemm.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace route_test {
@@ -94,7 +95,7 @@ using RouteTest = DeviceTest;
 HERO_ON_DEVICES(RouteTest);
 
 TEST_P(RouteTest, ValuesAndGradients) {
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(name(c));
     check(route(c), expected(c), operands_of(c), kOutputs, {kRoundedFactors, kRoundedFactors});
@@ -102,7 +103,7 @@ TEST_P(RouteTest, ValuesAndGradients) {
 }
 
 TEST_P(RouteTest, ValuesOfDeferredGradients) {
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(name(c));
     check_deferred(route(c), operands_of(c), type(), device());
@@ -149,14 +150,14 @@ TEST(Route, GradientsMatchFiniteDifferences) {
 
 TEST(Route, BitwiseReproducibleForAnyThreadCount) {
   if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     SCOPED_TRACE(name(c));
     if (c.width % 16 == 0) check_reproducible(route(c), operands_of(c), at::kBFloat16);
   }
 }
 
 TEST(Route, WritesOnlyItsSlot) {
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     if (c.slots == 0) continue;
     SCOPED_TRACE(name(c));
     for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
@@ -236,7 +237,7 @@ TEST(Route, HistoryGetsNoGradient) {
 }
 
 TEST(Route, ZeroHistoryWeightsMatchBaseline) {
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     if (c.visible == 0) continue;
     SCOPED_TRACE(name(c));
     for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {

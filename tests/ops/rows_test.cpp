@@ -2,6 +2,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace rows_test {
@@ -28,7 +29,7 @@ using RmsNormTest = DeviceTest;
 HERO_ON_DEVICES(RmsNormTest);
 
 TEST_P(RmsNormTest, ValuesAndGradients) {
-  for (const auto& c : kRmsNormCases) {
+  for (const auto& c : all_cases(kRmsNormCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width);
     check(rms_norm, expected_rms_norm, rms_norm_operands(c), {kRoundedOnce}, {kRoundedOnce, kFp32});
@@ -81,7 +82,7 @@ using AddRmsNormTest = DeviceTest;
 HERO_ON_DEVICES(AddRmsNormTest);
 
 TEST_P(AddRmsNormTest, ValuesAndGradients) {
-  for (const auto& c : kRmsNormCases) {
+  for (const auto& c : all_cases(kRmsNormCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width);
     const auto operands = add_rms_norm_operands(c);
@@ -131,7 +132,7 @@ using SwigluTest = DeviceTest;
 HERO_ON_DEVICES(SwigluTest);
 
 TEST_P(SwigluTest, ValuesAndGradients) {
-  for (const auto& c : kSwigluCases) {
+  for (const auto& c : all_cases(kSwigluCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " 2F " << c.width);
     check(swiglu, expected_swiglu, {{normal({c.tokens, c.width}, 1, 3.0)}}, {kRoundedOnce}, {kRoundedOnce});
@@ -172,7 +173,7 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
 }
 
 TEST_P(RopeTest, ValuesAndGradients) {
-  for (const auto& c : kRopeCases) {
+  for (const auto& c : all_cases(kRopeCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     for (const bool interleave : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "B " << c.batch << " S " << c.positions << " H " << c.heads
@@ -232,7 +233,7 @@ std::vector<Operand> norm_rope_operands(const RopeCase& c) {
 }
 
 TEST_P(NormRopeTest, ValuesAndGradients) {
-  for (const auto& c : kRopeCases) {
+  for (const auto& c : all_cases(kRopeCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message()
                  << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width);
@@ -258,7 +259,7 @@ using EmbeddingTest = DeviceTest;
 HERO_ON_DEVICES(EmbeddingTest);
 
 TEST_P(EmbeddingTest, ValuesAndGradients) {
-  for (const auto& c : kEmbeddingCases) {
+  for (const auto& c : all_cases(kEmbeddingCases)) {
     if (c.timed && type() != at::kBFloat16) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " V " << c.vocabulary << " D " << c.width);
     const std::vector<Operand> operands = {{integers(0, c.vocabulary, {c.tokens}, 1), Role::kFixed},

@@ -5,6 +5,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/ops.h"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -59,7 +60,7 @@ at::Tensor expected_ids(const TopExpertsCase& c, const at::Tensor& eligible) {
 
 TEST_P(TopExpertsTest, Values) {
   const auto wide = type() == at::kDouble ? at::kDouble : at::kFloat;
-  for (const auto& c : kTopExpertsCases) {
+  for (const auto& c : all_cases(kTopExpertsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
     const auto scores = grid({c.tokens, c.experts}, 1), bias = grid({c.experts}, 2);
@@ -75,7 +76,7 @@ TEST_P(TopExpertsTest, Values) {
 }
 
 TEST_P(TopExpertsTest, ValuesAndGradientsOfWeights) {
-  for (const auto& c : kTopExpertsCases) {
+  for (const auto& c : all_cases(kTopExpertsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
     const auto scores = normal({c.tokens, c.experts}, 1).sigmoid();

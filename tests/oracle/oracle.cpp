@@ -123,12 +123,14 @@ class ForwardPass {
       if (seen.empty()) gru_ = gate + "gru.";
       auto before = seen.empty() ? at::zeros({batch_ * length_, config_.router.state_size}, at::kDouble)
                                  : result.layers[l - 2].state;
+      if (!seen.empty()) routing.history = before;
       if (config_.router.detach) before = before.detach();
       routing.state = gru_state(project(routing.x, w_.at(gate + "projection.weight")), before, w_, gru_);
       routing.logits = project(routing.state, w_.at(gate + "weight"));
     } else {
       std::vector<Tensor> history;
       for (const int64_t j : seen) history.push_back(result.layers[j - 1].probs);
+      if (!history.empty()) routing.history = at::cat(history, 1);
       routing.logits = router_logits(routing.x, w_.at(gate + "weight"), history, l, config_.router);
     }
     const auto bias = w_.find(prefix + "mlp.gate.e_score_correction_bias");

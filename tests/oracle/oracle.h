@@ -24,10 +24,12 @@ Weights copy_weights(const hero::Parameters& parameters);
 struct LayerRouting {
   at::Tensor x = {};          ///< [T, D] the router's input
   at::Tensor state = {};      ///< [T, p] of an RMoE router
+  at::Tensor history = {};    ///< [T, M*E] visible distributions, or the preceding state; undefined: none
   at::Tensor logits = {};     ///< [T, E]
   at::Tensor probs = {};      ///< [T, E] softmax, differentiable
   at::Tensor scores = {};     ///< [T, E] softmax or sigmoid, from which the weights are computed
   at::Tensor chosen = {};     ///< [T, E] 0/1, before capacity
+  at::Tensor kept = {};       ///< the same, without dropped assignments
   at::Tensor gates = {};      ///< [T, E] weight of every expert, 0 if not chosen or dropped
   at::Tensor ids = {};        ///< [T, K] best first
   int64_t layer = 1;          ///< l

@@ -147,10 +147,10 @@ void select_experts(const hero::Config& config, const Tensor& bias_E, LayerRouti
   if (m.norm_topk_prob) r.gates = r.gates / (r.gates.sum(1, true) + m.norm_topk_eps);
   r.gates = r.gates * m.routed_scaling_factor;
   const double capacity = pass.training ? config.router.capacity_factor : config.router.eval_capacity_factor;
-  if (capacity > 0) {
-    r.gates =
-        r.gates * within_capacity(r.chosen, r.gates.detach(), r.ids, capacity, config.router.drop_policy);
-  }
+  r.kept = capacity > 0
+               ? within_capacity(r.chosen, r.gates.detach(), r.ids, capacity, config.router.drop_policy)
+               : r.chosen;
+  r.gates = r.gates * r.kept;
 }
 
 }  // namespace oracle

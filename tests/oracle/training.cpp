@@ -66,6 +66,8 @@ void Training::micro_batch(int64_t step, int64_t i, const Tensor& samples, const
   const double share = static_cast<double>(t.micro_batch) / static_cast<double>(t.global_batch);
   (found.total * share).backward();
   raise_logits(result, out);
+  out.layers.resize(result.layers.size());
+  for (size_t i = 0; i < result.layers.size(); ++i) out.layers[i].add(config_, weights_, result.layers[i]);
   out.loss += found.total.item<double>() * share;
   out.lm += found.lm.item<double>() * share;
   out.mtp += found.mtp.item<double>() * share;

@@ -1,5 +1,6 @@
 #pragma once
 // Reference implementation of training.
+#include "oracle/layer_metrics.h"
 #include "oracle/optimizer.h"
 
 namespace oracle {
@@ -15,6 +16,7 @@ class Training {
     double loss = 0, lm = 0, mtp = 0, balance = 0, z = 0, coupling = 0, gradient_norm = 0;
     std::map<std::string, at::Tensor> gradients;  ///< of every trainable weight
     std::map<std::string, double> norms;          ///< METRIC/COMPONENT/LAYER, METRIC//LAYER of logits
+    std::vector<LayerSums> layers;                ///< of every MoE layer
   };
   /// `step` from 1; samples int64 [global batch, S + 1]; documents: Pass::documents_BS of the global batch.
   Step step(int64_t step, const at::Tensor& samples, const at::Tensor& documents = {});

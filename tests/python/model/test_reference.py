@@ -28,8 +28,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def compare(case: Case, folder: Path, *words: str) -> dict[str, Any]:
-    """Largest differences of losses, gradients, norms per layer and component, weights, biases and expert
-    shares after every step, and at the end of the logits outside training."""
+    """Largest differences of losses, gradients, norms per layer and component, routing metrics, weights, biases and
+    expert shares after every step, and at the end of the logits outside training."""
     config = folder / "case.toml"
     config.write_text(toml(case))
     done = subprocess.run(
@@ -42,7 +42,7 @@ def compare(case: Case, folder: Path, *words: str) -> dict[str, Any]:
     )
     expect_success(done.returncode, done.stderr, case)
     found: dict[str, Any] = json.loads(done.stdout)
-    kinds = {"loss", "gradient_norm", "gradients", "norms", "weights", "shares", "evaluation"}
+    kinds = {"loss", "gradient_norm", "gradients", "norms", "layers", "weights", "shares", "evaluation"}
     assert set(found["differences"]) - {"bias"} == kinds
     return found
 
