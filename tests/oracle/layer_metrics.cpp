@@ -40,8 +40,8 @@ void LayerSums::add(const hero::Config& config, const Weights& weights, const La
   hidden_variance += summed_variance(hidden);
   history_variance += summed_variance(r.logits - hidden);
   rms_history += total(rms(r.history));
-  const auto visible = static_cast<double>(r.history.size(1) / r.logits.size(1));
-  const double depth_factor = std::sqrt(static_cast<double>(r.layer - 1) / visible);
+  const int64_t visible = r.history.size(1) / r.logits.size(1);
+  const double depth_factor = std::sqrt(static_cast<double>(r.layer - 1) / static_cast<double>(visible));
   rho += config.router.scale ? total(rms(r.x) / (rms(r.history) + config.router.eps)) * depth_factor
                              : static_cast<double>(r.x.size(0));
 }

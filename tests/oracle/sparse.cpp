@@ -77,7 +77,8 @@ Tensor topk_indices(const Tensor& rows, int64_t k) {
     std::vector<int64_t> order(rows.size(1));
     std::iota(order.begin(), order.end(), 0);
     const double* row = values.const_data_ptr<double>() + t * rows.size(1);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return row[a] > row[b]; });
+    std::ranges::sort(order,
+                      [&](int64_t a, int64_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
     for (int64_t i = 0; i < k; ++i) ids[t][i] = order[i];
   }
   return ids;
@@ -95,8 +96,9 @@ Tensor within_capacity(const Tensor& chosen, const Tensor& weights_TE, const Ten
       if (chosen[t][e].item<double>() != 0) assigned.push_back(t);
     }
     if (drop_policy == hero::DropPolicy::kProbs) {
-      std::stable_sort(assigned.begin(), assigned.end(), [&](int64_t a, int64_t b) {
-        return weights_TE[a][e].item<double>() > weights_TE[b][e].item<double>();
+      const auto weight = [&](int64_t t) { return weights_TE[t][e].item<double>(); };
+      std::ranges::sort(assigned, [&](int64_t a, int64_t b) {
+        return weight(a) != weight(b) ? weight(a) > weight(b) : a < b;
       });
     }
     for (size_t i = limit; i < assigned.size(); ++i) kept[assigned[i]][e] = 0;
