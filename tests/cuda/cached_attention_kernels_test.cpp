@@ -2,6 +2,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/cached_attention.cuh"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -57,7 +58,7 @@ void check_attention(const CachedAttentionCase& c, at::ScalarType type) {
 }
 
 TEST(CudaCachedAttention, Values) {
-  for (const auto& c : cached_attention_cases()) {
+  for (const auto& c : all_cases(cached_attention_cases())) {
     SCOPED_TRACE(::testing::Message() << "H " << c.heads << "/" << c.kv_heads << " Q " << c.qk_width << " P "
                                       << c.v_width << ", " << c.sequences.size() << " sequences");
     check_attention<c10::BFloat16, 1>(c, at::kBFloat16);

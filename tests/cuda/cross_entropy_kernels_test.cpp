@@ -1,6 +1,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/cross_entropy.cuh"
+#include "ops/random_cases.h"
 
 namespace hero::test {
 namespace cross_entropy_kernels_test {
@@ -49,7 +50,7 @@ void check(const at::Tensor& z, const at::Tensor& targets, at::ScalarType type) 
 }
 
 TEST(CudaCrossEntropy, LossesAndGradientsInPlace) {
-  for (const auto& c : kCrossEntropyCases) {
+  for (const auto& c : all_cases(kCrossEntropyCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " V " << c.vocabulary);
     const auto z = normal({std::min<int64_t>(c.tokens, 9), c.vocabulary}, 1, 3.0);

@@ -2,6 +2,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/latent_heads.cuh"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -93,7 +94,7 @@ void check_heads(const LatentHeadsCase& c, at::ScalarType type, int64_t before) 
 }
 
 TEST(CudaLatentHeads, ForwardAndBackward) {
-  for (const auto& c : kLatentHeadsCases) {
+  for (const auto& c : all_cases(kLatentHeadsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "B " << c.batch << " S " << c.positions << " H " << c.heads << " N "
                                       << c.nope << " R " << c.rope << " P " << c.v_width);

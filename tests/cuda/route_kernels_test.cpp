@@ -1,6 +1,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/route.cuh"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -80,13 +81,14 @@ void check(const RouteCase& c, at::ScalarType type) {
 }
 
 TEST(CudaRoute, Epilogue) {
-  for (const auto& c : kRouteCases) {
+  for (const auto& c : all_cases(kRouteCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message()
                  << "T " << c.tokens << " D " << c.width << " E " << c.experts << " M " << c.visible);
     check<1, c10::BFloat16>(c, at::kBFloat16);
-    check<8, c10::BFloat16>(c, at::kBFloat16);
     check<1, float>(c, at::kFloat);
+    if (c.width % 8 != 0) continue;
+    check<8, c10::BFloat16>(c, at::kBFloat16);
     check<4, float>(c, at::kFloat);
   }
   check<1, c10::BFloat16>({5, 37, 13, 2, 4}, at::kBFloat16);

@@ -5,6 +5,7 @@
 #include "ops/cuda/kernels/rms_norm.cuh"
 #include "ops/cuda/kernels/rope.cuh"
 #include "ops/cuda/kernels/swiglu.cuh"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -80,7 +81,7 @@ void check_norm(const RowsCase& c, at::ScalarType type) {
 }
 
 TEST(CudaRows, RmsNorm) {
-  for (const auto& c : kRmsNormCases) {
+  for (const auto& c : all_cases(kRmsNormCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width);
     for_types(c.width, [&]<typename T, int n>(at::ScalarType type) { check_norm<T, n>(c, type); });
@@ -120,7 +121,7 @@ void check_swiglu(const RowsCase& c, at::ScalarType type, int64_t unused) {
 }
 
 TEST(CudaRows, Swiglu) {
-  for (const auto& c : kSwigluCases) {
+  for (const auto& c : all_cases(kSwigluCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " 2F " << c.width);
     for (const int64_t unused : {int64_t{0}, c.tokens / 3, c.tokens}) {
@@ -174,7 +175,7 @@ void check_rope(const RopeCase& c, at::ScalarType type, int64_t before) {
 }
 
 TEST(CudaRows, Rope) {
-  for (const auto& c : kRopeCases) {
+  for (const auto& c : all_cases(kRopeCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message()
                  << "B " << c.batch << " S " << c.positions << " H " << c.heads << " R " << c.width);

@@ -2,6 +2,7 @@
 #include "cuda/run.h"
 #include "ops/cases.h"
 #include "ops/cuda/kernels/top_experts.cuh"
+#include "ops/random_cases.h"
 #include "ops/reference.h"
 
 namespace hero::test {
@@ -30,7 +31,7 @@ at::Tensor selected(const TopExpertsCase& c, const at::Tensor& scores, const at:
 }
 
 TEST(CudaTopExperts, Values) {
-  for (const auto& c : kTopExpertsCases) {
+  for (const auto& c : all_cases(kTopExpertsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "E " << c.experts << " K " << c.k << " groups " << c.groups);
     const auto scores = grid({c.tokens, c.experts}, 1), bias = grid({c.experts}, 2);
@@ -57,7 +58,7 @@ TEST(CudaTopExperts, NanScoresSelectDistinctExperts) {
 }
 
 TEST(CudaTopExperts, WeightsAndGradient) {
-  for (const auto& c : kTopExpertsCases) {
+  for (const auto& c : all_cases(kTopExpertsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(::testing::Message() << "E " << c.experts << " K " << c.k);
     const auto scores = normal({c.tokens, c.experts}, 1).sigmoid().to(at::kFloat);
