@@ -15,8 +15,7 @@ class Transformer {
  public:
   /// Creates and initializes all weights from config.train.seed. config.model.vocab_size must be set.
   explicit Transformer(const Config& config, at::Device device = at::kCPU);
-  /// Creates one shard of the model. forward, forward_from, extend and logits need the
-  /// whole model.
+  /// Creates one shard of the model. forward, forward_from, extend and logits need the whole model.
   Transformer(const Config& config, at::Device device, ModelShard shard,
               InitialValues initial = InitialValues::kSampled);
   Transformer(const Transformer&) = delete;

@@ -20,7 +20,7 @@ from hero_moe.report.figures import STYLE
 from hero_moe.report.json_lines import InputError
 from hero_moe.report.norm_section import norm_section
 from hero_moe.report.output import write_atomically
-from hero_moe.report.processes import run_in_processes
+from hero_moe.report.processes import run_tasks
 from hero_moe.report.routing_sections import history_section, routing_section, speed_section
 from hero_moe.report.run_files import Run
 from hero_moe.report.run_list import load_runs
@@ -59,10 +59,7 @@ def build_page(runs: list[Run]) -> str:
     title, summary = title_and_summary(shown)
     tasks = [partial(build, shown) for build in SECTIONS]
     with matplotlib.rc_context(STYLE):
-        if len(runs) < PARALLEL_RUNS:
-            sections = [task() for task in tasks]
-        else:
-            sections = run_in_processes(tasks, "drawing the page")
+        sections = run_tasks(tasks, "drawing the page", parallel=len(runs) >= PARALLEL_RUNS)
     for text, css in (
         (single_runs_in_words(shown), "summary"),
         (comparability.warning(shown), "summary warning"),

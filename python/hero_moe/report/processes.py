@@ -20,24 +20,23 @@ _tasks: Sequence[Callable[[], Any]] = ()  # of this worker's pool
 def _start_worker(tasks: Sequence[Callable[[], Any]]) -> None:
     global _tasks
     _tasks = tasks
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the workers, too; each would print a traceback
+    # Ctrl-C reaches the workers, too, which would print a traceback each.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(index: int) -> Any:
     return _tasks[index]()
 
 
-def run_in_processes(tasks: Sequence[Callable[[], Result]], what: str) -> list[Result]:
-    """The results in order, from one process per core; in this process if there is one core or one task.
+def run_tasks(tasks: Sequence[Callable[[], Result]], what: str, *, parallel: bool) -> list[Result]:
+    """The results in order. `parallel`: from one process per core, unless there is one core or one task.
 
     The processes are forks, so that tasks can refer to any objects; only results are pickled. Raises the exception of
     the first task that fails, `InputError`, prefixed with `what`, if the kernel kills a process, and
     `KeyboardInterrupt` between two tasks.
     """
     workers = min(len(tasks), len(os.sched_getaffinity(0)))
-    if workers < 2:
+    if not parallel or workers < 2:
         return [task() for task in tasks]
     results: list[Result] = []
     context = multiprocessing.get_context("fork")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from hero_moe.report.processes import run_in_processes
+from hero_moe.report.processes import run_tasks
 from hero_moe.report.run_files import Run, load_run
 
 PARALLEL_BYTES = 8 << 20  # smaller files are read before other processes would have started
@@ -27,6 +27,4 @@ def load_runs(paths: list[Path]) -> list[Run]:
     names = run_names(paths) if paths else []
     size = sum(file.stat().st_size for path in paths for file in path.glob("*.jsonl"))
     tasks = [partial(load_run, path, name) for path, name in zip(paths, names)]
-    return (
-        [task() for task in tasks] if size < PARALLEL_BYTES else run_in_processes(tasks, "reading the runs")
-    )
+    return run_tasks(tasks, "reading the runs", parallel=size >= PARALLEL_BYTES)

@@ -26,7 +26,6 @@ from serving import Server, events, run_threads, served_run, serving
 from strategies import DrawFn, option
 
 TOLERANCE = 1e-9  # of log-probabilities in fp64
-POSITIONS = 128
 VOCABULARY = 500
 PROMPTS = [
     "def ",
