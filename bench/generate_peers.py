@@ -18,7 +18,7 @@ from pathlib import Path
 
 from generate_speed import export, generate_ours
 from peers.process import DTYPES, ENGINES, PEERS, Peer, installed, missing
-from peers.targets import hero_over_baseline, targets_of
+from peers.targets import PAIR_IDS, hero_over_baseline, targets_of
 from rounds import (
     ROOT,
     Target,
@@ -40,7 +40,6 @@ CASES = [(1, 32, 128), (16, 32, 128), (64, 32, 128), (1, 512, 1), (16, 512, 1), 
 QUICK = [(2, 8, 4), (1, 16, 1)]
 WARM_UP_IDS = 8  # new ids of each engine's first call, at most
 PAIRS = 12  # of calls of a baseline and a HERO model, at least: single ones vary by 5 to 10%
-PAIR_IDS = 32  # new ids of such a call, at most: many short calls even out what else the machine does
 MEASURE_SECONDS = 1.0  # a prompt takes 15 ms, and the machine may be shared
 Prompts = list[list[int]]
 # Seconds and the new ids of every prompt.

@@ -18,7 +18,7 @@ from typing import Any
 from generate_speed import export
 from peers.process import installed, missing, python
 from peers.server import Server
-from peers.targets import hero_over_baseline, targets_of
+from peers.targets import PAIR_IDS, hero_over_baseline, targets_of
 from peers.vllm_settings import TYPES, variables
 from rounds import (
     PROGRAM,
@@ -38,7 +38,6 @@ CLIENTS, QUICK_CLIENTS = (1, 16, 64), (1, 4)
 PROMPT, NEW = 32, 128
 VOCABULARY = 8192
 PAIR_SECONDS = 12.0  # of HERO and baseline in turn, per round
-PAIR_IDS = 32  # new ids of their requests, at most: many short loads even out what else the machine does
 Requests = list[list[dict[str, Any]]]  # of every client
 
 

@@ -149,18 +149,11 @@ TEST(CudaDispatch, GatherSumAndCombine) {
   for (const auto& c : all_cases(kExpertsCases)) {
     if (c.timed) continue;
     SCOPED_TRACE(name(c));
-    if (c.width % 8 == 0) {
-      check_rows<c10::BFloat16, 8>(c, at::kBFloat16);
-      check_rows<float, 4>(c, at::kFloat);
-    } else {
-      check_rows<c10::BFloat16, 1>(c, at::kBFloat16);
-      check_rows<float, 1>(c, at::kFloat);
-    }
+    for_types(c.width, [&]<typename T, int n>(at::ScalarType type) { check_rows<T, n>(c, type); });
   }
   const ExpertsCase odd{13, 3, 4, 37, 8, Load::kDropped};
-  check_rows<c10::BFloat16, 1>(odd, at::kBFloat16);
   check_rows<c10::Half, 1>(odd, at::kHalf);
-  check_rows<float, 1>(odd, at::kFloat);
+  for_types(odd.width, [&]<typename T, int n>(at::ScalarType type) { check_rows<T, n>(odd, type); });
 }
 
 }  // namespace dispatch_kernels_test

@@ -19,16 +19,6 @@ at::Tensor nan_filled(at::IntArrayRef sizes, at::ScalarType type) {
   return at::full(sizes, NAN, at::TensorOptions(type));
 }
 
-// Calls f<T, n>(type) for all types, scalar and, if the width allows, vectorized.
-template <typename F>
-void for_types(int64_t width, const F& f) {
-  f.template operator()<c10::BFloat16, 1>(at::kBFloat16);
-  f.template operator()<float, 1>(at::kFloat);
-  if (width % 8 == 0) f.template operator()<c10::BFloat16, 8>(at::kBFloat16);
-  if (width % 8 == 0) f.template operator()<c10::Half, 8>(at::kHalf);
-  if (width % 4 == 0) f.template operator()<float, 4>(at::kFloat);
-}
-
 template <typename T, int n>
 void check_norm(const RowsCase& c, at::ScalarType type) {
   const int64_t rows = c.tokens, d = c.width, strip = 64, strips = (rows + strip - 1) / strip;

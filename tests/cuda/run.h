@@ -30,4 +30,14 @@ inline dim3 blocks(int64_t n, int64_t per_block, int64_t y = 1) {
   return {static_cast<unsigned>((n + per_block - 1) / per_block), static_cast<unsigned>(y)};
 }
 
+/// Calls f<T, n>(type) for all types, scalar and, if the width allows, vectorized.
+template <typename F>
+void for_types(int64_t width, const F& f) {
+  f.template operator()<c10::BFloat16, 1>(at::kBFloat16);
+  f.template operator()<float, 1>(at::kFloat);
+  if (width % 8 == 0) f.template operator()<c10::BFloat16, 8>(at::kBFloat16);
+  if (width % 8 == 0) f.template operator()<c10::Half, 8>(at::kHalf);
+  if (width % 4 == 0) f.template operator()<float, 4>(at::kFloat);
+}
+
 }  // namespace hero::test

@@ -46,6 +46,14 @@ def empty_compiler_cache() -> Iterator[None]:
         sys.modules["torch._dynamo"].reset()
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> None:
+    """PyTorch uses one thread, as the program in these tests: bit-identical sums."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 MakeRun = Callable[..., Path]
 LAYERS, EXPERTS, CHOSEN, TOKENS_PER_STEP = 6, 16, 2, 2048
 

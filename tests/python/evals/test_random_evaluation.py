@@ -20,6 +20,8 @@ from random_cases import Case, expect_success, property_tests, reproduce
 from random_data import HELD_OUT, train_words
 from strategies import DrawFn
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DATA = "second-valid"
 HEADER = 34  # bytes of an index file before the lengths of its documents
 TOLERANCE = 1e-10  # of losses
@@ -107,11 +109,6 @@ def check(case: Case, folder: Path) -> None:
     if not positions_only:
         want = expected_shares(folder, options["model.num_experts"], parts, tokens)
         np.testing.assert_allclose(analysis["expert_share"], want, rtol=0, atol=1e-12)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 test_fixed_cases, test_fresh_cases = property_tests(check, cases())

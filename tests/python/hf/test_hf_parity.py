@@ -28,12 +28,9 @@ from hf_models import (
 )
 from program import DEEPSEEK, checkpoint, run_hero, training
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SEQUENCES, LENGTH = 2, 40  # longer than the original positions of the yarn configurations
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @dataclass

@@ -19,14 +19,10 @@ import hero_moe
 from hf_models import class_of, configuration, random_ids, random_model
 from program import DEEPSEEK, checkpoint, run_hero, training
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FAMILIES = {"qwen3_moe": {"router.kind": "hero"}, "deepseek_v3": DEEPSEEK}
 PROMPT = "def index_1(node):\n\treturn "
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    """Same as the program in these tests: bit-identical sums."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

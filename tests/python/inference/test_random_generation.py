@@ -18,6 +18,8 @@ from random_cases import Case, expect_success, property_tests, reproduce
 from random_data import train_words
 from strategies import DrawFn, option
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Largest difference between logits with and without a cache, relative to the largest logit.
 TOLERANCES = {"fp64": 1e-11, "fp32": 2e-5}
 
@@ -110,11 +112,6 @@ def check(case: Case, folder: Path) -> None:
         assert torch.equal(greedy, logits[:-1].argmax(-1) == torch.tensor(ids[1:]))
         if model.dtype == "fp64":
             assert model.generate(text["ids"], **sampling, eos=())[:length] == new
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 test_fixed_cases, test_fresh_cases = property_tests(check, cases())
