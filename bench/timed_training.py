@@ -29,7 +29,8 @@ def arguments(description: str | None, experts: Sequence[str]) -> argparse.Names
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--layers", type=int, help="number of layers (default: all)")
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=4, help="sequences per micro-batch")
+    parser.add_argument("--micro-batches", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--steps", type=int, default=8, help="timed steps, after two warm-up steps")
     return parser.parse_args()
@@ -94,15 +95,19 @@ def train(
     run = torch.compile(model) if args.compile else model
     rates = []
     for step in range(args.steps + 2):
-        tokens = torch.randint(0, section["vocab_size"], (args.batch, args.sequence))
+        batches = torch.randint(0, section["vocab_size"], (args.micro_batches, args.batch, args.sequence))
         wait_for(args.device)
         begin = time.perf_counter()
-        loss = loss_of(run, tokens.to(args.device))
-        loss.backward()
+        for tokens in batches:
+            loss = loss_of(run, tokens.to(args.device)) / args.micro_batches
+            loss.backward()
         optimizer.step()
         wait_for(args.device)
         if step >= 2:
-            rates.append(args.batch * args.sequence / (time.perf_counter() - begin))
+            rates.append(batches.numel() / (time.perf_counter() - begin))
     parameters = sum(p.numel() for p in weights)
-    json.dump({"tokens_per_second": rates, "loss": loss.item(), "parameters": parameters}, sys.stdout)
+    json.dump(
+        {"tokens_per_second": rates, "loss": loss.item() * args.micro_batches, "parameters": parameters},
+        sys.stdout,
+    )
     print()
