@@ -1,6 +1,7 @@
 #pragma once
-// Emulates CUDA C++ built-ins on the CPU, to run kernels without a device. Thread blocks run one after
-// another; the threads of a block are fibers that run until they reach a barrier or a shuffle.
+// Emulates CUDA C++ built-ins on the CPU, to run kernels without a device. Thread blocks, or clusters of
+// them, run one after another; the threads of a block are fibers that run until they reach a barrier or a
+// shuffle.
 //
 // Reported errors: a barrier or shuffle that not every thread (lane) reaches, or that threads reach at
 // different source lines; a trap; a misaligned store of a vector. Shared memory is filled with one bits (NaN)
@@ -42,8 +43,13 @@ struct SourceLocation {
   int line;
 };
 
-/// Runs `thread` once for every thread of every block. Returns the first error, or "".
-std::string run(dim3 grid, dim3 block, const std::function<void()>& thread);
+/// Runs `thread` once for every thread of every block, in clusters of so many blocks along x. Returns the
+/// first error, or "".
+std::string run(dim3 grid, dim3 block, const std::function<void()>& thread, unsigned blocks_per_cluster = 1);
+
+/// The shared memory of a block whose size is given at launch.
+inline constexpr size_t kDynamicSharedBytes = 227 * 1024;
+extern unsigned char dynamic_shared[kDynamicSharedBytes];
 
 /// Order in which the threads of a block run between two barriers.
 enum class Order { kAscending, kDescending };
@@ -55,6 +61,11 @@ void warp_collective(unsigned mask, const void* in, size_t in_bytes, void* out, 
                      const std::function<void(const void* in, void* out)>& combine, const char* what,
                      SourceLocation location);
 void block_barrier(SourceLocation location);
+void cluster_barrier(SourceLocation location);
+unsigned cluster_rank();
+unsigned cluster_size();
+/// The variable in the shared memory of a block of the cluster that is at `address` in the caller's.
+void* shared_address_in_block(void* address, unsigned rank);
 [[noreturn]] void trap(SourceLocation location);
 
 /// Typed version of warp_collective: combine(In in[32], Out out[32]).
@@ -89,7 +100,18 @@ std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, const A
   return run(grid, block, [&] { kernel(arguments...); });
 }
 
+/// The same in clusters of `cluster` blocks.
+template <typename... Parameters, typename... Arguments>
+std::string launch_clusters(void (*kernel)(Parameters...), dim3 grid, unsigned cluster, dim3 block,
+                            const Arguments&... arguments) {
+  return run(grid, block, [&] { kernel(arguments...); }, cluster);
+}
+
 }  // namespace hero::emulate
+
+namespace hero::ops::cuda {
+inline unsigned char* dynamic_shared() { return emulate::dynamic_shared; }
+}  // namespace hero::ops::cuda
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 

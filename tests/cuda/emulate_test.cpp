@@ -1,10 +1,10 @@
 // The emulator detects the errors that it documents.
-#include "cuda/emulate.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "cuda/emulate_cluster.h"
 
 namespace hero::emulate {
 namespace emulate_test {
@@ -44,10 +44,25 @@ __global__ void warp_intrinsics(int* values) {
   values[64 + lane] = static_cast<int>(__match_any_sync(0xffffffffu, lane / 10));
 }
 
-__global__ void uninitialized(float* value) {
-  __shared__ float shared[4];
+template <typename T>
+__global__ void uninitialized(T* value) {
+  __shared__ T shared[4];
   if (blockIdx.x == 0) shared[0] = 1.0f;
   *value = shared[0];
+}
+
+// Every block of the cluster passes its number to the next one, which reads it.
+__global__ void pass_on(int* values, bool barrier) {
+  using namespace ops::cuda;
+  __shared__ int received;
+  if (threadIdx.x == 0)
+    *in_block(&received, (cluster_rank() + 1) % cluster_blocks()) = static_cast<int>(blockIdx.x);
+  if (barrier) synchronize_cluster();
+  if (threadIdx.x == 1) values[blockIdx.x] = received;
+}
+
+__global__ void one_block_synchronizes(int) {
+  if (ops::cuda::cluster_rank() == 1) ops::cuda::synchronize_cluster();
 }
 
 __global__ void trapped(int) { __trap(); }
@@ -95,10 +110,25 @@ TEST_P(Orders, DivergentBarriersAreReported) {
 
 TEST_P(Orders, SharedMemoryIsResetBetweenBlocks) {
   float value = 0;
-  EXPECT_EQ(launch(uninitialized, {1}, {1}, &value), "");
+  EXPECT_EQ(launch(uninitialized<float>, {1}, {1}, &value), "");
   EXPECT_EQ(value, 1.0f);
-  EXPECT_EQ(launch(uninitialized, {2}, {1}, &value), "");
+  EXPECT_EQ(launch(uninitialized<float>, {2}, {1}, &value), "");
   EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_P(Orders, BlocksOfAClusterWriteToEachOther) {
+  std::vector<int> values(6);
+  EXPECT_EQ(launch_clusters(pass_on, {6}, 3, {2}, values.data(), true), "");
+  EXPECT_EQ(values, (std::vector<int>{2, 0, 1, 5, 3, 4}));
+  // Without the barrier the block that runs first reads uninitialized shared memory.
+  EXPECT_EQ(launch_clusters(pass_on, {3}, 3, {2}, values.data(), false), "");
+  EXPECT_EQ(values[GetParam() == Order::kAscending ? 0 : 2], -1);
+}
+
+TEST_P(Orders, DivergentClustersAreReported) {
+  EXPECT_THAT(launch_clusters(one_block_synchronizes, {2}, 2, {32}, 0),
+              HasSubstr("divergent: a block waits for its cluster"));
+  EXPECT_EQ(launch_clusters(pass_on, {3}, 2, {2}, static_cast<int*>(nullptr), true), "invalid cluster size");
 }
 
 TEST_P(Orders, ReportsTrapsAndInvalidLaunches) {

@@ -13,10 +13,6 @@ void async_product(const std::function<void()>& product, SourceLocation location
 void commit_async_products();
 void wait_for_async_products(size_t groups_in_flight);
 
-/// The shared memory of a block, as addresses from 0.
-inline constexpr size_t kDynamicSharedBytes = 227 * 1024;
-__shared__ __align__(1024) unsigned char dynamic_shared[kDynamicSharedBytes];
-
 /// Element (k, column) of the operand [16, width] that a descriptor of a transposed, swizzled operand names.
 inline float operand_element(uint64_t descriptor, int k, int column) {
   const auto field = [&](int shift) { return static_cast<uint32_t>(descriptor >> shift & 0x3fff) << 4; };
@@ -32,7 +28,6 @@ inline float operand_element(uint64_t descriptor, int k, int column) {
 
 namespace hero::ops::cuda {
 
-inline unsigned char* dynamic_shared() { return emulate::dynamic_shared; }
 inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(shared) - emulate::dynamic_shared);
 }

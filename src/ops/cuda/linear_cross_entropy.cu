@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "ops/cuda/kernels/cross_entropy.cuh"
+#include "ops/cuda/kernels/cross_entropy_clusters.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/mm_fp32.h"
 #include "ops/reference.h"
@@ -21,8 +21,33 @@ using namespace cuda;
 constexpr int64_t kLogits = int64_t{1} << 28;  // per chunk: 1 GiB; every chunk reads and writes dw
 constexpr int64_t kMinChunk = 128;             // tokens; chunks are multiples of it
 
+bool fits_in_cluster(const RowParts& parts) {
+  const auto* device = at::cuda::getCurrentDeviceProperties();
+  return device->major >= 9 && parts.bytes <= static_cast<int64_t>(device->sharedMemPerBlockOptin);
+}
+
+template <typename T, int n>
+void launch_in_clusters(const CrossEntropyParams& params, int64_t rows, const RowParts& parts) {
+  const auto kernel = losses_and_gradients_in_clusters<n, T>;
+  const auto bytes = static_cast<int>(parts.bytes), blocks = parts.blocks;
+  C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(rows * blocks));
+  config.blockDim = dim3(kRowThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.stream = at::cuda::getCurrentCUDAStream();
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  C10_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+}
+
 template <typename T, int n>
 void launch_cross_entropy(const CrossEntropyParams& params, int64_t rows, bool gradients) {
+  const auto parts = row_parts(params.vocabulary, n);
+  if (gradients && fits_in_cluster(parts)) return launch_in_clusters<T, n>(params, rows, parts);
   const auto stream = at::cuda::getCurrentCUDAStream();
   const dim3 grid(static_cast<unsigned>(rows));
   if (gradients) {

@@ -23,7 +23,9 @@ struct LogSum {
   float highest, sum;
 };
 
-// Empty ranges have sum 0 and a finite maximum below any logit.
+/// Of an empty range: a finite maximum below any logit.
+__device__ constexpr LogSum empty_sum() { return {-3e38f, 0.0f}; }
+
 __device__ __forceinline__ LogSum join(LogSum a, LogSum b) {
   const float highest = fmaxf(a.highest, b.highest);
   return {highest, a.sum * expf(a.highest - highest) + b.sum * expf(b.highest - highest)};
@@ -35,19 +37,33 @@ __device__ __forceinline__ LogSum warp_join(LogSum v) {
   return v;
 }
 
+/// Joins the values of all threads of a block, by way of `parts` in shared memory.
+template <int threads>
+__device__ __forceinline__ LogSum block_join(LogSum own, LogSum (&parts)[threads / kWarpSize]) {
+  own = warp_join(own);
+  if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = own;
+  __syncthreads();
+  const int lane = threadIdx.x % kWarpSize;
+  return warp_join(lane < threads / kWarpSize ? parts[lane] : empty_sum());
+}
+
+/// Ends the kernel if a row's target is not below V.
+__device__ __forceinline__ void check_target(int64_t target, int64_t vocabulary) {
+  if (target < vocabulary) return;
+  printf("linear_cross_entropy: targets must be below V = %lld, got %lld\n",
+         static_cast<long long>(vocabulary), static_cast<long long>(target));
+  __trap();
+}
+
 // Grid: one block per row. T is the gradient's type; n divides V.
 template <int n, bool gradients, typename T>
 __global__ void __launch_bounds__(kLossThreads) losses_and_gradients(CrossEntropyParams a) {
-  constexpr int kWarps = kLossThreads / kWarpSize, kTile = kLossThreads * n;
-  __shared__ LogSum parts[kWarps];
+  constexpr int kTile = kLossThreads * n;
+  __shared__ LogSum parts[kLossThreads / kWarpSize];
   float* z = a.logits + blockIdx.x * a.vocabulary;
   const int64_t target = a.targets[blockIdx.x];
-  if (target >= a.vocabulary) {
-    printf("linear_cross_entropy: targets must be below V = %lld, got %lld\n",
-           static_cast<long long>(a.vocabulary), static_cast<long long>(target));
-    __trap();
-  }
-  LogSum own{-3e38f, 0.0f};
+  check_target(target, a.vocabulary);
+  LogSum own = empty_sum();
   for (int64_t c = threadIdx.x * n; c < a.vocabulary && target >= 0; c += kTile) {
     const auto v = load<n>(z + c);
     float highest = own.highest;
@@ -58,12 +74,8 @@ __global__ void __launch_bounds__(kLossThreads) losses_and_gradients(CrossEntrop
     HERO_UNROLL
     for (int i = 0; i < n; ++i) own.sum += expf(v.value[i] - highest);
   }
-  own = warp_join(own);
-  if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = own;
   const float hit = target >= 0 ? z[target] : 0.0f;
-  __syncthreads();
-  const int lane = threadIdx.x % kWarpSize;
-  own = warp_join(lane < kWarps ? parts[lane] : LogSum{-3e38f, 0.0f});
+  own = block_join<kLossThreads>(own, parts);
   const float inverse = 1.0f / own.sum;
   if (threadIdx.x == 0) a.losses[blockIdx.x] = target >= 0 ? logf(own.sum) - (hit - own.highest) : 0.0f;
   if constexpr (gradients) {

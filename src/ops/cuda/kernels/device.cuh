@@ -75,6 +75,14 @@ __device__ __forceinline__ void store_rounded(T* to, const Vector<float, n>& wid
   store(to, narrow);
 }
 
+#ifdef __CUDACC__
+/// Shared memory of the size given at launch.
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char bytes[];
+  return bytes;
+}
+#endif
+
 /// Sum over the warp in every lane, in a fixed order.
 template <typename T>
 __device__ __forceinline__ T warp_sum(T v) {

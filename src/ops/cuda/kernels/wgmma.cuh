@@ -20,12 +20,6 @@ __host__ __device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint3
 }
 
 #ifdef __CUDACC__
-/// Shared memory of the size given at launch.
-__device__ __forceinline__ unsigned char* dynamic_shared() {
-  extern __shared__ __align__(1024) unsigned char bytes[];
-  return bytes;
-}
-
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
