@@ -1,92 +1,34 @@
-"""Random completion requests, sent at once: every response equals what the fields say, computed from the model's ids and
-logits and the tokenizer's pieces."""
+"""Random completion requests, sent at once: every response equals what the fields say."""
 
 from __future__ import annotations
 
-import atexit
-import codecs
-import functools
 import json
-import random
-import tempfile
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
-import torch
 from hypothesis import strategies as st
 
-import hero_moe
-from conftest import chinese_text, python_text
-from program import run_hero
 from random_cases import Case, property_tests, reproduce
-from serving import Server, events, run_threads, served_run, serving
+from request_reference import (
+    SHARED,
+    TEXTS,
+    VOCABULARY,
+    Choice,
+    Served,
+    assert_close,
+    expected_choice,
+    prompt_ids,
+    send_at_once,
+    served,
+    some_of,
+)
+from serving import events
 from strategies import DrawFn, option
-
-TOLERANCE = 1e-9  # of log-probabilities in fp64
-VOCABULARY = 500
-PROMPTS = [
-    "def ",
-    "def index_1(node):\n\treturn ",
-    "的一是",
-    " ",
-    "x",
-    "",
-    "\n\n",
-    "return left  + 7\n\ndef",
-    "é€🙂",
-]
-STOPS = ["\n", "return", " ", ":\n\t", "的", "一。", "e", "_1(", "\N{REPLACEMENT CHARACTER}", "nowhere", "🙂"]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server, and the same model and tokenizer in this process."""
-
-    server: Server
-    model: hero_moe.LanguageModel
-    tokenizer: sentencepiece.SentencePieceProcessor
-
-    def bytes_of(self, ids: list[int]) -> bytes:
-        """The text of ids within a text."""
-        out = b""
-        for id in ids:
-            if id >= self.tokenizer.get_piece_size():  # the vocabulary is padded
-                continue
-            piece = self.tokenizer.id_to_piece(id)
-            if self.tokenizer.is_byte(id):
-                out += bytes([int(piece[1:-1], 16)])
-            elif self.tokenizer.is_unknown(id):
-                out += self.tokenizer.decode([id]).encode()
-            elif not self.tokenizer.is_control(id):
-                out += piece.replace("▁", " ").encode()
-        return out
-
-
-@functools.cache
-def served() -> Served:
-    """Trains a model and starts a server for all cases of this process."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hero-moe-requests-")))
-    rng = random.Random(1)
-    (folder / "text.txt").write_text("".join(python_text(rng) + chinese_text(rng) for _ in range(20)))
-    model = folder / "pieces.model"
-    text = ["--input", folder / "text.txt", "--workers", 1]
-    run_hero("data", "tokenizer", *text, "--vocab-size", VOCABULARY, "--out", model)
-    run_hero("data", "tokenize", *text, "--tokenizer", model, "--out", folder / "data", "--valid-fraction", 0)
-    run = served_run(folder / "run", folder / "data")
-    torch.set_num_threads(1)
-    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    server = stack.enter_context(serving(run, "--max-batch", 8))
-    return Served(server, hero_moe.load(run, device="cpu"), tokenizer)
 
 
 def prompts() -> st.SearchStrategy[Any]:
     ids = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=40)
-    texts = st.sampled_from(PROMPTS)
+    texts = st.sampled_from(TEXTS)
     return st.one_of(
         texts, st.lists(texts, min_size=1, max_size=3), ids, st.lists(ids, min_size=1, max_size=3)
     )
@@ -95,24 +37,7 @@ def prompts() -> st.SearchStrategy[Any]:
 @st.composite
 def requests(draw: DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = {"prompt": draw(prompts()), "seed": draw(st.integers(0, 2**62))}
-    some: dict[str, st.SearchStrategy[Any]] = {
-        "max_tokens": st.integers(1, 60),
-        "n": st.integers(1, 3),
-        "temperature": option(0, 0.3, 1, 2, 50),
-        "top_p": option(0, 0.5, 0.9, 1),
-        "top_k": option(-1, 0, 1, 3, 1000),
-        "stop": st.one_of(st.sampled_from(STOPS), st.lists(st.sampled_from(STOPS), max_size=3)),
-        "ignore_eos": st.booleans(),
-        "logprobs": st.integers(0, 20),
-        "echo": st.booleans(),
-        "stream": st.booleans(),
-        "user": st.just("somebody"),
-    }
-    for name, values in some.items():
-        if draw(st.booleans()):
-            body[name] = draw(
-                option(*[False] * 9, True).flatmap(lambda null, v=values: st.none() if null else v)
-            )
+    body |= some_of(draw, SHARED | {"logprobs": st.integers(0, 20), "echo": st.booleans()})
     if body.get("echo") and draw(option(False, False, True)):
         body["max_tokens"] = 0
     return body
@@ -120,60 +45,6 @@ def requests(draw: DrawFn) -> dict[str, Any]:
 
 def cases() -> st.SearchStrategy[Case]:
     return st.fixed_dictionaries({"requests": st.lists(requests(), min_size=1, max_size=5)})
-
-
-@dataclass
-class Choice:
-    text: str = ""
-    finish_reason: str | None = None
-    tokens: int = 0  # sampled
-    logprobs: list[float | None] = field(default_factory=list)
-    highest: list[float | None] = field(default_factory=list)  # log-probability at each position
-
-
-def prompt_ids(of: Served, prompt: Any) -> list[list[int]]:
-    """The prompts of a request; an empty text is the end token."""
-    if isinstance(prompt, str):
-        return [of.tokenizer.encode(prompt) or [of.tokenizer.eos_id()]]
-    if isinstance(prompt[0], int):
-        return [prompt]
-    return [ids for one in prompt for ids in prompt_ids(of, one)]
-
-
-def expected_choice(of: Served, body: dict[str, Any], prompt: list[int], number: int) -> Choice:
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    sampling |= {name: body[name] for name in sampling if body.get(name) is not None}
-    sampling["top_k"] = max(0, sampling["top_k"])
-    limit = 16 if body.get("max_tokens") is None else body["max_tokens"]
-    seed = body["seed"] + number
-    new = of.model.generate(prompt, max_tokens=limit, seed=seed, eos=(), **sampling) if limit else []
-    stops = body.get("stop") or []
-    stops = [stops] if isinstance(stops, str) else stops
-    eos = () if body.get("ignore_eos") else (of.tokenizer.eos_id(),)
-    reason, kept, text = "length", len(new), of.bytes_of(new).decode(errors="replace")
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    whole = ""  # characters so far
-    for count, id in enumerate(new, 1):
-        last = id in eos or count == len(new)
-        whole += decoder.decode(of.bytes_of([id]), final=last)
-        # The stop string that ends first, and of these the longest.
-        found = [(place + len(stop), place) for stop in stops if (place := whole.find(stop)) >= 0]
-        if found or id in eos:
-            reason, kept, text = "stop", count, whole[: min(found)[1]] if found else whole
-            break
-    new = new[:kept]
-    out = Choice("", reason, kept)
-    shown = of.bytes_of(prompt).decode(errors="replace") if body.get("echo") else ""
-    out.text = shown + text
-    if body.get("logprobs") is not None:
-        logs = of.model.logits(prompt + new).log_softmax(-1)
-        first = 1 if body.get("echo") else len(prompt)
-        ids = (prompt + new)[first:]
-        out.logprobs = [logs[first + i - 1, id].item() for i, id in enumerate(ids)]
-        out.highest = logs[first - 1 : first + len(ids) - 1].amax(-1).tolist()
-        for values in (out.logprobs, out.highest):
-            values[:0] = [None] if body.get("echo") else []
-    return out
 
 
 def received(body: dict[str, Any], text: str) -> tuple[list[Choice], dict[str, int] | None]:
@@ -190,11 +61,6 @@ def received(body: dict[str, Any], text: str) -> tuple[list[Choice], dict[str, i
                 own.logprobs += logs["token_logprobs"]
                 own.highest += [top and max(top.values()) for top in logs["top_logprobs"]]
     return [found[index] for index in range(len(found))], parts[-1].get("usage")
-
-
-def assert_close(found: list[float | None], want: list[float | None]) -> None:
-    assert [value is None for value in found] == [value is None for value in want]
-    assert all(abs(a - b) <= TOLERANCE for a, b in zip(found, want) if a is not None and b is not None)
 
 
 def check_response(of: Served, body: dict[str, Any], text: str) -> None:
@@ -216,19 +82,7 @@ def check_response(of: Served, body: dict[str, Any], text: str) -> None:
 
 def check(case: Case, folder: Path) -> None:
     of = served()
-    bodies = case["requests"]
-    answers: list[tuple[int, str]] = [(0, "")] * len(bodies)
-
-    def send(i: int) -> None:
-        answers[i] = of.server.request("/v1/completions", bodies[i])[:2]
-
-    run_threads(len(bodies), send)
-    for body, (status, text) in zip(bodies, answers):
-        assert status == 200, f"{body}: {text}"
-        try:
-            check_response(of, body, text)
-        except AssertionError as error:
-            raise AssertionError(f"{json.dumps(body)}: {error}\n{text[:2000]}") from error
+    send_at_once(of, "/v1/completions", case["requests"], lambda body, text: check_response(of, body, text))
 
 
 test_fixed_cases, test_fresh_cases = property_tests(check, cases())
