@@ -138,14 +138,14 @@ class LanguageModel:
             temperature: divides the logits; 0: greedy decoding.
             top_k: sample from the k most likely ids only; 0: from all.
             top_p: sample from the most likely ids with cumulative probability p.
-            seed: sampling seed; the same seed always gives the same ids. Sequence i uses seed + i.
+            seed: sampling seed, 64 bits; the same seed always gives the same ids. Sequence i uses seed + i.
             eos: ids that end a sequence; None: `eos_ids`; (): none.
 
         Returns:
             The new ids, without the EOS id; for several sequences a list of such lists.
         """
         several = _are_sequences(ids)
-        first = _check_integer("seed", seed)
+        first = _check_seed(seed)
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -224,7 +224,7 @@ class Texts:
             _check_integer("top_k", top_k),
             float(top_p),
         )
-        return self._engine.add(_prompt(ids), *sampling, _check_integer("seed", seed), self._ends(eos))
+        return self._engine.add(_prompt(ids), *sampling, _check_seed(seed), self._ends(eos))
 
     def step(self) -> list[tuple[int, int | None]]:
         """The number and the next id of every active sequence; None ends it. Empty if all have ended."""
@@ -254,6 +254,14 @@ def _check_integer(name: str, value: Any) -> int:
         if 0 <= index(value) < 1 << 63:
             return index(value)
     raise ValueError(f"{name}: found {value!r}, expected an integer from 0 to 2^63 - 1")
+
+
+def _check_seed(value: Any) -> int:
+    """A seed of 64 bits as the signed integer with the same bits."""
+    with suppress(TypeError):
+        if -1 << 63 <= index(value) < 1 << 64:
+            return (index(value) + (1 << 63)) % (1 << 64) - (1 << 63)
+    raise ValueError(f"seed: found {value!r}, expected a 64-bit integer")
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:

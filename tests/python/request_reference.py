@@ -39,6 +39,7 @@ TEXTS = [
     "é€🙂",
 ]
 STOPS = ["\n", "return", " ", ":\n\t", "的", "一。", "e", "_1(", "\N{REPLACEMENT CHARACTER}", "nowhere", "🙂"]
+SEEDS = st.integers(-(2**63), 2**64 - 1)  # of the first sequence; those of the others follow modulo 2^64
 # Fields of every request for text.
 SHARED: dict[str, st.SearchStrategy[Any]] = {
     "max_tokens": st.integers(1, 60),
@@ -140,7 +141,7 @@ def expected_choice(
     sampling |= {name: body[name] for name in sampling if body.get(name) is not None}
     sampling["top_k"] = max(0, sampling["top_k"])
     limit = 16 if body.get("max_tokens") is None else body["max_tokens"]
-    seed = body["seed"] + number
+    seed = (body["seed"] + number) % 2**64
     new = of.model.generate(prompt, max_tokens=limit, seed=seed, eos=(), **sampling) if limit else []
     stops = body.get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from random_cases import Case, property_tests, reproduce
 from request_reference import (
+    SEEDS,
     SHARED,
     TEXTS,
     Choice,
@@ -69,7 +70,7 @@ def requests(draw: DrawFn) -> dict[str, Any]:
     messages = [{"role": "user", "content": draw(content)}]
     if draw(st.booleans()):
         messages.insert(0, {"role": draw(option("system", "assistant")), "content": draw(content)})
-    body: dict[str, Any] = {"messages": messages, "seed": draw(st.integers(0, 2**62))}
+    body: dict[str, Any] = {"messages": messages, "seed": draw(SEEDS)}
     limits = {name: st.integers(1, LONGEST) for name in ("max_tokens", "max_completion_tokens")}
     body |= some_of(draw, SHARED | limits | {"logprobs": st.booleans()})
     if body.get("max_tokens") and body.get("max_completion_tokens"):

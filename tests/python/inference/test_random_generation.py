@@ -36,7 +36,7 @@ def texts(draw: DrawFn, vocabulary: int, positions: int) -> dict[str, Any]:
             "temperature": draw(option(0.0, 0.0, 0.5, 1.0, 3.0)),
             "top_k": draw(option(0, 0, 1, 5)),
             "top_p": draw(option(1.0, 1.0, 0.6, 0.0)),
-            "seed": draw(st.integers(0, 2**32)),
+            "seed": draw(st.integers(0, 2**64 - 1)),
         },
     }
 

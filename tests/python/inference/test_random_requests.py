@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from random_cases import Case, property_tests, reproduce
 from request_reference import (
+    SEEDS,
     SHARED,
     TEXTS,
     VOCABULARY,
@@ -36,7 +37,7 @@ def prompts() -> st.SearchStrategy[Any]:
 
 @st.composite
 def requests(draw: DrawFn) -> dict[str, Any]:
-    body: dict[str, Any] = {"prompt": draw(prompts()), "seed": draw(st.integers(0, 2**62))}
+    body: dict[str, Any] = {"prompt": draw(prompts()), "seed": draw(SEEDS)}
     body |= some_of(draw, SHARED | {"logprobs": st.integers(0, 20), "echo": st.booleans()})
     if body.get("echo") and draw(option(False, False, True)):
         body["max_tokens"] = 0
