@@ -16,6 +16,7 @@ import numpy as np
 
 from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import NAN, InputError, integer, json_lines, number, numbers, read
+from hero_moe.report.layer_series import LayerSeries
 from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Parent, Start, read_starts
 from hero_moe.report.valid_series import ValidSeries, read_valid
@@ -31,17 +32,6 @@ SCALARS = (
     "mfu",
     "peak_memory_mib",
     "max_expert_share",
-)
-# The keys of kLayerMetrics in src/train/layer_stats.cpp.
-LAYER_SERIES = (
-    "max_expert_share",
-    "max_over_mean",
-    "entropy",
-    "dropped",
-    "rms_hidden",
-    "rms_history",
-    "rho",
-    "history_variance_share",
 )
 
 
@@ -129,10 +119,9 @@ def last_tenth(count: int) -> int:
 def _read_metrics(path: Path) -> Metrics:
     steps, tokens = array("q"), array("q")
     scalars = {key: array("d") for key in SCALARS}
-    layers: dict[str, array] = {}
+    layers = LayerSeries()
     norms: list[tuple[str, int, Any]] = []
     valid: list[tuple[str, int, dict[str, Any]]] = []
-    depth = 0
     for where, record in json_lines(path):
         for key in ("loss", "lm_loss"):
             if key not in record:
@@ -149,24 +138,7 @@ def _read_metrics(path: Path) -> Metrics:
             norms.append((where, step, record["norms"]))
         if "valid_loss" in record:
             valid.append((where, step, record))
-        per_layer = record.get("layers") or {}
-        if not isinstance(per_layer, dict):
-            raise InputError(
-                f"{where}: layers: found {type(per_layer).__name__}, expected an object of lists"
-            )
-        present = {key: v for key in LAYER_SERIES if (v := per_layer.get(key)) is not None}
-        for key, values in present.items():
-            if not isinstance(values, list) or not values or (depth and len(values) != depth):
-                found = f"{len(values)} values" if isinstance(values, list) else type(values).__name__
-                raise InputError(
-                    f"{where}: layers.{key}: found {found}, expected {depth or 'a list of'} values"
-                )
-            depth = len(values)
-            if key not in layers:
-                layers[key] = array("d", [NAN]) * (depth * (len(steps) - 1))
-            layers[key].extend(numbers(values, where, f"layers.{key}"))
-        for key in layers.keys() - present.keys():
-            layers[key].extend([NAN] * depth)
+        layers.add(where, record.get("layers") or {})
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
     try:
@@ -177,7 +149,7 @@ def _read_metrics(path: Path) -> Metrics:
         steps=np.array(steps),
         tokens=np.array(tokens),
         scalars={key: np.array(column) for key, column in scalars.items()},
-        layers={key: np.array(layers[key]).reshape(-1, depth) for key in LAYER_SERIES if key in layers},
+        layers=layers.arrays(),
         norms=norm_series,
         valid=read_valid(valid),
     )

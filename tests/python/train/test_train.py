@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hero_moe.report.run_files import LAYER_SERIES
+from hero_moe.report.layer_series import LAYER_SERIES
 from program import (
     CONFIGS,
     DEEPSEEK,
