@@ -8,9 +8,7 @@ from functools import partial
 from rounds import Target, best_of, own_command, ratios_per_round, round_robin, spread
 
 DTYPES = ("fp32", "bf16")
-PAIR_IDS = (
-    32  # most new ids per request of hero_over_baseline: many short calls even out what else the machine does
-)
+PAIR_IDS = 32  # new ids per request of pairs, at most: many short calls even out what else the machine does
 
 
 def hero_over_baseline(

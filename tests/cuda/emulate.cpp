@@ -117,6 +117,14 @@ void suspend() {
   after_switch(fibers[current].stack, &scheduler_stack);
 }
 
+void wait_at_barrier(State state, const char* what, SourceLocation location) {
+  auto& fiber = fibers[current];
+  fiber.what = what;
+  fiber.location = location;
+  fiber.state = state;
+  suspend();
+}
+
 void run_fiber() {
   after_switch({}, &scheduler_stack);
   (*body)();
@@ -252,20 +260,10 @@ void run_cluster() {
 
 void set_order(Order new_order) { order = new_order; }
 
-void block_barrier(SourceLocation location) {
-  auto& fiber = fibers[current];
-  fiber.what = "__syncthreads";
-  fiber.location = location;
-  fiber.state = State::kAtBarrier;
-  suspend();
-}
+void block_barrier(SourceLocation location) { wait_at_barrier(State::kAtBarrier, "__syncthreads", location); }
 
 void cluster_barrier(SourceLocation location) {
-  auto& fiber = fibers[current];
-  fiber.what = "a barrier of the cluster";
-  fiber.location = location;
-  fiber.state = State::kAtClusterBarrier;
-  suspend();
+  wait_at_barrier(State::kAtClusterBarrier, "a barrier of the cluster", location);
 }
 
 unsigned cluster_rank() { return static_cast<unsigned>(current / threads); }

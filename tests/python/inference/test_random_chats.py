@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from request_reference import (
     send_at_once,
     served,
     some_of,
+    trained_model,
 )
 from serving import events
 from strategies import DrawFn, option
@@ -44,9 +44,9 @@ LONGEST = 24  # new tokens, with which every prompt here fits
 
 @functools.cache
 def template_file() -> str:
-    folder = Path(tempfile.mkdtemp(prefix="hero-moe-template-"))
-    (folder / "calls.jinja").write_text(CALLS)
-    return str(folder / "calls.jinja")
+    file = trained_model()[0].with_name("calls.jinja")  # in a folder that is removed at exit
+    file.write_text(CALLS)
+    return str(file)
 
 
 def serving_template(name: str) -> Served:
