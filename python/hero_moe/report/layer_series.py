@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain
-from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from hero_moe.report.json_lines import NAN, InputError, numbers
-
-NUMBERS_OR_NULL = frozenset({float, int, NoneType})  # not bool
+from hero_moe.report.json_lines import NAN, InputError, doubles, numbers
 
 # The keys of kLayerMetrics in src/train/layer_stats.cpp.
 LAYER_SERIES = (
@@ -80,16 +77,10 @@ class LayerSeries:
         lists = [record[key] for key in self._keys]
         if set(map(type, lists)) != {list} or set(map(len, lists)) != {self._depth}:
             return False
-        values = list(chain.from_iterable(lists))
-        types = set(map(type, values))
-        if not types <= NUMBERS_OR_NULL:
+        values = doubles(list(chain.from_iterable(lists)))
+        if values is None:
             return False
-        if NoneType in types:
-            values = [NAN if value is None else value for value in values]
-        try:
-            self._pending.fromlist(values)
-        except OverflowError:  # an integer beyond the doubles
-            return False
+        self._pending.extend(values)
         return True
 
     def _store_pending(self) -> None:
