@@ -2,11 +2,11 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty_like.h>
 
-#include <cmath>
-#include <numbers>
+#include <algorithm>
+
+#include "ops/cpu/random_pairs.h"
 
 namespace hero {
 namespace {
@@ -18,20 +18,10 @@ uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-struct Pair {
-  double first, second;
-};
-
-// Samples 2i and 2i+1 of a stream, in (0, 1) with 32 random bits each.
-Pair uniform_pair(uint64_t seed, uint64_t stream, uint64_t i) {
-  at::Philox4_32 engine(seed, stream, i);
-  const double a = (static_cast<double>(engine()) + 0.5) * 0x1p-32;
-  const double b = (static_cast<double>(engine()) + 0.5) * 0x1p-32;
-  return {a, b};
-}
-
-template <typename Transform>
-void fill(const at::Tensor& out, uint64_t seed, std::string_view name, const Transform& transform) {
+// out = offset + scale * samples of the stream
+template <typename Samples>
+void fill(const at::Tensor& out, uint64_t seed, std::string_view name, double offset, double scale,
+          const Samples& samples) {
   TORCH_CHECK(out.is_cpu(), "fill: expected a CPU tensor, got ", out.device());
   const auto target = out.is_contiguous() ? out : at::empty_like(out, at::MemoryFormat::Contiguous);
   const uint64_t stream = stream_of(name);
@@ -39,10 +29,13 @@ void fill(const at::Tensor& out, uint64_t seed, std::string_view name, const Tra
   AT_DISPATCH_FLOATING_TYPES(target.scalar_type(), "fill", [&] {
     auto* values = target.data_ptr<scalar_t>();
     at::parallel_for(0, (n + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Pair pair = transform(uniform_pair(seed, stream, i));
-        values[2 * i] = static_cast<scalar_t>(pair.first);
-        if (2 * i + 1 < n) values[2 * i + 1] = static_cast<scalar_t>(pair.second);
+      double buffer[2 * cpu::kRandomPairs];
+      for (int64_t i = begin; i < end; i += cpu::kRandomPairs) {
+        const int64_t pairs = std::min(end - i, cpu::kRandomPairs);
+        samples(seed, stream, static_cast<uint64_t>(i), pairs, buffer);
+        const int64_t count = std::min(2 * pairs, n - 2 * i);  // without the second sample of the last pair
+        for (int64_t j = 0; j < count; ++j)
+          values[2 * i + j] = static_cast<scalar_t>(offset + scale * buffer[j]);
       }
     });
   });
@@ -52,21 +45,17 @@ void fill(const at::Tensor& out, uint64_t seed, std::string_view name, const Tra
 }  // namespace
 
 void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, double low, double high) {
-  fill(out, seed, name,
-       [=](Pair u) { return Pair{low + (high - low) * u.first, low + (high - low) * u.second}; });
+  fill(out, seed, name, low, high - low, cpu::uniform_pairs);
 }
 
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, double std) {
-  fill(out, seed, name, [=](Pair u) {
-    const double radius = std * std::sqrt(-2.0 * std::log(u.first)),
-                 angle = 2.0 * std::numbers::pi * u.second;
-    return Pair{radius * std::cos(angle), radius * std::sin(angle)};
-  });
+  fill(out, seed, name, 0, std, cpu::normal_pairs);
 }
 
 double uniform_at(uint64_t seed, std::string_view name, uint64_t index) {
-  const Pair pair = uniform_pair(seed, stream_of(name), index / 2);
-  return index % 2 ? pair.second : pair.first;
+  double pair[2];
+  cpu::uniform_pairs(seed, stream_of(name), index / 2, 1, pair);
+  return pair[index % 2];
 }
 
 }  // namespace hero

@@ -1,8 +1,9 @@
 #pragma once
-// Stateless random numbers: every value is a function of (seed, name, index), from Philox 4x32-10 (Salmon et
-// al., 2011) on the CPU. Model variants with the same seed therefore share the initial weights that they have
-// in common, and neither the order of calls nor the number of threads matters. data/counter_random.h has
-// another generator, because sample order must not depend on LibTorch; existing runs fix the values of both.
+// Stateless random numbers: every value is a function of (seed, name, index), computed on the CPU
+// (ops/cpu/random_pairs.h) with the same bits on every processor. Model variants with the same seed therefore
+// share the initial weights that they have in common, and neither the order of calls nor the number of
+// threads matters. data/counter_random.h has another generator, because sample order must not depend on
+// LibTorch; existing runs fix the values of both.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
