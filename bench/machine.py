@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,9 @@ NAMES = {
     "avx2": "AVX2",
     "other": "other",
 }
+VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+# A folder of results: that of an instruction set, or SET-VENDOR-FAMILY-MODEL.
+FOLDER = re.compile(rf"({'|'.join(NAMES)})(?:-([a-z]+)-(\d+)-(\d+))?")
 
 
 def proc_value(file: Path, key: str) -> str:
@@ -89,3 +93,26 @@ def machine() -> str:
     family = f"family {cpuinfo('cpu family')} model {cpuinfo('model')}" if cpuinfo("cpu family") else ""
     cores = f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}, {instruction_set()}{bf16})"
     return ", ".join(part for part in (cpuinfo("model name"), family, cores) if part)
+
+
+def processor_folder(results: Path) -> Path:
+    """The folder of this processor: that of its instruction set, or one of its own if that has the results of another
+    processor."""
+    folder = results / FOLDERS[instruction_set()]
+    kept = folder / "cpu.json"
+    if not kept.exists() or json.loads(kept.read_text())["machine"] == machine():
+        return folder
+    vendor = VENDORS.get(cpuinfo("vendor_id"), "other").lower()
+    return results / f"{folder.name}-{vendor}-{cpuinfo('cpu family') or 0}-{cpuinfo('model') or 0}"
+
+
+def folder_name(folder: str) -> str:
+    """For example "AVX2" of avx2, "AVX2, AMD family 23 model 1" of avx2-amd-23-1. KeyError for other names."""
+    found = FOLDER.fullmatch(folder)
+    if not found:
+        raise KeyError(folder)
+    name, vendor, family, model = found.groups()
+    if not vendor:
+        return NAMES[name]
+    vendors = {value.lower(): value for value in VENDORS.values()}
+    return f"{NAMES[name]}, {vendors.get(vendor, vendor)} family {family} model {model}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from machine import NAMES
+from machine import FOLDER, NAMES, folder_name
 from rounds import Target, table
 
 
@@ -29,7 +29,7 @@ class Processor:
 
     @property
     def name(self) -> str:
-        return NAMES[self.folder.name]
+        return folder_name(self.folder.name)
 
     @property
     def targets(self) -> list[Target]:
@@ -57,8 +57,14 @@ def load(folder: Path) -> Processor | None:
 
 
 def load_all(results: Path) -> list[Processor]:
-    """The results of all processors, in the order of NAMES."""
-    return [found for name in NAMES if (found := load(results / name))]
+    """The results of all processors, by instruction set in the order of NAMES."""
+    sets = list(NAMES)
+    folders = sorted(
+        (sets.index(match[1]), path.name, path)
+        for path in results.iterdir()
+        if path.is_dir() and (match := FOLDER.fullmatch(path.name))
+    )
+    return [found for _, _, path in folders if (found := load(path))]
 
 
 def processors_table(processors: Sequence[Processor]) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import FOLDERS, gpu, instruction_set, library_multiplies_bf16, machine
+from machine import gpu, library_multiplies_bf16, machine, processor_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/hero"
@@ -148,8 +148,8 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def cpu_page(name: str) -> str:
-    """A page in the folder of the results of this kind of CPU, relative to docs/results."""
-    return f"{FOLDERS[instruction_set()]}/{name}"
+    """A page in the folder of the results of this processor, relative to docs/results."""
+    return f"{processor_folder(ROOT / 'docs/results').name}/{name}"
 
 
 def results_folder(short: bool = False) -> Path:

@@ -1,10 +1,10 @@
 """Runs every benchmark and writes docs/results/cpu.md: targets on CPUs and measurements, by processor. With a
 GPU, also runs bench/gpu.py, gpu_losses.py and gpu_peers.py.
 
-The results of this kind of processor are in a folder of their own, docs/results/PROCESSOR. With `--only`, the other
-benchmarks keep their results measured on this machine (cpu.json). `--quick` reproduces the essential ones in one round
-each, in less than 20 minutes. `--trial` does little work, to check that all benchmarks run; its results are
-meaningless. The page lists failed benchmarks.
+The results of this processor are in docs/results/PROCESSOR: the folder of its instruction set, or one of its own if
+that has those of another processor. With `--only`, the other benchmarks keep their results (cpu.json). `--quick`
+reproduces the essential ones in one round each, in less than 20 minutes. `--trial` does little work, to check that all
+benchmarks run; its results are meaningless. The page lists failed benchmarks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-from machine import FOLDERS, gpu, instruction_set, machine
+from machine import gpu, machine, processor_folder
 from results import Measured, Processor, load, load_all, overview
 from rounds import ROOT, Target, note, results_folder
 
@@ -114,7 +114,7 @@ def main() -> None:
     args = parser.parse_args()
     short = args.quick or args.trial
     results = args.results or results_folder(short)
-    folder = results / FOLDERS[instruction_set()]
+    folder = processor_folder(results)
     folder.mkdir(parents=True, exist_ok=True)
     mine = measured_before(folder) if args.only else Processor(folder, machine())
     failures: dict[str, str] = {}

@@ -11,6 +11,7 @@ import pytest
 from program import ROOT
 
 sys.path.append(str(ROOT / "bench"))
+import machine
 from results import Measured, Processor, load, load_all, overview
 from rounds import Target, paired_ratio
 from run import BENCHMARKS, ESSENTIAL, PAGES
@@ -58,6 +59,40 @@ def test_page_lists_every_target_with_figure_spread_and_processor(results: Path)
     assert "- AVX2: speed: 2.00 (1.00 to 3.00), target >= 2.5" in page
     assert "`bench/speed.py`" in page and f"(avx2/{PAGES[0][1]})" in page
     assert "## Failed" not in page and "Trial run" not in page
+
+
+def test_processors_of_one_instruction_set_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is measured first has the folder of the instruction set."""
+    processors = {
+        "avx512": ("GenuineIntel", "6", "85", "avx512"),
+        "avx512-slow-bf16": ("GenuineIntel", "6", "207", machine.SLOW_BF16),
+        "avx2": ("AuthenticAMD", "25", "1", "avx2"),
+        "avx2-amd-23-1": ("AuthenticAMD", "23", "1", "avx2"),
+        "avx2-intel-6-63": ("GenuineIntel", "6", "63", "avx2"),
+        "avx512-amd-25-17": ("AuthenticAMD", "25", "17", "avx512"),
+        "avx2-other-0-0": ("", "", "", "avx2"),
+    }
+    for _ in range(2):  # the second time to where the results are
+        for folder, (vendor, family, model, found) in processors.items():
+            info = {"vendor_id": vendor, "cpu family": family, "model": model, "model name": ""}
+            monkeypatch.setattr(machine, "cpuinfo", info.__getitem__)
+            monkeypatch.setattr(machine, "instruction_set", lambda found=found: found)
+            chosen = machine.processor_folder(tmp_path)
+            assert chosen == tmp_path / folder
+            chosen.mkdir(exist_ok=True)
+            Processor(chosen, machine.machine()).save()
+    (tmp_path / "avx2-notes").mkdir()
+    assert [(found.folder.name, found.name) for found in load_all(tmp_path)] == [
+        ("avx512-slow-bf16", "AVX-512, slow bf16"),
+        ("avx512", "AVX-512"),
+        ("avx512-amd-25-17", "AVX-512, AMD family 25 model 17"),
+        ("avx2", "AVX2"),
+        ("avx2-amd-23-1", "AVX2, AMD family 23 model 1"),
+        ("avx2-intel-6-63", "AVX2, Intel family 6 model 63"),
+        ("avx2-other-0-0", "AVX2, other family 0 model 0"),
+    ]
 
 
 def test_page_names_failed_benchmarks(results: Path) -> None:
