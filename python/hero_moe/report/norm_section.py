@@ -43,8 +43,8 @@ COMPONENTS = {
 
 
 def norm_section(shown: Comparison) -> str:
-    """Empty if no run logged norms."""
-    keep = [run.metrics.norms is not None for run in shown.runs]
+    """Empty if no run logged any norm or logit."""
+    keep = [run.metrics.norms is not None and run.metrics.norms.has_any for run in shown.runs]
     runs = [run for run, kept in zip(shown.runs, keep) if kept]
     if not runs:
         return ""
@@ -57,20 +57,21 @@ def norm_section(shown: Comparison) -> str:
         f"of the weights, per component. {layers}. Norm weights are in metrics.jsonl and TensorBoard only."
     )
     logits = "Largest logit of a step, over all tokens and heads or experts. " + layers + "."
-    return page.section(
-        "Norms and logits",
-        page.figure(weights_figure(runs, styles), caption, shown.key(keep)),
-        page.figure(logits_figure(runs, styles), logits, shown.key(keep)),
-    )
-
-
-def weights_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
-    """Rows: metrics; columns: components that any run has."""
     series = [run.metrics.norms for run in runs if run.metrics.norms]
-    found = [c for c in COMPONENTS if any(norms.has(f"weight_rms.{c}") for norms in series)]
-    figure, grid = new_figure(5.6, len(WEIGHT_METRICS), len(found))
+    weights = [c for c in COMPONENTS if any(one.has(f"{m}.{c}") for one in series for m in WEIGHT_METRICS)]
+    figures = []
+    if weights:
+        figures.append(page.figure(weights_figure(runs, styles, weights), caption, shown.key(keep)))
+    if any(one.has(key) for one in series for key in LOGITS):
+        figures.append(page.figure(logits_figure(runs, styles), logits, shown.key(keep)))
+    return page.section("Norms and logits", *figures)
+
+
+def weights_figure(runs: Sequence[Run], styles: Sequence[LineStyle], components: Sequence[str]) -> str:
+    """Rows: metrics; columns: components, at least one."""
+    figure, grid = new_figure(5.6, len(WEIGHT_METRICS), len(components))
     for row, metric in zip(grid, WEIGHT_METRICS):
-        for axes, component in zip(row, found):
+        for axes, component in zip(row, components):
             draw_series(axes, runs, styles, f"{metric}.{component}")
             if metric != "weight_rms":  # changes little
                 log_axis(axes)
@@ -78,13 +79,16 @@ def weights_figure(runs: Sequence[Run], styles: Sequence[LineStyle]) -> str:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True, steps=ROUND_STEPS))
             axes.tick_params(labelsize=7)
         row[0].set_ylabel(TITLES[metric])
-    for axes, component in zip(grid[0], found):
+    for axes, component in zip(grid[0], components):
         axes.set_title(COMPONENTS[component])
     return to_svg(figure, "norms", "Norms of gradients, updates and weights over steps")
 
 
 def log_axis(axes: Axes) -> None:
-    """A logarithmic y axis with plain numbers; matplotlib's own labels are mathematical text."""
+    """A logarithmic y axis with plain numbers, if there is a positive value; matplotlib's own labels are mathematical
+    text."""
+    if not any((np.asarray(line.get_ydata()) > 0).any() for line in axes.lines):
+        return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 2.0, 5.0)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hero_moe.report.json_lines import InputError, numbers
 
 # The metrics and components of src/train/norms.cpp and src/model/component.h.
 WEIGHT_METRICS = ("grad_norm", "update_ratio", "weight_rms")
@@ -21,18 +23,23 @@ class NormSeries:
     steps: np.ndarray
     values: dict[str, np.ndarray]
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is any value of any key."""
+        return any(map(self.has, self.values))
+
     def has(self, key: str) -> bool:
         """Whether there is any value."""
         return key in self.values and bool(np.isfinite(self.values[key]).any())
 
 
 def read_norms(records: list[tuple[str, int, Any]]) -> NormSeries | None:
-    """From (`FILE:LINE`, step, object `norms`) of every step that has one. Raises ValueError with one line."""
-    rows: dict[str, list[list[float]]] = {}
+    """From (`FILE:LINE`, step, object `norms`) of every step that has one. Raises `InputError`."""
+    rows: dict[str, list[Sequence[float]]] = {}
     for where, _, norms in records:
-        row = _numbers(norms, f"{where}: norms")
+        row = _flat(norms, where)
         if rows and (row.keys() != rows.keys() or any(len(rows[k][0]) != len(row[k]) for k in row)):
-            raise ValueError(f"{where}: norms: found other components or layers than in earlier steps")
+            raise InputError(f"{where}: norms: found other components or layers than in earlier steps")
         for key, values in row.items():
             rows.setdefault(key, []).append(values)
     if not records:
@@ -42,16 +49,13 @@ def read_norms(records: list[tuple[str, int, Any]]) -> NormSeries | None:
     )
 
 
-def _numbers(norms: Any, where: str) -> dict[str, list[float]]:
+def _flat(norms: Any, where: str) -> dict[str, Sequence[float]]:
     if not isinstance(norms, dict):
-        raise ValueError(f"{where}: found {type(norms).__name__}, expected an object")
+        raise InputError(f"{where}: norms: found {type(norms).__name__}, expected an object")
     flat: dict[str, Any] = {}
     for metric, entry in norms.items():
         flat |= {f"{metric}.{c}": v for c, v in entry.items()} if isinstance(entry, dict) else {metric: entry}
-    out = {}
-    for key, entry in flat.items():
-        values = entry if isinstance(entry, list) else [entry]
-        if not all(v is None or (isinstance(v, (int, float)) and not isinstance(v, bool)) for v in values):
-            raise ValueError(f"{where}.{key}: found {str(entry)[:40]}, expected numbers or null")
-        out[key] = [math.nan if v is None else float(v) for v in values]
-    return out
+    return {
+        key: numbers(entry if isinstance(entry, list) else [entry], where, f"norms.{key}")
+        for key, entry in flat.items()
+    }

@@ -132,21 +132,24 @@ def history_section(shown: Comparison) -> str:
         run for run in runs if np.isfinite(run.metrics.layers.get("history_variance_share", np.nan)).any()
     ]
     if shared:
-        ends = [(_strongest_layer(run), run.name) for run in shared]
-        (value, layer), name = max(ends)
         caption = (
             "Share of the router logit variance that comes from the history, per layer over time; light "
-            f"gray: no visible history. Largest final value: {percent(value)} in layer {layer} of {name}."
+            "gray: no visible history."
         )
+        if ends := [(*end, run.name) for run in shared if (end := _strongest_layer(run))]:
+            value, layer, name = max(ends)
+            caption += f" Largest final value: {percent(value)} in layer {layer} of {name}."
         parts.append(page.figure(routing_figures.history_share_figure(shared), caption))
     return page.section("Routing history", *parts)
 
 
-def _strongest_layer(run: Run) -> tuple[float, int]:
-    """Largest history share over the last tenth of the steps, and its layer, from 1."""
+def _strongest_layer(run: Run) -> tuple[float, int] | None:
+    """Largest history share over the last tenth of the steps, and its layer, from 1; None without a value there."""
     values = run.metrics.layers["history_variance_share"]
     means = numbers.layer_mean(values[-numbers.last_tenth(len(values)) :].T)
-    layer = int(np.argmax(np.where(np.isfinite(means), means, -1.0)))
+    if not np.isfinite(means).any():
+        return None
+    layer = int(np.nanargmax(means))
     return float(means[layer]), layer + 1
 
 

@@ -141,16 +141,12 @@ def _read_metrics(path: Path) -> Metrics:
         layers.add(where, record.get("layers") or {})
     if not steps:
         raise InputError(f"{path}: found no complete line, expected at least one step")
-    try:
-        norm_series = read_norms(norms)
-    except ValueError as error:
-        raise InputError(str(error)) from error
     return Metrics(
         steps=np.array(steps),
         tokens=np.array(tokens),
         scalars={key: np.array(column) for key, column in scalars.items()},
         layers=layers.arrays(),
-        norms=norm_series,
+        norms=read_norms(norms),
         valid=read_valid(valid),
     )
 

@@ -47,6 +47,14 @@ def replace_in_line(old: str, new: str) -> Callable[[list[str]], list[str]]:
             "metrics.jsonl:5: layers.rho: found an integer of 401 digits, expected a double",
         ),
         (
+            replace_in_line('"step_ms"', f'"norms": {{"grad_norm": {{"head": 1{"0" * 400}}}}}, "step_ms"'),
+            "metrics.jsonl:5: norms.grad_norm.head: found an integer of 401 digits, expected a double",
+        ),
+        (
+            replace_in_line('"step_ms"', '"norms": {"max_router_logit": [1.5, "2"]}, "step_ms"'),
+            'metrics.jsonl:5: norms.max_router_logit: found "2", expected a number or null',
+        ),
+        (
             replace_in_line('"tokens": [^,]*, ', f'"tokens": {2**63}, '),
             f"metrics.jsonl:5: tokens: found {2**63}, expected an integer of 64 bits",
         ),
