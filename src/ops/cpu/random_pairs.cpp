@@ -91,9 +91,11 @@ HERO_SIMD void box_muller(int64_t n, const uint32_t* __restrict a, const uint32_
     const double turns = between(b[i], 0x1p-30), quarter = (turns + 0x1p52) - 0x1p52;
     const double y = (turns - quarter) * (std::numbers::pi / 2), z = y * y;
     const double sine = y * taylor<15>(z), cosine = taylor<16>(z);
-    const bool odd = (quarter == 1) | (quarter == 3);
-    cosines[i] = ((quarter == 1) | (quarter == 2) ? -radius : radius) * (odd ? sine : cosine);
-    sines[i] = ((quarter == 2) | (quarter == 3) ? -radius : radius) * (odd ? cosine : sine);
+    // Bits instead of ||, so that the loop has no branches.
+    const bool odd = (quarter == 1) | (quarter == 3), left = (quarter == 1) | (quarter == 2),
+               lower = (quarter == 2) | (quarter == 3);
+    cosines[i] = (left ? -radius : radius) * (odd ? sine : cosine);
+    sines[i] = (lower ? -radius : radius) * (odd ? cosine : sine);
   }
   for (int64_t i = 0; i < n; ++i) {
     out[2 * i] = cosines[i];
