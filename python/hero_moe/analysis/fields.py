@@ -20,7 +20,13 @@ def found(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite double."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 class Fields:
@@ -88,7 +94,8 @@ class Fields:
     def integers(self, key: str, shape: Sequence[int], high: int | None = None) -> np.ndarray:
         """Nested lists of integers from 0 to `high`, or without upper bound, as an array of this `shape`."""
         values = self.array(key, shape)
-        wrong = (values != np.floor(values)) | (values < 0) | (values > (np.inf if high is None else high))
+        limit = 2.0**63 if high is None else high + 1
+        wrong = (values != np.floor(values)) | (values < 0) | (values >= limit)
         if wrong.any():
             raise self.fail(key, f"integers from 0{'' if high is None else f' to {high}'}")
         return values.astype(np.int64)

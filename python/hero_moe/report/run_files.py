@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from hero_moe.json_text import parse_json
-from hero_moe.report.json_lines import NAN, InputError, integer, json_lines, number, numbers, read
+from hero_moe.report.json_lines import (
+    INTEGER_BOUND,
+    NAN,
+    InputError,
+    integer,
+    json_lines,
+    number,
+    numbers,
+    read,
+)
 from hero_moe.report.layer_series import LayerSeries
 from hero_moe.report.norm_series import NormSeries, read_norms
 from hero_moe.report.starts import Parent, Start, read_starts
@@ -207,23 +216,33 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = flatten(tomllib.loads(read(path).decode("utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: invalid TOML ({error}), expected a run's configuration") from error
+    for key in ("model.num_experts", "model.num_experts_per_tok"):
+        value = config.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < INTEGER_BOUND:
+            raise InputError(f"{path}: {key}: found {str(value)[:40]}, expected a positive integer")
+    return config
+
+
 def load_run(path: Path, name: str) -> Run:
     """Reads the run folder `path`, named `name` on the page. Raises `InputError`."""
-    if not path.is_dir():
-        raise InputError(
-            f"{path}: {'found a file' if path.exists() else 'no such folder'}, expected a run folder"
-        )
-    config_path = path / "config.toml"
     try:
-        config = tomllib.loads(read(config_path).decode("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{config_path}: invalid TOML ({error}), expected a run's configuration") from error
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:  # a name that is too long
+        raise InputError(f"{path}: cannot be read ({error.strerror}), expected a run folder") from error
+    if not is_folder:
+        raise InputError(f"{path}: {'found a file' if exists else 'no such folder'}, expected a run folder")
+    config = _read_config(path / "config.toml")
     metrics = _read_metrics(path / "metrics.jsonl")
     late = metrics.steps[-last_tenth(len(metrics.steps)) :]
     return Run(
         name=name,
         path=path,
-        config=flatten(config),
+        config=config,
         metrics=metrics,
         routing=_read_routing(path / "routing.jsonl", int(late[0])),
         evaluations=_read_evaluations(path / "eval.json"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hero_moe.json_text import parse_json
-from hero_moe.report.json_lines import InputError
+from hero_moe.report.json_lines import InputError, number
 from hero_moe.report.run_files import Run, load_run
 
 COSTS = (
@@ -84,17 +84,25 @@ def _variant(record: Any, where: str, folder: Path, steps: int) -> Variant:
     name = _value(record, where, "name", str)
     cost = _value(record, where, "cost", dict)
     runs = {}
-    for seed, path in _value(record, where, "runs", dict).items():
-        run = load_run(folder / str(path), str(path))
-        if run.metrics.steps[-1] != steps:
-            found = f"{run.metrics.steps[-1]} steps"
-            raise InputError(f"{run.path / 'metrics.jsonl'}: found {found}, expected the study's {steps}")
+    for seed in (paths := _value(record, where, "runs", dict)):
+        if not seed.isdecimal():
+            raise InputError(f"{where}: runs: found {seed[:40]!r}, expected a seed")
+        path = _value(paths, f"{where}: runs", seed, str)
+        run = load_run(folder / path, path)
+        file, last, records = run.path / "metrics.jsonl", run.metrics.steps[-1], len(run.metrics.steps)
+        if last != steps:
+            raise InputError(f"{file}: found {last} steps, expected the study's {steps}")
+        if records != steps:
+            raise InputError(f"{file}: found {records} records of {steps} steps, expected one of every step")
         runs[int(seed)] = run
     return Variant(
         name=name,
-        same_as=record.get("same_as"),
+        same_as=None if record.get("same_as") is None else _value(record, where, "same_as", str),
         layers_cut=_value(record, where, "layers_cut", int),
-        cost={key: float(_value(cost, f"{where}: cost", key, (int, float))) for key in COSTS},
+        cost={
+            key: number(_value(cost, f"{where}: cost", key, (int, float)), f"{where}: cost", key)
+            for key in COSTS
+        },
         runs=runs,
     )
 
