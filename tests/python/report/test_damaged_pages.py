@@ -9,6 +9,7 @@ import random
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ from hypothesis import strategies as st
 from analysis_folder import write_analysis
 from conftest import write_run
 from hero_moe.analysis import __main__ as analysis
+from hero_moe.analysis.reading import load_analysis
 from hero_moe.report import __main__ as report
+from hero_moe.report.json_lines import InputError
+from hero_moe.report.run_list import load_runs
 from hero_moe.study import __main__ as study
+from hero_moe.study.reading import load_study
+from hero_moe.study.statistics import results
 from random_cases import Case, property_tests, reproduce
 from strategies import DrawFn
 from study_folder import write_study
 
+READINGS = 30  # changed files per case that are only read
 RUN_FILES = ("config.toml", "metrics.jsonl", "routing.jsonl", "starts.jsonl", "eval.json")
 START = {
     "step": 0,
@@ -64,23 +71,35 @@ def run(path: Path, kind: str) -> Path:
     return path
 
 
-def report_page(folder: Path) -> tuple[list[Path], Callable[[], int]]:
+@dataclass
+class Page:
+    """Files, of which one that is listed more often is changed more often; what reads them, and the command that also
+    draws."""
+
+    files: list[Path]
+    read: Callable[[], Any]
+    write: Callable[[], int]
+
+
+def report_page(folder: Path) -> Page:
     runs = [run(folder / kind, kind) for kind in ("baseline", "hero")]
     command = [*map(str, runs), "--out", str(folder / "report.html")]
-    return [path / name for path in runs for name in RUN_FILES], lambda: report.main(command)
+    files = [path / name for path in runs for name in RUN_FILES]
+    return Page(files, lambda: load_runs(runs), lambda: report.main(command))
 
 
-def study_page(folder: Path) -> tuple[list[Path], Callable[[], int]]:
+def study_page(folder: Path) -> Page:
     write_study(folder)
     files = [folder / "seed-2/hero" / name for name in RUN_FILES if name != "starts.jsonl"]
-    return [folder / "study.json"] * 3 + files, lambda: study.main([str(folder)])
+    files += [folder / "study.json"] * 6
+    return Page(files, lambda: results(load_study(folder)), lambda: study.main([str(folder)]))
 
 
-def analysis_page(folder: Path) -> tuple[list[Path], Callable[[], int]]:
+def analysis_page(folder: Path) -> Page:
     out = folder / "out"
     write_analysis(out, layers=3, experts=4, tokens=5)
     files = [out / "analysis.json"] * 5 + [out / "analysis.safetensors"]
-    return files, lambda: analysis.main([str(out)])
+    return Page(files, lambda: load_analysis(out), lambda: analysis.main([str(out)]))
 
 
 PAGES = {"report": report_page, "study": study_page, "analysis": analysis_page}
@@ -91,7 +110,6 @@ def cases(draw: DrawFn) -> Case:
     """Which page, and the seed of the changes."""
     return {
         "page": draw(st.sampled_from(sorted(PAGES))),
-        "changes": draw(st.integers(1, 2)),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
 
@@ -135,19 +153,28 @@ def damage(file: Path, rng: random.Random) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+def check_reading(page: Page, folder: Path, rng: random.Random) -> None:
+    """One change that is undone afterwards."""
+    file = rng.choice(page.files)
+    before = file.read_bytes()
+    damage(file, rng)
+    try:
+        page.read()
+    except InputError as error:
+        assert str(folder) in str(error) and "\n" not in str(error), error
+    file.write_bytes(before)
+
+
 def check(case: Case, folder: Path) -> None:
     rng = random.Random(case["seed"])
-    files, page = PAGES[case["page"]](folder)
-    for _ in range(case["changes"]):
-        file = rng.choice(files)
-        try:
-            damage(file, rng)
-        except ValueError:
-            pass  # changed twice: no longer JSON
+    page = PAGES[case["page"]](folder)
     errors = io.StringIO()
     with warnings.catch_warnings(), redirect_stderr(errors), redirect_stdout(io.StringIO()):
         warnings.simplefilter("error")
-        status = page()
+        for _ in range(READINGS):
+            check_reading(page, folder, rng)
+        damage(rng.choice(page.files), rng)
+        status = page.write()
     text = errors.getvalue()
     if status == 0:
         assert text == ""
