@@ -85,7 +85,7 @@ def _variant(record: Any, where: str, folder: Path, steps: int) -> Variant:
     cost = _value(record, where, "cost", dict)
     runs = {}
     for seed in (paths := _value(record, where, "runs", dict)):
-        if not seed.isdecimal():
+        if not seed.isdecimal() or len(seed) > 20:
             raise InputError(f"{where}: runs: found {seed[:40]!r}, expected a seed")
         path = _value(paths, f"{where}: runs", seed, str)
         run = load_run(folder / path, path)
