@@ -161,7 +161,7 @@ void add_linear_cross_entropy(const test::CrossEntropyCase& c) {
   add("linear_cross_entropy/" + sizes({{'T', c.tokens}, {'D', c.width}, {'V', c.vocabulary}}),
       [=](bool reference) {
         call(reference, "hero::linear_cross_entropy_forward", ops::linear_cross_entropy_reference, x, w,
-             targets, true);
+             targets, true, true);
       });
 }
 

@@ -80,7 +80,7 @@ Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostI
     }
     return n * tokens;
   };
-  const auto exact = [](const CostItem& item) { return item.forward + item.backward; };
+  const auto exact = [](const CostItem& item) { return item.forward + item.backward(); };
   const auto paper_count = [](const CostItem& item) { return item.paper; };
   table.rows = {{"paper's count", sum(baseline, paper_count), sum(compared, paper_count)},
                 {"exact", sum(baseline, exact), sum(compared, exact)}};
@@ -113,7 +113,8 @@ std::vector<Table> tables(const Config& config, const Layout& layout, const std:
     add_costs(active, costs[v], columns[v], &CostItem::active);
     add_costs(paper, costs[v], columns[v], &CostItem::paper, tokens);
     add_costs(exact, costs[v], columns[v], &CostItem::forward, tokens);
-    add_costs(exact, costs[v], columns[v], &CostItem::backward, tokens);
+    add_costs(exact, costs[v], columns[v], &CostItem::input_gradient, tokens);
+    add_costs(exact, costs[v], columns[v], &CostItem::weight_gradient, tokens);
     add_bytes(memory, device_memory(variants[v], layout), columns[v]);
     add_bytes(traffic, device_traffic(variants[v], layout), columns[v]);
     if (is_single_device(layout)) add_bytes(process, process_memory(variants[v]), columns[v]);

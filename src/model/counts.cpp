@@ -31,11 +31,24 @@ CostItem attention_score_cost(const Config& config) {
   const double widths =
       latent ? to_double(m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) : 2 * to_double(m.head_dim);
   const double forward = to_double(m.num_attention_heads) * widths * to_double(config.train.sequence + 1);
-  return {.name = "attention scores", .forward = forward, .backward = 2 * forward};
+  return {.name = "attention scores", .forward = forward, .input_gradient = 2 * forward};
 }
 
 // FLOPs of norms are not counted.
-CostItem norm_cost(double count) { return {.name = "norms", .parameters = count, .active = count}; }
+CostItem norm_cost(double count) {
+  return {.name = "norms", .parameters = count, .trained = count, .active = count};
+}
+
+bool is_router(const CostItem& item) { return item.name == kRouterCost || item.name == kHistoryCost; }
+
+// Removes the weight gradients of frozen weights.
+std::vector<CostItem> trained(const Config& config, std::vector<CostItem> items) {
+  if (config.train.trainable == Trainable::kAll) return items;
+  for (CostItem& item : items) {
+    if (!is_router(item)) item.trained = item.weight_gradient = 0;
+  }
+  return items;
+}
 
 double layer_norm_weights(const ModelConfig& m) {
   const int64_t hidden = 2 * m.hidden_size;
@@ -65,9 +78,11 @@ void add(std::vector<CostItem>& sums, const CostItem& item) {
 
 CostItem& CostItem::operator+=(const CostItem& other) {
   parameters += other.parameters;
+  trained += other.trained;
   active += other.active;
   forward += other.forward;
-  backward += other.backward;
+  input_gradient += other.input_gradient;
+  weight_gradient += other.weight_gradient;
   paper += other.paper;
   return *this;
 }
@@ -75,20 +90,29 @@ CostItem& CostItem::operator+=(const CostItem& other) {
 CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient) {
   return {.name = name,
           .parameters = parameters,
+          .trained = parameters,
           .active = active,
           .forward = 2 * active,
-          .backward = (input_gradient ? 4 : 2) * active,
+          .input_gradient = input_gradient ? 2 * active : 0,
+          .weight_gradient = 2 * active,
           .paper = 6 * active};
 }
 
-std::vector<CostItem> mtp_costs(const ModelConfig& m) {
+bool reaches_input(const Config& config, int64_t i) {
+  if (config.train.trainable == Trainable::kAll) return true;
+  const auto numbers = moe_layer_numbers_with_modules(config.model);
+  return std::any_of(numbers.begin(), numbers.begin() + i, [](int64_t l) { return l > 0; });
+}
+
+std::vector<CostItem> mtp_costs(const Config& config) {
+  const ModelConfig& m = config.model;
   const double d = to_double(m.hidden_size), modules = to_double(m.num_nextn_predict_layers);
   if (modules == 0) return {};
   const double table = to_double(m.vocab_size) * d;
   CostItem output = gemm_cost("output", 0, modules * table);
   output.active = 0;  // the main model's
-  return {gemm_cost("multi-token prediction", modules * 2 * d * d, modules * 2 * d * d),
-          norm_cost(modules * 3 * d), output};
+  return trained(config, {gemm_cost("multi-token prediction", modules * 2 * d * d, modules * 2 * d * d),
+                          norm_cost(modules * 3 * d), output});
 }
 
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible) {
@@ -100,14 +124,19 @@ std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visib
   if (l == 0) {
     const double weights = 3 * d * to_double(m.intermediate_size);
     items.push_back(gemm_cost("dense layers", weights, weights));
-    return items;
+  } else {
+    const double expert = 3 * d * to_double(m.moe_intermediate_size),
+                 shared = to_double(m.n_shared_experts) * expert;
+    for (const CostItem& item : router_kind(config.router).costs(config, l, visible)) items.push_back(item);
+    items.push_back(gemm_cost("experts", e * expert, to_double(m.num_experts_per_tok) * expert));
+    items.push_back(gemm_cost("shared experts", shared, shared));
   }
-  const double expert = 3 * d * to_double(m.moe_intermediate_size),
-               shared = to_double(m.n_shared_experts) * expert;
-  for (const CostItem& item : router_kind(config.router).costs(config, l, visible)) items.push_back(item);
-  items.push_back(gemm_cost("experts", e * expert, to_double(m.num_experts_per_tok) * expert));
-  items.push_back(gemm_cost("shared experts", shared, shared));
-  return items;
+  if (!reaches_input(config, i)) {
+    for (CostItem& item : items) {
+      if (!is_router(item)) item.input_gradient = 0;
+    }
+  }
+  return trained(config, items);
 }
 
 std::vector<int64_t> visible_counts(const Config& config) {
@@ -127,20 +156,22 @@ std::vector<int64_t> visible_counts(const Config& config) {
 std::vector<CostItem> model_costs(const Config& config) {
   const ModelConfig& m = config.model;
   const double table = to_double(m.vocab_size) * to_double(m.hidden_size);
-  std::vector<CostItem> sums = {{.name = "embedding", .parameters = table}};
+  std::vector<CostItem> sums;
+  const auto add_all = [&](const std::vector<CostItem>& items) {
+    for (const CostItem& item : items) add(sums, item);
+  };
+  add_all(trained(config, {{.name = "embedding", .parameters = table, .trained = table}}));
   const auto visible = visible_counts(config);
-  for (int64_t i = 0; i < std::ssize(visible); ++i) {
-    for (const CostItem& item : layer_costs(config, i, visible[i])) add(sums, item);
-  }
-  add(sums, norm_cost(to_double(m.hidden_size)));
-  add(sums, gemm_cost("output", m.tie_word_embeddings ? 0 : table, table));
-  for (const CostItem& item : mtp_costs(m)) add(sums, item);
+  for (int64_t i = 0; i < std::ssize(visible); ++i) add_all(layer_costs(config, i, visible[i]));
+  add_all(trained(config, {norm_cost(to_double(m.hidden_size)),
+                           gemm_cost("output", m.tie_word_embeddings ? 0 : table, table)}));
+  add_all(mtp_costs(config));
   return sums;
 }
 
 double training_flops_per_token(const Config& config) {
   double sum = 0;
-  for (const CostItem& item : model_costs(config)) sum += item.forward + item.backward;
+  for (const CostItem& item : model_costs(config)) sum += item.forward + item.backward();
   return sum;
 }
 

@@ -13,12 +13,15 @@ inline double to_double(int64_t n) { return static_cast<double>(n); }
 /// One row of a cost table. FLOPs are per token; a multiply-add counts as two.
 struct CostItem {
   std::string name;
-  double parameters = 0;  ///< of the whole model
-  double active = 0;      ///< parameters used per token: K of E experts, none of the embedding
-  double forward = 0;     ///< FLOPs of the forward pass
-  double backward = 0;    ///< FLOPs of the backward pass; the history input needs no gradient
-  double paper = 0;       ///< FLOPs as the paper counts them: 6 per GEMM weight, none for attention scores
+  double parameters = 0;       ///< of the whole model
+  double trained = 0;          ///< parameters that are not frozen (train.trainable)
+  double active = 0;           ///< parameters used per token: K of E experts, none of the embedding
+  double forward = 0;          ///< FLOPs of the forward pass
+  double input_gradient = 0;   ///< FLOPs of the backward pass for activations; a detached history needs none
+  double weight_gradient = 0;  ///< FLOPs of the backward pass for weights
+  double paper = 0;  ///< FLOPs as the paper counts them: 6 per GEMM weight, none for attention scores
 
+  double backward() const { return input_gradient + weight_gradient; }
   CostItem& operator+=(const CostItem& other);
 };
 
@@ -30,11 +33,15 @@ inline constexpr const char* kHistoryCost = "router, history";
 
 /// What the multi-token prediction modules add to their decoder layers: projections, norms, output
 /// projections.
-std::vector<CostItem> mtp_costs(const ModelConfig& model);
+std::vector<CostItem> mtp_costs(const Config& config);
 
 /// Decoder layer i, from 0, of the main model or a module: projections, attention scores, norms, and a dense
 /// MLP or router and experts. `visible`: number of layers that its router sees (visible_counts).
 std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visible);
+
+/// Whether the backward pass continues from decoder layer i to its input: if any weight before it is not
+/// frozen.
+bool reaches_input(const Config& config, int64_t i);
 
 /// The whole model: embedding, layer costs summed by name, final norm, output projection, and the multi-token
 /// prediction modules, as in training.

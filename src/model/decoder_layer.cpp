@@ -6,7 +6,10 @@ namespace hero {
 
 DecoderLayer::DecoderLayer(Parameters& parameters, int64_t i, int64_t l, const Config& config,
                            const HistoryLayout& layout, const ModelShard& shard)
-    : index_(i), eps_(config.model.rms_norm_eps), document_mask_(config.train.document_mask) {
+    : index_(i),
+      eps_(config.model.rms_norm_eps),
+      document_mask_(config.train.document_mask),
+      trainable_(config.train.trainable) {
   const auto& model = config.model;
   const std::string prefix = "model.layers." + std::to_string(i);
   input_norm_ = parameters.add(prefix + ".input_layernorm.weight", {model.hidden_size}, constant_init(1),

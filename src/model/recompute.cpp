@@ -20,15 +20,17 @@ DecoderLayer::Output recompute_layer(const DecoderLayer& layer, const at::Tensor
                                      const RotaryTable& rotary,
                                      const std::shared_ptr<RoutingHistory>& history,
                                      const ForwardContext& context) {
+  if (!x.requires_grad() && !layer.is_trainable()) return layer(x, rotary, *history, context, nullptr);
   // The layer outlives the step; the history belongs to the micro-batch.
   const auto run = [&layer, rotary, history, context,
                     queue = ops::DeferWeightGradients::queue()](const at::Tensor& input) {
     const ops::DeferWeightGradients defer(queue);
     return layer(input, rotary, *history, context, nullptr);
   };
-  const auto backward = [run](const std::vector<at::Tensor>& saved,
-                              const std::vector<at::Tensor>& gradients) -> std::vector<at::Tensor> {
-    const auto input = saved[0].detach().set_requires_grad(true);
+  const auto backward = [run, needs_dx = x.requires_grad()](
+                            const std::vector<at::Tensor>& saved,
+                            const std::vector<at::Tensor>& gradients) -> std::vector<at::Tensor> {
+    const auto input = saved[0].detach().set_requires_grad(needs_dx);
     {
       const at::AutoGradMode with_grad(true);
       ops::backward(differentiable_outputs(run(input)), gradients);

@@ -40,9 +40,12 @@ class RouterKind {
   /// Parameters and FLOPs of these weights, in rows named kRouterCost and kHistoryCost.
   virtual std::vector<CostItem> costs(const Config& config, int64_t l, int64_t seen) const = 0;
 
+  /// Whether the router computes with fp32 copies of operands in bf16.
+  virtual bool widens_operands() const { return false; }
   /// Values, in fp32 (fp64 in fp64 runs), that layer l's forward pass of `tokens` tokens saves for the
-  /// backward pass besides its input, history, logits, probabilities and statistics.
-  virtual double saved_values(const Config& config, int64_t seen, double tokens) const = 0;
+  /// backward pass besides its input, history, logits, probabilities and statistics. `reached`: the
+  /// backward pass continues to its input.
+  virtual double saved_values(const Config& config, int64_t seen, bool reached, double tokens) const = 0;
 
   /// Adds the kind's keys to a config.json.
   virtual void write(const Config& config, nlohmann::ordered_json& config_json) const = 0;

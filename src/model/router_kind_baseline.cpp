@@ -23,7 +23,7 @@ class BaselineRouterKind final : public RouterKind {
     // A row of zeros for the history, next to that of another kind.
     return {gemm_cost(kRouterCost, weights, weights), gemm_cost(kHistoryCost, 0, 0)};
   }
-  double saved_values(const Config&, int64_t, double) const override { return 0; }
+  double saved_values(const Config&, int64_t, bool, double) const override { return 0; }
 
   void write(const Config&, nlohmann::ordered_json&) const override {}
   void read(JsonSection&, const ModelConfig&, RouterConfig&) const override {}

@@ -31,7 +31,7 @@ class HeroRouterKind final : public RouterKind {
     return {gemm_cost(kRouterCost, d * e, d * e),
             gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach)};
   }
-  double saved_values(const Config&, int64_t, double) const override { return 0; }
+  double saved_values(const Config&, int64_t, bool, double) const override { return 0; }
 
   void write(const Config& config, ordered_json& config_json) const override {
     const auto& r = config.router;

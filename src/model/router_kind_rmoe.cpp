@@ -40,18 +40,19 @@ class RmoeRouterKind final : public RouterKind {
     return {gemm_cost(kRouterCost, own + shared, own + gates),
             gemm_cost(kHistoryCost, shared, gates, /*input_gradient=*/!config.router.detach)};
   }
+  bool widens_operands() const override { return true; }
   // Per token the projection, the preceding state, three gates, and for gradients of products the candidate,
   // its recurrent part and its difference to the preceding state; the new state. A router in fp32 saves the
-  // state in the history itself. One in bf16 saves copies in fp32 of state, input and the weights through
-  // which gradients flow back, and neither the input nor the history in bf16, which take half as much.
-  double saved_values(const Config& config, int64_t seen, double tokens) const override {
+  // state in the history itself. One in bf16 saves copies in fp32 of the state and of the weights through
+  // which gradients flow back, and not the history in bf16, which takes half as much.
+  double saved_values(const Config& config, int64_t seen, bool reached, double tokens) const override {
     const double p = to_double(config.router.state_size), d = to_double(config.model.hidden_size),
                  e = to_double(config.model.num_experts);
     const bool narrow = config.train.dtype == Dtype::kBf16 && config.router.dtype == RouterDtype::kTrain;
     if (!narrow) return tokens * (seen > 0 ? 8 : 9) * p;
     const double state_gates = config.router.detach || seen == 0 ? 0 : 3 * p * p;
-    const double narrow_values = (d + (seen > 0 ? p : 0)) / 2;
-    return tokens * (9 * p + d - narrow_values) + p * (d + e) + 3 * p * p + state_gates;
+    const double narrow_history = seen > 0 ? p / 2 : 0;
+    return tokens * (9 * p - narrow_history) + p * ((reached ? d : 0) + e) + 3 * p * p + state_gates;
   }
 
   void write(const Config& config, nlohmann::ordered_json& config_json) const override {

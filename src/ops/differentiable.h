@@ -30,6 +30,12 @@ bool accumulates(const torch::autograd::AutogradContext* ctx);
 /// For backward passes: whether the gradient of `weight` is to be added to its grad.
 bool can_accumulate(const torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
 
+/// For forward passes: the input `x` of a product with `weight`, or nothing if the backward pass does not
+/// compute the weight's gradient, the only use of x.
+inline at::Tensor needed_for_gradient(const at::Tensor& x, const at::Tensor& weight) {
+  return weight.requires_grad() ? x : at::Tensor();
+}
+
 inline at::Tensor detached(const at::Tensor& x) { return x.detach(); }
 inline std::optional<at::Tensor> detached(const std::optional<at::Tensor>& x) {
   return x ? std::optional(x->detach()) : x;

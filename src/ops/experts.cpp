@@ -99,7 +99,7 @@ struct Experts : torch::autograd::Function<Experts> {
                             const at::Tensor& gate_up, const at::Tensor& down, const at::Tensor& offsets) {
     static const auto op = find_operator("hero::experts_forward", experts_forward_reference);
     auto [y, h] = op.call(x, gate_up, down, offsets);
-    ctx->save_for_backward({x, h, gate_up, down, offsets});
+    ctx->save_for_backward({needed_for_gradient(x, gate_up), h, gate_up, down, offsets});
     save_queue(ctx);
     save_accumulation(ctx);
     return y;
@@ -112,7 +112,8 @@ struct Experts : torch::autograd::Function<Experts> {
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &h = saved[1], &gate_up = saved[2], &down = saved[3], &offsets = saved[4];
     const auto dy = grads[0].contiguous();
-    if (!saved_queue(ctx) && !accumulates(ctx)) {
+    const bool both_weights = ctx->needs_input_grad(1) && ctx->needs_input_grad(2);
+    if (both_weights && !saved_queue(ctx) && !accumulates(ctx)) {
       auto [dx, dgate_up, ddown] = op.call(dy, x, h, gate_up, down, offsets);
       return {dx, dgate_up, ddown, {}};
     }

@@ -108,10 +108,10 @@ Tensor experts_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& 
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x, const Tensor& w,
-                                                                const Tensor&, bool gradients) {
+                                                                const Tensor&, bool needs_dx, bool needs_dw) {
   const c10::SymInt none = 0;
-  return {wide(x, {}), like(x, {gradients ? x.sym_size(0) : none, x.sym_size(1)}),
-          wide(x, {gradients ? w.sym_size(0) : none, w.sym_size(1)})};
+  return {wide(x, {}), like(x, {needs_dx ? x.sym_size(0) : none, x.sym_size(1)}),
+          wide(x, {needs_dw ? w.sym_size(0) : none, w.sym_size(1)})};
 }
 
 }  // namespace

@@ -124,11 +124,11 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_reference(const at::Tensor& 
                                                               const at::Tensor& weights,
                                                               const at::Tensor& row, const at::Tensor& token);
 
-/// -> loss, dx, dw (dx and dw have no rows unless `gradients`)
+/// -> loss, dx, dw (without rows if not needed)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_reference(const at::Tensor& x,
                                                                               const at::Tensor& w,
                                                                               const at::Tensor& targets,
-                                                                              bool gradients);
+                                                                              bool needs_dx, bool needs_dw);
 
 at::Tensor newton_schulz_reference(const at::Tensor& x);
 at::Tensor sum_of_squares_reference(at::TensorList tensors);

@@ -87,8 +87,8 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.def("experts_add_backward_weight(Tensor(a!) grad, Tensor dy, Tensor x, Tensor offsets) -> ()");
   // linear_cross_entropy.cpp
   m.def(
-      "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool gradients) -> (Tensor, Tensor, "
-      "Tensor)");
+      "linear_cross_entropy_forward(Tensor x, Tensor w, Tensor targets, bool needs_dx, bool needs_dw) -> "
+      "(Tensor, Tensor, Tensor)");
   // newton_schulz.cpp
   m.def("newton_schulz(Tensor x) -> Tensor");
   // adamw.cpp

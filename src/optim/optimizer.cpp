@@ -53,9 +53,13 @@ Optimizer::Optimizer(Parameters& parameters, const OptimConfig& config, const St
   if (buckets_) shards_ = buckets_->shards();
   auto& all = parameters.all();
   for (size_t i = 0; i < all.size(); ++i) {
-    // Replicated parameters without a bucket (frozen ones) belong to the first rank.
-    if (buckets_ && (buckets_->contains(i) || !buckets_->is_first_rank_of(i))) continue;
+    if (buckets_ && buckets_->contains(i)) continue;
     const bool separate = all[i].leaf.scalar_type() != all[i].values.scalar_type();
+    // Replicated parameters without a bucket (frozen ones) belong to the first rank.
+    if (buckets_ && !buckets_->is_first_rank_of(i)) {
+      if (separate) all[i].values = at::Tensor();
+      continue;
+    }
     if (storage.in_files() && separate) all[i].values = storage.copy_of(all[i].values);
     shards_.push_back(
         {.parameter = i, .begin = 0, .end = all[i].values.numel(), .values = all[i].values.view({-1})});

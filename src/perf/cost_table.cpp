@@ -63,7 +63,7 @@ Operations operations(const Config& config, bool forward) {
   Operations sum;
   const auto tokens = static_cast<double>(tokens_of(config, forward));
   for (const CostItem& item : model_costs(config)) {
-    const double exact = (item.forward + (forward ? 0 : item.backward)) * tokens,
+    const double exact = (item.forward + (forward ? 0 : item.backward())) * tokens,
                  paper = forward ? exact : item.paper * tokens;
     sum.total += paper;
     sum.total_exact += exact;

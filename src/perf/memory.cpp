@@ -15,6 +15,9 @@ namespace {
 constexpr double kIndex = 8;          // bytes of an expert id or row index
 constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
 
+// Operands of frozen weights are needed for no gradient.
+bool trains_all(const Config& config) { return config.train.trainable == Trainable::kAll; }
+
 // Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
   return config.train.dtype == Dtype::kBf16 && qk % 16 == 0 && v % 16 == 0;
@@ -25,11 +28,14 @@ double grouped_attention(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
   const double h = to_double(m.num_attention_heads), g = to_double(m.num_key_value_heads),
                p = to_double(m.head_dim);
-  const double projection = (h + 2 * g) * p, rstds = h + g;
-  if (fused_attention(config, m.head_dim, m.head_dim))  // the values are a view of the projection
-    return (projection + 2 * h * p + g * p) * w.operand + (rstds + h) * w.accum;
+  const QkNorm norm = m.type().qk_norm;
+  const bool fused = fused_attention(config, m.head_dim, m.head_dim);
+  // The joint projection is the input of the heads' norms, or the values are a view of it.
+  const double values = norm != QkNorm::kNone || fused || h == g ? (h + 2 * g) * p : 0;
+  const double norms = norm == QkNorm::kHead ? h + g : norm == QkNorm::kProjection ? 2 : 0, rstds = norms + h;
+  if (fused) return (values + 2 * h * p + g * p) * w.operand + rstds * w.accum;
   const double repeated = h == g ? 0 : h * p;  // values
-  return (projection + 3 * h * p + repeated) * w.operand + (rstds + h) * w.accum;
+  return (values + 3 * h * p + repeated) * w.operand + rstds * w.accum;
 }
 
 double latent_attention(const Config& config, const ElementSizes& w) {
@@ -38,39 +44,57 @@ double latent_attention(const Config& config, const ElementSizes& w) {
                v = to_double(m.v_head_dim), qk = nope + to_double(m.qk_rope_head_dim),
                q_rank = to_double(m.q_lora_rank), kv_rank = to_double(m.kv_lora_rank), head = std::max(qk, v);
   const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + to_double(m.qk_rope_head_dim);
-  const double latents = kv_rank + q_rank;        // normalized
-  const double rstds = (q_rank > 0 ? 2 : 1) + h;  // and the attention's logsumexp
+  const double latents = trains_all(config) ? kv_rank + q_rank : 0;  // normalized
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;                     // and the attention's logsumexp
   if (fused_attention(config, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim))
     return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.accum;
   const double values = v < qk ? h * head : h * (nope + v);
-  const double joined = v == qk ? 0 : h * v;  // unpadding copies the heads
+  // The output projection's input is a copy unless the heads are adjacent already.
+  const bool adjacent = v == qk || (v > qk && h == 1);
+  const double joined = adjacent || !trains_all(config) ? 0 : h * v;
   return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.accum;
 }
 
-double feed_forward(double width, const ElementSizes& w) { return 3 * width * w.operand; }
+double feed_forward(const Config& config, double width, const ElementSizes& w) {
+  return (trains_all(config) ? 3 : 2) * width * w.operand;
+}
 
-// Router, expert selection and losses of one MoE layer.
-double routing(const Config& config, const ElementSizes& w) {
+// What losses and metrics need of one MoE layer's router and expert selection.
+double routing_outputs(const Config& config, const ElementSizes& w) {
   const ModelConfig& m = config.model;
   const RouterConfig& r = config.router;
   const double e = to_double(m.num_experts), k = to_double(m.num_experts_per_tok);
-  const bool sigmoid = m.has_sigmoid_scores();
-  double bytes = (2 * e + 5) * w.accum;  // logits, probabilities, statistics
-  if (w.router != w.operand) bytes += to_double(m.hidden_size) * w.router;
-  if (sigmoid) bytes += e * w.accum;
-  if (sigmoid && r.balance != BalanceScope::kNone && r.balance_loss > 0) bytes += (e + 1) * w.accum;
-  bytes += k * kIndex + (m.norm_topk_prob ? 2 * k + 1 : k) * w.accum;
-  if (r.capacity_factor > 0) bytes += k * (kIndex + 1 + w.accum);
+  double bytes = (2 * e + 5) * w.accum + k * (kIndex + w.accum);  // logits, probabilities, statistics, choice
+  if (m.has_sigmoid_scores() && r.balance != BalanceScope::kNone && r.balance_loss > 0)
+    bytes += (e + 1) * w.accum;
   if (r.z_loss > 0) bytes += w.accum;
-  if (r.coupling_loss > 0) bytes += k * kIndex + 2 * w.accum;
+  if (r.coupling_loss > 0) bytes += k * kIndex + w.accum;
   return bytes;
 }
 
-double experts(const ModelConfig& m, const ElementSizes& w) {
-  const double rows = to_double(m.num_experts_per_tok);
-  const double row =
-      (2 * to_double(m.hidden_size) + 2 * to_double(m.moe_intermediate_size)) * w.operand + 2 * kIndex;
-  return rows * row + feed_forward(to_double(m.n_shared_experts * m.moe_intermediate_size), w);
+// The same and what the layer's backward pass needs besides, except the router's input.
+double routing(const Config& config, const ElementSizes& w) {
+  const ModelConfig& m = config.model;
+  double bytes = routing_outputs(config, w);
+  if (m.has_sigmoid_scores()) bytes += to_double(m.num_experts) * w.accum;
+  if (config.router.capacity_factor > 0) bytes += to_double(m.num_experts_per_tok) * (kIndex + 1 + w.accum);
+  return bytes;
+}
+
+// `reached`: the backward pass continues to the experts' inputs.
+double experts(const Config& config, bool reached, const ElementSizes& w) {
+  const ModelConfig& m = config.model;
+  const double rows = to_double(m.num_experts_per_tok), d = to_double(m.hidden_size);
+  double row = d * w.operand + 2 * kIndex;  // outputs
+  if (trains_all(config)) row += d * w.operand;
+  if (!reached) return rows * row;
+  row += 2 * to_double(m.moe_intermediate_size) * w.operand;
+  return rows * row + feed_forward(config, to_double(m.n_shared_experts * m.moe_intermediate_size), w);
+}
+
+void add_common(StageWeights& sum, double weights, double trained) {
+  sum.all.common += weights;
+  sum.trained.common += trained;
 }
 
 }  // namespace
@@ -86,36 +110,58 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   const ModelConfig& m = config.model;
   const ElementSizes w(config);
   const double d = to_double(m.hidden_size);
-  double bytes = 4 * d * w.operand + 2 * w.accum;  // inputs and outputs of two norms
-  bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
-  double router = 0;
+  const bool reached = reaches_input(config, i);
+  double bytes = 0, router = 0;
+  if (reached) {
+    bytes += 2 * d * w.operand + 2 * w.accum;  // inputs of two norms
+    bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
+  }
+  if (trains_all(config)) bytes += d * w.operand;  // output of the first norm
   if (const int64_t l = moe_layer_numbers_with_modules(m)[i]; l > 0) {
-    bytes += routing(config, w) + experts(m, w);
     const RouterKind& kind = router_kind(config.router);
+    // The router's input is the second norm's output, or a copy of it.
+    const double input = kind.widens_operands() ? w.accum : w.router;
+    if (input != w.operand) bytes += d * input;
+    if (input == w.operand || (trains_all(config) && m.n_shared_experts > 0)) bytes += d * w.operand;
+    bytes += routing(config, w) + experts(config, reached, w);
     const auto visible = kind.visible(l, stage_of_layers_with_modules(m, config.router), config.router);
-    router = kind.saved_values(config, static_cast<int64_t>(visible.size()), tokens) * w.accum;
+    router = kind.saved_values(config, static_cast<int64_t>(visible.size()), reached, tokens) * w.accum;
   } else {
-    bytes += feed_forward(to_double(m.intermediate_size), w);
+    if (reached) bytes += feed_forward(config, to_double(m.intermediate_size), w);
+    if (trains_all(config)) bytes += d * w.operand;  // output of the second norm
   }
   return tokens * bytes + router;
 }
 
 double routing_bytes(const Config& config, double tokens) {
-  return tokens * routing(config, ElementSizes(config));
+  return tokens * routing_outputs(config, ElementSizes(config));
+}
+
+double recomputed_layer_bytes(const Config& config, int64_t i, double tokens) {
+  const bool moe = moe_layer_numbers_with_modules(config.model)[i] > 0;
+  if (!moe && !reaches_input(config, i)) return 0;
+  return tokens * to_double(config.model.hidden_size) * ElementSizes(config).operand +
+         (moe ? routing_bytes(config, tokens) : 0);
 }
 
 double head_activation_bytes(const Config& config, double tokens) {
   const ModelConfig& m = config.model;
   const ElementSizes w(config);
   const double d = to_double(m.hidden_size);
-  return tokens * (3 * d * w.operand + w.accum) + to_double(m.vocab_size) * d * w.accum;
+  return tokens * (3 * d * w.operand + w.accum) + head_gradient_bytes(config);
+}
+
+double head_gradient_bytes(const Config& config) {
+  const ModelConfig& m = config.model;
+  return trains_all(config) ? to_double(m.vocab_size * m.hidden_size) * ElementSizes(config).accum : 0;
 }
 
 double mtp_activation_bytes(const Config& config, double tokens) {
   const ElementSizes w(config);
   const double d = to_double(config.model.hidden_size);
   // The shifted embeddings and the joined normalized inputs; the head counts the last norm.
-  return tokens * (3 * d * w.operand + 2 * w.accum) + head_activation_bytes(config, tokens);
+  const double inputs = trains_all(config) ? 3 * d * w.operand + 2 * w.accum : w.accum;
+  return tokens * inputs + head_activation_bytes(config, tokens);
 }
 
 std::vector<int64_t> layout_bounds(const Config& config, const Layout& layout) {
@@ -188,9 +234,10 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
     StageWeights& sum = sums[stage_of[i]];
     for (const CostItem& item : layer_costs(config, i, visible[i])) {
       if (item.name == "experts") {
-        sum.experts += item.parameters / to_double(layout.expert);
+        sum.all.experts += item.parameters / to_double(layout.expert);
+        sum.trained.experts += item.trained / to_double(layout.expert);
       } else {
-        sum.common += item.parameters;
+        add_common(sum, item.parameters, item.trained);
       }
     }
     sum.muon_common += muon_layer_cost(config, i, visible[i]);
@@ -198,11 +245,11 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
     sum.muon_experts +=
         {experts.weights / to_double(layout.expert), experts.flops / to_double(layout.expert)};
   }
-  const double table = to_double(m.vocab_size * m.hidden_size);
-  sums.front().common += table;
-  for (const CostItem& item : mtp_costs(m)) sums.back().common += item.parameters;
-  sums.back().common +=
-      to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  const double table = to_double(m.vocab_size * m.hidden_size),
+               head = to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
+  add_common(sums.front(), table, trains_all(config) ? table : 0);
+  for (const CostItem& item : mtp_costs(config)) add_common(sums.back(), item.parameters, item.trained);
+  add_common(sums.back(), head, trains_all(config) ? head : 0);
   return sums;
 }
 
@@ -215,38 +262,37 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   const double tokens = to_double(config.train.micro_batch * config.train.sequence);
   const double micro_batches =
       to_double(config.train.global_batch) / to_double(config.train.micro_batch * layout.data);
-  const auto stage_of = pipeline_stages(config, layout), numbers = moe_layer_numbers_with_modules(m);
+  const auto stage_of = pipeline_stages(config, layout);
   double layers = 0, largest = 0;
   for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
     if (stage_of[i] != stage) continue;
     const double layer = layer_activation_bytes(config, i, tokens);
-    const double saved =
-        tokens * to_double(m.hidden_size) * w.operand + (numbers[i] > 0 ? routing_bytes(config, tokens) : 0);
-    layers += config.train.recompute ? saved : layer;
+    layers += config.train.recompute ? recomputed_layer_bytes(config, i, tokens) : layer;
     largest = std::max(largest, config.train.recompute ? layer : 0.0);
   }
   const StageWeights weights = stage_weights(config, layout)[stage];
   const auto sharded_sum = [&](double common, double experts) {
     return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
   };
-  const double parameters = weights.sum(), sharded = sharded_sum(weights.common, weights.experts);
+  const double sharded = sharded_sum(weights.trained.common, weights.trained.experts),
+               muon = sharded_sum(weights.muon_common.weights, weights.muon_experts.weights),
+               frozen = weights.all.sum() - weights.trained.sum();  // not sharded
   const bool in_memory = config.optim.offload_folder.empty(), rounded = w.operand != w.accum;
-  const double masters = rounded ? (in_memory ? sharded : 0) : (layout.data > 1 ? sharded : 0);
-  // Muon has one moment.
-  const double moments = 2 * sharded - sharded_sum(weights.muon_common.weights, weights.muon_experts.weights);
+  const double masters = rounded ? (in_memory ? sharded + frozen : 0) : (layout.data > 1 ? muon : 0);
+  const double moments = 2 * sharded - muon;  // Muon has one
   // The output projection's gradient exists twice during the loss's backward pass. The modules' embedded
   // tokens come from the first stage.
   const int64_t modules = m.num_nextn_predict_layers;
   double head = 0;
   if (stage == layout.pipeline - 1) {
     head = head_activation_bytes(config, tokens) + to_double(modules) * mtp_activation_bytes(config, tokens) +
-           to_double(m.vocab_size * m.hidden_size) * w.accum;
+           head_gradient_bytes(config);
     if (modules > 0 && stage > 0) head += tokens * to_double(m.hidden_size) * w.operand;
   }
-  const double gradients = parameters * w.accum, activations = in_flight * layers + largest + head;
+  const double gradients = weights.trained.sum() * w.accum, activations = in_flight * layers + largest + head;
   // With a single micro-batch, gradients reuse the memory of freed activations.
   const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
-  return {{"weights", parameters * w.operand},
+  return {{"weights", weights.all.sum() * w.operand},
           {"master weights", masters * w.accum},
           {"gradients", gradients},
           {"optimizer moments", in_memory ? moments * w.accum : 0},

@@ -27,11 +27,18 @@ struct MemoryItem {
 /// its input, but not its history slots.
 double layer_activation_bytes(const Config& config, int64_t i, double tokens);
 
-/// The part of these bytes that a MoE layer's router, expert selection and losses save.
+/// The part of these bytes that losses and metrics need of a MoE layer's router and expert selection.
 double routing_bytes(const Config& config, double tokens);
 
-/// The same for the final norm, the output projection and the loss, the projection's gradient included.
+/// What decoder layer i saves with train.recompute: its input and, for the metrics, its routing.
+double recomputed_layer_bytes(const Config& config, int64_t i, double tokens);
+
+/// The same as layer_activation_bytes for the final norm, the output projection and the loss, the
+/// projection's gradient included.
 double head_activation_bytes(const Config& config, double tokens);
+
+/// The output projection's gradient; 0 if it is frozen.
+double head_gradient_bytes(const Config& config);
 
 /// Bytes that a multi-token prediction module saves besides its decoder layer.
 double mtp_activation_bytes(const Config& config, double tokens);
@@ -62,10 +69,14 @@ double total(const std::vector<MemoryItem>& items);
 
 /// Number of weights on a device: `common` ones are replicated on all data ranks, `experts` on every
 /// layout.expert-th data rank.
-struct StageWeights {
+struct WeightCount {
   double common = 0, experts = 0;
-  MuonCost muon_common, muon_experts;  ///< the part that Muon updates
   double sum() const { return common + experts; }
+};
+
+struct StageWeights {
+  WeightCount all, trained;            ///< trained: without frozen ones
+  MuonCost muon_common, muon_experts;  ///< the part that Muon updates
 };
 
 /// Per pipeline stage: its layers, the embedding on the first stage, final norm and output projection on the

@@ -61,21 +61,25 @@ MuonCost& MuonCost::operator+=(const MuonCost& other) {
 MuonCost muon_layer_cost(const Config& config, int64_t i, int64_t visible) {
   const ModelConfig& m = config.model;
   if (config.optim.kind != OptimKind::kMuon) return {};
-  MuonCost sum = attention_matrices(m);
   const int64_t l = moe_layer_numbers_with_modules(m)[i];
+  MuonCost sum;
+  if (l > 0 && config.optim.muon_router) sum += router_matrices(config, l, visible);
+  if (config.train.trainable == Trainable::kRouters) return sum;
+  sum += attention_matrices(m);
   if (l == 0) {
     sum += feed_forward_matrices(1, m.hidden_size, m.intermediate_size);
   } else if (m.n_shared_experts > 0) {
     sum += feed_forward_matrices(1, m.hidden_size, m.n_shared_experts * m.moe_intermediate_size);
   }
   if (i >= m.num_hidden_layers) sum += matrices(1, m.hidden_size, 2 * m.hidden_size);  // eh_proj
-  if (l > 0 && config.optim.muon_router) sum += router_matrices(config, l, visible);
   return sum;
 }
 
 MuonCost muon_expert_cost(const Config& config, int64_t i) {
   const ModelConfig& m = config.model;
-  if (config.optim.kind != OptimKind::kMuon || moe_layer_numbers_with_modules(m)[i] == 0) return {};
+  if (config.optim.kind != OptimKind::kMuon || config.train.trainable == Trainable::kRouters ||
+      moe_layer_numbers_with_modules(m)[i] == 0)
+    return {};
   return feed_forward_matrices(to_double(m.num_experts), m.hidden_size, m.moe_intermediate_size);
 }
 

@@ -12,7 +12,7 @@ struct MuonCost {
 };
 
 /// Of decoder layer i without its routed experts, whose router sees `visible` layers; 0 unless optim.kind is
-/// muon.
+/// muon. Frozen weights do not count.
 MuonCost muon_layer_cost(const Config& config, int64_t i, int64_t visible);
 
 /// Of the routed experts of decoder layer i.

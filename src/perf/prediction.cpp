@@ -118,8 +118,8 @@ class CostModel {
     return costs;
   }
 
-  // Seconds of a collective over data ranks with one element of `width` bytes per weight of the stage.
-  double over_data_ranks(const StageWeights& weights, double width) const {
+  // Seconds of a collective over data ranks with one element of `width` bytes per weight.
+  double over_data_ranks(const WeightCount& weights, double width) const {
     return collective(cluster_, weights.common * width, layout_.data, 1) +
            collective(cluster_, weights.experts * width, expert_replicas(layout_), layout_.expert);
   }
@@ -131,7 +131,7 @@ class CostModel {
       return common / to_double(layout_.data) + experts / to_double(expert_replicas(layout_));
     };
     const auto &common = weights.muon_common, &experts = weights.muon_experts;
-    const double bytes = sharded(weights.common, weights.experts) *
+    const double bytes = sharded(weights.trained.common, weights.trained.experts) *
                              (8 * w_.accum + (w_.operand == w_.accum ? 0 : w_.operand)) -
                          sharded(common.weights, experts.weights) * 2 * w_.accum;
     return memory_seconds(bytes) + matmul_seconds(sharded(common.flops, experts.flops));
@@ -149,13 +149,16 @@ class CostModel {
     const double width =
         to_double(router_kind(config_.router).history_width(config_.model.num_experts, config_.router));
     const double history = tokens_ * to_double(visible) * width * w_.router;
-    double forward = 0, backward = 0, weight = 0, parameters = 0;
+    double forward = 0, input_gradient = 0, weight_gradient = 0, parameters = 0, trained = 0;
+    const auto on_device = [&](const CostItem& item, double weights) {
+      return item.name == "experts" ? weights / to_double(layout_.expert) : weights;
+    };
     for (const CostItem& item : layer_costs(config_, i, visible)) {
       forward += item.forward;
-      backward += item.backward;
-      // A weight gradient costs as much as the forward pass; attention scores have no weights.
-      weight += item.parameters > 0 ? item.forward : 0;
-      parameters += item.name == "experts" ? item.parameters / to_double(layout_.expert) : item.parameters;
+      input_gradient += item.input_gradient;
+      weight_gradient += item.weight_gradient;
+      parameters += on_device(item, item.parameters);
+      trained += on_device(item, item.trained);
     }
     const double saved = layer_activation_bytes(config_, i, tokens_);
     const double slot = width > 0 && moe ? tokens_ * (width * w_.router + w_.accum) : 0;
@@ -166,11 +169,11 @@ class CostModel {
                               memory_seconds(2 * saved + parameters * w_.operand + history + slot),
                               all_to_all_time};
     sum.forward += pass;
-    sum.input_gradient += {matmul_seconds(tokens_ * (backward - weight)),
+    sum.input_gradient += {matmul_seconds(tokens_ * input_gradient),
                            memory_seconds(3 * saved + parameters * w_.operand), all_to_all_time};
     if (config_.train.recompute) sum.input_gradient += pass;
     sum.weight_gradient +=
-        {matmul_seconds(tokens_ * weight), memory_seconds(2 * parameters * w_.accum + history), 0};
+        {matmul_seconds(tokens_ * weight_gradient), memory_seconds(2 * trained * w_.accum + history), 0};
   }
 
   // The output projection or that of a multi-token prediction module's inputs, with the norms before it.
@@ -179,7 +182,8 @@ class CostModel {
                  once = matmul_seconds(2 * tokens_ * weights);
     sum.forward += {once, memory_seconds(2 * saved + weights * w_.operand), 0};
     sum.input_gradient += {once, memory_seconds(3 * saved + weights * w_.operand), 0};
-    sum.weight_gradient += {once, memory_seconds(2 * weights * w_.accum), 0};
+    if (config_.train.trainable == Trainable::kAll)
+      sum.weight_gradient += {once, memory_seconds(2 * weights * w_.accum), 0};
   }
 
   const Config& config_;
@@ -245,11 +249,11 @@ Prediction predict(const Config& config, const Cluster& cluster) {
     double backward = 0;
     for (size_t c = rank; c < chunks.size(); c += layout.pipeline)
       backward += chunks[c].input_gradient.sum() + chunks[c].weight_gradient.sum();
-    reduction.push_back(exposed_seconds(cost_model.over_data_ranks(weights[rank], w.accum), backward,
+    reduction.push_back(exposed_seconds(cost_model.over_data_ranks(weights[rank].trained, w.accum), backward,
                                         std::ranges::count(stages, rank)));
     done = std::max(done, simulation.spans[rank].back().end + reduction.back());
     optimizer = std::max(optimizer, cost_model.optimizer(weights[rank]));
-    gather = std::max(gather, cost_model.over_data_ranks(weights[rank], w.operand));
+    gather = std::max(gather, cost_model.over_data_ranks(weights[rank].trained, w.operand));
   }
 
   const auto busiest = std::ranges::max_element(simulation.busy) - simulation.busy.begin();

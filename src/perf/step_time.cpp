@@ -52,10 +52,11 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
                micro_batches = to_double(t.global_batch / t.micro_batch);
   const double passes = t.recompute ? 2 : 1;
   std::vector<TimeItem> items;
-  double weights = 0;
+  double weights = 0, trained = 0;
   for (const CostItem& item : model_costs(config)) {
     weights += item.parameters;
-    const double operations = (passes * item.forward + item.backward) * tokens;
+    trained += item.trained;
+    const double operations = (passes * item.forward + item.backward()) * tokens;
     // A baseline has a row for the history too, so that rows of compared routers correspond.
     if (operations > 0 || item.name == kHistoryCost)
       items.push_back({item.name, operations / rates.operations});
@@ -71,11 +72,11 @@ std::vector<TimeItem> step_time(const Config& config, const Rates& rates) {
   // Per micro-batch: weights are read and packed for both passes; gradients are written, and with
   // accumulation read and written again.
   const double packed = micro_batches * weights * (passes + 1) * 2 * w.operand,
-               gradients = weights * w.accum * (1 + 3 * (micro_batches - 1));
+               gradients = trained * w.accum * (1 + 3 * (micro_batches - 1));
   // Gradients are read twice (norm, update); master weights and two moments (Muon: one) are read and written;
   // weights written.
   const double optimizer =
-      weights * (8 * w.accum + (w.operand == w.accum ? 0 : w.operand)) - muon.weights * 2 * w.accum;
+      trained * (8 * w.accum + (w.operand == w.accum ? 0 : w.operand)) - muon.weights * 2 * w.accum;
   items.push_back({"activations in memory", activations / rates.bytes});
   items.push_back({"weights and gradients in memory", (packed + gradients) / rates.bytes});
   items.push_back({"optimizer in memory", optimizer / rates.bytes});

@@ -20,8 +20,9 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
   const auto reduced = [&](double width) {
     double max_bytes = 0;
     for (const StageWeights& weights : stage_weights(config, layout)) {
-      max_bytes = std::max(max_bytes, width * (weights.common * share(layout.data) +
-                                               weights.experts * share(expert_replicas(layout))));
+      const WeightCount& trained = weights.trained;
+      max_bytes = std::max(max_bytes, width * (trained.common * share(layout.data) +
+                                               trained.experts * share(expert_replicas(layout))));
     }
     return max_bytes;
   };

@@ -15,7 +15,7 @@ ordered_json cost_of(const Config& config) {
   double parameters = 0, active = 0, exact = 0, paper = 0, router_exact = 0, router_paper = 0;
   const auto tokens = static_cast<double>(config.train.global_batch * config.train.sequence);
   for (const auto& item : model_costs(config)) {
-    const double operations = (item.forward + item.backward) * tokens;
+    const double operations = (item.forward + item.backward()) * tokens;
     parameters += item.parameters;
     active += item.active;
     exact += operations;

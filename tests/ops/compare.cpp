@@ -157,6 +157,31 @@ void check_deferred(const Function& f, const std::vector<Operand>& operands, at:
   }
 }
 
+void check_frozen(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                  at::DeviceType device) {
+  const auto want = leaves_of(operands, type, device);
+  step(f, want);
+  std::vector<size_t> trained;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (requires_gradient(operands[i])) trained.push_back(i);
+  }
+  const unsigned subsets = 1U << trained.size();
+  for (unsigned kept = 1; kept + 1 < subsets; ++kept) {
+    auto some = operands;
+    for (size_t k = 0; k < trained.size(); ++k) some[trained[k]].gradient = (kept >> k & 1U) != 0;
+    const auto got = leaves_of(some, type, device);
+    step(f, got);
+    for (const size_t i : trained) {
+      SCOPED_TRACE(::testing::Message() << "operand " << i << ", kept " << kept);
+      if (some[i].gradient) {
+        EXPECT_TRUE(same(got[i].grad(), want[i].grad()));
+      } else {
+        EXPECT_FALSE(got[i].grad().defined());
+      }
+    }
+  }
+}
+
 void check_accumulated(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
                        at::DeviceType device, std::optional<Tolerance> tolerance) {
   const auto want = leaves_of(operands, type, device), got = leaves_of(operands, type, device);

@@ -70,6 +70,11 @@ Result run(const Function& f, const std::vector<Operand>& operands, at::ScalarTy
 void check_deferred(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
                     at::DeviceType device = at::kCPU);
 
+/// Checks that with every subset of the operands frozen the others get bitwise the same gradients, and the
+/// frozen ones none.
+void check_frozen(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,
+                  at::DeviceType device);
+
 /// Checks that three micro-batches whose kernels add weight gradients to the grads give gradients within
 /// `tolerance` of those that autograd accumulates; bitwise equal without one.
 void check_accumulated(const Function& f, const std::vector<Operand>& operands, at::ScalarType type,

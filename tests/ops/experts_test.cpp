@@ -69,6 +69,14 @@ TEST_P(ExpertsTest, ValuesOfAccumulatedGradients) {
   }
 }
 
+TEST_P(ExpertsTest, FrozenOperands) {
+  for (const auto& c : all_cases(kExpertsCases)) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(name(c));
+    check_frozen(experts(c), operands_of(c), type(), device());
+  }
+}
+
 TEST(Experts, ExpertsWithoutRowsGetZeroGradients) {
   for (const auto& c : all_cases(kExpertsCases)) {
     SCOPED_TRACE(name(c));

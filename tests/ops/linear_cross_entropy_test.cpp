@@ -53,6 +53,14 @@ TEST_P(LinearCrossEntropyTest, ValuesOfAccumulatedGradients) {
   }
 }
 
+TEST_P(LinearCrossEntropyTest, FrozenOperands) {
+  for (const auto& c : all_cases(kCrossEntropyCases)) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " D " << c.width << " V " << c.vocabulary);
+    check_frozen(loss, operands_of(c), type(), device());
+  }
+}
+
 TEST(LinearCrossEntropy, IgnoredTokensGetZeroGradients) {
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     const auto operands = operands_of({65, 64, 272, true});

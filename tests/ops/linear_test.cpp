@@ -50,6 +50,14 @@ TEST_P(LinearTest, ValuesOfDeferredGradients) {
   }
 }
 
+TEST_P(LinearTest, FrozenOperands) {
+  for (const auto& c : all_cases(kLinearCases)) {
+    if (c.timed && type() != at::kBFloat16) continue;
+    SCOPED_TRACE(::testing::Message() << "T " << c.tokens << " I " << c.in << " O " << c.out);
+    check_frozen(linear, operands_of(c), type(), device());
+  }
+}
+
 TEST(Linear, GradientsMatchFiniteDifferences) { check_finite_differences(linear, operands_of({3, 5, 4})); }
 
 TEST(Linear, BitwiseReproducibleForAnyThreadCount) {

@@ -11,6 +11,7 @@
 #include "loss/loss.h"
 #include "optim/optimizer.h"
 #include "oracle/small_models.h"
+#include "perf/random_configs.h"
 
 namespace hero {
 namespace memory_test {
@@ -53,8 +54,10 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   counted.train.micro_batch = counted.train.global_batch = batch;
   counted.train.sequence = length;
   const auto tokens = static_cast<double>(batch * length);
-  for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i)
-    bytes.expected += layer_activation_bytes(counted, i, tokens);
+  for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i) {
+    bytes.expected += config.train.recompute ? recomputed_layer_bytes(counted, i, tokens)
+                                             : layer_activation_bytes(counted, i, tokens);
+  }
   bytes.expected += static_cast<double>(modules) * mtp_activation_bytes(counted, tokens);
   bytes.expected += head_activation_bytes(counted, tokens) + history_bytes(counted, tokens, {}, 0);
   return bytes;
@@ -89,6 +92,13 @@ TEST(OptimizerMoments, MatchTheOptimizer) {
       }
     }
   }
+}
+
+// Of a micro-batch besides what the prediction counts: rotary tables, counts and scalars.
+double rest(const Config& config) {
+  const auto& m = config.model;
+  const int64_t rotary = m.is_deepseek() ? m.qk_rope_head_dim : m.head_dim;
+  return static_cast<double>(config.train.sequence * rotary * 4 + (8 << 10));
 }
 
 class Activations : public testing::TestWithParam<Dtype> {};
@@ -154,6 +164,16 @@ TEST_P(Activations, LossesAndScores) {
   c.router.capacity_factor = 1.25;
   c.router.force_balance = true;  // nothing is dropped
   EXPECT_HELD(c);
+}
+
+TEST_P(Activations, RandomModels) {
+  test::Draw draw(test::random_case_seed());
+  for (uint64_t i = 4 * test::random_case_count(); i > 0; --i) {
+    Config c = perf_test::random_config(draw);
+    c.train.dtype = GetParam();
+    const Held bytes = held(c, c.train.micro_batch, c.train.sequence);
+    EXPECT_NEAR(bytes.found, bytes.expected, 0.02 * bytes.found + rest(c)) << perf_test::flags_of(c);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Activations, testing::Values(Dtype::kBf16, Dtype::kFp32),

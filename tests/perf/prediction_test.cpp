@@ -126,7 +126,7 @@ TEST(Prediction, WeightsOverDataRanks) {
   const auto seconds = [](const Config& c) {
     return seconds_of(predict(c, round_cluster(c.parallel.data)), "weights over data ranks");
   };
-  const StageWeights weights = stage_weights(four, layout_of(four))[0];
+  const WeightCount weights = stage_weights(four, layout_of(four))[0].trained;
   EXPECT_DOUBLE_EQ(seconds(four), weights.sum() * 2 * 3 / 4 / 100e9);
   EXPECT_DOUBLE_EQ(seconds(eight), weights.sum() * 2 * 7 / 8 / 40e9);  // four network links per node
   // Two ranks with the same experts, one per node: each uses its own link.
@@ -136,7 +136,7 @@ TEST(Prediction, WeightsOverDataRanks) {
 
 TEST(Prediction, GradientsOverlapWithLastBackwardPass) {
   const Config c = on(4, 1, 1);
-  const double bytes = stage_weights(c, layout_of(c))[0].sum() * 4 * 3 / 4;
+  const double bytes = stage_weights(c, layout_of(c))[0].trained.sum() * 4 * 3 / 4;
   Cluster cluster = round_cluster(4);
   const auto exposed = [&] {
     return seconds_of(predict(c, cluster), "gradients over data ranks, not hidden");
@@ -145,7 +145,7 @@ TEST(Prediction, GradientsOverlapWithLastBackwardPass) {
   EXPECT_NEAR(exposed(), bytes / 1e15 / 4, 1e-12 * bytes / 1e15);
   cluster.bandwidth_node_gbs = 1e-3;
   double backward = 0;  // of one micro-batch of 64 tokens, three quarters of it overlap
-  for (const CostItem& p : model_costs(c)) backward += p.backward * 64 / kRate;
+  for (const CostItem& p : model_costs(c)) backward += p.backward() * 64 / kRate;
   EXPECT_NEAR(exposed(), bytes / 1e6 - 0.75 * backward, 1e-9);
 }
 

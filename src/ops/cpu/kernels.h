@@ -100,7 +100,7 @@ at::Tensor experts_backward_weight(const at::Tensor& dy, const at::Tensor& x, co
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(const at::Tensor& x,
                                                                             const at::Tensor& w,
                                                                             const at::Tensor& targets,
-                                                                            bool gradients);
+                                                                            bool needs_dx, bool needs_dw);
 
 at::Tensor newton_schulz(const at::Tensor& x);
 at::Tensor sum_of_squares(at::TensorList tensors);

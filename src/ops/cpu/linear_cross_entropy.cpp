@@ -41,10 +41,11 @@ HERO_SIMD float row_loss(const float* z, int64_t v, int64_t padded, int64_t targ
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(const at::Tensor& x,
                                                                             const at::Tensor& w,
                                                                             const at::Tensor& targets,
-                                                                            bool gradients) {
+                                                                            bool needs_dx, bool needs_dw) {
   const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0), padded = round_up(v, 16);
   if (x.scalar_type() != at::kBFloat16 || !supports_gemm(d))
-    return ops::linear_cross_entropy_reference(x, w, targets, gradients);
+    return ops::linear_cross_entropy_reference(x, w, targets, needs_dx, needs_dw);
+  const bool needs_dz = needs_dx || needs_dw;
   const auto weight = padded == v ? w.contiguous() : at::constant_pad_nd(w, {0, 0, 0, padded - v}),
              target_T = targets.contiguous();
   const auto* in = x.const_data_ptr<bf16>();
@@ -52,12 +53,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(cons
   for (int64_t t = 0; t < tokens; ++t) {
     TORCH_CHECK(target[t] < v, "linear_cross_entropy: targets must be below V = ", v, ", got ", target[t]);
   }
-  const auto forward_w = scratch<bf16>(d * padded), backward_w = scratch<bf16>(gradients ? d * padded : 0);
+  const auto forward_w = scratch<bf16>(d * padded), backward_w = scratch<bf16>(needs_dx ? d * padded : 0);
   pack(weight.const_data_ptr<bf16>(), d, padded, d, true, forward_w.get());
-  if (gradients) pack(weight.const_data_ptr<bf16>(), padded, d, d, false, backward_w.get());
-  at::Tensor dx = at::empty({gradients ? tokens : 0, d}, x.options());
-  at::Tensor dw = at::zeros({gradients ? v : 0, d}, x.options().dtype(at::kFloat));
-  const auto dz = scratch<bf16>(gradients ? std::min(kChunk, tokens) * padded : 0);
+  if (needs_dx) pack(weight.const_data_ptr<bf16>(), padded, d, d, false, backward_w.get());
+  at::Tensor dx = at::empty({needs_dx ? tokens : 0, d}, x.options());
+  at::Tensor dw = at::zeros({needs_dw ? v : 0, d}, x.options().dtype(at::kFloat));
+  const auto dz = scratch<bf16>(needs_dz ? std::min(kChunk, tokens) * padded : 0);
   std::vector<double> losses(tokens, 0.0);
   for (int64_t t = 0; t < tokens; t += kChunk) {
     const int64_t count = std::min(kChunk, tokens - t);
@@ -65,7 +66,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(cons
       const int64_t first = i * kBlockRows, rows = std::min(kBlockRows, count - first);
       const auto z = scratch<float>(rows * padded);
       gemm(rows, padded, d, in + (t + first) * d, d, forward_w.get(), z.get(), padded);
-      bf16* grad = gradients ? dz.get() + first * padded : nullptr;
+      bf16* grad = needs_dz ? dz.get() + first * padded : nullptr;
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t label = target[t + first + r];
         if (label >= 0) {
@@ -75,10 +76,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(cons
           std::fill_n(grad + r * padded, padded, bf16(0.0f));
         }
       }
-      if (gradients)
+      if (needs_dx)
         gemm_bf16(rows, d, padded, grad, padded, backward_w.get(), dx.data_ptr<bf16>() + (t + first) * d, d);
     });
-    if (gradients) {
+    if (needs_dw) {
       weight_gradient(dz.get(), padded, in + t * d, d, count, v, d, dw.data_ptr<float>(), d,
                       /*accumulate=*/true);
     }

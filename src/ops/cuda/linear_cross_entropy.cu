@@ -59,16 +59,16 @@ void launch_cross_entropy(const CrossEntropyParams& params, int64_t rows, bool g
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
-                                                                    const at::Tensor& targets,
-                                                                    bool gradients) {
+                                                                    const at::Tensor& targets, bool needs_dx,
+                                                                    bool needs_dw) {
   const auto type = x.scalar_type();
   if (!is_supported(type) || w.scalar_type() != type)
-    return linear_cross_entropy_reference(x, w, targets, gradients);
+    return linear_cross_entropy_reference(x, w, targets, needs_dx, needs_dw);
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t tokens = x.size(0), d = x.size(1), v = w.size(0);
   const auto wide = x.options().dtype(at::kFloat);
   const auto target = targets.contiguous();
-  auto dx = at::empty({gradients ? tokens : 0, d}, x.options()), dw = at::empty({gradients ? v : 0, d}, wide);
+  auto dx = at::empty({needs_dx ? tokens : 0, d}, x.options()), dw = at::empty({needs_dw ? v : 0, d}, wide);
   if (tokens == 0) return {at::zeros({}, wide), dx, dw.zero_()};
   const int64_t chunk = std::min(tokens, std::max(kMinChunk, kLogits / v / kMinChunk * kMinChunk));
   const auto buffer = at::empty({chunk, v}, wide), losses = at::empty({tokens}, wide);
@@ -83,13 +83,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy(const at::Te
                                     .losses = losses.data_ptr<float>() + t};
     // Vectors of four logits for every gradient type.
     dispatch_type(type, v % 4 == 0, [&]<typename T, int n>() {
-      launch_cross_entropy<T, n == 1 ? 1 : 4>(params, rows, gradients);
+      launch_cross_entropy<T, n == 1 ? 1 : 4>(params, rows, needs_dx || needs_dw);
     });
-    if (!gradients) continue;
+    if (!needs_dx && !needs_dw) continue;
     // View of the front part of each row in the gradient's type.
     const auto dz = logits.view(type).slice(1, 0, v);
-    auto dx_rows = dx.slice(0, t, t + rows);
-    at::mm_out(dx_rows, dz, w);
+    if (needs_dx) {
+      auto dx_rows = dx.slice(0, t, t + rows);
+      at::mm_out(dx_rows, dz, w);
+    }
+    if (!needs_dw) continue;
     if (t == 0) {
       mm_out_fp32(dw, dz.t(), in);
     } else {
