@@ -139,7 +139,7 @@ TEST(Traffic, MultiTokenPrediction) {
       return std::ranges::find(items, "embeddings between stages", &MemoryItem::name)->bytes;
     };
     EXPECT_EQ(sent({.data = 2}), 0);
-    EXPECT_EQ(sent({.data = 2, .pipeline = 2}), 2.0 * (8 * 12 / 2) * 24 * 8);
+    EXPECT_EQ(sent({.data = 2, .pipeline = 2}), 2 * (8.0 * 12 / 2) * 24 * 8);
     EXPECT_EQ(sent({.data = 1, .pipeline = 2, .chunks = 2}), 2.0 * (8 * 12) * 24 * 8);
   }
 }
