@@ -109,11 +109,45 @@ HERO_INLINE void direct_tile(int64_t k, const T* x, int64_t ldx, const T* w, int
   store_sums<W, R>(sum, y, ldy);
 }
 
+constexpr int64_t kShortestOrdered = 128, kLongestOrdered = 512;  // elements of a row
+constexpr int64_t kBytesAhead = 4096;                             // of prefetches: a page
+
+// One row of x by W rows of w, which are read nearly in the order of memory: one or, because those of bf16
+// take longer to widen, two at a time. Longer rows are read faster side by side, and so are the short ones of
+// cached keys, which are often in the L2 cache. The sums are those of direct_tile.
+template <int W, typename T, typename Y>
+HERO_INLINE void ordered_tile(int64_t k, const T* x, const T* w, int64_t ldw, Y* y) {
+  constexpr int N = std::is_same_v<T, bf16> ? 2 : 1;
+  Float<W> sums[W], even, odd, low, high;
+  for (int c = 0; c < W; c += N, w += N * ldw) {
+    Float<W> sum[N] = {};
+    for (int64_t i = 0; i < k; i += kPair<W>) {
+      load_pair<W>(x + i, even, odd);
+#pragma GCC unroll 2
+      for (int j = 0; j < N; ++j) {
+        const T* const row = w + j * ldw + i;
+        __builtin_prefetch(reinterpret_cast<const char*>(row) + kBytesAhead);
+        load_pair<W>(row, low, high);
+        sum[j] += even * low;
+        sum[j] += odd * high;
+      }
+    }
+    __builtin_memcpy(sums + c, sum, sizeof sum);
+  }
+  store_sums<W, 1>(sums, y, /*ldy=*/0);
+}
+
 // n is a multiple of 16.
 template <int W, int R, typename T, typename Y>
 HERO_INLINE void gemm_direct(int64_t n, int64_t k, const T* x, int64_t ldx, const T* w, int64_t ldw, Y* y,
                              int64_t ldy) {
   constexpr int C = kColumns<W, R>;
+  if constexpr (R == 1 && W < 16) {
+    if (k >= kShortestOrdered && k <= kLongestOrdered) {
+      for (int64_t c = 0; c < n; c += C) ordered_tile<W>(k, x, w + c * ldw, ldw, y + c);
+      return;
+    }
+  }
   for (int64_t c = 0; c < n; c += C) direct_tile<W, R>(k, x, ldx, w + c * ldw, ldw, y + c, ldy);
 }
 
