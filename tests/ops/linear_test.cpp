@@ -1,3 +1,5 @@
+#include <ATen/core/grad_mode.h>
+
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/cpu/gemm.h"
@@ -64,6 +66,22 @@ TEST(Linear, BitwiseReproducibleForAnyThreadCount) {
   if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
   for (const auto& c : all_cases(kLinearCases)) {
     if (c.in % 16 == 0 && c.out % 16 == 0) check_reproducible(linear, operands_of(c), at::kBFloat16);
+  }
+}
+
+// Kernels for one row and for several add products in the same order, which depends only on the row's length.
+TEST(Linear, AFewRowsAreIndependent) {
+  if (!cpu::supports_gemm(16)) GTEST_SKIP() << "no fused kernels";
+  const at::NoGradGuard no_grad;
+  for (const auto type : {at::kBFloat16, at::kFloat}) {
+    for (const int64_t in : {16, 48, 112, 128, 160, 256, 496, 512, 528, 1040}) {
+      const auto x = normal({5, in}, 1).to(type), w = normal({48, in}, 2).to(type);
+      for (const int64_t rows : {2, 3, 4, 5}) {
+        const auto together = ops::linear(x.slice(0, 0, rows), w);
+        for (int64_t i = 0; i < rows; ++i)
+          EXPECT_TRUE(same(ops::linear(x.slice(0, i, i + 1), w)[0], together[i])) << type << " " << in;
+      }
+    }
   }
 }
 
