@@ -88,8 +88,9 @@ def peak_and_prediction(options: Case, folder: Path) -> tuple[float, dict[str, f
     table: dict[str, Any] = json.loads(run_hero("cost", "--config", folder / "run.toml", "--json").stdout)[
         TABLE
     ]
-    column = "baseline" if options["router.kind"] == "baseline" else options["router.kind"]
-    return metrics(folder / "run")[-1]["peak_memory_mib"], {n: v[column] / MIB for n, v in table.items()}
+    return metrics(folder / "run")[-1]["peak_memory_mib"], {
+        n: v[options["router.kind"]] / MIB for n, v in table.items()
+    }
 
 
 @cache
