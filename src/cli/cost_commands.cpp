@@ -76,7 +76,7 @@ Table router_rows(const std::vector<CostItem>& baseline, const std::vector<CostI
   const auto sum = [&](const std::vector<CostItem>& costs, auto operations) {
     double n = 0;
     for (const CostItem& item : costs) {
-      if (item.name == kRouterCost || item.name == kHistoryCost) n += operations(item);
+      if (item.is_router()) n += operations(item);
     }
     return n * tokens;
   };

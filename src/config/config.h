@@ -117,6 +117,9 @@ struct TrainConfig {
   int64_t log_every = 10;  ///< steps between progress lines where stderr is not a terminal
   bool loss_mask = false;  ///< train only on the tokens that the data marks
   double mtp_loss = 0.3;   ///< lambda, weight of the multi-token prediction loss
+
+  /// Whether no weight is frozen.
+  bool trains_all() const { return trainable == Trainable::kAll; }
 };
 
 /// A part of a run with its own blend of data. It ends at the first step at or after its bound; the last

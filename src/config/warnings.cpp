@@ -156,7 +156,7 @@ void add_schedule(Unused& unused, const OptimConfig& o, int64_t steps) {
 
 void add_optim(Unused& unused, const Config& config) {
   const OptimConfig& o = config.optim;
-  const bool muon = o.kind == OptimKind::kMuon, frozen = config.train.trainable == Trainable::kRouters;
+  const bool muon = o.kind == OptimKind::kMuon, frozen = !config.train.trains_all();
   const auto kind = format_option("optim.kind", name_of(o.kind));
   const auto trainable = format_option("train.trainable", name_of(config.train.trainable));
   const auto muon_router = format_option("optim.muon_router", o.muon_router);

@@ -39,13 +39,11 @@ CostItem norm_cost(double count) {
   return {.name = "norms", .parameters = count, .trained = count, .active = count};
 }
 
-bool is_router(const CostItem& item) { return item.name == kRouterCost || item.name == kHistoryCost; }
-
 // Removes the weight gradients of frozen weights.
 std::vector<CostItem> trained(const Config& config, std::vector<CostItem> items) {
-  if (config.train.trainable == Trainable::kAll) return items;
+  if (config.train.trains_all()) return items;
   for (CostItem& item : items) {
-    if (!is_router(item)) item.trained = item.weight_gradient = 0;
+    if (!item.is_router()) item.trained = item.weight_gradient = 0;
   }
   return items;
 }
@@ -99,7 +97,7 @@ CostItem gemm_cost(const std::string& name, double parameters, double active, bo
 }
 
 bool reaches_input(const Config& config, int64_t i) {
-  if (config.train.trainable == Trainable::kAll) return true;
+  if (config.train.trains_all()) return true;
   const auto numbers = moe_layer_numbers_with_modules(config.model);
   return std::any_of(numbers.begin(), numbers.begin() + i, [](int64_t l) { return l > 0; });
 }
@@ -133,7 +131,7 @@ std::vector<CostItem> layer_costs(const Config& config, int64_t i, int64_t visib
   }
   if (!reaches_input(config, i)) {
     for (CostItem& item : items) {
-      if (!is_router(item)) item.input_gradient = 0;
+      if (!item.is_router()) item.input_gradient = 0;
     }
   }
   return trained(config, items);

@@ -10,6 +10,9 @@ namespace hero {
 /// For counts and sizes in formulas.
 inline double to_double(int64_t n) { return static_cast<double>(n); }
 
+/// Names of a router's rows in cost tables.
+inline constexpr const char *kRouterCost = "router, hidden state", *kHistoryCost = "router, history";
+
 /// One row of a cost table. FLOPs are per token; a multiply-add counts as two.
 struct CostItem {
   std::string name;
@@ -22,14 +25,12 @@ struct CostItem {
   double paper = 0;  ///< FLOPs as the paper counts them: 6 per GEMM weight, none for attention scores
 
   double backward() const { return input_gradient + weight_gradient; }
+  bool is_router() const { return name == kRouterCost || name == kHistoryCost; }
   CostItem& operator+=(const CostItem& other);
 };
 
 /// A matrix product that uses `active` of its `parameters` weights per token.
 CostItem gemm_cost(const std::string& name, double parameters, double active, bool input_gradient = true);
-
-inline constexpr const char* kRouterCost = "router, hidden state";
-inline constexpr const char* kHistoryCost = "router, history";
 
 /// What the multi-token prediction modules add to their decoder layers: projections, norms, output
 /// projections.

@@ -37,7 +37,7 @@ Transformer::Transformer(const Config& config, at::Device device, ModelShard sha
     for (int64_t k = 1; k <= model.num_nextn_predict_layers; ++k)
       modules_.emplace_back(parameters_, k, config_, layout_, shard_);
   }
-  if (config_.train.trainable == Trainable::kRouters) {
+  if (!config_.train.trains_all()) {
     parameters_.freeze_unless([&](const std::string& name) { return is_router_weight(config_, name); });
   }
 }

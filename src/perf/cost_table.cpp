@@ -67,7 +67,7 @@ Operations operations(const Config& config, bool forward) {
                  paper = forward ? exact : item.paper * tokens;
     sum.total += paper;
     sum.total_exact += exact;
-    if (item.name != kRouterCost && item.name != kHistoryCost) continue;
+    if (!item.is_router()) continue;
     sum.router += paper;
     sum.router_exact += exact;
   }

@@ -15,9 +15,6 @@ namespace {
 constexpr double kIndex = 8;          // bytes of an expert id or row index
 constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
 
-// Operands of frozen weights are needed for no gradient.
-bool trains_all(const Config& config) { return config.train.trainable == Trainable::kAll; }
-
 // Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
   return config.train.dtype == Dtype::kBf16 && qk % 16 == 0 && v % 16 == 0;
@@ -44,19 +41,19 @@ double latent_attention(const Config& config, const ElementSizes& w) {
                v = to_double(m.v_head_dim), qk = nope + to_double(m.qk_rope_head_dim),
                q_rank = to_double(m.q_lora_rank), kv_rank = to_double(m.kv_lora_rank), head = std::max(qk, v);
   const double down = (q_rank > 0 ? q_rank : h * qk) + kv_rank + to_double(m.qk_rope_head_dim);
-  const double latents = trains_all(config) ? kv_rank + q_rank : 0;  // normalized
-  const double rstds = (q_rank > 0 ? 2 : 1) + h;                     // and the attention's logsumexp
+  const double latents = config.train.trains_all() ? kv_rank + q_rank : 0;  // normalized
+  const double rstds = (q_rank > 0 ? 2 : 1) + h;                            // and the attention's logsumexp
   if (fused_attention(config, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim))
     return (down + latents + 2 * h * qk + h * (nope + v) + h * v) * w.operand + rstds * w.accum;
   const double values = v < qk ? h * head : h * (nope + v);
   // The output projection's input is a copy unless the heads are adjacent already.
   const bool adjacent = v == qk || (v > qk && h == 1);
-  const double joined = adjacent || !trains_all(config) ? 0 : h * v;
+  const double joined = adjacent || !config.train.trains_all() ? 0 : h * v;
   return (down + latents + 3 * h * head + values + joined) * w.operand + rstds * w.accum;
 }
 
 double feed_forward(const Config& config, double width, const ElementSizes& w) {
-  return (trains_all(config) ? 3 : 2) * width * w.operand;
+  return (config.train.trains_all() ? 3 : 2) * width * w.operand;
 }
 
 // What losses and metrics need of one MoE layer's router and expert selection.
@@ -86,7 +83,7 @@ double experts(const Config& config, bool reached, const ElementSizes& w) {
   const ModelConfig& m = config.model;
   const double rows = to_double(m.num_experts_per_tok), d = to_double(m.hidden_size);
   double row = d * w.operand + 2 * kIndex;  // outputs
-  if (trains_all(config)) row += d * w.operand;
+  if (config.train.trains_all()) row += d * w.operand;
   if (!reached) return rows * row;
   row += 2 * to_double(m.moe_intermediate_size) * w.operand;
   return rows * row + feed_forward(config, to_double(m.n_shared_experts * m.moe_intermediate_size), w);
@@ -116,19 +113,19 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
     bytes += 2 * d * w.operand + 2 * w.accum;  // inputs of two norms
     bytes += m.is_deepseek() ? latent_attention(config, w) : grouped_attention(config, w);
   }
-  if (trains_all(config)) bytes += d * w.operand;  // output of the first norm
+  if (config.train.trains_all()) bytes += d * w.operand;  // output of the first norm
   if (const int64_t l = moe_layer_numbers_with_modules(m)[i]; l > 0) {
     const RouterKind& kind = router_kind(config.router);
     // The router's input is the second norm's output, or a copy of it.
     const double input = kind.widens_operands() ? w.accum : w.router;
     if (input != w.operand) bytes += d * input;
-    if (input == w.operand || (trains_all(config) && m.n_shared_experts > 0)) bytes += d * w.operand;
+    if (input == w.operand || (config.train.trains_all() && m.n_shared_experts > 0)) bytes += d * w.operand;
     bytes += routing(config, w) + experts(config, reached, w);
     const auto visible = kind.visible(l, stage_of_layers_with_modules(m, config.router), config.router);
     router = kind.saved_values(config, static_cast<int64_t>(visible.size()), reached, tokens) * w.accum;
   } else {
     if (reached) bytes += feed_forward(config, to_double(m.intermediate_size), w);
-    if (trains_all(config)) bytes += d * w.operand;  // output of the second norm
+    if (config.train.trains_all()) bytes += d * w.operand;  // output of the second norm
   }
   return tokens * bytes + router;
 }
@@ -144,6 +141,11 @@ double recomputed_layer_bytes(const Config& config, int64_t i, double tokens) {
          (moe ? routing_bytes(config, tokens) : 0);
 }
 
+double saved_layer_bytes(const Config& config, int64_t i, double tokens) {
+  return config.train.recompute ? recomputed_layer_bytes(config, i, tokens)
+                                : layer_activation_bytes(config, i, tokens);
+}
+
 double head_activation_bytes(const Config& config, double tokens) {
   const ModelConfig& m = config.model;
   const ElementSizes w(config);
@@ -153,14 +155,14 @@ double head_activation_bytes(const Config& config, double tokens) {
 
 double head_gradient_bytes(const Config& config) {
   const ModelConfig& m = config.model;
-  return trains_all(config) ? to_double(m.vocab_size * m.hidden_size) * ElementSizes(config).accum : 0;
+  return config.train.trains_all() ? to_double(m.vocab_size * m.hidden_size) * ElementSizes(config).accum : 0;
 }
 
 double mtp_activation_bytes(const Config& config, double tokens) {
   const ElementSizes w(config);
   const double d = to_double(config.model.hidden_size);
   // The shifted embeddings and the joined normalized inputs; the head counts the last norm.
-  const double inputs = trains_all(config) ? 3 * d * w.operand + 2 * w.accum : w.accum;
+  const double inputs = config.train.trains_all() ? 3 * d * w.operand + 2 * w.accum : w.accum;
   return tokens * inputs + head_activation_bytes(config, tokens);
 }
 
@@ -247,13 +249,17 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
   }
   const double table = to_double(m.vocab_size * m.hidden_size),
                head = to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
-  add_common(sums.front(), table, trains_all(config) ? table : 0);
+  add_common(sums.front(), table, config.train.trains_all() ? table : 0);
   for (const CostItem& item : mtp_costs(config)) add_common(sums.back(), item.parameters, item.trained);
-  add_common(sums.back(), head, trains_all(config) ? head : 0);
+  add_common(sums.back(), head, config.train.trains_all() ? head : 0);
   return sums;
 }
 
 int64_t expert_replicas(const Layout& layout) { return std::max<int64_t>(layout.data / layout.expert, 1); }
+
+double sharded_sum(const Layout& layout, double common, double experts) {
+  return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
+}
 
 std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout, int64_t stage,
                                      double in_flight) {
@@ -266,16 +272,12 @@ std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout,
   double layers = 0, largest = 0;
   for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
     if (stage_of[i] != stage) continue;
-    const double layer = layer_activation_bytes(config, i, tokens);
-    layers += config.train.recompute ? recomputed_layer_bytes(config, i, tokens) : layer;
-    largest = std::max(largest, config.train.recompute ? layer : 0.0);
+    layers += saved_layer_bytes(config, i, tokens);
+    if (config.train.recompute) largest = std::max(largest, layer_activation_bytes(config, i, tokens));
   }
   const StageWeights weights = stage_weights(config, layout)[stage];
-  const auto sharded_sum = [&](double common, double experts) {
-    return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
-  };
-  const double sharded = sharded_sum(weights.trained.common, weights.trained.experts),
-               muon = sharded_sum(weights.muon_common.weights, weights.muon_experts.weights),
+  const double sharded = sharded_sum(layout, weights.trained.common, weights.trained.experts),
+               muon = sharded_sum(layout, weights.muon_common.weights, weights.muon_experts.weights),
                frozen = weights.all.sum() - weights.trained.sum();  // not sharded
   const bool in_memory = config.optim.offload_folder.empty(), rounded = w.operand != w.accum;
   const double masters = rounded ? (in_memory ? sharded + frozen : 0) : (layout.data > 1 ? muon : 0);

@@ -33,6 +33,9 @@ double routing_bytes(const Config& config, double tokens);
 /// What decoder layer i saves with train.recompute: its input and, for the metrics, its routing.
 double recomputed_layer_bytes(const Config& config, int64_t i, double tokens);
 
+/// What decoder layer i saves in a run of this configuration, with or without train.recompute.
+double saved_layer_bytes(const Config& config, int64_t i, double tokens);
+
 /// The same as layer_activation_bytes for the final norm, the output projection and the loss, the
 /// projection's gradient included.
 double head_activation_bytes(const Config& config, double tokens);
@@ -85,6 +88,10 @@ std::vector<StageWeights> stage_weights(const Config& config, const Layout& layo
 
 /// Data ranks that hold the same experts.
 int64_t expert_replicas(const Layout& layout);
+
+/// A data rank's part of optimizer states that are sharded over the ranks with the same weights: `common`
+/// over all data ranks, `experts` over the experts' replicas.
+double sharded_sum(const Layout& layout, double common, double experts);
 
 /// Bytes per element, by kind of tensor.
 struct ElementSizes {

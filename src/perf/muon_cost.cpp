@@ -64,7 +64,7 @@ MuonCost muon_layer_cost(const Config& config, int64_t i, int64_t visible) {
   const int64_t l = moe_layer_numbers_with_modules(m)[i];
   MuonCost sum;
   if (l > 0 && config.optim.muon_router) sum += router_matrices(config, l, visible);
-  if (config.train.trainable == Trainable::kRouters) return sum;
+  if (!config.train.trains_all()) return sum;
   sum += attention_matrices(m);
   if (l == 0) {
     sum += feed_forward_matrices(1, m.hidden_size, m.intermediate_size);
@@ -77,7 +77,7 @@ MuonCost muon_layer_cost(const Config& config, int64_t i, int64_t visible) {
 
 MuonCost muon_expert_cost(const Config& config, int64_t i) {
   const ModelConfig& m = config.model;
-  if (config.optim.kind != OptimKind::kMuon || config.train.trainable == Trainable::kRouters ||
+  if (config.optim.kind != OptimKind::kMuon || !config.train.trains_all() ||
       moe_layer_numbers_with_modules(m)[i] == 0)
     return {};
   return feed_forward_matrices(to_double(m.num_experts), m.hidden_size, m.moe_intermediate_size);

@@ -127,14 +127,11 @@ class CostModel {
   // Gradients are read twice (norm, update); master weights and two moments (Muon: one) are read and written;
   // weights written.
   double optimizer(const StageWeights& weights) const {
-    const auto sharded = [&](double common, double experts) {
-      return common / to_double(layout_.data) + experts / to_double(expert_replicas(layout_));
-    };
     const auto &common = weights.muon_common, &experts = weights.muon_experts;
-    const double bytes = sharded(weights.trained.common, weights.trained.experts) *
+    const double bytes = sharded_sum(layout_, weights.trained.common, weights.trained.experts) *
                              (8 * w_.accum + (w_.operand == w_.accum ? 0 : w_.operand)) -
-                         sharded(common.weights, experts.weights) * 2 * w_.accum;
-    return memory_seconds(bytes) + matmul_seconds(sharded(common.flops, experts.flops));
+                         sharded_sum(layout_, common.weights, experts.weights) * 2 * w_.accum;
+    return memory_seconds(bytes) + matmul_seconds(sharded_sum(layout_, common.flops, experts.flops));
   }
 
  private:
@@ -182,8 +179,7 @@ class CostModel {
                  once = matmul_seconds(2 * tokens_ * weights);
     sum.forward += {once, memory_seconds(2 * saved + weights * w_.operand), 0};
     sum.input_gradient += {once, memory_seconds(3 * saved + weights * w_.operand), 0};
-    if (config_.train.trainable == Trainable::kAll)
-      sum.weight_gradient += {once, memory_seconds(2 * weights * w_.accum), 0};
+    if (config_.train.trains_all()) sum.weight_gradient += {once, memory_seconds(2 * weights * w_.accum), 0};
   }
 
   const Config& config_;

@@ -63,11 +63,7 @@ class StepMemory {
   bool accumulates() const { return config_.train.global_batch > config_.train.micro_batch; }
   double existing_gradients() const { return accumulates() ? trained_ * w_.accum : 0; }
 
-  // Bytes that layer i saves for its backward pass.
-  double saved(int64_t i) const {
-    return config_.train.recompute ? recomputed_layer_bytes(config_, i, tokens())
-                                   : layer_activation_bytes(config_, i, tokens());
-  }
+  double saved(int64_t i) const { return saved_layer_bytes(config_, i, tokens()); }
   double routing(int64_t i) const { return numbers_[i] > 0 ? routing_bytes(config_, tokens()) : 0; }
   double all_saved() const {
     double sum = 0;
@@ -115,7 +111,7 @@ class StepMemory {
                  e = moe ? to_double(m_.num_experts) : 1;
     const double rows = tokens() * (moe ? to_double(m_.num_experts_per_tok) : 1), padded = rows + 16 * e;
     const double weights = 3 * e * d * f;
-    const bool trained = config_.train.trainable == Trainable::kAll;
+    const bool trained = config_.train.trains_all();
     double bytes = 2 * tokens() * d * w_.operand + rows * d * w_.operand + (trained ? weights * w_.accum : 0);
     if (bf16()) {
       const double active = rows / e > std::max(64.0, rows / (8 * threads_)) ? e : std::min(e, threads_);

@@ -20,7 +20,7 @@ ordered_json cost_of(const Config& config) {
     active += item.active;
     exact += operations;
     paper += item.paper * tokens;
-    if (item.name != kRouterCost && item.name != kHistoryCost) continue;
+    if (!item.is_router()) continue;
     router_exact += operations;
     router_paper += item.paper * tokens;
   }

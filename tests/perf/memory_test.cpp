@@ -54,10 +54,8 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   counted.train.micro_batch = counted.train.global_batch = batch;
   counted.train.sequence = length;
   const auto tokens = static_cast<double>(batch * length);
-  for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i) {
-    bytes.expected += config.train.recompute ? recomputed_layer_bytes(counted, i, tokens)
-                                             : layer_activation_bytes(counted, i, tokens);
-  }
+  for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i)
+    bytes.expected += saved_layer_bytes(counted, i, tokens);
   bytes.expected += static_cast<double>(modules) * mtp_activation_bytes(counted, tokens);
   bytes.expected += head_activation_bytes(counted, tokens) + history_bytes(counted, tokens, {}, 0);
   return bytes;
