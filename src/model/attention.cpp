@@ -38,7 +38,7 @@ void raise_to_max_logit(const AttentionOptions& options, const at::Tensor& q, co
   }
 }
 
-// Attention within each sequence: q, k [B, S, H, Q], v [B, S, H, P] -> [B, S, H*P]. With an extension B = 1
+// Attention within each sequence: q, k [B, S, H, Q], v [B, S, H, P] -> [B*S, H*P]. With an extension B = 1
 // and S holds its sequences, concatenated.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const Extension* extension, const AttentionOptions& options) {
@@ -48,14 +48,14 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                values = v_rows.transpose(1, 2);
     const auto rows = extension ? ops::prefill_attention(queries, keys, values, scale)
                                 : ops::attention(queries, keys, values, scale, options.starts_BS);
-    return rows.transpose(1, 2).flatten(2);
+    return rows.transpose(1, 2).reshape({q_rows.size(0) * q_rows.size(1), -1});
   };
   if (!extension || extension->counts.size() == 1) return attend_rows(q, k, v);
   const auto of_sequences = [&](const at::Tensor& x) { return x.split_with_sizes(extension->counts, 1); };
   const auto queries = of_sequences(q), keys = of_sequences(k), values = of_sequences(v);
   std::vector<at::Tensor> outs;
   for (size_t i = 0; i < queries.size(); ++i) outs.push_back(attend_rows(queries[i], keys[i], values[i]));
-  return at::cat(outs, 1);
+  return at::cat(outs, 0);
 }
 
 // rotate(x) for x [B, S, H, R]. With positions per token, B and S become one dimension, as in the table.
@@ -87,12 +87,12 @@ GroupedQueryAttention::GroupedQueryAttention(Parameters& parameters, const std::
       parameters.add(prefix + ".k_norm.weight", {per_head ? model.head_dim : kv}, constant_init(1), false);
 }
 
-at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
+at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x_TD, int64_t batch, const RotaryTable& rotary,
                                              const Extension* extension,
                                              const AttentionOptions& options) const {
-  const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, g = model_.num_key_value_heads,
+  const int64_t s = x_TD.size(0) / batch, h = model_.num_attention_heads, g = model_.num_key_value_heads,
                 p = model_.head_dim;
-  const auto heads = ops::linear(x, qkv_).view({b, s, h + 2 * g, p});
+  const auto heads = ops::linear(x_TD, qkv_).view({batch, s, h + 2 * g, p});
   const auto parts = heads.split_with_sizes({h, g, g}, 2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(p));
   const auto norm_rope = [&](const at::Tensor& part, const at::Tensor& weight) {
@@ -118,7 +118,7 @@ at::Tensor GroupedQueryAttention::operator()(const at::Tensor& x, const RotaryTa
                                       .value_width = p};
     if (!extension->prefill) {
       const auto out = ops::cached_attention(q[0], cached, scale);
-      return ops::linear(out.view({1, s, h * p}), out_);
+      return ops::linear(out.view({s, h * p}), out_);
     }
   }
   return ops::linear(attend(q, k, v, scale, extension, options), out_);
@@ -157,23 +157,23 @@ at::Tensor LatentAttention::attend_latents(const at::Tensor& q, const at::Tensor
   const auto absorbed = ops::heads_linear(q.slice(2, 0, nope), up.slice(1, 0, nope), /*transposed=*/true);
   const ops::CachedSequences cached{keys, keys, extension.lengths, extension.counts, /*value_width=*/rank};
   const auto sums = ops::cached_attention(at::cat({absorbed, q.slice(2, nope)}, 2), cached, scale);
-  return ops::heads_linear(sums, up.slice(1, nope), /*transposed=*/false).view({1, q.size(0), -1});
+  return ops::heads_linear(sums, up.slice(1, nope), /*transposed=*/false).flatten(1);
 }
 
-at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& rotary,
+at::Tensor LatentAttention::operator()(const at::Tensor& x_TD, int64_t batch, const RotaryTable& rotary,
                                        const Extension* extension, const AttentionOptions& options) const {
-  const int64_t b = x.size(0), s = x.size(1), h = model_.num_attention_heads, nope = model_.qk_nope_head_dim,
-                rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
-  const auto down = ops::linear(x, down_);
-  const auto parts = down.split_with_sizes({down.size(2) - rank - rope, rank, rope}, 2);
+  const int64_t b = batch, s = x_TD.size(0) / b, h = model_.num_attention_heads,
+                nope = model_.qk_nope_head_dim, rope = model_.qk_rope_head_dim, rank = model_.kv_lora_rank;
+  const auto down = ops::linear(x_TD, down_);
+  const auto parts = down.split_with_sizes({down.size(1) - rank - rope, rank, rope}, 1);
   auto queries = parts[0];
   if (q_up_.defined()) queries = ops::linear(ops::rms_norm(queries, q_norm_, kLatentEps), q_up_);
   queries = queries.reshape({b, s, h, nope + rope});
   const auto latent = ops::rms_norm(parts[1], kv_norm_, kLatentEps);
-  const auto& key = parts[2];
+  const auto key = parts[2].view({b, s, rope});
   const auto expanded = [&] { return ops::linear(latent, kv_up_).view({b, s, h, nope + model_.v_head_dim}); };
   const double scale = yarn_logit_scale(model_.rope_scaling) / std::sqrt(static_cast<double>(nope + rope));
-  if (x.is_cuda() && !extension) {
+  if (x_TD.is_cuda() && !extension) {
     const auto heads =
         ops::latent_heads(queries, expanded(), key, rotary.cos, rotary.sin, model_.rope_interleave);
     return ops::linear(attend(heads.q, heads.k, heads.v, scale, extension, options), out_);
@@ -187,7 +187,7 @@ at::Tensor LatentAttention::operator()(const at::Tensor& x, const RotaryTable& r
   const auto q = at::cat({query_parts[0], apply_rope(query_parts[1])}, 3);
   const auto shared_key = apply_rope(key.unsqueeze(2)).squeeze(2);
   if (extension) {
-    const auto out = attend_latents(q[0], latent[0], shared_key[0], *extension, scale);
+    const auto out = attend_latents(q[0], latent, shared_key[0], *extension, scale);
     if (out.defined()) return ops::linear(out, out_);
   }
   const auto kv = expanded().split_with_sizes({nope, model_.v_head_dim}, 3);

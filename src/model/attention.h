@@ -16,9 +16,10 @@ struct AttentionOptions {
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
-  /// x [B, S, D] at positions 0 to S-1; with `extension` [1, T, D], at the positions that follow the caches.
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
-                        const AttentionOptions& options = {}) const;
+  /// x [T, D] of `batch` sequences at positions 0 to T/batch - 1; with `extension` (then batch = 1), at the
+  /// positions that follow the caches. Returns [T, D].
+  at::Tensor operator()(const at::Tensor& x_TD, int64_t batch, const RotaryTable& rotary,
+                        const Extension* extension, const AttentionOptions& options = {}) const;
 
  private:
   ModelConfig model_;
@@ -32,8 +33,8 @@ class LatentAttention {
   LatentAttention(Parameters& parameters, const std::string& prefix, const ModelConfig& model);
   /// As GroupedQueryAttention. With caches, keys are not expanded: queries are projected into the latent
   /// space and all heads attend to the latents (weight absorption).
-  at::Tensor operator()(const at::Tensor& x, const RotaryTable& rotary, const Extension* extension,
-                        const AttentionOptions& options = {}) const;
+  at::Tensor operator()(const at::Tensor& x_TD, int64_t batch, const RotaryTable& rotary,
+                        const Extension* extension, const AttentionOptions& options = {}) const;
 
  private:
   at::Tensor attend_latents(const at::Tensor& q, const at::Tensor& latent, const at::Tensor& shared_key,

@@ -25,13 +25,12 @@ class DecoderLayer {
 
   const Moe* moe() const { return std::get_if<Moe>(&mlp_); }
   /// Whether it has weights that are not frozen.
-  bool is_trainable() const { return trainable_ == Trainable::kAll || moe(); }
+  bool is_trainable() const { return trains_all_ || moe(); }
 
  private:
   int64_t index_;  ///< among all decoder layers
   double eps_;
-  bool document_mask_;
-  Trainable trainable_;
+  bool document_mask_, trains_all_;
   at::Tensor input_norm_, post_norm_;
   std::variant<std::monostate, GroupedQueryAttention, LatentAttention> attention_;
   std::variant<std::monostate, FeedForward, Moe> mlp_;

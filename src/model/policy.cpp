@@ -28,9 +28,8 @@ ExpertSelection sparse_route(const at::Tensor& logits_TE, const at::Tensor& prob
   const int64_t k = model.num_experts_per_tok, experts = logits_TE.size(1);
   const auto scores = routing_scores(logits_TE, probs_TE, model);
   ExpertSelection selection;
-  selection.ids = router.force_balance
-                      ? round_robin_ids(scores.size(0), k, experts, layer, scores.device())
-                      : ops::top_experts(scores.detach(), bias_E, k, model.n_group, model.topk_group);
+  selection.ids = router.force_balance ? round_robin_ids(scores.size(0), k, experts, layer, scores.device())
+                                       : ops::top_experts(scores, bias_E, k, model.n_group, model.topk_group);
   selection.weights = ops::expert_weights(scores, selection.ids, model.norm_topk_prob, model.norm_topk_eps,
                                           model.routed_scaling_factor);
   selection.kept = selection.ids;

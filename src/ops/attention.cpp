@@ -74,8 +74,10 @@ struct Attention : torch::autograd::Function<Attention> {
                             const at::Tensor& v, double scale, const std::optional<at::Tensor>& starts) {
     static const auto op = find_operator("hero::attention_forward", attention_forward_reference);
     auto [out, lse] = op.call(q, k, v, scale, starts);
-    ctx->save_for_backward({q, k, v, out, lse, starts.value_or(at::Tensor())});
-    ctx->saved_data["scale"] = scale;
+    if (ctx) {
+      ctx->save_for_backward({q, k, v, out, lse, starts.value_or(at::Tensor())});
+      ctx->saved_data["scale"] = scale;
+    }
     return out;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -10,12 +10,12 @@
 
 namespace hero::ops {
 
-/// F::apply if gradients are enabled; otherwise only F::forward, without autograd overhead.
+/// F::apply if gradients are enabled; otherwise only F::forward with a null context, for which it must save
+/// nothing.
 template <class F, class... Arguments>
 auto differentiable(Arguments&&... arguments) {
   if (at::GradMode::is_enabled()) return F::apply(std::forward<Arguments>(arguments)...);
-  torch::autograd::AutogradContext unused_ctx;
-  return F::forward(&unused_ctx, std::forward<Arguments>(arguments)...);
+  return F::forward(nullptr, std::forward<Arguments>(arguments)...);
 }
 
 /// For forward passes: saves the active WeightGradientQueue, if any.

@@ -80,7 +80,7 @@ struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& token, const at::Tensor& row) {
     static const auto op = find_operator("hero::gather_rows", gather_rows_reference);
-    ctx->save_for_backward({row});
+    if (ctx) ctx->save_for_backward({row});
     return op.call(x, token);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -94,8 +94,10 @@ struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& y,
                             const at::Tensor& weights, const at::Tensor& row, const at::Tensor& token,
                             const std::optional<at::Tensor>& base) {
-    ctx->save_for_backward({y, weights, row, token});
-    ctx->saved_data["base"] = base.has_value();
+    if (ctx) {
+      ctx->save_for_backward({y, weights, row, token});
+      ctx->saved_data["base"] = base.has_value();
+    }
     return sum_rows(y, weights, row, base);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -11,8 +11,10 @@ namespace {
 struct Embedding : torch::autograd::Function<Embedding> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& ids,
                             const at::Tensor& w) {
-    ctx->save_for_backward({ids});
-    ctx->saved_data["rows"] = w.sym_size(0);
+    if (ctx) {
+      ctx->save_for_backward({ids});
+      ctx->saved_data["rows"] = w.sym_size(0);
+    }
     return at::embedding(w, ids);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -99,9 +99,11 @@ struct Experts : torch::autograd::Function<Experts> {
                             const at::Tensor& gate_up, const at::Tensor& down, const at::Tensor& offsets) {
     static const auto op = find_operator("hero::experts_forward", experts_forward_reference);
     auto [y, h] = op.call(x, gate_up, down, offsets);
-    ctx->save_for_backward({needed_for_gradient(x, gate_up), h, gate_up, down, offsets});
-    save_queue(ctx);
-    save_accumulation(ctx);
+    if (ctx) {
+      ctx->save_for_backward({needed_for_gradient(x, gate_up), h, gate_up, down, offsets});
+      save_queue(ctx);
+      save_accumulation(ctx);
+    }
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

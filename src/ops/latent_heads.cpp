@@ -57,8 +57,10 @@ struct LatentHeadsFunction : torch::autograd::Function<LatentHeadsFunction> {
                                                 const at::Tensor& sin, bool interleave) {
     static const auto op = find_operator("hero::latent_heads_forward", latent_heads_forward_reference);
     auto [q, k] = op.call(queries, kv, key, cos, sin, interleave);
-    ctx->save_for_backward({cos, sin});
-    ctx->saved_data["interleave"] = interleave;
+    if (ctx) {
+      ctx->save_for_backward({cos, sin});
+      ctx->saved_data["interleave"] = interleave;
+    }
     return {q, k, kv.slice(3, queries.size(3) - key.size(2))};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

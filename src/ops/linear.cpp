@@ -22,8 +22,10 @@ namespace {
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
     static const auto op = find_operator("hero::linear_forward", linear_forward_reference);
-    ctx->save_for_backward({needed_for_gradient(x, w), w});
-    save_queue(ctx);
+    if (ctx) {
+      ctx->save_for_backward({needed_for_gradient(x, w), w});
+      save_queue(ctx);
+    }
     return op.call(x, w);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

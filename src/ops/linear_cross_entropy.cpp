@@ -43,9 +43,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     static const auto op =
         find_operator("hero::linear_cross_entropy_forward", linear_cross_entropy_reference);
     auto [loss, dx, dw] = op.call(x, w, targets, needs_dx, needs_dw);
-    // w for its grad, if that is accumulated directly
-    save_accumulation(ctx);
-    ctx->save_for_backward({dx, dw, accumulates(ctx) ? w : at::Tensor()});
+    if (ctx) {
+      save_accumulation(ctx);
+      // w for its grad, if that is accumulated directly
+      ctx->save_for_backward({dx, dw, accumulates(ctx) ? w : at::Tensor()});
+    }
     return loss;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

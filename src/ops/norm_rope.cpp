@@ -34,7 +34,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
                             double eps, const at::Tensor& cos, const at::Tensor& sin) {
     static const auto op = find_operator("hero::norm_rope_forward", norm_rope_forward_reference);
     auto [y, rstd] = op.call(x, w, eps, cos, sin);
-    ctx->save_for_backward({x, w, rstd, cos, sin});
+    if (ctx) ctx->save_for_backward({x, w, rstd, cos, sin});
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

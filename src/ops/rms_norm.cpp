@@ -57,7 +57,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             double eps) {
     auto [y, rstd] = norm_forward(x, w, eps);
-    ctx->save_for_backward({x, w, rstd});
+    if (ctx) ctx->save_for_backward({x, w, rstd});
     return y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -71,15 +71,15 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                                                 const std::optional<at::Tensor>& update, const at::Tensor& w,
                                                 double eps) {
-    ctx->saved_data["update"] = update.has_value();
+    if (ctx) ctx->saved_data["update"] = update.has_value();
     if (!update) {
       auto [y, rstd] = norm_forward(x, w, eps);
-      ctx->save_for_backward({x, w, rstd});
+      if (ctx) ctx->save_for_backward({x, w, rstd});
       return {x, y};
     }
     static const auto op = find_operator("hero::add_rms_norm_forward", add_rms_norm_forward_reference);
     auto [sum, y, rstd] = op.call(x, *update, w, eps);
-    ctx->save_for_backward({sum, w, rstd});
+    if (ctx) ctx->save_for_backward({sum, w, rstd});
     return {sum, y};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -94,13 +94,14 @@ void check_weight(const char* name, const at::Tensor& x, const at::Tensor& w) {
               x.sym_size(-1), "], got ", w.sym_sizes());
 }
 
-at::Tensor rows(const at::Tensor& x) { return x.reshape_symint({-1, x.sym_size(-1)}); }
+at::Tensor rows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape_symint({-1, x.sym_size(-1)}); }
 
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& w_D, double eps) {
   check_weight("rms_norm", x, w_D);
-  return differentiable<RmsNorm>(rows(x), w_D, eps).view_symint(x.sym_sizes());
+  const auto normed = differentiable<RmsNorm>(rows(x), w_D, eps);
+  return x.dim() == 2 ? normed : normed.view_symint(x.sym_sizes());
 }
 
 AddRmsNormOutput add_rms_norm(const at::Tensor& x, const at::Tensor& update, const at::Tensor& w_D,
@@ -111,6 +112,7 @@ AddRmsNormOutput add_rms_norm(const at::Tensor& x, const at::Tensor& update, con
               ", got ", update.scalar_type(), " ", update.sizes());
   const auto more = update.defined() ? std::optional(rows(update)) : std::nullopt;
   const auto both = differentiable<AddRmsNorm>(rows(x), more, w_D, eps);
+  if (x.dim() == 2) return {both[0], both[1]};
   return {both[0].view(x.sizes()), both[1].view(x.sizes())};
 }
 

@@ -33,8 +33,10 @@ at::Tensor call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 struct Rope : torch::autograd::Function<Rope> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin, bool interleave) {
-    ctx->save_for_backward({cos, sin});
-    ctx->saved_data["interleave"] = interleave;
+    if (ctx) {
+      ctx->save_for_backward({cos, sin});
+      ctx->saved_data["interleave"] = interleave;
+    }
     return call(x, cos, sin, interleave, false);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -75,9 +75,11 @@ struct Route : torch::autograd::Function<Route> {
     auto [logits, probs, stats] =
         op.call(x, w, if_defined(history.probs), if_defined(history.sumsq), history.depth_factor, history.eps,
                 history.scale, if_defined(slot.probs), if_defined(slot.sumsq));
-    ctx->save_for_backward({x, w, probs, stats, history.probs});
-    ctx->mark_non_differentiable({stats});
-    save_queue(ctx);
+    if (ctx) {
+      ctx->save_for_backward({x, w, probs, stats, history.probs});
+      ctx->mark_non_differentiable({stats});
+      save_queue(ctx);
+    }
     return {logits, probs, stats};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -92,10 +92,12 @@ struct RouteList : torch::autograd::Function<RouteList> {
                                bool scale) {
     static const auto op = find_operator("hero::route_list_forward", route_list_forward);
     auto [logits, probs, squares, stats] = op.call(x, w, history, sumsq, depth_factor, eps, scale);
-    variable_list saved = {x, w, probs, stats};
-    saved.insert(saved.end(), history.begin(), history.end());
-    ctx->save_for_backward(std::move(saved));
-    ctx->mark_non_differentiable({squares});
+    if (ctx) {
+      variable_list saved = {x, w, probs, stats};
+      saved.insert(saved.end(), history.begin(), history.end());
+      ctx->save_for_backward(std::move(saved));
+      ctx->mark_non_differentiable({squares});
+    }
     return {logits, probs, squares};
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -116,9 +118,11 @@ struct HistoryLogits : torch::autograd::Function<HistoryLogits> {
                             bool scale) {
     static const auto op = find_operator("hero::history_logits_forward", history_logits_forward);
     auto [logits, rho] = op.call(x, w, history, sumsq, depth_factor, eps, scale);
-    variable_list saved = {rho};
-    saved.insert(saved.end(), history.begin(), history.end());
-    ctx->save_for_backward(std::move(saved));
+    if (ctx) {
+      variable_list saved = {rho};
+      saved.insert(saved.end(), history.begin(), history.end());
+      ctx->save_for_backward(std::move(saved));
+    }
     return logits;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

@@ -25,7 +25,7 @@ namespace {
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate_up) {
     static const auto op = find_operator("hero::swiglu_forward", swiglu_forward_reference);
-    ctx->save_for_backward({gate_up});
+    if (ctx) ctx->save_for_backward({gate_up});
     return op.call(gate_up);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -64,10 +64,12 @@ struct ExpertWeights : torch::autograd::Function<ExpertWeights> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& scores,
                             const at::Tensor& ids, bool normalize, double eps, double factor) {
     static const auto op = find_operator("hero::expert_weights", expert_weights_reference);
-    ctx->save_for_backward({scores, ids});
-    ctx->saved_data["normalize"] = normalize;
-    ctx->saved_data["eps"] = eps;
-    ctx->saved_data["factor"] = factor;
+    if (ctx) {
+      ctx->save_for_backward({scores, ids});
+      ctx->saved_data["normalize"] = normalize;
+      ctx->saved_data["eps"] = eps;
+      ctx->saved_data["factor"] = factor;
+    }
     return op.call(scores, ids, normalize, eps, factor);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,

@@ -262,6 +262,14 @@ void DeviceTest::check(const Function& f, const Function& want, const std::vecto
   for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_TRUE(close(got.outputs[i], exact.outputs[i], tolerance(outputs[i]))) << "output " << i;
   }
+  {
+    SCOPED_TRACE("without gradients");
+    const at::NoGradGuard no_grad;
+    const auto outputs = f(leaves_of(operands, type(), device()));
+    ASSERT_EQ(outputs.size(), got.outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i)
+      EXPECT_TRUE(same(outputs[i], got.outputs[i])) << "output " << i;
+  }
   size_t wanted = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!requires_gradient(operands[i])) continue;

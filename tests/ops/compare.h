@@ -95,7 +95,7 @@ class DeviceTest : public ::testing::TestWithParam<std::tuple<at::DeviceType, at
   /// The tolerance for the type under test; `bf16` for bf16.
   Tolerance tolerance(Tolerance bf16) const;
   /// Compares outputs and gradients of f with those of `want`, with one bf16 tolerance per output and per
-  /// gradient.
+  /// gradient. Without gradients, f must return the same outputs bit for bit.
   void check(const Function& f, const Function& want, const std::vector<Operand>& operands,
              const std::vector<Tolerance>& outputs, const std::vector<Tolerance>& gradients) const;
 };

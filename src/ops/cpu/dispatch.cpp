@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -114,9 +115,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_assignments(cons
                                                                             int64_t experts) {
   const int64_t tokens = ids.size(0), k = ids.size(1);
   const auto* id = ids.const_data_ptr<int64_t>();
-  auto counts = at::zeros({experts}, ids.options()), offsets = at::zeros({experts + 1}, ids.options());
+  auto counts = at::empty({experts}, ids.options()), offsets = at::empty({experts + 1}, ids.options());
   auto* count = counts.data_ptr<int64_t>();
   auto* offset = offsets.data_ptr<int64_t>();
+  std::fill_n(count, experts, 0);
+  offset[0] = 0;
   for (int64_t i = 0; i < tokens * k; ++i) {
     TORCH_CHECK(id[i] >= -1 && id[i] < experts, "plan: ids must lie in [-1, ", experts, "), got ", id[i]);
     if (id[i] >= 0) ++count[id[i]];

@@ -81,7 +81,7 @@ constexpr int64_t kStrip = 128;
 template <typename T>
 std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::Tensor& w, double eps) {
   const int64_t rows = x.size(0), d = x.size(1);
-  auto y = at::empty_like(x);
+  auto y = at::empty(x.sizes(), x.options());
   auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
   const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T* out = y.data_ptr<T>();
@@ -99,7 +99,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward_typed(const at::Tenso
                                                                  const at::Tensor& update,
                                                                  const at::Tensor& w, double eps) {
   const int64_t rows = x.size(0), d = x.size(1);
-  auto sum = at::empty_like(x), y = at::empty_like(x);
+  auto sum = at::empty(x.sizes(), x.options()), y = at::empty(x.sizes(), x.options());
   auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
   const T *in = x.const_data_ptr<T>(), *more = update.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T *total = sum.data_ptr<T>(), *out = y.data_ptr<T>();
