@@ -58,7 +58,7 @@ def dependency(
 
 def effective_rank(values: np.ndarray) -> float:
     singular = np.linalg.svd(values.astype(float), compute_uv=False)
-    parts = singular / singular.sum()
+    parts = singular[singular > 0] / singular.sum()
     return float(np.exp(-(parts * np.log(parts)).sum()))
 
 
