@@ -37,12 +37,17 @@ def pipelines(options: Options) -> list[int]:
     return numbers + 2 * numbers[1:] if options["router.kind"] == "rmoe" else numbers
 
 
+def stage_sizes(options: Options) -> list[int]:
+    """Number of MoE layers of every router stage."""
+    stages = options["router.stages"]
+    quotient, rest = divmod(len(moe_layers(options)), stages)
+    return options.get("router.stage_sizes", [quotient + (stage < rest) for stage in range(stages)])
+
+
 def stage_boundaries(options: Options) -> list[range]:
     """Decoder layers, from 0, that may start a model chunk between each two adjacent router stages."""
-    layers, stages = moe_layers(options), options["router.stages"]
-    quotient, rest = divmod(len(layers), stages)
-    sizes = options.get("router.stage_sizes", [quotient + (stage < rest) for stage in range(stages)])
-    firsts = list(accumulate(sizes))[:-1]
+    layers = moe_layers(options)
+    firsts = list(accumulate(stage_sizes(options)))[:-1]
     return [range(layers[first - 1] + 1, layers[first] + 1) for first in firsts]
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from analysis_folder import effective_rank, visible_pairs
-from layout_strategies import STEPS, trained_models
+from analysis_folder import dependency, effective_rank, visible_pairs
+from layout_strategies import STEPS, stage_sizes, trained_models
 from program import checkpoint, hero, run_hero
 from random_cases import Case, expect_success, property_tests, reproduce
 from random_data import train_words
@@ -50,11 +50,8 @@ class RouterRun:
     """A trained run with the history weights of its routers."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
-        self.folder, self.width, self.experts = (
-            folder,
-            options["model.hidden_size"],
-            options["model.num_experts"],
-        )
+        self.folder = folder
+        self.width, self.experts = options["model.hidden_size"], options["model.num_experts"]
         weights = load_file(checkpoint(folder, STEPS) / "model.safetensors")
         self.layers = moe_layers(options)
         self.names = [
@@ -65,9 +62,7 @@ class RouterRun:
             )
             for i in self.layers
         ]
-        sizes = options.get("router.stage_sizes") or [
-            len(part) for part in np.array_split(np.arange(len(self.layers)), options["router.stages"])
-        ]
+        sizes = stage_sizes(options)
         stages = np.repeat(np.arange(len(sizes)), sizes).tolist()
         window = options["router.window"] or None
         self.scale = options["router.scale"]
@@ -153,16 +148,18 @@ def check_weights(run: RouterRun, analysis: dict[str, Any]) -> None:
         pair: block - row_means(block) - row_means(block.T).T + block.mean()
         for pair, block in run.blocks.items()
     }
+    factor = {
+        (layer, p): ((layer - 1) / len(run.seen(layer))) ** 0.5 if run.scale else 1.0
+        for layer, p in run.pairs
+    }
     for prefix, blocks in (("", run.blocks), ("centered_", centered)):
-        dependency = np.zeros((layers, layers))
-        for row, ((layer, p), block) in zip(analysis["pairs"], blocks.items(), strict=True):
-            factor = np.sqrt((layer - 1) / len(run.seen(layer))) if run.scale else 1.0
-            near(row["depth_factor"], factor, "depth factor")
-            dependency[layer - 1, p - 1] = factor * np.linalg.norm(block)
+        for row, (pair, block) in zip(analysis["pairs"], blocks.items(), strict=True):
+            near(row["depth_factor"], factor[pair], "depth factor")
             near(row[f"{prefix}norm"], np.linalg.norm(block), "norm")
             if np.abs(block).max() > 1e-12:
                 np.testing.assert_allclose(row[f"{prefix}effective_rank"], effective_rank(block), rtol=1e-6)
-        near(analysis[f"{prefix}layer_dependency"], dependency, f"{prefix}dependency")
+        found = analysis[f"{prefix}layer_dependency"]
+        near(found, dependency(blocks, factor, layers), f"{prefix}dependency")
         if not blocks:
             assert analysis[f"{prefix}tau"] is None and analysis[f"{prefix}coupling_by_distance"] == []
             continue
