@@ -20,6 +20,8 @@ _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}
 _NAMES = {"float32": "fp32", "bfloat16": "bf16", "float64": "fp64"}
 _NAMES |= {name: name for name in _DTYPES.values()}
 
+_SIGNAL_SECONDS = 0.05  # between the points of `generate` at which Python handles signals
+
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
@@ -158,8 +160,8 @@ class LanguageModel:
             for number, prompt in enumerate(ids if several else [ids])
         ]
         generated: list[list[int]] = [[] for _ in numbers]
-        while step := generation.step():
-            for number, new in step:
+        while steps := generation.run(_SIGNAL_SECONDS):
+            for number, new in steps:
                 if new is not None:
                     generated[number].append(new)
         return generated if several else generated[0]
@@ -229,6 +231,10 @@ class Texts:
     def step(self) -> list[tuple[int, int | None]]:
         """The number and the next id of every active sequence; None ends it. Empty if all have ended."""
         return self._engine.step()
+
+    def run(self, seconds: float) -> list[tuple[int, int | None]]:
+        """Steps until all sequences have ended or `seconds` have passed; what the steps returned, in order."""
+        return self._engine.run(float(seconds))
 
     def drop(self, number: int) -> None:
         """Ends a sequence early."""

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/custom_class.h>
 
+#include <chrono>
+
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "inference/logits.h"
@@ -96,6 +98,21 @@ class PythonGenerator : public torch::CustomClassHolder {
     return generated;
   }
 
+  // Steps until all sequences have ended or `seconds` have passed, so that Python can handle signals.
+  std::vector<std::tuple<int64_t, std::optional<int64_t>>> run(double seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start);
+    };
+    std::vector<std::tuple<int64_t, std::optional<int64_t>>> generated;
+    do {
+      auto next = step();
+      if (next.empty()) break;
+      std::ranges::move(next, std::back_inserter(generated));
+    } while (elapsed().count() < seconds);
+    return generated;
+  }
+
   void drop(int64_t sequence) { generator_.remove(static_cast<size_t>(sequence)); }
 
  private:
@@ -179,6 +196,7 @@ TORCH_LIBRARY_FRAGMENT(hero, m) {
   m.class_<PythonGenerator>("Generation")
       .def("add", &PythonGenerator::add)
       .def("step", &PythonGenerator::step)
+      .def("run", &PythonGenerator::run)
       .def("drop", &PythonGenerator::drop);
   m.class_<LanguageModel>("LanguageModel")
       .def(torch::init<std::string, std::string, std::string>())

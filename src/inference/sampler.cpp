@@ -4,6 +4,8 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -42,15 +44,42 @@ class SortedIds {
   int64_t sorted_ = 0;
 };
 
-// The lowest id with the maximum logit. at::amax is vectorized, at::argmax is not.
-int64_t greedy_token(const at::Tensor& logits_V) {
-  if (logits_V.scalar_type() == at::kFloat && logits_V.is_contiguous()) {
-    const auto* first = logits_V.const_data_ptr<float>();
-    const auto* last = first + logits_V.numel();
-    const auto* found = std::find(first, last, logits_V.amax().item<float>());
-    if (found != last) return found - first;  // else: NaN
+// The maximum of a block of logits; nothing if one is NaN. Vectorized by the compiler, unlike at::argmax.
+std::optional<float> block_max(const float* logits, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  std::array<float, kLanes> highest;
+  highest.fill(-INFINITY);
+  int nan = 0;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      const float logit = logits[i + j];
+      highest[j] = logit > highest[j] ? logit : highest[j];
+      nan |= logit != logit;
+    }
   }
-  return logits_V.argmax().item<int64_t>();
+  for (; i < count; ++i) {
+    highest[0] = std::max(highest[0], logits[i]);
+    nan |= logits[i] != logits[i];
+  }
+  return nan ? std::nullopt : std::optional(*std::ranges::max_element(highest));
+}
+
+// The lowest id with the maximum logit.
+int64_t greedy_token(const at::Tensor& logits_V) {
+  if (logits_V.scalar_type() != at::kFloat || !logits_V.is_contiguous())
+    return logits_V.argmax().item<int64_t>();
+  constexpr int64_t kBlock = 256;
+  const auto* const logits = logits_V.const_data_ptr<float>();
+  const int64_t count = logits_V.numel();
+  const float* best = logits;
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t size = std::min(kBlock, count - first);
+    const auto highest = block_max(logits + first, size);
+    if (!highest) return logits_V.argmax().item<int64_t>();
+    if (*highest > *best) best = std::find(logits + first, logits + first + size, *highest);
+  }
+  return best - logits;
 }
 
 }  // namespace
@@ -125,7 +154,7 @@ at::Tensor Generator::forward(const std::vector<Sequence*>& batch) {
   }
   const c10::InferenceMode inference;
   const auto device = model_.device();
-  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts, history_);
+  auto hidden = model_.extend(at::tensor(tokens, at::kLong).to(device), caches, counts, buffers_);
   if (tokens.size() > batch.size()) hidden = hidden.index_select(0, at::tensor(last, at::kLong).to(device));
   return model_.logits(hidden, 1)[0].cpu();
 }

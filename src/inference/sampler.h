@@ -74,7 +74,7 @@ class Generator {
 
   const Transformer& model_;
   std::vector<std::unique_ptr<Sequence>> sequences_;  // active
-  std::shared_ptr<RoutingHistory> history_;           // of the latest pass
+  Transformer::ExtensionBuffers buffers_;
   size_t next_id_ = 0;
 };
 

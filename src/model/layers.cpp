@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numbers>
 #include <utility>
 
@@ -69,6 +71,20 @@ RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequenc
   if (!model.rope_scaling.is_yarn()) return {angle.cos(), angle.sin()};
   const double a = yarn_attention_factor(model.rope_scaling);
   return {angle.cos() * a, angle.sin() * a};
+}
+
+RotaryTable RotaryCache::rows(const std::vector<int64_t>& positions, const at::Tensor& frequencies,
+                              const ModelConfig& model) {
+  const auto options = frequencies.options().dtype(at::kLong);
+  const int64_t length = *std::ranges::max_element(positions) + 1;
+  if (!table_.cos.defined() || table_.cos.size(0) < length)
+    table_ = rotary_table(at::arange(2 * length, options), frequencies, model);
+  const int64_t first = positions.front(), count = std::ssize(positions);
+  const auto follows = [](int64_t a, int64_t b) { return b == a + 1; };
+  if (std::ranges::adjacent_find(positions, std::not_fn(follows)) == positions.end())
+    return {table_.cos.narrow(0, first, count), table_.sin.narrow(0, first, count)};
+  const auto rows = at::tensor(positions, at::kLong).to(frequencies.device());
+  return {table_.cos.index_select(0, rows), table_.sin.index_select(0, rows)};
 }
 
 CacheBuffer::CacheBuffer(const CacheBuffer& other)

@@ -20,6 +20,17 @@ struct RotaryTable {
 RotaryTable rotary_table(const at::Tensor& positions, const at::Tensor& frequencies,
                          const ModelConfig& model);
 
+/// The rows of a rotary table of all positions from 0, which is kept between calls and grows by doubling.
+class RotaryCache {
+ public:
+  /// cos and sin [T, R/2] of `positions`, as of rotary_table.
+  RotaryTable rows(const std::vector<int64_t>& positions, const at::Tensor& frequencies,
+                   const ModelConfig& model);
+
+ private:
+  RotaryTable table_;
+};
+
 /// YaRN's factor of latent attention's logits (DeepSeek-V3): (0.1 mscale_all_dim ln(factor) + 1)^2; 1 without
 /// YaRN.
 double yarn_logit_scale(const RopeScaling& scaling);

@@ -125,22 +125,21 @@ std::vector<const Moe*> Transformer::moe_blocks() const {
 }
 
 at::Tensor Transformer::extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
-                               const std::vector<int64_t>& counts,
-                               std::shared_ptr<RoutingHistory>& history) const {
+                               const std::vector<int64_t>& counts, ExtensionBuffers& buffers) const {
   at::NoGradGuard no_grad;
   const int64_t tokens = tokens_T.size(0);
-  auto positions = at::empty({tokens}, at::kLong);
-  auto* next = positions.data_ptr<int64_t>();
+  std::vector<int64_t> positions;
   Extension extension{.caches = {},
                       .counts = counts,
                       .lengths = {},
                       .prefill = std::ranges::all_of(caches, [](const auto* c) { return c->length == 0; })};
   for (size_t i = 0; i < caches.size(); ++i) {
     caches[i]->layers.resize(layers_.size());
-    for (int64_t n = 0; n < counts[i]; ++n) *next++ = caches[i]->length + n;
+    for (int64_t n = 0; n < counts[i]; ++n) positions.push_back(caches[i]->length + n);
     extension.lengths.push_back(caches[i]->length + counts[i]);
   }
-  const auto rotary = rotary_table(positions.to(device()), rotary_frequencies_, config_.model);
+  const auto rotary = buffers.rotary.rows(positions, rotary_frequencies_, config_.model);
+  auto& history = buffers.history;
   if (!history || history->tokens() != tokens) history = new_history(shard_.chunks.front(), tokens);
   auto x = ops::embedding(tokens_T.unsqueeze(0), embedding_);
   for (size_t i = 0; i < layers_.size(); ++i) {

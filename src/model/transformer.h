@@ -55,12 +55,16 @@ class Transformer {
                    bool recompute, const std::function<void(int64_t l)>& on_routed = {},
                    std::vector<at::Tensor>* hidden_states = nullptr) const;
 
+  /// Kept between calls of `extend`.
+  struct ExtensionBuffers {
+    std::shared_ptr<RoutingHistory> history;  ///< of the latest call; used again by one with as many tokens
+    RotaryCache rotary;
+  };
   /// Prefill and decode: tokens [T] are counts[i] tokens of each sequence i, sequences concatenated. They
-  /// follow the positions in caches[i] and are added to it; a new sequence has an empty cache. `history`:
-  /// that of an earlier call, which is used again if it had as many tokens, or null. Returns the hidden
-  /// states [T, D] after the final norm.
+  /// follow the positions in caches[i] and are added to it; a new sequence has an empty cache. Returns the
+  /// hidden states [T, D] after the final norm.
   at::Tensor extend(const at::Tensor& tokens_T, const std::vector<KeyValueCache*>& caches,
-                    const std::vector<int64_t>& counts, std::shared_ptr<RoutingHistory>& history) const;
+                    const std::vector<int64_t>& counts, ExtensionBuffers& buffers) const;
 
   /// Logits [B, S, V] in fp32 (fp64); for evaluation and generation.
   at::Tensor logits(const at::Tensor& hidden_TD, int64_t batch) const;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <random>
 #include <set>
 
 #include "model/random.h"
@@ -82,6 +83,21 @@ TEST(SampleToken, SamplesFollowTheProbabilities) {
 
 TEST(SampleToken, ZeroTemperatureIsGreedy) {
   EXPECT_EQ(sample_token(at::tensor({0.1, 0.9, 0.3}), {.temperature = 0}, 5), 1);
+}
+
+TEST(SampleToken, GreedyIsTheFirstMaximum) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    auto row = at::empty({1 + static_cast<int64_t>(random() % 1200)}, at::kFloat);
+    auto* const logits = row.data_ptr<float>();
+    for (int64_t i = 0; i < row.numel(); ++i)  // many ties
+      logits[i] = static_cast<float>(static_cast<int>(random() % 40) - 30);
+    if (seed % 4 == 0) row.fill_(-INFINITY);
+    const float special[] = {-INFINITY, INFINITY, NAN, 50};
+    for (size_t i = random() % 3; i > 0; --i)
+      logits[random() % static_cast<unsigned>(row.numel())] = special[random() % 4];
+    EXPECT_EQ(sample_token(row, {.temperature = 0}, 0), row.argmax().item<int64_t>()) << "seed " << seed;
+  }
 }
 
 }  // namespace sampler_test

@@ -37,7 +37,7 @@ class Cache : public testing::TestWithParam<Case> {
     at::NoGradGuard no_grad;
     std::vector<hero::KeyValueCache> caches(lengths[0].size());
     std::vector<std::vector<at::Tensor>> outputs(caches.size());
-    std::shared_ptr<hero::RoutingHistory> history;  // passes with equally many tokens share one
+    hero::Transformer::ExtensionBuffers buffers;
     for (const auto& pass : lengths) {
       std::vector<hero::KeyValueCache*> extended;
       std::vector<int64_t> counts;
@@ -49,7 +49,7 @@ class Cache : public testing::TestWithParam<Case> {
         const int64_t first = caches[i].length;
         tokens.push_back(tokens_[static_cast<int64_t>(i)].slice(0, first, first + pass[i]));
       }
-      const auto hidden = model_.extend(at::cat(tokens), extended, counts, history);
+      const auto hidden = model_.extend(at::cat(tokens), extended, counts, buffers);
       auto split = hidden.split_with_sizes(counts);
       for (size_t i = 0, next = 0; i < caches.size(); ++i) {
         if (pass[i]) outputs[i].push_back(split[next++]);

@@ -225,10 +225,10 @@ TEST_P(StepTest, ExtendsSequencesOnTheMetaDevice) {
   const Transformer model(config, at::kMeta);
   const auto ids = [](int64_t n) { return at::zeros({n}, at::TensorOptions(at::kMeta).dtype(at::kLong)); };
   KeyValueCache a, b;
-  std::shared_ptr<hero::RoutingHistory> history;
-  EXPECT_EQ(model.extend(ids(5), {&a}, {5}, history).sizes(), at::IntArrayRef({5, config.model.hidden_size}));
-  model.extend(ids(3), {&b}, {3}, history);
-  const auto hidden = model.extend(ids(2), {&a, &b}, {1, 1}, history);
+  Transformer::ExtensionBuffers buffers;
+  EXPECT_EQ(model.extend(ids(5), {&a}, {5}, buffers).sizes(), at::IntArrayRef({5, config.model.hidden_size}));
+  model.extend(ids(3), {&b}, {3}, buffers);
+  const auto hidden = model.extend(ids(2), {&a, &b}, {1, 1}, buffers);
   EXPECT_TRUE(hidden.is_meta());
   EXPECT_EQ(model.logits(hidden, 1).sizes(), at::IntArrayRef({1, 2, config.model.vocab_size}));
   EXPECT_EQ(a.length, 6);

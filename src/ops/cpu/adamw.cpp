@@ -1,11 +1,11 @@
 // Fused AdamW: one pass over values, moments and gradients, which also writes the bf16 weights; and the sum
 // of squares. Tensors are split into chunks of fixed size, so sums do not depend on the number of threads.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <cmath>
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -161,7 +161,7 @@ at::Tensor sum_of_squares(at::TensorList tensors) {
     sums[i] = type == at::kDouble ? square_double(tensors[t].const_data_ptr<double>() + begin, n)
                                   : square_float(tensors[t].const_data_ptr<float>() + begin, n);
   });
-  auto total = at::empty({}, tensors[0].options().dtype(at::kDouble));
+  auto total = empty({}, at::kDouble);
   double sum = 0;
   for (const double chunk : sums) sum += chunk;
   *total.data_ptr<double>() = sum;

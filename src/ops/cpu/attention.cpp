@@ -3,9 +3,8 @@
 // by all its query heads. Panels of keys that belong to earlier documents than all 64 queries are skipped.
 #include "ops/cpu/attention.h"
 
-#include <ATen/ops/empty.h>
-
 #include "ops/cpu/attention_operands.h"
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/score_rows.h"
@@ -34,8 +33,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
   if (!supports_attention(q, k, v)) return ops::attention_forward_reference(q, k, v, scale, starts);
   const AttentionSizes n(q, k, v);
   const DocumentStarts documents(starts, n.length);
-  auto out = at::empty({n.batch, n.length, n.heads, n.v}, q.options());
-  auto lse = at::empty({n.batch, n.heads, n.length}, q.options().dtype(at::kFloat));
+  auto out = empty({n.batch, n.length, n.heads, n.v}, q.scalar_type());
+  auto lse = empty({n.batch, n.heads, n.length}, at::kFloat);
   const Heads from_q(q), from_k(k), from_v(v), to_out(out.transpose(1, 2));
   const int64_t k_size = n.padded() * n.qk, v_size = n.padded() * n.v, kv = n.batch * n.kv_heads;
   const auto keys_packed = scratch<bf16>(kv * k_size), values_packed = scratch<bf16>(kv * v_size);

@@ -1,9 +1,9 @@
 // Backward pass of the bf16 causal attention. Each KV head is one task, so gradients are accumulated in a
 // fixed order. The logsumexp is known, so scores are computed for blocks of keys.
-#include <ATen/ops/empty.h>
 
 #include "ops/cpu/attention.h"
 #include "ops/cpu/attention_operands.h"
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/score_rows.h"
@@ -133,9 +133,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     return ops::attention_backward_reference(dout, q, k, v, out, lse, scale, starts);
   const AttentionSizes n(q, k, v);
   const DocumentStarts documents(starts, n.length);
-  const auto dq = at::empty({n.batch, n.length, n.heads, n.qk}, q.options()).transpose(1, 2),
-             dk = at::empty({n.batch, n.length, n.kv_heads, n.qk}, q.options()).transpose(1, 2),
-             dv = at::empty({n.batch, n.length, n.kv_heads, n.v}, q.options()).transpose(1, 2);
+  const auto dq = empty({n.batch, n.length, n.heads, n.qk}, q.scalar_type()).transpose(1, 2),
+             dk = empty({n.batch, n.length, n.kv_heads, n.qk}, q.scalar_type()).transpose(1, 2),
+             dv = empty({n.batch, n.length, n.kv_heads, n.v}, q.scalar_type()).transpose(1, 2);
   const Heads from_q(q), from_k(k), from_v(v), from_out(out.transpose(1, 2)), from_dout(dout.transpose(1, 2)),
       to_q(dq), to_k(dk), to_v(dv);
   parallel_tasks(n.batch * n.kv_heads, [&](int64_t i) {

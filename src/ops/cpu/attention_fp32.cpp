@@ -1,10 +1,10 @@
 // fp32 causal attention of prompts, without gradients: as the bf16 forward pass, 64 queries at a time against
 // all visible keys. Keys and values are packed once per KV head, keys zero-padded to a multiple of 16.
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
 #include "ops/cpu/attention.h"
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/gemm_fp32.h"
 #include "ops/cpu/score_rows.h"
@@ -36,8 +36,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_fp32(const at::Tensor& q, c
   const int64_t batch = q.size(0), heads = q.size(1), kv_heads = k.size(1), length = q.size(2),
                 qk = q.size(3), width = v.size(3), padded = round_up(length, 16), kv = batch * kv_heads,
                 groups = heads / kv_heads, blocks = (length + kBlockRows - 1) / kBlockRows;
-  auto out = at::empty({batch, length, heads, width}, q.options());
-  auto lse = at::empty({batch, heads, length}, q.options());
+  auto out = empty({batch, length, heads, width}, q.scalar_type());
+  auto lse = empty({batch, heads, length}, q.scalar_type());
   const auto keys = scratch<float>(kv * padded * qk), values = scratch<float>(kv * length * width);
   const auto head_of = [](const at::Tensor& x, int64_t b, int64_t h) {
     return x.const_data_ptr<float>() + b * x.stride(0) + h * x.stride(1);

@@ -4,12 +4,12 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -142,7 +142,7 @@ template <typename T>
 at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorList values,
                            at::IntArrayRef lengths, at::IntArrayRef counts, int64_t v, double scale) {
   const int64_t rows = q.size(0), heads = q.size(1), qk = q.size(2), key_heads = keys[0].size(1);
-  auto out = at::empty({rows, heads, v}, q.options());
+  auto out = empty({rows, heads, v}, q.scalar_type());
   std::vector<std::pair<size_t, int64_t>>
       visible;  // for every row: its sequence and number of visible positions
   int64_t multiply_adds = 0;
@@ -184,7 +184,7 @@ at::Tensor attention_typed(const at::Tensor& q, at::TensorList keys, at::TensorL
 template <typename T>
 at::Tensor heads_linear_typed(const at::Tensor& x, const at::Tensor& w, bool transposed) {
   const int64_t rows = x.size(0), heads = x.size(1), k = x.size(2), n = w.size(transposed ? 2 : 1);
-  auto y = at::empty({rows, heads, n}, x.options());
+  auto y = empty({rows, heads, n}, x.scalar_type());
   parallel_ranges(heads, product_grain(rows, k * n), [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       const T *from = x.const_data_ptr<T>() + h * x.stride(1),

@@ -1,6 +1,5 @@
 // Counts and counting sort of assignments; row gather and weighted sums for any floating type.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -8,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -60,7 +60,7 @@ template <typename T>
 at::Tensor sum_typed(const at::Tensor& x, const std::optional<at::Tensor>& weights, const at::Tensor& row,
                      const std::optional<at::Tensor>& base) {
   const int64_t tokens = row.size(0), k = row.size(1), d = x.size(1);
-  auto y = at::empty({tokens, d}, x.options());
+  auto y = empty({tokens, d}, x.scalar_type());
   const auto* w = weights ? weights->const_data_ptr<acc_t<T>>() : nullptr;
   const T *first = base ? base->const_data_ptr<T>() : nullptr, *from = x.const_data_ptr<T>();
   const auto* index = row.const_data_ptr<int64_t>();
@@ -79,7 +79,7 @@ template <typename T>
 std::tuple<at::Tensor, at::Tensor> combine_backward_typed(const at::Tensor& dy, const at::Tensor& y,
                                                           const at::Tensor& weights, const at::Tensor& row) {
   const int64_t tokens = row.size(0), k = row.size(1), d = y.size(1);
-  auto dx = at::empty({y.size(0), d}, y.options());
+  auto dx = empty({y.size(0), d}, y.scalar_type());
   auto dweights = at::zeros({tokens, k}, weights.options());
   const auto* w = weights.const_data_ptr<acc_t<T>>();
   const auto* index = row.const_data_ptr<int64_t>();
@@ -115,7 +115,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_assignments(cons
                                                                             int64_t experts) {
   const int64_t tokens = ids.size(0), k = ids.size(1);
   const auto* id = ids.const_data_ptr<int64_t>();
-  auto counts = at::empty({experts}, ids.options()), offsets = at::empty({experts + 1}, ids.options());
+  auto counts = empty({experts}, ids.scalar_type()), offsets = empty({experts + 1}, ids.scalar_type());
   auto* count = counts.data_ptr<int64_t>();
   auto* offset = offsets.data_ptr<int64_t>();
   std::fill_n(count, experts, 0);
@@ -125,7 +125,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_assignments(cons
     if (id[i] >= 0) ++count[id[i]];
   }
   for (int64_t e = 0; e < experts; ++e) offset[e + 1] = offset[e] + count[e];
-  auto token = at::empty({offset[experts]}, ids.options()), row = at::empty({tokens, k}, ids.options());
+  auto token = empty({offset[experts]}, ids.scalar_type()), row = empty({tokens, k}, ids.scalar_type());
   auto *token_of = token.data_ptr<int64_t>(), *row_of = row.data_ptr<int64_t>();
   std::vector<int64_t> next(offset, offset + experts);
   for (int64_t i = 0; i < tokens * k; ++i) {
@@ -138,7 +138,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> plan_assignments(cons
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& token) {
   const auto in = x.contiguous();
   const int64_t rows = token.size(0), bytes = in.size(1) * in.element_size();
-  auto out = at::empty({rows, in.size(1)}, in.options());
+  auto out = empty({rows, in.size(1)}, in.scalar_type());
   const auto* from = static_cast<const char*>(in.const_data_ptr());
   auto* to = static_cast<char*>(out.data_ptr());
   const auto* index = token.const_data_ptr<int64_t>();

@@ -2,10 +2,10 @@
 // blocks of rows; an expert with few rows reads its weights unpacked. Each tile is computed by one task in a
 // fixed order, so results do not depend on the number of threads.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/expert_tasks.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
@@ -20,7 +20,7 @@ template <class T>
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& gate_up,
                                            const at::Tensor& down, const ExpertTasks& tasks) {
   const int64_t d = x.size(1), f = down.size(2);
-  auto y = at::empty(x.sizes(), x.options()), h = at::empty({x.size(0), 2 * f}, x.options());
+  auto y = empty(x.sizes(), x.scalar_type()), h = empty({x.size(0), 2 * f}, x.scalar_type());
   const ExpertWeights<T> up(tasks, gate_up, d, 2 * f, true), out(tasks, down, f, d, true);
   const auto *from = x.const_data_ptr<T>(), *up_rows = gate_up.const_data_ptr<T>(),
              *down_rows = down.const_data_ptr<T>();

@@ -3,7 +3,6 @@
 // cache. The gradient tiles of an expert with many rows are separate tasks. Each tile is computed by one task
 // in a fixed order, so results do not depend on the number of threads.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/expert_tasks.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
@@ -138,7 +138,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward_input(const at::
   if (!fused_experts(dy, gate_up, down))
     return ops::experts_backward_input_reference(dy, h, gate_up, down, offsets);
   const int64_t f = down.size(2);
-  auto dx = at::empty_like(dy), dh = at::empty_like(h), act = at::empty({h.size(0), f}, h.options());
+  auto dx = at::empty_like(dy), dh = at::empty_like(h), act = empty({h.size(0), f}, h.scalar_type());
   const ExpertTasks tasks(offsets);
   const InputGradients input(tasks, dy, h, gate_up, down, dx);
   tasks.run([&](const ExpertTask& task) {
@@ -154,7 +154,7 @@ at::Tensor experts_backward_weight(const at::Tensor& dy, const at::Tensor& x, co
   const int64_t experts = offsets.size(0) - 1, m = dy.size(1), n = x.size(1);
   if (x.scalar_type() != at::kBFloat16 || !x.is_contiguous() || !supports_gemm(m, n))
     return ops::experts_backward_weight_reference(dy, x, offsets);
-  auto dw = at::empty({experts, m, n}, x.options().dtype(at::kFloat));
+  auto dw = empty({experts, m, n}, at::kFloat);
   auto* to = dw.data_ptr<float>();
   const auto *a = dy.const_data_ptr<bf16>(), *b = x.const_data_ptr<bf16>();
   const ExpertTasks tasks(offsets);
@@ -187,8 +187,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> experts_backward(const at::Tensor
   }
   const int64_t d = x.size(1), f = down.size(2);
   auto dx = at::empty_like(x);
-  auto dgate_up = at::empty(gate_up.sizes(), gate_up.options().dtype(at::kFloat));
-  auto ddown = at::empty(down.sizes(), down.options().dtype(at::kFloat));
+  auto dgate_up = empty(gate_up.sizes(), at::kFloat);
+  auto ddown = empty(down.sizes(), at::kFloat);
   auto *to_gate_up = dgate_up.data_ptr<float>(), *to_down = ddown.data_ptr<float>();
   const auto *dy_rows = dy.const_data_ptr<bf16>(), *x_rows = x.const_data_ptr<bf16>();
   const ExpertTasks tasks(offsets);

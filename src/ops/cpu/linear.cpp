@@ -3,10 +3,10 @@
 // passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/typed_gemm.h"
@@ -23,7 +23,7 @@ bool fused(const at::Tensor& a, int64_t k, int64_t n) {
 template <typename T>
 void multiply(const at::Tensor& a, const at::Tensor& w, int64_t n, bool transposed, const at::Tensor& c) {
   const int64_t rows = a.size(0), k = a.size(1), ldc = c.size(1);
-  auto packed = at::empty({k * n}, a.options());
+  auto packed = empty({k * n}, a.scalar_type());
   const auto weight = w.contiguous();
   auto* b = packed.data_ptr<T>();
   pack(weight.const_data_ptr<T>(), k, n, weight.size(1), transposed, b);
@@ -71,7 +71,7 @@ template <typename T>
 at::Tensor forward(const at::Tensor& x, const at::Tensor& w, int64_t whole) {
   const int64_t rows = x.size(0);
   const auto weight = w.stride(1) == 1 ? w : w.contiguous();
-  auto y = at::empty({rows, w.size(0)}, x.options());
+  auto y = empty({rows, w.size(0)}, x.scalar_type());
   if (rows <= kUnpackedRows<T>) {
     multiply_skinny<T>(x, weight, whole, y);
   } else {
@@ -93,7 +93,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w) {
 
 at::Tensor linear_backward_input(const at::Tensor& dy, const at::Tensor& w) {
   if (!fused(dy, dy.size(1), w.size(1))) return ops::linear_backward_input_reference(dy, w);
-  auto dx = at::empty({dy.size(0), w.size(1)}, dy.options());
+  auto dx = empty({dy.size(0), w.size(1)}, dy.scalar_type());
   multiply<bf16>(dy, w, w.size(1), false, dx);
   return dx;
 }
@@ -101,7 +101,7 @@ at::Tensor linear_backward_input(const at::Tensor& dy, const at::Tensor& w) {
 at::Tensor linear_backward_weight(const at::Tensor& dy, const at::Tensor& x) {
   const int64_t n = dy.size(1), k = x.size(1);
   if (!fused(dy, n, k)) return ops::linear_backward_weight_reference(dy, x);
-  auto dw = at::empty({n, k}, dy.options().dtype(at::kFloat));
+  auto dw = empty({n, k}, at::kFloat);
   weight_gradient(dy.data_ptr<bf16>(), n, x.data_ptr<bf16>(), k, dy.size(0), n, k, dw.data_ptr<float>(), k);
   return dw;
 }

@@ -2,13 +2,13 @@
 // Other vocabularies than multiples of 16 are zero-padded.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
@@ -56,7 +56,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(cons
   const auto forward_w = scratch<bf16>(d * padded), backward_w = scratch<bf16>(needs_dx ? d * padded : 0);
   pack(weight.const_data_ptr<bf16>(), d, padded, d, true, forward_w.get());
   if (needs_dx) pack(weight.const_data_ptr<bf16>(), padded, d, d, false, backward_w.get());
-  at::Tensor dx = at::empty({needs_dx ? tokens : 0, d}, x.options());
+  at::Tensor dx = empty({needs_dx ? tokens : 0, d}, x.scalar_type());
   at::Tensor dw = at::zeros({needs_dw ? v : 0, d}, x.options().dtype(at::kFloat));
   const auto dz = scratch<bf16>(needs_dz ? std::min(kChunk, tokens) * padded : 0);
   std::vector<double> losses(tokens, 0.0);

@@ -4,10 +4,10 @@
 #include "ops/newton_schulz.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <cmath>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/scratch.h"
@@ -108,7 +108,7 @@ at::Tensor newton_schulz(const at::Tensor& x) {
       m * n > kLargestMatrix) {
     return ops::newton_schulz_reference(x);
   }
-  auto out = at::empty({x.size(0), rows, columns}, x.options().dtype(at::kBFloat16));
+  auto out = empty({x.size(0), rows, columns}, at::kBFloat16);
   const auto* from = x.const_data_ptr<float>();
   auto* to = out.data_ptr<bf16>();
   const int64_t matrix = x.stride(0), stride = x.stride(1);

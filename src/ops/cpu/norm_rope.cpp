@@ -2,9 +2,9 @@
 // dimension, writes contiguous [B, S, H, R]. The weight gradient is summed per block of positions, then over
 // blocks in order.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -85,8 +85,8 @@ struct Typed {
   static std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& w, double eps,
                                                     const at::Tensor& cos, const at::Tensor& sin) {
     const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3);
-    auto y = at::empty(x.sizes(), x.options());
-    auto rstd = at::empty({x.size(0), positions, heads}, cos.options());
+    auto y = empty(x.sizes(), x.scalar_type());
+    auto rstd = empty({x.size(0), positions, heads}, cos.scalar_type());
     const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
     const acc *c = cos.const_data_ptr<acc>(), *s = sin.const_data_ptr<acc>();
     T* out = y.data_ptr<T>();
@@ -107,7 +107,7 @@ struct Typed {
                                                      const at::Tensor& cos, const at::Tensor& sin) {
     const int64_t positions = x.size(1), heads = x.size(2), width = x.size(3), rows = x.size(0) * positions;
     const auto dy = grad.stride(3) == 1 ? grad : grad.contiguous();
-    auto dx = at::empty(x.sizes(), x.options());
+    auto dx = empty(x.sizes(), x.scalar_type());
     auto dw = at::zeros({(rows + kStrip - 1) / kStrip, width}, rstd.options());
     const T *gradient = dy.const_data_ptr<T>(), *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
     const acc *scale = rstd.const_data_ptr<acc>(), *c = cos.const_data_ptr<acc>(),

@@ -1,10 +1,10 @@
 // RMSNorm, several passes over a row in the L1 cache. The weight gradient is summed per block of rows, then
 // over blocks in order, so it does not depend on the number of threads.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -81,8 +81,8 @@ constexpr int64_t kStrip = 128;
 template <typename T>
 std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::Tensor& w, double eps) {
   const int64_t rows = x.size(0), d = x.size(1);
-  auto y = at::empty(x.sizes(), x.options());
-  auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
+  auto y = empty(x.sizes(), x.scalar_type());
+  auto rstd = empty({rows}, c10::CppTypeToScalarType<acc_t<T>>::value);
   const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T* out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();
@@ -99,8 +99,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward_typed(const at::Tenso
                                                                  const at::Tensor& update,
                                                                  const at::Tensor& w, double eps) {
   const int64_t rows = x.size(0), d = x.size(1);
-  auto sum = at::empty(x.sizes(), x.options()), y = at::empty(x.sizes(), x.options());
-  auto rstd = at::empty({rows}, x.options().dtype(c10::CppTypeToScalarType<acc_t<T>>::value));
+  auto sum = empty(x.sizes(), x.scalar_type()), y = empty(x.sizes(), x.scalar_type());
+  auto rstd = empty({rows}, c10::CppTypeToScalarType<acc_t<T>>::value);
   const T *in = x.const_data_ptr<T>(), *more = update.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T *total = sum.data_ptr<T>(), *out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();

@@ -1,7 +1,7 @@
 // Rotary embedding. Accepts any strides with a contiguous last dimension, writes contiguous [B, S, H, R].
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
@@ -45,7 +45,7 @@ at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Ten
                       bool inverse) {
   const auto x = in.stride(3) == 1 ? in : in.contiguous();
   const int64_t batch = x.size(0), positions = x.size(1), heads = x.size(2), r = x.size(3);
-  auto y = at::empty({batch, positions, heads, r}, x.options());
+  auto y = empty({batch, positions, heads, r}, x.scalar_type());
   const T* from = x.const_data_ptr<T>();
   T* to = y.data_ptr<T>();
   const auto *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();

@@ -3,11 +3,11 @@
 // the statistics. GEMMs take multiples of 16: for other numbers of experts W and the history are copied with
 // zeros after them.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/router_weight.h"
@@ -146,9 +146,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& x, cons
                                                        const std::optional<at::Tensor>& slot,
                                                        const std::optional<at::Tensor>& slot_sumsq) {
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), seen = history ? history->size(1) : 0;
-  const auto wide = x.options().dtype(at::kFloat);
-  auto logits = at::empty({rows, e}, wide), probs = at::empty({rows, e}, wide),
-       stats = at::empty({rows, kRouteStats}, wide);
+  auto logits = empty({rows, e}, at::kFloat), probs = empty({rows, e}, at::kFloat),
+       stats = empty({rows, kRouteStats}, at::kFloat);
   const RouterWeight<T> weight(w, rows, d);
   const auto* in = x.const_data_ptr<T>();
   const auto* h = history ? history->const_data_ptr<T>() : nullptr;
@@ -217,7 +216,7 @@ std::tuple<at::Tensor, at::Tensor> route_backward_input(const at::Tensor& dlogit
   if (!fused(x, w, history))
     return ops::route_backward_input_reference(dlogits, dprobs, probs, x, w, history, stats);
   const int64_t rows = x.size(0), d = x.size(1), e = w.size(0), padded = round_up(e, kGemmMultiple);
-  auto dx = at::empty_like(x), dz = at::empty({history ? 2 : 1, rows, e}, x.options());
+  auto dx = at::empty_like(x), dz = empty({history ? 2 : 1, rows, e}, x.scalar_type());
   auto* plain = dz.data_ptr<bf16>();
   auto* scaled = history ? plain + rows * e : nullptr;
   const auto packed = scratch<bf16>(padded * d);
@@ -240,7 +239,7 @@ at::Tensor route_backward_weight(const at::Tensor& dz, const at::Tensor& x,
   // bf16 dz comes from the fused route_backward_input above.
   if (dz.scalar_type() != at::kBFloat16) return ops::route_backward_weight_reference(dz, x, history);
   const int64_t rows = x.size(0), d = x.size(1), e = dz.size(2), seen = history ? history->size(1) : 0;
-  auto dw = at::empty({e, d + seen}, x.options().dtype(at::kFloat));
+  auto dw = empty({e, d + seen}, at::kFloat);
   const auto* plain = dz.const_data_ptr<bf16>();
   weight_gradient(plain, e, x.const_data_ptr<bf16>(), d, rows, e, d, dw.data_ptr<float>(), d + seen);
   if (!history) return dw;

@@ -1,11 +1,11 @@
 #include "ops/cpu/swiglu.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/simd.h"
 #include "ops/reference.h"
@@ -70,7 +70,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const auto in = gate_up.contiguous();
   auto shape = in.sizes().vec();
   const int64_t f = shape.back() /= 2, rows = f ? in.numel() / (2 * f) : 0;
-  auto h = at::empty(shape, in.options());
+  auto h = empty(shape, in.scalar_type());
   parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
     const int64_t r = i * kStrip;
     swiglu_rows(in.const_data_ptr<bf16>() + r * 2 * f, std::min(kStrip, rows - r), f,

@@ -1,11 +1,11 @@
 // Top-k routing row by row: one pass over a row maintains a sorted list of the best.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <vector>
 
+#include "ops/cpu/empty.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/reference.h"
@@ -55,7 +55,7 @@ void for_strips(int64_t rows, const F& f) {
 template <typename T>
 at::Tensor top_typed(const at::Tensor& scores, const float* bias, int64_t k, int64_t groups, int64_t kept) {
   const int64_t rows = scores.size(0), experts = scores.size(1), per_group = experts / groups;
-  auto ids = at::empty({rows, k}, scores.options().dtype(at::kLong));
+  auto ids = empty({rows, k}, at::kLong);
   const T* score = scores.const_data_ptr<T>();
   auto* const chosen = ids.mutable_data_ptr<int64_t>();
   for_strips(rows, [&](int64_t first, int64_t end) {
@@ -94,7 +94,7 @@ template <typename T>
 at::Tensor weights_typed(const at::Tensor& scores, const at::Tensor& ids, bool normalize, double eps,
                          double factor) {
   const int64_t rows = scores.size(0), experts = scores.size(1), k = ids.size(1);
-  auto weights = at::empty({rows, k}, scores.options());
+  auto weights = empty({rows, k}, scores.scalar_type());
   const T* score = scores.const_data_ptr<T>();
   const auto* chosen = ids.const_data_ptr<int64_t>();
   T* weight = weights.template mutable_data_ptr<T>();

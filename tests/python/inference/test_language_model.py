@@ -136,6 +136,18 @@ def test_sequences_with_a_shared_prompt_diverge(model: hero_moe.LanguageModel) -
     assert batched == alone and len({tuple(ids) for ids in batched}) == 5
 
 
+def test_run_returns_what_its_steps_return(model: hero_moe.LanguageModel) -> None:
+    """One step in 0 seconds; otherwise until all sequences have ended."""
+    stepped, ran = model.texts(), model.texts()
+    for batch in (stepped, ran):
+        batch.add([5, 6, 7], max_tokens=5, seed=1)
+        batch.add([8] * 20, max_tokens=8, seed=2)
+    steps = list(iter(stepped.step, []))
+    assert len(steps) == 9 and ran.run(0) == steps[0]
+    assert ran.run(seconds=1e9) == [new for step in steps[1:] for new in step]
+    assert ran.run(1) == []
+
+
 def test_sequences_join_and_leave_a_batch(model: hero_moe.LanguageModel) -> None:
     """Other active sequences are not affected."""
     prompts = [[5, 6, 7], [8] * 20, [9, 4]]
