@@ -7,9 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def parse_json(text: str | bytes, *, parse_constant: Callable[[str], Any] | None = None) -> Any:
+def parse_json(
+    text: str | bytes,
+    *,
+    parse_constant: Callable[[str], Any] | None = None,
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+) -> Any:
     """`json.loads`. Raises `ValueError` for invalid JSON, and where json.loads would raise `RecursionError`."""
     try:
-        return json.loads(text, parse_constant=parse_constant)
+        return json.loads(text, parse_constant=parse_constant, object_pairs_hook=object_pairs_hook)
     except RecursionError as error:
         raise ValueError("found values nested too deeply") from error

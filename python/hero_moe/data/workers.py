@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import threading
 from collections import deque
@@ -130,6 +131,12 @@ class Task:
             yield f"line {number}, byte {at}", record
 
 
+# JSON whose escapes are characters and pairs of surrogates, up to the first unpaired surrogate.
+_PAIRED = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F])*+"
+)
+
+
 class _InvalidLine(Exception):
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -147,17 +154,32 @@ def _parse(line: bytes) -> Any:
             error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
         ) from error
     try:
-        return parse_json(text.removeprefix("\ufeff"), parse_constant=_no_constant)
+        value = parse_json(
+            text.removeprefix("\ufeff"), parse_constant=_no_constant, object_pairs_hook=_with_unique_keys
+        )
     except json.JSONDecodeError as error:
         raise _InvalidLine(
             len(text[: error.pos].encode()), "invalid JSON, expected one object per line"
         ) from error
     except ValueError as error:
         raise _InvalidLine(0, f"invalid JSON ({error}), expected one object per line") from error
+    paired = _PAIRED.match(line)
+    if paired and paired.end() < len(line):
+        raise _InvalidLine(paired.end(), "unpaired surrogate, expected Unicode text")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"found {name}")
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'entry "{repeated}" is a duplicate key, expected unique keys')
+    return value
 
 
 _task: Task | None = None

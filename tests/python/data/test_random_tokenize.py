@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,13 @@ INVALID = [
     b'{"text": "\xed\xa0\x80"}', b'{"text": "\\ud800"}', b'{"text": "\\udc00\\ud800"}', b'{"text": "a\tb"}',
     b'{"text": "a", "n": NaN}', b'{"text": "a", "n": 01}', b'{"text": "\\x41"}', b'{"text": "a\x00b"}',
     b'{"text": "a", "n": -Infinity}', b'{"a": "\\ud83e", "text": "a"}', b'{"text": "a"', b"\xef\xbb\xbf{",
+    b'{"text": "a", "b": [{"c": 1, "c": 1}]}', b'{"text": "a", "text": "a"}',
 ]  # fmt: skip
+ESCAPED = {
+    b'{"text": "\\\\ud800 \\uD83E\\udd86\\/"}': "\\ud800 \N{DUCK}/",
+    b'\xef\xbb\xbf{"text": "\\u0000\\ufeff\\\\"}': "\0\ufeff\\",
+    b' {"a\\ud83e\\uDD86": 1e2, "text":"\\u00e9"}\t': "é",
+}
 MASK = (1 << 64) - 1
 
 names = st.text("ab.-é", min_size=1, max_size=3).filter(lambda name: name.strip(".") == name)
@@ -44,6 +51,7 @@ def records() -> st.SearchStrategy[Case]:
         ),
         st.fixed_dictionaries({"empty": st.booleans()}),
         st.fixed_dictionaries({"blank": st.sampled_from(range(len(BLANK)))}),
+        st.fixed_dictionaries({"escaped": st.sampled_from(range(len(ESCAPED)))}),
         st.fixed_dictionaries({"invalid": st.sampled_from(range(len(INVALID)))}),
     )
 
@@ -84,8 +92,12 @@ def line(record: Case, key: str) -> tuple[bytes, str | None]:
     """A line and its text; None for an invalid line."""
     if "blank" in record:
         return BLANK[record["blank"]], ""
+    name = json.dumps(key).encode()
     if "invalid" in record:
-        return INVALID[record["invalid"]].replace(b'"text"', json.dumps(key).encode()), None
+        return INVALID[record["invalid"]].replace(b'"text"', name), None
+    if "escaped" in record:
+        escaped, text = list(ESCAPED.items())[record["escaped"]]
+        return escaped.replace(b'"text"', name), text
     if "empty" in record:
         return json.dumps({key: "", "other": key} if record["empty"] else {"z": [], key: ""}).encode(), ""
     rng = random.Random(record["seed"])
@@ -170,7 +182,8 @@ def check(case: Case, folder: Path) -> None:
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
         if invalid and not case["skip_invalid"]:
             path, n = invalid[0]
-            assert f"{path}: " + (f"line {n}, " if n else "") in done.stderr, done.stderr
+            place = f"{path}: " + (f"line {n}" if n else "byte ")
+            assert re.search(re.escape(place) + r"\b", done.stderr), done.stderr
         assert not list(folder.glob("hero*-train.*")), done.stderr
         return
     assert done.returncode == 0, done.stderr
@@ -194,7 +207,7 @@ def check(case: Case, folder: Path) -> None:
         (sum(t == "" for _, _, t in texts), "no text"),
     ):
         assert (f"skipped {count} documents: {what}\n" in done.stderr) == bool(count), done.stderr
-    if all(path.name.endswith(JSON_LINES) for path in order):
+    if all(path.name.endswith(JSON_LINES) and path.stat().st_size for path in order):
         assert main(["tokenize", *words, "--split", "all", "--out", str(folder / "python")]) == 0
         assert token_files(folder / "python") == token_files(folder / "hero")
 
