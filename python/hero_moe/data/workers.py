@@ -131,6 +131,7 @@ class Task:
             yield f"line {number}, byte {at}", record
 
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # JSON whose escapes are characters and pairs of surrogates, up to the first unpaired surrogate.
 _PAIRED = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F])*+"
@@ -163,8 +164,7 @@ def _parse(line: bytes) -> Any:
         ) from error
     except ValueError as error:
         raise _InvalidLine(0, f"invalid JSON ({error}), expected one object per line") from error
-    paired = _PAIRED.match(line)
-    if paired and paired.end() < len(line):
+    if _SURROGATE.search(line) and (paired := _PAIRED.match(line)) and paired.end() < len(line):
         raise _InvalidLine(paired.end(), "unpaired surrogate, expected Unicode text")
     return value
 
