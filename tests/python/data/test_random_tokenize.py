@@ -20,6 +20,7 @@ from hero_moe.data.commands import main
 from program import hero
 from random_cases import Case, property_tests, reproduce
 from random_text import END, mixed_text
+from sample_order import counter_bits
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 WHOLE_FILES = (".txt", ".md", ".py")
@@ -36,7 +37,6 @@ ESCAPED = {
     b'\xef\xbb\xbf{"text": "\\u0000\\ufeff\\\\"}': "\0\ufeff\\",
     b' {"a\\ud83e\\uDD86": 1e2, "text":"\\u00e9"}\t': "é",
 }
-MASK = (1 << 64) - 1
 
 names = st.text("ab.-é", min_size=1, max_size=3).filter(lambda name: name.strip(".") == name)
 
@@ -129,21 +129,13 @@ def write(file: Case, path: Path, key: str) -> list[tuple[int, str | None]]:
     ]
 
 
-def mix(x: int) -> int:
-    """The finalizer of SplitMix64."""
-    x = x + 0x9E3779B97F4A7C15 & MASK
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-    return x ^ x >> 31
-
-
 def split(count: int, fraction: float, seed: int) -> dict[str, list[int]]:
     """The numbers of the documents of each half, in order. The first is a training document; until one is
     below the fraction, that with the smallest hash waits for the end, to be the only validation document."""
     halves: dict[str, list[int]] = {"train": [], "valid": []}
     waiting: tuple[float, int] | None = None
     for n in range(count):
-        own = (mix(mix(seed) ^ mix(~n & MASK)) >> 11) * 2.0**-53
+        own = (counter_bits(seed, n) >> 11) * 2.0**-53
         if n == 0 or fraction == 0:
             halves["train"].append(n)
         elif own < fraction or (not halves["valid"] and (waiting is None or own < waiting[0])):
