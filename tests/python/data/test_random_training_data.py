@@ -1,5 +1,6 @@
 """Random data sets and options of data: the loss of each step of a run that changes no weight is the mean over
-the targets that the slow reference of sample_order.py finds, in any layout."""
+the targets that the slow reference of sample_order.py finds, with one or two processes, and `hero data show` counts
+its samples."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from tokenizers import Tokenizer
 
 import hero_moe
 from data.test_random_tokenize import tokenizer
-from program import checkpoint, hero, metrics, toml, write_megatron
+from program import checkpoint, hero, metrics, run_hero, toml, write_megatron
 from random_cases import Case, expect_success, property_tests, reproduce
 from random_text import END
 from ranks import rank_log, run_ranks
-from sample_order import Document, Phase, Reading, Sample
+from sample_order import Document, Phase, Reading, Sample, blend
 from strategies import DrawFn
 
 VOCABULARY = 512
@@ -220,6 +221,12 @@ def check(case: Case, folder: Path) -> None:
         expect(line["loss"], read, f"step {line['step']}")
     held_out = [sample for n in order for sample in windows(halves[n][1], options)]
     expect(logged[-1]["valid_loss"], held_out, "validation")
+    shown = json.loads(run_hero("data", "show", folder / "run", "--json").stdout)
+    for phase, found in zip(phases, shown["phases"], strict=True):
+        choices = blend(list(phase.weights.values()), phase.samples)
+        for n, (source, counts) in enumerate(zip(phase.weights, found["sources"], strict=True)):
+            assert counts["read"]["samples"] == choices.count(n)
+            assert counts["samples_per_epoch"] == len(reading.epoch(source, 0))
 
 
 test_fixed_cases, test_fresh_cases = property_tests(check, cases())
