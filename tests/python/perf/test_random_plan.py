@@ -1,0 +1,71 @@
+"""Random models: every layout that `hero plan` lists trains, and it accepts every layout that trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from layout_strategies import layouts, trained_models
+from program import hero, run_hero, toml
+from random_cases import Case, expect_success, property_tests, reproduce
+from random_data import train_words
+from ranks import rank_log, run_ranks
+from strategies import DrawFn
+
+MACHINE = [
+    "--teraflops", 100, "--memory-gib", 80, "--bandwidth-node-gbs", 450, "--bandwidth-network-gbs", 50,
+]  # fmt: skip
+
+
+@st.composite
+def cases(draw: DrawFn) -> Case:
+    """A model, a layout for it, and which of the layouts of `hero plan` trains."""
+    options = draw(trained_models())
+    ranks, layout = draw(layouts(options, options["train.global_batch"]))
+    return {
+        "options": options,
+        "ranks": ranks,
+        "layout": layout,
+        "nodes": draw(st.sampled_from([n for n in (1, 2, 3, 4) if ranks % n == 0])),
+        "choice": draw(st.integers(0, 2**16)),
+    }
+
+
+def check(case: Case, folder: Path) -> None:
+    options, ranks, layout = case["options"], case["ranks"], case["layout"]
+    train_words(folder / "first", options)  # writes the data and the configuration
+    words = [
+        "plan",
+        "--config",
+        folder / "first.toml",
+        "--gpus",
+        ranks,
+        "--gpus-per-node",
+        ranks // case["nodes"],
+    ]
+    words += [*MACHINE, "--json"]
+    done = hero(*words, "--top", 1000)
+    expect_success(done.returncode, done.stderr, options)
+    found = json.loads(done.stdout)["layouts"]
+    (folder / "own.toml").write_text(toml(layout | {"optim.offload_folder": ""}))
+    words.insert(3, folder / "own.toml")
+    (accepted,) = json.loads(run_hero(*words, "--own-layout").stdout)["layouts"]
+    for key in ("parallel.pipeline", "parallel.expert", "parallel.chunks", "train.micro_batch"):
+        assert accepted.get(key, layout.get(key)) == layout.get(key, accepted.get(key)), key
+    chosen = found[case["choice"] % len(found)]
+    listed: dict[str, Any] = {key: value for key, value in chosen.items() if "." in key}
+    command = train_words(folder / "run", options | listed)
+    statuses = run_ranks(command, ranks, folder / "log", timeout=200)
+    for rank, status in enumerate(statuses):
+        assert status == 0, (
+            f"{listed}: rank {rank}: {rank_log(folder / 'log', rank).strip().splitlines()[-1]}"
+        )
+
+
+test_fixed_cases, test_fresh_cases = property_tests(check, cases())
+
+if __name__ == "__main__":
+    reproduce(check)
