@@ -7,7 +7,9 @@ import gzip
 import json
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -103,6 +105,18 @@ def train_bpe(folder: Path, *, chat_template: str | None = None) -> Path:
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+@cache
+def _bpe_folder() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory(prefix="hero-moe-bpe-")
+    train_bpe(Path(folder.name))
+    return folder
+
+
+def shared_bpe() -> Path:
+    """A folder by `train_bpe` that lasts as long as this process."""
+    return Path(_bpe_folder().name)
 
 
 def options(

@@ -7,15 +7,13 @@ import gzip
 import json
 import random
 import re
-import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from data_files import documents, token_files, train_bpe, zstd
+from data_files import documents, shared_bpe, token_files, zstd
 from hero_moe.data.commands import main
 from program import hero
 from random_cases import Case, property_tests, reproduce
@@ -81,11 +79,6 @@ def cases() -> st.SearchStrategy[Case]:
             "workers": st.integers(1, 3),
         }
     )
-
-
-@cache
-def tokenizer() -> Path:
-    return train_bpe(Path(tempfile.mkdtemp(prefix="hero-moe-bpe-")))
 
 
 def line(record: Case, key: str) -> tuple[bytes, str | None]:
@@ -162,7 +155,7 @@ def check(case: Case, folder: Path) -> None:
     listed = [path for path in readable if path.stat().st_size] if case["listed"] else []
     order = listed or sorted(readable, key=lambda path: path.relative_to(folder / "in").as_posix().encode())
     words = [
-        "--input", *map(str, listed or [folder / "in"]), "--tokenizer", str(tokenizer()), "--text-key",
+        "--input", *map(str, listed or [folder / "in"]), "--tokenizer", str(shared_bpe()), "--text-key",
         case["text_key"], "--seed", str(case["seed"]), "--valid-fraction", str(case["valid_fraction"]),
         "--workers", str(case["workers"]), *(["--skip-invalid"] if case["skip_invalid"] else []),
     ]  # fmt: skip
@@ -179,7 +172,7 @@ def check(case: Case, folder: Path) -> None:
         assert not list(folder.glob("hero*-train.*")), done.stderr
         return
     assert done.returncode == 0, done.stderr
-    plain = Tokenizer.from_file(str(tokenizer() / "tokenizer.json"))
+    plain = Tokenizer.from_file(str(shared_bpe() / "tokenizer.json"))
     end = plain.token_to_id(END)
     ids = [[*plain.encode(text, add_special_tokens=False).ids, end] for text in usable]
     sidecar = json.loads((folder / "hero.json").read_text())

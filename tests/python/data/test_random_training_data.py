@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 import hero_moe
-from data.test_random_tokenize import tokenizer
+from data_files import shared_bpe
 from program import checkpoint, hero, metrics, run_hero, toml, write_megatron
 from random_cases import Case, expect_success, property_tests, reproduce
 from random_text import END
@@ -118,7 +118,7 @@ def write_source(case: Case, prefix: Path, eos: int) -> tuple[list[Document], li
     ]
     if eos >= 0:
         copy = prefix.with_name(prefix.name + ".tokenizer.json")
-        shutil.copyfile(tokenizer() / "tokenizer.json", copy)
+        shutil.copyfile(shared_bpe() / "tokenizer.json", copy)
         metadata = {
             "format": "hero token files 1",
             "tokenizer": copy.name,
@@ -165,48 +165,55 @@ def mean(values: list[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def check(case: Case, folder: Path) -> None:
-    options = case["options"]
-    eos = Tokenizer.from_file(str(tokenizer() / "tokenizer.json")).token_to_id(END) if case["eos"] else -1
-    assert eos is not None
-    halves = [write_source(source, folder / str(n), eos) for n, source in enumerate(case["sources"])]
-    if not options["train.loss_mask"]:
-        halves = [(unmasked(train), unmasked(valid)) for train, valid in halves]
+def plan(case: Case) -> tuple[list[int], list[Phase]]:
+    """The sources in the order of their first use, and the phases, which count them in this order."""
     order = list(dict.fromkeys(source for phase in case["phases"] for source in phase["sources"]))
     phases, begin = [], 0
     for phase in case["phases"]:
-        count = (phase["until"] - begin) * options["train.global_batch"]
         weights = zip(map(order.index, phase["sources"]), phase["weights"], strict=True)
-        phases.append(Phase(count, dict(weights)))
+        phases.append(Phase((phase["until"] - begin) * case["options"]["train.global_batch"], dict(weights)))
         begin = phase["until"]
+    return order, phases
+
+
+def train(case: Case, folder: Path) -> None:
+    """One phase is given as `--data`, several as `data.phase`."""
+    options, data = MODEL | case["options"], []
+    blends = [
+        [f"{weight}:{folder}/{n}" for n, weight in zip(phase["sources"], phase["weights"], strict=True)]
+        for phase in case["phases"]
+    ]
+    if len(blends) == 1:
+        data = ["--data", *blends[0]]
+    else:
+        ends = [{"until_step": phase["until"]} for phase in case["phases"][:-1]] + [{}]
+        options["data.phase"] = [end | {"blend": words} for end, words in zip(ends, blends, strict=True)]
+    (folder / "run.toml").write_text(toml(options))
+    words = ["train", "--config", folder / "run.toml", *data, "--run", folder / "run"]
+    keys = [*options, "eval.data", ".bin"]
+    if case["ranks"] == 1:
+        done = hero(*words)
+        return expect_success(done.returncode, done.stderr, keys)
+    statuses = run_ranks(words, case["ranks"], folder / "log", timeout=120)
+    for rank, status in enumerate(statuses):
+        expect_success(status, (rank_log(folder / "log", rank).strip().splitlines() or [""])[-1], keys)
+    return None
+
+
+def check(case: Case, folder: Path) -> None:
+    options = case["options"]
+    eos = Tokenizer.from_file(str(shared_bpe() / "tokenizer.json")).token_to_id(END) if case["eos"] else -1
+    assert eos is not None
+    halves = [write_source(source, folder / str(n), eos) for n, source in enumerate(case["sources"])]
+    if not options["train.loss_mask"]:
+        halves = [(unmasked(training), unmasked(valid)) for training, valid in halves]
+    train(case, folder)
+    order, phases = plan(case)
     reading = Reading(
         [halves[n][0] for n in order], options["train.sequence"], options["train.seed"], eos,
         options["train.pack"] == "best_fit",
     )  # fmt: skip
     samples = reading.samples(phases)
-    blends = [
-        [f"{weight}:{folder}/{n}" for n, weight in zip(phase["sources"], phase["weights"], strict=True)]
-        for phase in case["phases"]
-    ]
-    data: list[str] = ["--data", *blends[0]] if len(blends) == 1 else []
-    if not data:
-        ends = [{"until_step": phase["until"]} for phase in case["phases"][:-1]] + [{}]
-        options = options | {
-            "data.phase": [end | {"blend": blend} for end, blend in zip(ends, blends, strict=True)]
-        }
-    (folder / "run.toml").write_text(toml(MODEL | options))
-    words = ["train", "--config", folder / "run.toml", *data, "--run", folder / "run"]
-    keys = [*options, "eval.data", ".bin"]
-    if case["ranks"] == 1:
-        done = hero(*words)
-        expect_success(done.returncode, done.stderr, keys)
-    else:
-        statuses = run_ranks(words, case["ranks"], folder / "log", timeout=120)
-        failed = [rank for rank, status in enumerate(statuses) if status != 0]
-        if failed:
-            expect_success(
-                statuses[failed[0]], rank_log(folder / "log", failed[0]).strip().splitlines()[-1], keys
-            )
     model = hero_moe.load(checkpoint(folder / "run", options["train.steps"]), device="cpu")
     logged = metrics(folder / "run")
     assert len(logged) == options["train.steps"]
