@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -100,13 +101,24 @@ int64_t RouterTimer::calls() const {
 
 class TensorMemoryTracker::Counter : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    live += bytes;
+  // PyTorch does not forget a block that an earlier tracker saw if it is freed after that one, and reports
+  // its size for later blocks at its address.
+  void reportMemoryUsage(void* block, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) {
+      sizes_[block] = bytes;
+      live += bytes;
+    } else if (const auto found = sizes_.find(block); found != sizes_.end()) {
+      live -= found->second;
+      sizes_.erase(found);
+    }
     peak = std::max(peak, live);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
   int64_t live = 0, peak = 0;
+
+ private:
+  std::unordered_map<void*, int64_t> sizes_;
 };
 
 TensorMemoryTracker::TensorMemoryTracker()

@@ -45,6 +45,30 @@ class MeasuredSteps : public testing::TestWithParam<DeviceChoice> {
   int64_t calls_ = 0;
 };
 
+// PyTorch reports frees with the sizes that an earlier tracker's blocks had at the same addresses.
+TEST(TensorMemoryTracker, CountsItsOwnBlocksOnly) {
+  constexpr int64_t kBlocks = 64, kBytes = 1 << 16;
+  const auto allocated = [] {
+    std::vector<at::Tensor> blocks;
+    for (int64_t i = 0; i < kBlocks; ++i) blocks.push_back(at::empty({kBytes}, at::kByte));
+    return blocks;
+  };
+  std::vector<at::Tensor> seen;
+  {
+    const TensorMemoryTracker tracker;
+    seen = allocated();
+    EXPECT_EQ(tracker.live(), kBlocks * kBytes);
+  }
+  seen.clear();
+  auto unseen = allocated();  // mostly at the addresses of `seen`
+  const TensorMemoryTracker tracker;
+  unseen.clear();
+  EXPECT_EQ(tracker.live(), 0);
+  allocated();
+  EXPECT_EQ(tracker.live(), 0);
+  EXPECT_EQ(tracker.peak(), kBlocks * kBytes);
+}
+
 bool positive(const std::vector<double>& values) {
   return std::ranges::all_of(values, [](double value) { return value > 0; });
 }
