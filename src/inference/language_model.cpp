@@ -4,7 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "hf/load.h"
 #include "hf/resolve.h"
@@ -100,16 +102,14 @@ class PythonGenerator : public torch::CustomClassHolder {
 
   // Steps until all sequences have ended or `seconds` have passed, so that Python can handle signals.
   std::vector<std::tuple<int64_t, std::optional<int64_t>>> run(double seconds) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto elapsed = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start);
-    };
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     std::vector<std::tuple<int64_t, std::optional<int64_t>>> generated;
     do {
       auto next = step();
       if (next.empty()) break;
       std::ranges::move(next, std::back_inserter(generated));
-    } while (elapsed().count() < seconds);
+    } while (Clock::now() < end);
     return generated;
   }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from program import ENVIRONMENT, PROGRAM, run_hero
+from program import ENVIRONMENT, PROGRAM, hero, run_hero
+from random_cases import expect_success
 
 
 def free_port() -> int:
@@ -68,3 +70,16 @@ def run_on(words: list[Any], ranks: int, log: Path) -> None:
         run_hero(*words)
     else:
         run_ranks_checked(words, ranks, log)
+
+
+def expect_ranks_succeed(words: list[Any], ranks: int, log: Path, keys: Iterable[str]) -> None:
+    """Runs `hero WORDS` with `ranks` processes, one without a launcher; `expect_success` of the first that
+    fails. Every rank reports status 2 in one line; for other failures its log is the best."""
+    if ranks == 1:
+        done = hero(*words)
+        return expect_success(done.returncode, done.stderr, keys)
+    statuses = run_ranks(words, ranks, log, timeout=120)
+    failed = [rank for rank, status in enumerate(statuses) if status != 0]
+    if failed:
+        expect_success(statuses[failed[0]], rank_log(log, failed[0]).strip().splitlines()[-1], keys)
+    return None

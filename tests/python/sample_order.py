@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 _MASK = (1 << 64) - 1
@@ -103,17 +105,14 @@ def best_fit(documents: list[Document], sequence: int, key: int, padding: int) -
     return [samples[n] for n in permutation(len(samples), ~key)]
 
 
-def blend(weights: list[float], count: int) -> list[int]:
+def quota_method(weights: Iterable[float], count: int) -> list[int]:
     """The source of each of `count` samples: of those below their quota, the one whose next is due first."""
-    units = [max(1, round(weight / sum(weights) * 2**32)) for weight in weights]
+    given = list(weights)
+    units = [max(1, round(weight / sum(given) * 2**32)) for weight in given]
     used, order = [0] * len(units), []
     for n in range(1, count + 1):
         below = [k for k in range(len(units)) if used[k] * sum(units) < units[k] * n]
-        # (used + 1) / units is compared as integers: it is when the next sample is due.
-        k = below[0]
-        for other in below[1:]:
-            if (used[other] + 1) * units[k] < (used[k] + 1) * units[other]:
-                k = other
+        k = min(below, key=lambda k: Fraction(used[k] + 1, units[k]))
         used[k] += 1
         order.append(k)
     return order
@@ -150,7 +149,7 @@ class Reading:
         used, out = [0] * len(self.sources), []
         for phase in phases:
             names = list(phase.weights)
-            for choice in blend(list(phase.weights.values()), phase.samples):
+            for choice in quota_method(phase.weights.values(), phase.samples):
                 source = names[choice]
                 per_epoch = len(epoch(source, 0))
                 out.append(epoch(source, used[source] // per_epoch)[used[source] % per_epoch])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from program import (
     training,
     write_megatron,
 )
+from sample_order import quota_method
 
 SEQUENCE, BATCH = 16, 4
 SAMPLES = {"web": 11, "books": 7, "code": 5}
@@ -41,18 +41,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def quota_method(weights: list[int], count: int) -> list[int]:
-    """The source of each of `count` samples: of those below their quota, the one whose next sample is due
-    first."""
-    total, used, order = sum(weights), [0] * len(weights), []
-    for n in range(1, count + 1):
-        below = [k for k, w in enumerate(weights) if used[k] < Fraction(w, total) * n]
-        k = min(below, key=lambda k: Fraction(used[k] + 1, weights[k]))
-        used[k] += 1
-        order.append(k)
-    return order
-
-
 Phases = list[tuple[int, dict[str, int]]]
 THREE: Phases = [(3, {"web": 1}), (6, {"books": 3, "web": 4}), (9, {"code": 1, "web": 2, "books": 2})]
 
@@ -61,7 +49,7 @@ def expected_counts(phases: Phases, steps: int) -> list[dict[str, int]]:
     """Samples of each source in each phase up to this step."""
     out, begin = [], 0
     for end, weights in phases:
-        order = quota_method(list(weights.values()), max(0, min(end, steps) - begin) * BATCH)
+        order = quota_method(weights.values(), max(0, min(end, steps) - begin) * BATCH)
         out.append({name: order.count(k) for k, name in enumerate(weights)})
         begin = end
     return out

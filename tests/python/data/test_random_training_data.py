@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 
 import hero_moe
 from data_files import shared_bpe
-from program import checkpoint, hero, metrics, run_hero, toml, write_megatron
-from random_cases import Case, expect_success, property_tests, reproduce
+from program import checkpoint, metrics, run_hero, toml, write_megatron
+from random_cases import Case, property_tests, reproduce
 from random_text import END
-from ranks import rank_log, run_ranks
-from sample_order import Document, Phase, Reading, Sample, blend
+from ranks import expect_ranks_succeed
+from sample_order import Document, Phase, Reading, Sample, quota_method
 from strategies import DrawFn
 
 VOCABULARY = 512
@@ -190,14 +190,7 @@ def train(case: Case, folder: Path) -> None:
         options["data.phase"] = [end | {"blend": words} for end, words in zip(ends, blends, strict=True)]
     (folder / "run.toml").write_text(toml(options))
     words = ["train", "--config", folder / "run.toml", *data, "--run", folder / "run"]
-    keys = [*options, "eval.data", ".bin"]
-    if case["ranks"] == 1:
-        done = hero(*words)
-        return expect_success(done.returncode, done.stderr, keys)
-    statuses = run_ranks(words, case["ranks"], folder / "log", timeout=120)
-    for rank, status in enumerate(statuses):
-        expect_success(status, (rank_log(folder / "log", rank).strip().splitlines() or [""])[-1], keys)
-    return None
+    expect_ranks_succeed(words, case["ranks"], folder / "log", [*options, "eval.data", ".bin"])
 
 
 def check(case: Case, folder: Path) -> None:
@@ -230,7 +223,7 @@ def check(case: Case, folder: Path) -> None:
     expect(logged[-1]["valid_loss"], held_out, "validation")
     shown = json.loads(run_hero("data", "show", folder / "run", "--json").stdout)
     for phase, found in zip(phases, shown["phases"], strict=True):
-        choices = blend(list(phase.weights.values()), phase.samples)
+        choices = quota_method(phase.weights.values(), phase.samples)
         for n, (source, counts) in enumerate(zip(phase.weights, found["sources"], strict=True)):
             assert counts["read"]["samples"] == choices.count(n)
             assert counts["samples_per_epoch"] == len(reading.epoch(source, 0))

@@ -11,10 +11,10 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from layout_strategies import STEPS, Case, layout_cases, models_with_modules, resharding_cases
-from program import checkpoint, deterministic_metrics, folder_bytes, hero, metrics
-from random_cases import expect_success, property_tests, reproduce
+from program import checkpoint, deterministic_metrics, folder_bytes, metrics
+from random_cases import property_tests, reproduce
 from random_data import train_words
-from ranks import rank_log, run_ranks
+from ranks import expect_ranks_succeed
 
 CLOSE = 1e-9  # relative tolerance of scalars, and of a tensor's largest element
 ROUNDING = 1e-16  # what is zero up to rounding: the routers' gradient with one expert of normalized weight 1
@@ -40,18 +40,7 @@ DEFAULT_LAYOUT = {
 
 def train(run: Path, ranks: int, options: dict[str, Any], *words: Any) -> None:
     """Runs `hero train` with `ranks` processes; Rejected or AssertionError on failure."""
-    command = [*train_words(run, options), *words]
-    if ranks == 1:
-        done = hero(*command)
-        return expect_success(done.returncode, done.stderr, options)
-    log = run.with_suffix(".log")
-    statuses = run_ranks(command, ranks, log, timeout=120)
-    failed = [rank for rank, status in enumerate(statuses) if status != 0]
-    if failed:
-        # Every rank reports status 2 in one line; for other failures the log of the first failed rank is the
-        # best.
-        expect_success(statuses[failed[0]], rank_log(log, failed[0]).strip().splitlines()[-1], options)
-    return None
+    expect_ranks_succeed([*train_words(run, options), *words], ranks, run.with_suffix(".log"), options)
 
 
 def final_weights(run: Path) -> dict[str, np.ndarray]:
