@@ -236,8 +236,10 @@ void check_reproducible(const Function& f, const std::vector<Operand>& operands,
   const int before = at::get_num_threads();
   at::set_num_threads(1);
   const auto one = run(f, operands, type);
-  at::set_num_threads(2);
-  for (const auto& other : {run(f, operands, type), run(f, operands, type)}) {
+  for (const int threads : {2, 2, 29}) {
+    SCOPED_TRACE(threads);
+    at::set_num_threads(threads);
+    const auto other = run(f, operands, type);
     for (size_t i = 0; i < one.outputs.size(); ++i)
       EXPECT_TRUE(same(other.outputs[i], one.outputs[i])) << "output " << i;
     for (size_t i = 0; i < one.gradients.size(); ++i)

@@ -25,6 +25,8 @@ HERO_INLINE void add_products(const T* x, int64_t ldx, const T* w, int64_t ldw, 
   for (int c = 0; c < C; ++c) {
     Float<W> low, high;
     load_pair<W>(w + c * ldw, low, high);
+    keep_in_register(low);
+    keep_in_register(high);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r * C + c] += even[r] * low;
 #pragma GCC unroll 16

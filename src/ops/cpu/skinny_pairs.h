@@ -26,4 +26,12 @@ HERO_INLINE void load_pair(const float* from, Float<W>& first, Float<W>& second)
   __builtin_memcpy(&second, from + W, sizeof second);
 }
 
+// g++ would read a vector that is multiplied several times from memory each time.
+template <typename Vector>
+HERO_INLINE void keep_in_register(Vector& values) {
+#ifdef __x86_64__
+  asm("" : "+v"(values));
+#endif
+}
+
 }  // namespace hero::cpu

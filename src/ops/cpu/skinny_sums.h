@@ -35,6 +35,25 @@ HERO_INLINE void horizontal_sums(Float<W>* v) {
   if constexpr (B > 2) horizontal_sums<W, B / 2>(v);
 }
 
+// With AVX2, where only the last round moves lanes between the halves of a vector, which takes longer.
+template <>
+HERO_INLINE void horizontal_sums<8>(Float<8>* v) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto a = v[2 * i], b = v[2 * i + 1];
+    v[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+           __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const auto a = v[2 * i], b = v[2 * i + 1];
+    v[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  v[0] = __builtin_shufflevector(v[0], v[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(v[0], v[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
 // Rows of w per tile of R rows of x.
 template <int W, int R>
 constexpr int kColumns = W / (R == 3 ? 4 : R);
