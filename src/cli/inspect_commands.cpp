@@ -1,3 +1,4 @@
+#include <algorithm>
 
 #include "analysis/activations.h"
 #include "checkpoint/checkpoint.h"
@@ -61,23 +62,26 @@ bool same_activations(const DiffOptions& options, const Transformer& a, const Tr
   const auto activations_a = activations(a, tokens), activations_b = activations(b, tokens);
   std::printf("%-20s %14s\n", "activation", "difference");
   std::string first;
-  for (size_t i = 0;
-       i < activations_a.size() && i < activations_b.size() && activations_a[i].name == activations_b[i].name;
-       ++i) {
-    const double difference = relative_difference(activations_a[i].values, activations_b[i].values);
-    if (first.empty() && difference > options.tolerance) first = activations_a[i].name;
-    std::printf("%-20s %14.3g%s\n", activations_a[i].name.c_str(), difference,
-                first == activations_a[i].name ? "  <- first above the tolerance" : "");
+  size_t common = 0;
+  for (; common < std::min(activations_a.size(), activations_b.size()); ++common) {
+    const auto &in_a = activations_a[common], &in_b = activations_b[common];
+    if (in_a.name != in_b.name) break;
+    const double difference = relative_difference(in_a.values, in_b.values);
+    if (first.empty() && difference > options.tolerance) first = in_a.name;
+    std::printf("%-20s %14.3g%s\n", in_a.name.c_str(), difference,
+                first == in_a.name ? "  <- first above the tolerance" : "");
   }
+  // Both end with the logits, so that other layers have another name before the end.
+  const bool same_layers = common == activations_a.size();
   if (!first.empty()) {
     std::printf("first difference at: %s\n", first.c_str());
-  } else if (activations_a.size() != activations_b.size()) {
-    std::printf("equal in all common layers, but the models have %zu and %zu activations\n",
-                activations_a.size(), activations_b.size());
+  } else if (!same_layers) {
+    std::printf("equal so far within relative tolerance %g, but the next activation is %s in a and %s in b\n",
+                options.tolerance, activations_a[common].name.c_str(), activations_b[common].name.c_str());
   } else {
     std::printf("all activations equal within relative tolerance %g\n", options.tolerance);
   }
-  return first.empty() && activations_a.size() == activations_b.size();
+  return first.empty() && same_layers;
 }
 
 // Whether all activations on the given text are equal; without a text, whether the configurations are.
@@ -133,6 +137,7 @@ void add_inspect_commands(Command& hero, int& status) {
                                          "JSON file with token ids instead of a text (first list)");
   text.excludes(tokens);
   diff_command->add_option("--tolerance", diff->tolerance, "tolerance of max |a - b| / max |a|")
+      .range(0.0, 1e6)
       .show_default();
   add_dtype(diff_command, diff->dtype);
   add_device_option(*diff_command, diff->device);

@@ -79,6 +79,20 @@ def test_diff_exits_with_1_if_models_differ(run: Path, data: Path, tmp_path: Pat
     assert result.returncode == 1 and "model.num_experts: 8 -> 16" in result.stdout
 
 
+def test_diff_of_models_with_other_layers(data: Path, tmp_path: Path) -> None:
+    """As many activations with other names: layer 0 or layer 1 is dense."""
+    runs = [tmp_path / "first", tmp_path / "second"]
+    unchanged = {"train.steps": 1, "optim.warmup_steps": 0, "optim.lr": 1e-30, "optim.min_lr": 0.0}
+    for dense, run in enumerate(runs):
+        run_hero(*training(run, data, unchanged | {"model.mlp_only_layers": [dense]}))
+    result = hero("diff", *runs, "--text", "x")
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1].endswith(
+        "the next activation is layer 0 in a and layer 0 router in b"
+    )
+    assert_exit_2(hero("diff", *runs, "--text", "x", "--tolerance", "nan"), "--tolerance", "nan")
+
+
 def test_generate_reports_why_it_stopped(run: Path) -> None:
     result = run_hero("generate", run, "--prompt", "\x01" * 125, "--max-tokens", 50)
     assert "model.max_position_embeddings = 128" in result.stderr and result.stderr.startswith(
