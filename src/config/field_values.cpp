@@ -249,7 +249,9 @@ std::string bounds(const Field& field) {
   if (!field.choices.empty()) return joined(field.choices, "|");
   if (std::holds_alternative<bool*>(field.value)) return "true|false";
   if (std::holds_alternative<std::vector<int64_t>*>(field.value)) return "each >= " + whole(field.min);
-  if (std::holds_alternative<std::vector<std::string>*>(field.value)) return "no control characters";
+  if (std::holds_alternative<std::string*>(field.value) ||
+      std::holds_alternative<std::vector<std::string>*>(field.value))
+    return "no control characters";
   if (std::holds_alternative<std::vector<DataPhase>*>(field.value))
     return "tables of until_step or until_tokens, and blend";
   std::string text = (field.above_min ? "> " : ">= ") + shortest(field.min);

@@ -112,6 +112,12 @@ def test_configuration_keys_have_type_default_and_help() -> None:
     assert defaults["train.dtype"] == '"bf16"' and defaults["router.capacity_factor"] == "0.0"
 
 
+def test_numbers_have_bounds() -> None:
+    for key, (kind, _, _, bounds) in configuration_keys().items():
+        numeric = re.fullmatch(r"(each )?>=? -?[\d.e-]+(, < [\d.e-]+)?", bounds)
+        assert bool(numeric) == (kind in ("integer", "integers", "float")), f"{key}: {bounds}"
+
+
 def test_exit_statuses_are_explained() -> None:
     assert "Exit status: 0; 2 for" in run_hero("--help").stdout
 
