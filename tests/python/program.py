@@ -188,6 +188,15 @@ def assert_same_outcome(run: Path, other: Path, step: int) -> None:
     assert [line["step"] for line in metrics(run)] == list(range(1, step + 1))
 
 
+def copy_stopped_at(step: int, run: Path, copy: Path) -> Path:
+    """A copy of a run as after a crash at `step`, one of its checkpoints: without later ones."""
+    shutil.copytree(run, copy)
+    for name in checkpoint_names(copy):
+        if name > checkpoint(copy, step).name:
+            shutil.rmtree(copy / "checkpoints" / name)
+    return copy
+
+
 def resume_copy(whole: Path, copy: Path, *steps: int) -> subprocess.CompletedProcess[str]:
     """Resumes a copy of a run without the checkpoints of these steps."""
     shutil.copytree(whole, copy)

@@ -3,7 +3,6 @@ the same result, and in the same layout with the same bytes."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from layout_strategies import STEPS, Case, layout_cases, models_with_modules, resharding_cases
-from program import checkpoint, deterministic_metrics, folder_bytes, metrics
+from program import checkpoint, copy_stopped_at, deterministic_metrics, folder_bytes, metrics
 from random_cases import property_tests, reproduce
 from random_data import train_words
 from ranks import expect_ranks_succeed
@@ -122,19 +121,11 @@ def check_layout(case: Case, folder: Path) -> None:
     assert_same_training(folder / "run", folder / "alone")
 
 
-def stopped(run: Path, copy: Path, step: int) -> Path:
-    """A copy of a run as after a crash at `step`: without later checkpoints."""
-    shutil.copytree(run, copy)
-    for later in range(step + 1, STEPS + 1):
-        shutil.rmtree(checkpoint(copy, later))
-    return copy
-
-
 def check_resharding(case: Case, folder: Path) -> None:
     own, stop = case["options"] | ALWAYS, case["stop"]
     uninterrupted, resumed, other = folder / "uninterrupted", folder / "resumed", folder / "other"
     train(uninterrupted, case["ranks"], own | case["layout"])
-    train(stopped(uninterrupted, resumed, stop), case["ranks"], own | case["layout"], "--resume")
+    train(copy_stopped_at(stop, uninterrupted, resumed), case["ranks"], own | case["layout"], "--resume")
     final = checkpoint(uninterrupted, STEPS)
     assert folder_bytes(checkpoint(resumed, STEPS)) == folder_bytes(final), (
         "resumed in the same layout: different bytes"
@@ -146,7 +137,7 @@ def check_resharding(case: Case, folder: Path) -> None:
     ]
     assert logs[0] == logs[1], "resumed in the same layout: different metrics"
     train(
-        stopped(uninterrupted, other, stop),
+        copy_stopped_at(stop, uninterrupted, other),
         case["next_ranks"],
         own | DEFAULT_LAYOUT | case["next_layout"],
         "--resume",
