@@ -83,7 +83,8 @@ void check_accumulated(const Function& f, const std::vector<Operand>& operands, 
 /// Compares fp64 gradients of f with central finite differences of every element.
 void check_finite_differences(const Function& f, const std::vector<Operand>& operands);
 
-/// Checks that outputs and gradients are bitwise equal with one thread, with two, with many, and when repeated.
+/// Checks that outputs and gradients are bitwise equal with one thread, with two, with many, and when
+/// repeated.
 void check_reproducible(const Function& f, const std::vector<Operand>& operands, at::ScalarType type);
 
 /// Test suite over devices and types; CUDA cases are skipped without a device.
