@@ -28,9 +28,9 @@ ROW = re.compile(
 def cases(draw: DrawFn) -> Case:
     options = draw(trained_models())
     layers = options["model.num_hidden_layers"]
-    change: Options = {}
+    change: Options = {"router.stages": 1, "router.stage_sizes": [], "router.coupling_loss": 0.0}
     if draw(st.booleans()):
-        change["model.num_hidden_layers"] = draw(st.integers(1, layers))
+        change["model.num_hidden_layers"] = draw(st.integers(layers, layers + 2))
     elif options["model.model_type"] == "qwen3_moe":
         change["model.mlp_only_layers"] = draw(
             st.lists(st.integers(0, layers - 1), unique=True, max_size=layers - 1)
