@@ -174,3 +174,14 @@ def documents(prefix: Path) -> list[list[int]]:
     tokens = np.frombuffer(Path(f"{prefix}.bin").read_bytes(), "<u2" if index[17] == 8 else "<i4")
     assert len(tokens) == lengths.sum()
     return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+def masks(prefix: Path) -> list[list[int]]:
+    """The loss masks of one split, with the same lengths as the documents."""
+    index = Path(f"{prefix}-mask.idx").read_bytes()
+    assert index[17] == 1  # u8
+    lengths = [len(document) for document in documents(prefix)]
+    assert np.frombuffer(index, "<i4", len(lengths), 34).tolist() == lengths
+    mask = np.frombuffer(Path(f"{prefix}-mask.bin").read_bytes(), np.uint8)
+    assert len(mask) == sum(lengths)
+    return [part.tolist() for part in np.split(mask, np.cumsum(lengths)[:-1])]

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer
 
-from data_files import documents, options, train_bpe, train_sentencepiece, write_rows
+from data_files import documents, masks, options, train_bpe, train_sentencepiece, write_rows
 from hero_moe.data import BUILT_IN, RecordFormat, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
@@ -79,17 +79,6 @@ def write_masks(
         overwrite=True,
     )
     return folder / "chat"
-
-
-def masks(prefix: Path) -> list[list[int]]:
-    """The masks of one split, with the same lengths as the documents."""
-    index = Path(f"{prefix}-mask.idx").read_bytes()
-    assert index[17] == 1  # u8
-    lengths = [len(document) for document in documents(prefix)]
-    assert np.frombuffer(index, "<i4", len(lengths), 34).tolist() == lengths
-    mask = np.frombuffer(Path(f"{prefix}-mask.bin").read_bytes(), np.uint8)
-    assert len(mask) == sum(lengths)
-    return [part.tolist() for part in np.split(mask, np.cumsum(lengths)[:-1])]
 
 
 @pytest.mark.parametrize("style", STYLES)
