@@ -102,7 +102,7 @@ def token_bytes(case: Case, file: Path, ids: list[int]) -> list[bytes]:
         return [
             added[number].encode()
             if number in added
-            else bytes(byte_of[c] for c in tokenizer.id_to_token(number))
+            else bytes(byte_of[c] for c in tokenizer.id_to_token(number) or "")
             for number in ids
         ]
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(file))
