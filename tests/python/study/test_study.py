@@ -125,8 +125,21 @@ def test_rejects_invalid_input(study: Path, config: Path, data: Path, tmp_path: 
     assert_exit_2(hero(*words(config, data, tmp_path / "s", "--variants", "baseline", "--report-only")),
             "found no finished run, expected one")  # fmt: skip
     assert not (tmp_path / "s").exists()
-    missing = hero(*words(config, tmp_path / "none", tmp_path / "t", "--variants", "baseline"))
-    assert missing.returncode == 2 and "none" in missing.stderr
+
+
+def test_checks_all_data_before_training(config: Path, data: Path, tmp_path: Path) -> None:
+    variants = ["--variants", "baseline,hero"]
+    overlay = tmp_path / "other.toml"
+    overlay.write_text('router.kind = "hero"\n[eval]\nevery = 4\ndata = ["none"]\n')
+    masked = ["--variants", "baseline", "--train.loss_mask=true"]
+    for where, more, found in [
+        (tmp_path / "none", variants, f"{tmp_path}/none.idx: cannot be opened"),
+        (data, [*variants, "--held-out", tmp_path / "none"], f"{tmp_path}/none.idx: cannot be opened"),
+        (data, ["--variants", f"baseline,{overlay}"], "eval.data: none.idx: cannot be opened"),
+        (data, masked, "-mask.idx"),
+    ]:
+        assert_exit_2(hero(*words(config, where, tmp_path / "s", *more)), found)
+    assert not (tmp_path / "s").exists()
 
 
 def test_validation_during_training(data: Path, tmp_path: Path) -> None:
