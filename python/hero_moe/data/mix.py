@@ -19,6 +19,7 @@ from typing import Any
 from hero_moe.data.chat import find_template
 from hero_moe.data.errors import DataError
 from hero_moe.data.records import RecordFormat
+from hero_moe.data.sources import find_sources
 from hero_moe.data.token_writer import write_atomically
 from hero_moe.data.tokenization import TokenizeOptions, TokenizeResult, report, tokenize
 
@@ -119,6 +120,25 @@ def writes_loss_masks(corpora: Sequence[Corpus], requested: bool | None) -> bool
     return not texts if requested is None else requested
 
 
+def _job(
+    corpus: Corpus, root: str, out: str, options: TokenizeOptions, chat_template: str | None, masks: bool
+) -> TokenizeOptions:
+    """Raises `DataError` for missing files and templates."""
+    try:
+        job = replace(
+            options,
+            inputs=[os.path.join(root, path) for path in corpus.paths],
+            out=os.path.join(out, corpus.name),
+            records=_records(corpus, chat_template or corpus.chat_template, options, masks),
+            config=corpus.config,
+            split=corpus.split,
+        )
+        find_sources(job.inputs, config=job.config, split=job.split)
+    except DataError as error:
+        raise DataError(f"{corpus.name}: {error}") from error
+    return job
+
+
 def tokenize_mix(
     corpora: Sequence[Corpus],
     root: str,
@@ -144,26 +164,18 @@ def tokenize_mix(
     ]
     if missing:
         raise DataError(f"{root}: found no {'; no '.join(missing)} (--only NAME ... selects the others)")
+    # All of them before the first one is tokenized, which may take hours.
+    jobs = {corpus.name: _job(corpus, root, out, options, chat_template, masks) for corpus in corpora}
     results = {}
-    for corpus in corpora:
-        prefix = os.path.join(out, corpus.name)
+    for name, job in jobs.items():
         try:
-            results[corpus.name] = tokenize(
-                replace(
-                    options,
-                    inputs=[os.path.join(root, path) for path in corpus.paths],
-                    out=prefix,
-                    records=_records(corpus, chat_template or corpus.chat_template, options, masks),
-                    config=corpus.config,
-                    split=corpus.split,
-                ),
-                restart=restart,
-                overwrite=overwrite,
-            )
+            results[name] = tokenize(job, restart=restart, overwrite=overwrite)
         except DataError as error:
-            raise DataError(f"{corpus.name}: {error}") from error
-        report(prefix, results[corpus.name], log)
-    blend = " ".join(shlex.quote(f"{corpus.weight:g}:{os.path.join(out, corpus.name)}") for corpus in corpora)
+            raise DataError(f"{name}: {error}") from error
+        report(job.out, results[name], log)
+    weights = [repr(corpus.weight).removesuffix(".0") for corpus in corpora]
+    prefixes = [os.path.join(out, corpus.name) for corpus in corpora]
+    blend = " ".join(shlex.quote(f"{weight}:{prefix}") for weight, prefix in zip(weights, prefixes))
     write_atomically(os.path.join(out, "blend.txt"), (blend + "\n").encode())
     log(f"hero train --data {blend}")
     return results

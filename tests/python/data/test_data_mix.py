@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_files import documents, json_lines, token_files, train_sentencepiece, write_rows
+from data_files import documents, json_lines, shared_bpe, token_files, train_sentencepiece, write_rows
 from hero_moe.data import DataError, load_mix, load_tokenizer
 from hero_moe.data.commands import main
 from hero_moe.data.encoders import make_encoder
@@ -192,6 +192,28 @@ def test_loss_masks_of_conversations(root: Path, tmp_path: Path, capsys: pytest.
     assert not mixed.exists()
     assert main(selected) == 0
     assert not list(mixed.glob("*mask*"))
+
+
+def mix_words(folder: Path, corpora: dict[str, tuple[str, str]]) -> list[str]:
+    """`mix` of corpora by name: path and weight; a.jsonl is one."""
+    write_rows(folder / "a.jsonl", [{"text": "a"}])
+    mix = folder / "mix.toml"
+    tables = [f'[corpus.{name}]\npath = "{path}"\nweight = {w}\n' for name, (path, w) in corpora.items()]
+    mix.write_text("".join(tables))
+    paths = {"--root": folder, "--tokenizer": shared_bpe(), "--out": folder / "out"}
+    return ["mix", str(mix), *(str(word) for pair in paths.items() for word in pair), "--workers", "1"]
+
+
+def test_checks_all_corpora_before_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(mix_words(tmp_path, {"first": ("a.jsonl", "1"), "second": ("b*.jsonl", "1")})) == 2
+    assert capsys.readouterr().err.endswith(f"second: {tmp_path}/b*.jsonl: no file matches\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_keep_all_digits(tmp_path: Path) -> None:
+    assert main(mix_words(tmp_path, {"a": ("a.jsonl", "0.12345678901"), "b": ("a.jsonl", "3")})) == 0
+    out = tmp_path / "out"
+    assert (out / "blend.txt").read_text() == f"0.12345678901:{out}/a 3:{out}/b\n"
 
 
 GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
