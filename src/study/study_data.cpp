@@ -1,5 +1,7 @@
 #include "study/study_data.h"
 
+#include <deque>
+
 #include "data/phases.h"
 #include "data/sampler.h"
 #include "train/validation_data.h"
@@ -9,15 +11,18 @@ namespace {
 
 void check_variant_data(const Config& config, const StudyOptions& options) {
   const DataPlan plan = make_data_plan(config, options.data);
+  std::deque<SequentialReader> readers;
+  // Runs check the vocabulary of their training data at their start, which may take long.
+  for (const auto& prefix : plan.prefixes) {
+    readers.emplace_back(prefix, config.train.sequence, /*vocab_size=*/0);
+    if (config.train.loss_mask) readers.back().open_mask();
+  }
+  for (const auto& prefix : options.held_out)
+    readers.emplace_back(prefix, config.train.sequence, config.model.vocab_size).open_mask_if_present();
   std::vector<TokenizerIdentity> tokenizers;
-  const auto open = [&](const std::string& prefix, bool needs_mask) {
-    SequentialReader reader(prefix, config.train.sequence, config.model.vocab_size);
-    if (needs_mask) reader.open_mask();
-    if (!needs_mask) reader.open_mask_if_present();
+  for (const auto& reader : readers) {
     if (auto tokenizer = reader.tokenizer()) tokenizers.push_back(std::move(*tokenizer));
-  };
-  for (const auto& prefix : plan.prefixes) open(prefix, config.train.loss_mask);
-  for (const auto& prefix : options.held_out) open(prefix, /*needs_mask=*/false);
+  }
   check_same_tokenizer(tokenizers);
   open_validation_sets(config, plan.prefixes, read_token_files(plan.prefixes.front()));
 }
