@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include "data/indexed_dataset.h"
 #include "data/tokenize.h"
 #include "data/tokenizer_training.h"
+#include "io/error.h"
 #include "io/file_io.h"
 #include "tokenizer/tokenizer.h"
 
@@ -42,8 +45,18 @@ void print_skipped(int64_t skipped) {
     std::fprintf(stderr, "skipped %ld documents: invalid UTF-8 or JSON\n", static_cast<long>(skipped));
 }
 
-void run_tokenizer(const TokenizerTraining& options, const std::string& out) {
+// Fails before the training starts, not after it.
+void check_output(const std::string& out) {
   make_parent_folder(out);
+  if (std::filesystem::is_directory(out))
+    throw UserError("--out " + out + ": found a folder, expected a file");
+  const auto folder = std::filesystem::absolute(out).parent_path();
+  if (access(folder.c_str(), W_OK) != 0)
+    throw UserError("--out " + out + ": " + folder.string() + " is not writable");
+}
+
+void run_tokenizer(const TokenizerTraining& options, const std::string& out) {
+  check_output(out);
   const auto start = std::chrono::steady_clock::now();
   const auto trained = train_tokenizer(options);
   write_file(out, trained.model);

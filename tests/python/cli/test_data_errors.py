@@ -204,6 +204,14 @@ def test_tokenizer_file(data: Path, corpus: Path, tmp_path: Path) -> None:
     )
 
 
+def test_tokenizer_output_is_checked_before_training(corpus: Path, tmp_path: Path) -> None:
+    words = ["data", "tokenizer", "--input", corpus, "--vocab-size", 400, "--out"]
+    assert_exit_2(hero(*words, tmp_path), f"--out {tmp_path}: found a folder, expected a file")
+    file = tmp_path / "file"
+    file.touch()
+    assert_exit_2(hero(*words, file / "x.model"), str(file / "x.model"), f"folder {file}")
+
+
 @pytest.mark.parametrize(
     ("size", "part"), [(100, "expected 262 to"), (100000, "too few different words, expected at most")]
 )
