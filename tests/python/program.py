@@ -161,6 +161,11 @@ def deterministic_metrics(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in NONDETERMINISTIC_METRICS} for line in metrics(run)]
 
 
+def deterministic_rank_metrics(run: Path) -> list[dict[str, Any]]:
+    """The same of several ranks, whose times are in "ranks"."""
+    return [{k: v for k, v in line.items() if k != "ranks"} for line in deterministic_metrics(run)]
+
+
 def checkpoint(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}"
 

@@ -1,5 +1,5 @@
 """Random conversations and chat templates: the loss mask marks the tokens with a byte of what the template writes for
-the assistant, found by putting the text together piece by piece."""
+the assistant; the test builds the same text from its parts."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def check(case: Case, folder: Path) -> None:
     file = sentencepiece_model()[1] if case["sentencepiece"] else shared_bpe()
     tokenizer = load_tokenizer(str(file))
     role, content = ("from", "value") if case["from"] else ("role", "content")
-    conversations = [written(case, texts) for texts in contents(case)]
+    all_texts = contents(case)
     rows: list[dict[str, Any]] = [
         {"m": [{role: name, content: text} for name, text in zip(case["roles"], texts)]}
-        for texts in contents(case)
+        for texts in all_texts
     ]
     source = write_rows(folder / "chats.jsonl", rows)
     records = RecordFormat(
@@ -152,7 +152,7 @@ def check(case: Case, folder: Path) -> None:
         options(tokenizer, [source], folder / "chat", records=records, valid_fraction=0, skip_invalid=True)
     )
     found = list(zip(documents(folder / "chat-train"), masks(folder / "chat-train"), strict=True))
-    conversations = [(text, ranges) for text, ranges in conversations if text]
+    conversations = [(text, ranges) for text, ranges in (written(case, texts) for texts in all_texts) if text]
     assert len(found) == len(conversations)
     answered = int(ROLES[case["roles"][-1]] == "assistant")
     for (ids, mask), (text, ranges) in zip(found, conversations):

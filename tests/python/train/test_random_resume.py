@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from layout_strategies import STEPS, Case, layouts, trained_models
-from program import ROOT, checkpoint, copy_stopped_at, deterministic_metrics, folder_bytes, metrics
+from program import ROOT, checkpoint, copy_stopped_at, deterministic_rank_metrics, folder_bytes, metrics
 from random_cases import property_tests, reproduce
 from random_data import train_words
 from ranks import expect_ranks_succeed
@@ -68,25 +68,18 @@ def cases(draw: DrawFn) -> Case:
 
 def continued(case: Case, run: Path, words: list[Any], changes: Options) -> Path:
     """`hero train` with these words and changed options; returns the run folder."""
-    flags = [
-        f"--{key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in changes.items()
-    ]
+    flags = [f"--{key}={value}" for key, value in changes.items()]
     words = ["train", "--run", run, *words, *flags]
     expect_ranks_succeed(words, case["ranks"], run.with_suffix(".log"), case["options"] | changes)
     return run
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    """Metrics without times, which several ranks have each."""
-    return [{k: v for k, v in line.items() if k != "ranks"} for line in deterministic_metrics(run)]
-
-
 def assert_same_end(run: Path, other: Path, stop: int) -> None:
     """The steps after `stop`."""
     last = metrics(other)[-1]["step"]
-    assert [line["step"] for line in lines(run)][-(last - stop) :] == list(range(stop + 1, last + 1))
-    assert lines(run)[-(last - stop) :] == lines(other)[-(last - stop) :], "different metrics"
+    found, expected = (deterministic_rank_metrics(each)[-(last - stop) :] for each in (run, other))
+    assert [line["step"] for line in found] == list(range(stop + 1, last + 1))
+    assert found == expected, "different metrics"
     for step in range(stop + 1, last + 1):
         assert folder_bytes(checkpoint(run, step)) == folder_bytes(checkpoint(other, step)), f"step {step}"
 
@@ -103,7 +96,7 @@ def check(case: Case, folder: Path) -> None:
     assert_same_end(same, whole, stop)
     resumed = continued(case, copy_stopped_at(stop, whole, folder / "resumed"), ["--resume"], changes)
     assert_same_end(continued(case, folder / "changed", words, changes), resumed, stop)
-    assert lines(resumed)[:stop] == lines(whole)[:stop]
+    assert deterministic_rank_metrics(resumed)[:stop] == deterministic_rank_metrics(whole)[:stop]
 
 
 def test_every_option_that_may_change() -> None:
