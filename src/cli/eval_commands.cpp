@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/window_options.h"
+#include "data/fingerprint.h"
 #include "hf/load.h"
 #include "hf/resolve.h"
 #include "io/error.h"
@@ -75,7 +76,8 @@ void run_eval(const EvalOptions& options) {
     ordered_json entry = {{"name", name},
                           {"tokens", result.all.tokens},
                           {"loss", result.all.loss},
-                          {"perplexity", result.all.perplexity}};
+                          {"perplexity", result.all.perplexity},
+                          {"token_files", digests_to_json(digest_evaluated_files(reader.prefix()))}};
     if (const auto& trained = result.trained; trained && trained->tokens > 0) {
       print(name + ", loss mask", *trained);
       entry.update({{"trained_tokens", trained->tokens},

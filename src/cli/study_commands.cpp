@@ -47,6 +47,7 @@ int run_study(StudyOptions options, bool report_only) {
   for (const auto& run : runs) check_existing_run(run);
   report_duplicates(variants);
   if (!report_only) {
+    for (const auto& run : runs) check_existing_data(options, run);
     if (!std::ranges::all_of(runs, finished)) check_study_data(options, variants);
     make_parent_folder((options.out / "study.json").string());
     if (const int status = train_all(runs, options.jobs)) return status;

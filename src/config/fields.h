@@ -34,6 +34,8 @@ enum FieldAttribute : uint32_t {
   kPipelineOnly = 1 << 12,          ///< read only with several pipeline ranks
   kMuonOnly = 1 << 13,              ///< read only if optim.kind is "muon"
   kMatrixSize = 1 << 14,            ///< size of matrices for which our CPU kernels require a multiple of 16
+  kEqualInStudy = 1 << 15,          ///< all variants of a study must have the same value
+  kSelectsHistory = 1 << 16,        ///< selects the earlier layers that a router sees, S(l), and nothing else
 };
 
 /// A member of any enum of config/choices.h.

@@ -139,11 +139,11 @@ void add_schedule(Unused& unused, const OptimConfig& o, int64_t steps) {
   std::vector<std::string> decay = {"optim.schedule", "optim.decay_steps"};
   const bool wsd = o.schedule == LrSchedule::kWsd;
   if (wsd) decay.push_back("optim.decay_shape");
-  if (o.schedule == LrSchedule::kConstant) {
-    unused.unless(false, {"optim.min_lr", "optim.decay_steps"}, schedule);
-  } else if (o.warmup_steps >= steps) {
+  if (o.warmup_steps >= steps) {
     decay.push_back("optim.min_lr");
     unused.unless(false, decay, format_option("optim.warmup_steps", o.warmup_steps) + ", all steps");
+  } else if (o.schedule == LrSchedule::kConstant) {
+    unused.unless(false, {"optim.min_lr", "optim.decay_steps"}, schedule);
   } else {
     unused.unless(o.min_lr < o.lr, decay, format_option("optim.min_lr", o.min_lr) + " = optim.lr");
     const int64_t end = o.warmup_steps + o.decay_steps;

@@ -48,6 +48,11 @@ TokenFileDigests digest_token_files(std::span<const std::string> prefixes, bool 
   return digests;
 }
 
+TokenFileDigests digest_evaluated_files(const std::string& prefix) {
+  return digest_token_files(std::span(&prefix, 1),
+                            std::filesystem::exists(loss_mask_prefix(prefix) + ".idx"));
+}
+
 std::map<std::string, std::string> changed_token_files(const TokenFileDigests& found,
                                                        const TokenFileDigests& expected) {
   std::map<std::string, std::string> changes;

@@ -19,6 +19,10 @@ TokenFileDigests digest_token_files(const std::string& prefix);
 /// Reads the files of all prefixes, with their loss masks if `loss_mask`. UserError if one cannot be read.
 TokenFileDigests digest_token_files(std::span<const std::string> prefixes, bool loss_mask = false);
 
+/// Reads what `hero eval` reads: the files of the prefix, and those of its loss mask if there are any.
+/// UserError if one cannot be read.
+TokenFileDigests digest_evaluated_files(const std::string& prefix);
+
 /// The files with different digests, as "PATH: found ..., expected ...", by path. None if `expected` is
 /// empty.
 std::map<std::string, std::string> changed_token_files(const TokenFileDigests& found,

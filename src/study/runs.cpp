@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "config/fields.h"
+#include "data/fingerprint.h"
 #include "hf/resolve.h"
 #include "io/child_process.h"
 #include "io/cores.h"
@@ -33,11 +34,29 @@ bool trained(const StudyRun& run) {
          checkpoint_step(checkpoints.back().filename().string()) == run.config.train.steps;
 }
 
+std::vector<std::string> hashes(const TokenFileDigests& digests) {
+  std::vector<std::string> list;
+  for (const auto& [path, digest] : digests) list.push_back(digest.sha256);
+  return list;
+}
+
+// Whether eval.json has the last step's losses of this held-out data, wherever its files were then. Earlier
+// versions did not record the files.
 bool evaluated(const StudyRun& run) {
   if (run.evaluate.empty()) return true;
   const fs::path file = run.folder / "eval.json";
   const auto found = fs::exists(file) ? parse_json_or_null(read_file(file.string())) : nlohmann::json();
-  return found.is_object() && found.value("step", int64_t{-1}) == run.config.train.steps;
+  try {
+    if (found.at("step") != run.config.train.steps) return false;
+    std::vector<std::vector<std::string>> recorded;
+    for (const auto& data_set : found.at("datasets")) {
+      auto& list = recorded.emplace_back();
+      for (const auto& digest : data_set.at("token_files")) list.push_back(digest.at("sha256"));
+    }
+    return recorded == run.held_out;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
 }
 
 // A run in progress: training, then evaluation.
@@ -109,11 +128,18 @@ std::string joined_names(const std::deque<ActiveRun>& active) {
 std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<Variant>& variants) {
   const int64_t share = std::max<int64_t>(available_cores() / options.jobs, 1);
   const int64_t threads = options.threads ? options.threads : share;
+  std::vector<std::vector<std::string>> held_out;
+  for (const auto& prefix : options.held_out) held_out.push_back(hashes(digest_evaluated_files(prefix)));
   std::vector<StudyRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     for (const auto& variant : variants) {
       if (!variant.same_as.empty()) continue;
-      StudyRun run{.name = "", .folder = {}, .config = variant.config, .train = {}, .evaluate = {}};
+      StudyRun run{.name = "",
+                   .folder = {},
+                   .config = variant.config,
+                   .train = {},
+                   .evaluate = {},
+                   .held_out = held_out};
       run.config.train.seed += i;
       const auto seed = std::to_string(run.config.train.seed);
       run.name = "seed-" + seed + "/" + variant.name;

@@ -22,10 +22,12 @@ struct StudyRun {
   std::filesystem::path folder;
   Config config;
   std::vector<std::string> train, evaluate;  ///< command-line arguments of hero; empty: no evaluation
+  /// For every held-out data set the hashes of its files, which identify an evaluation of them.
+  std::vector<std::vector<std::string>> held_out;
 };
 
 /// All runs in order of seeds, so that variants progress evenly. Seeds start at train.seed. Variants with
-/// same_as have no runs of their own.
+/// same_as have no runs of their own. UserError if a held-out file cannot be read.
 std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<Variant>& variants);
 
 /// UserError if the folder contains a run with a different configuration; train.threads, train.device and

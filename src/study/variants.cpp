@@ -21,6 +21,14 @@ std::vector<std::vector<int64_t>> all_visible(const Config& config) {
   return all;
 }
 
+void check_comparable(const Variant& variant, const Variant& first) {
+  const auto different =
+      differences(first.config, variant.config, [](const Field& field) { return field.has(kEqualInStudy); });
+  if (different.empty()) return;
+  throw UserError("--variants: " + variant.name + " differs from " + first.name + " (" + different.front() +
+                  "); expected the same value in all variants of a study");
+}
+
 }  // namespace
 
 std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::string>& names,
@@ -38,6 +46,7 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
     }
     variant.config = load_config({base.string(), overlay.string()}, flags);
     check(variant.config);
+    if (!variants.empty()) check_comparable(variant, variants.front());
     const auto same = std::ranges::find_if(
         variants, [&](const Variant& v) { return same_model(v.config, variant.config); });
     if (same != variants.end()) variant.same_as = same->same_as.empty() ? same->name : same->same_as;
@@ -49,7 +58,9 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
 bool same_model(const Config& a, const Config& b) {
   if (a.router.kind != b.router.kind) return false;
   Config other = b;
-  if (all_visible(a) == all_visible(b)) other.router.window = a.router.window;
+  // With parallel.history_top stages also decide which layers a pipeline rank receives in part.
+  if (all_visible(a) == all_visible(b) && history_top(a) == 0)
+    copy_values(a, other, [](const Field& field) { return field.has(kSelectsHistory); });
   return differences(a, other, [&](const Field& field) { return reads_option(a.router, field); }).empty();
 }
 

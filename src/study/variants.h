@@ -16,13 +16,13 @@ struct Variant {
 };
 
 /// Variants by name (NAME.toml next to `base`, else built-in) or by path to a TOML file, with its stem as
-/// name. `flags` override all files. UserError for a missing file, duplicate names or an invalid
-/// configuration.
+/// name. `flags` override all files. UserError for a missing file, duplicate names, an invalid configuration,
+/// or other steps, batches or seeds than those of the first variant.
 std::vector<Variant> read_variants(const std::filesystem::path& base, const std::vector<std::string>& names,
                                    const std::vector<std::string>& flags);
 
 /// Whether both configurations train the same model: their differences are not read, or leave every S(l)
-/// unchanged, like a window that is not shorter than the stage.
+/// unchanged, like a window that is not shorter than the stage, or global history in one stage.
 bool same_model(const Config& a, const Config& b);
 
 /// Number of routers whose S(l) is truncated by the window.

@@ -320,6 +320,9 @@ TEST(Warnings, DecayOptions) {
           "optim.min_lr = 0.0" + warmup,
           "optim.decay_shape = \"1-sqrt\" has no effect: optim.schedule = "
           "\"linear\""});
+  expect([&](Config& c) { decay(LrSchedule::kConstant)(c), c.train.steps = c.optim.warmup_steps = 9; },
+         {"optim.schedule = \"constant\"" + warmup, "optim.decay_steps = 100" + warmup,
+          "optim.min_lr = 0.0" + warmup, "optim.decay_shape = \"1-sqrt\"" + why});
 }
 
 TEST(Warnings, ParallelOptionsAndCudaGraphs) {

@@ -29,6 +29,24 @@ TEST(SameModel, WindowsThatCoverAllPredecessors) {
   EXPECT_FALSE(same_model(with_window(12, 1, 0), with_window(12, 2, 0)));
 }
 
+TEST(SameModel, StagesAndScopeThatLeaveEveryHistoryUnchanged) {
+  Config global = with_window(12, 1, 0);
+  global.router.history = HistoryScope::kGlobal;
+  EXPECT_TRUE(same_model(with_window(12, 1, 0), global));
+  EXPECT_FALSE(same_model(with_window(12, 2, 0), global));
+  Config sizes = with_window(12, 2, 0);
+  sizes.router.stage_sizes = {6, 6};
+  EXPECT_TRUE(same_model(with_window(12, 2, 0), sizes));
+  sizes.router.stage_sizes = {5, 7};
+  EXPECT_FALSE(same_model(with_window(12, 2, 0), sizes));
+  Config stages = global;
+  stages.router.stages = 3;
+  EXPECT_TRUE(same_model(global, stages));
+  // The pipeline ranks of other stages receive other parts of the history.
+  global.parallel.history_top = stages.parallel.history_top = 2;
+  EXPECT_FALSE(same_model(global, stages));
+}
+
 TEST(SameModel, BaselineIgnoresHistorySettings) {
   Config a, b;
   b.router.window = 3;

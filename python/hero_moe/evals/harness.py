@@ -111,6 +111,7 @@ class HeroLM(TemplateLM):
         ids = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
         self._prefix = next((i for i in (self._prefix, *ids) if i is not None), None)
         self._prefix_text = None if self._prefix is None else self.tokenizer.decode(self._prefix)
+        self._bos_text = None if ids[0] is None else self.tokenizer.decode(ids[0])
 
     @classmethod
     def create_from_arg_obj(
@@ -157,6 +158,12 @@ class HeroLM(TemplateLM):
         if add_special_tokens is None and has_bos_prefix(string, self._prefix_text):
             special = False
         return self.tokenizer.encode(string, **{} if special is None else {"add_special_tokens": special})
+
+    def _encode_prompt(self, text: str) -> list[int]:
+        """The ids of a prompt to continue. As HFLM, which leaves out a BOS token only if the text starts with
+        the tokenizer's own, whatever `prefix_token_id` is."""
+        special = False if has_bos_prefix(text, self._bos_text) else self.add_bos_token
+        return self.tokenizer.encode(text, **{} if special is None else {"add_special_tokens": special})
 
     def tok_decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
@@ -258,7 +265,7 @@ class HeroLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generates up to the first stop string, many sequences at a time; the longest context first."""
-        prompts = [self.tok_encode(request.args[0]) for request in requests]
+        prompts = [self._encode_prompt(request.args[0]) for request in requests]
         order = sorted(range(len(requests)), key=lambda number: -len(prompts[number]))
         waiting = [_Sequence(n, self._generation(prompts[n], requests[n].args[1])) for n in order]
         cut = sum(len(sequence.options["ids"]) < len(prompts[sequence.number]) for sequence in waiting)
@@ -302,6 +309,8 @@ class HeroLM(TemplateLM):
 
     def _stops(self, sequence: _Sequence) -> bool:
         """Whether the text contains a stop string. Checks the last ids first, which is cheaper."""
+        if sequence.stops_at_once:
+            return True
         if not sequence.stops:
             return False
         tail = self.tok_decode(sequence.ids[-sequence.window :], skip_special_tokens=False)
@@ -340,6 +349,7 @@ class _Sequence:
     def __init__(self, number: int, generation: tuple[dict[str, Any], list[str]]) -> None:
         self.number, (self.options, self.until) = number, generation
         self.stops = [stop for stop in self.until if stop]
+        self.stops_at_once = len(self.stops) < len(self.until)  # every text contains an empty stop string
         self.positions: int = len(self.options["ids"]) + self.options["max_tokens"]
         self.ids: list[int] = []
         # An id decodes to at least one byte; tokenizers may decode the first piece of a text differently.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -12,12 +13,19 @@ from hero_moe.json_text import parse_json
 from hero_moe.report.json_lines import InputError, read
 
 
+def digest(record: dict[str, Any]) -> str:
+    """SHA-256 of a line of metrics.jsonl, however it is formatted."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass
 class State:
     project: str
     name: str
     id: str = ""
     step: int = 0
+    record: str = ""
+    """Digest of the metrics of that step; empty: unknown."""
     config: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -44,7 +52,8 @@ def load_state(path: Path, project: str | None, name: str | None) -> State | Non
         content = parse_json(read(path))
         state = State(**content)
         valid = all(isinstance(text, str) and text for text in (state.project, state.name, state.id))
-        if not valid or not isinstance(state.step, int) or not isinstance(state.config, dict):
+        valid = valid and isinstance(state.step, int) and isinstance(state.record, str)
+        if not valid or not isinstance(state.config, dict):
             raise ValueError("a key has a wrong value")
     except (ValueError, TypeError) as error:
         raise InputError(

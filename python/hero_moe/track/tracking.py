@@ -13,7 +13,7 @@ from hero_moe.report.json_lines import InputError, read
 from hero_moe.report.run_files import flatten as flatten_config
 from hero_moe.track.backends import Backend
 from hero_moe.track.records import Follower, flatten
-from hero_moe.track.state import State, load_state
+from hero_moe.track.state import State, digest, load_state
 
 POLL_SECONDS = 1.0
 LINE_SECONDS = 10.0
@@ -63,34 +63,48 @@ class TrackedRun:
     def summary(self) -> str:
         return f"{self._folder}: step {self._state.step} in {self._kind} ({self._state.id}), {self.sent} sent now"
 
-    def poll(self) -> None:
-        """Sends what is new. Raises `InputError` and the exceptions of the tracker."""
+    def poll(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Sends what is new, until `stopped()`. Raises `InputError` and the exceptions of the tracker."""
         if not self.has_metrics:
             return
         self._open()
-        assert self._backend
-        before = self.sent
-        for step, record in self._follower.read():
-            if step <= self._newest < self._state.step + 1 and not self._repeated:
-                self._repeated = True
-                say(
-                    f"{self._folder}: repeats steps from {step}, as after a resume; {self._kind} keeps the values "
-                    f"that it has, up to step {self._state.step}"
-                )
-            self._newest = step
-            if step <= self._state.step:
-                continue
-            self._repeated = False
-            self._backend.send(step, flatten(record))
-            self._state.step = step
-            self.sent += 1
+        saved, at = self.sent, time.monotonic()
+        try:
+            for step, record in self._follower.read():
+                self._send(step, record)
+                if stopped():
+                    break
+                if self.sent != saved and time.monotonic() - at >= POLL_SECONDS:
+                    self._state.save(self._path)
+                    saved, at = self.sent, time.monotonic()
+        finally:  # the tracker has the steps before one that fails
+            if self.sent != saved:
+                self._state.save(self._path)
         if damaged := self._follower.damaged:
             say(
                 f"{damaged[0]}: damaged, skipped"
                 + (f", and {len(damaged) - 1} more lines" * (len(damaged) > 1))
             )
-        if self.sent != before:
-            self._state.save(self._path)
+
+    def _send(self, step: int, record: dict[str, Any]) -> None:
+        assert self._backend
+        state = self._state
+        repeated = step <= self._newest < state.step + 1
+        # Another record of the last step that an earlier process sent: the run was resumed in between.
+        repeated |= step == state.step and state.record not in ("", digest(record))
+        if repeated and not self._repeated:
+            self._repeated = True
+            say(
+                f"{self._folder}: repeats steps up to {state.step}, as after a resume; {self._kind} keeps the "
+                "values that it has"
+            )
+        self._newest = step
+        if step <= state.step:
+            return
+        self._repeated = False
+        self._backend.send(step, flatten(record))
+        state.step, state.record = step, digest(record)
+        self.sent += 1
 
     def _open(self) -> None:
         config = read_config(self._folder)
@@ -103,7 +117,8 @@ class TrackedRun:
             self._state.id = backend.open(self._folder, self._state.project, self._state.name, known, config)
             self._backend = backend
             stored = backend.last_step() if known else None
-            self._state.step = self._state.step if stored is None else stored
+            if stored not in (None, self._state.step):
+                self._state.step, self._state.record = stored, ""
             changed = changed if known else {}
         if changed and not self._backend.update_config(changed):
             keys = ", ".join(sorted(changed))
@@ -128,7 +143,7 @@ def follow(
     try:
         while True:
             for run in runs:
-                run.poll()
+                run.poll(stopped)
             if once or stopped() or all(run.finished for run in runs):
                 return
             if time.monotonic() - shown >= LINE_SECONDS:

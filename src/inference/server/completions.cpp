@@ -66,12 +66,13 @@ EngineRequest Endpoints::make_engine_request(const CompletionRequest& request,
                                              std::vector<std::vector<int64_t>> prompts) const {
   EngineRequest engine_request{.prompts = std::move(prompts), .n = request.n};
   engine_request.score_prompts = request.echo && request.logprobs >= 0;
-  engine_request.sampling = {.max_tokens = request.max_tokens.value_or(16),
-                             .temperature = request.temperature,
-                             .top_k = request.top_k,
-                             .top_p = request.top_p,
-                             .seed = request.seed ? *request.seed : random_seed(),
-                             .logprobs = request.logprobs};
+  engine_request.sampling = {
+      .max_tokens = request.max_tokens.value_or(std::min<int64_t>(16, options_.request.max_tokens)),
+      .temperature = request.temperature,
+      .top_k = request.top_k,
+      .top_p = request.top_p,
+      .seed = request.seed ? *request.seed : random_seed(),
+      .logprobs = request.logprobs};
   if (!request.ignore_eos && tokenizer_.eos_id() >= 0) engine_request.sampling.eos = {tokenizer_.eos_id()};
   engine_request.stop = request.stop;
   engine_request.stream = request.stream;

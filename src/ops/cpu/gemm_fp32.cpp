@@ -79,8 +79,8 @@ using Kernel = void(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda
     rows_from<W, 6, C>(0, m, n, k, a, lda, b, ldb, c, ldc);                                           \
   }
 
-#ifdef HERO_SIMD_HAS_V4
-HERO_GEMM_FP32(gemm_avx512, 16, 4, __attribute__((target("arch=x86-64-v4"))))
+#ifdef HERO_SIMD_V4
+HERO_GEMM_FP32(gemm_avx512, 16, 4, __attribute__((target("arch=" HERO_SIMD_V4))))
 #endif
 #ifdef HERO_SIMD_HAS_V3
 HERO_GEMM_FP32(gemm_avx2, 8, 2, __attribute__((target("arch=x86-64-v3"))))
@@ -89,8 +89,8 @@ HERO_GEMM_FP32(gemm_plain, 4, 2)
 #undef HERO_GEMM_FP32
 
 Kernel* select_kernel() {
-#ifdef HERO_SIMD_HAS_V4
-  if (__builtin_cpu_supports("x86-64-v4")) return gemm_avx512;
+#ifdef HERO_SIMD_V4
+  if (__builtin_cpu_supports(HERO_SIMD_V4)) return gemm_avx512;
 #endif
 #ifdef HERO_SIMD_HAS_V3
   if (__builtin_cpu_supports("x86-64-v3")) return gemm_avx2;

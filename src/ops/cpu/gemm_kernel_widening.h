@@ -44,29 +44,32 @@ struct WideningPanel {
   const c10::BFloat16* data;
   int64_t ld;  ///< elements between pairs of a row
 
-  template <int W>
-  static constexpr int64_t kStride = W > 8 ? W : 8;  // at least the rows of a strip
   template <int W, int R>
-  static constexpr int64_t kBuffer = kWideningDepth * kStride<W>;
+  static constexpr int64_t kBuffer = kWideningDepth * W;
 
   WideningPanel at(int64_t r, int64_t k) const { return {data + k / 2 * ld + 2 * r, ld}; }
+  // A strip of at least half a vector is converted a vector at a time, which ends before the last pair does;
+  // lanes after R are not used.
   template <int W, int R>
   HERO_INLINE void fill(int64_t depth, float* buffer) const {
-    static_assert(R <= kStride<W>);
-    for (int64_t p = 0; p < depth / 2; ++p) {
-      uint32_t words[R];
-      __builtin_memcpy(words, data + p * ld, sizeof words);
-      float* even = buffer + 2 * p * kStride<W>;
-      float* odd = even + kStride<W>;
-      for (int r = 0; r < R; ++r) {
-        even[r] = std::bit_cast<float>(words[r] << 16);
-        odd[r] = std::bit_cast<float>(words[r] & 0xffff0000u);
+    using Word = Lanes<W>::Word;
+    static_assert(R <= W);
+    constexpr size_t last = R * sizeof(uint32_t), size = 2 * R >= W ? sizeof(Word) : last;
+    const int64_t pairs = depth / 2;
+    for (int64_t p = 0; p < pairs; ++p) {
+      Word words{};
+      if (p + 1 < pairs) {
+        __builtin_memcpy(&words, data + p * ld, size);
+      } else {
+        __builtin_memcpy(&words, data + p * ld, last);
       }
+      store_lanes<W>(buffer + 2 * p * W, reinterpret_cast<Lanes<W>::Float>(words << 16));
+      store_lanes<W>(buffer + (2 * p + 1) * W, reinterpret_cast<Lanes<W>::Float>(words & 0xffff0000u));
     }
   }
   template <int W>
   HERO_INLINE static float element(const float* buffer, int64_t r, int64_t i) {
-    return buffer[i * kStride<W> + r];
+    return buffer[i * W + r];
   }
 };
 

@@ -29,9 +29,11 @@ using bf16 = c10::BFloat16;
   constexpr NamedGemmKernel name##_kernel{#name, name, name##_panels, name##_rounded, kAnyDepth};
 
 HERO_WIDENING_GEMM(sse2, 4, 4, 8)
-#if defined(__x86_64__) && defined(__GNUC__)
-HERO_WIDENING_GEMM(avx2, 8, 5, 10, __attribute__((target("arch=x86-64-v3"))))
-HERO_WIDENING_GEMM(avx512, 16, 16, 16, __attribute__((target("arch=x86-64-v4"))))
+#ifdef HERO_SIMD_HAS_V3
+HERO_WIDENING_GEMM(avx2, 8, 6, 12, __attribute__((target("arch=x86-64-v3"))))
+#endif
+#ifdef HERO_SIMD_V4
+HERO_WIDENING_GEMM(avx512, 16, 16, 16, __attribute__((target("arch=" HERO_SIMD_V4))))
 #endif
 #undef HERO_WIDENING_GEMM
 
@@ -46,8 +48,12 @@ std::vector<NamedGemmKernel> find_kernels() {
   std::vector<NamedGemmKernel> list;
 #if defined(__x86_64__) && defined(__GNUC__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("x86-64-v4")) list.push_back(avx512_kernel);
+#ifdef HERO_SIMD_V4
+  if (__builtin_cpu_supports(HERO_SIMD_V4)) list.push_back(avx512_kernel);
+#endif
+#ifdef HERO_SIMD_HAS_V3
   if (__builtin_cpu_supports("x86-64-v3")) list.push_back(avx2_kernel);
+#endif
   const auto dot = avx512_bf16_gemm_kernel();
   if (dot) list.insert(list.begin() + (dot_is_slow() ? 1 : 0), *dot);
   if (const auto multiply = amx_gemm_kernel()) {

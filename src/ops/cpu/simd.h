@@ -8,15 +8,20 @@
 #include <cstdint>
 #include <type_traits>
 
-// HERO_SIMD_LEVEL, 1 or 3: compile only for this x86-64 level, whatever the CPU supports; for tests.
+// HERO_SIMD_LEVEL, for tests: 1 or 3 compile only for this x86-64 level, whatever the CPU supports; 4 also
+// compiles the kernels whose vectors have 16 lanes, with the instructions of level 3.
 #if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__) || HERO_SIMD_LEVEL == 1
 #define HERO_SIMD
 #elif HERO_SIMD_LEVEL == 3
 #define HERO_SIMD_HAS_V3
 #define HERO_SIMD __attribute__((target("arch=x86-64-v3")))
+#elif HERO_SIMD_LEVEL == 4
+#define HERO_SIMD_HAS_V3
+#define HERO_SIMD_V4 "x86-64-v3"
+#define HERO_SIMD __attribute__((target("arch=x86-64-v3")))
 #else
 #define HERO_SIMD_HAS_V3
-#define HERO_SIMD_HAS_V4
+#define HERO_SIMD_V4 "x86-64-v4"  // the level of the kernels with 16 lanes
 #define HERO_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #define HERO_INLINE inline __attribute__((always_inline))

@@ -203,8 +203,8 @@ struct Kernels {
       name##_fp32_out,       name##_bf16_out, name##_fp32, name##_transposed, name##_transposed_fp32_out, \
       name##_transposed_fp32};
 
-#ifdef HERO_SIMD_HAS_V4
-HERO_SKINNY_GEMM(avx512, 16, __attribute__((target("arch=x86-64-v4"))))
+#ifdef HERO_SIMD_V4
+HERO_SKINNY_GEMM(avx512, 16, __attribute__((target("arch=" HERO_SIMD_V4))))
 #endif
 #ifdef HERO_SIMD_HAS_V3
 HERO_SKINNY_GEMM(avx2, 8, __attribute__((target("arch=x86-64-v3"))))
@@ -215,8 +215,8 @@ HERO_SKINNY_GEMM(plain, 4)
 
 const Kernels& kernels() {
   static const Kernels& selected = []() -> const Kernels& {
-#ifdef HERO_SIMD_HAS_V4
-    if (__builtin_cpu_supports("x86-64-v4")) return avx512;
+#ifdef HERO_SIMD_V4
+    if (__builtin_cpu_supports(HERO_SIMD_V4)) return avx512;
 #endif
 #ifdef HERO_SIMD_HAS_V3
     if (__builtin_cpu_supports("x86-64-v3")) return avx2;
@@ -230,7 +230,7 @@ const Kernels& kernels() {
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
                  float* y, int64_t ldy) {
-#ifdef HERO_SIMD_HAS_V4
+#ifdef HERO_SIMD_V4
   if (const auto multiply = selected_gemm_kernel().multiply_skinny)
     return multiply(m, n, k, x, ldx, w, ldw, y, ldy);
 #endif
@@ -239,7 +239,7 @@ void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, co
 
 void skinny_gemm(int64_t m, int64_t n, int64_t k, const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
                  bf16* y, int64_t ldy) {
-#ifdef HERO_SIMD_HAS_V4
+#ifdef HERO_SIMD_V4
   if (const auto multiply = selected_gemm_kernel().multiply_skinny_rounded)
     return multiply(m, n, k, x, ldx, w, ldw, y, ldy);
 #endif

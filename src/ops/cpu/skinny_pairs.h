@@ -28,8 +28,8 @@ HERO_INLINE void load_pair(const float* from, Float<W>& first, Float<W>& second)
 
 // g++ would read a vector that is multiplied several times from memory each time.
 template <typename Vector>
-HERO_INLINE void keep_in_register(Vector& values) {
-#ifdef __x86_64__
+HERO_INLINE void keep_in_register([[maybe_unused]] Vector& values) {
+#if defined(__x86_64__) && HERO_SIMD_LEVEL != 4  // there 16 lanes are two registers
   asm("" : "+v"(values));
 #endif
 }

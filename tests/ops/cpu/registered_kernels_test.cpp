@@ -9,8 +9,8 @@
 
 #include "ops/cpu/kernels.h"
 
-#if HERO_SIMD_LEVEL != 1 && HERO_SIMD_LEVEL != 3
-#error "HERO_SIMD_LEVEL must be 1 or 3, as for the kernels of this program"
+#if HERO_SIMD_LEVEL != 1 && HERO_SIMD_LEVEL != 3 && HERO_SIMD_LEVEL != 4
+#error "HERO_SIMD_LEVEL must be 1, 3 or 4, as for the kernels of this program"
 #endif
 
 namespace hero::test {

@@ -110,6 +110,22 @@ def test_generate_until(pair: tuple[HFLM, HeroLM]) -> None:
     assert any(ended) and not all(ended)  # by the EOS token
 
 
+@pytest.mark.parametrize(
+    "prefix, prompt, until",
+    [(0, "<|end|>def index", []), (70, "ede", []), (1, "<|begin|>def", []), (70, "def", ["", "x"])],
+)
+def test_unusual_prompts_and_stops(
+    folders: dict[str, Path], prefix: int, prompt: str, until: list[str]
+) -> None:
+    """Prompts that start with the prefix token or the BOS token, and an empty stop string."""
+    folder, options = str(folders["deepseek"]), {"prefix_token_id": prefix}
+    theirs = HFLM(folder, tokenizer=folder, device="cpu", dtype="float32", batch_size=1, **options)
+    ours = HeroLM(folder, **options)
+    requests = instances("generate_until", [(prompt, {"until": until, "max_gen_toks": 8})])
+    expected = theirs.generate_until(requests, disable_tqdm=True)
+    assert ours.generate_until(requests, disable_tqdm=True) == expected
+
+
 def test_chat_templates(pair: tuple[HFLM, HeroLM]) -> None:
     hf, hero = pair
     send_raw = [{"role": "user", "content": "left?"}, {"role": "assistant", "content": "right"}]

@@ -184,6 +184,13 @@ def test_long_prompts_are_rejected_before_tokenization(server: Server) -> None:
     assert error["message"].endswith(", which fit into 128 tokens (max_position_embeddings)")
 
 
+def test_limit_of_new_tokens_below_the_default(run: Path) -> None:
+    with serving(run, "--max-tokens", 8) as server:
+        answer = server.complete(prompt=[5, 6, 7], seed=1, ignore_eos=True)
+        assert answer["usage"]["completion_tokens"] == 8
+        assert server.request("/v1/completions", {"prompt": [5], "max_tokens": 9})[0] == 400
+
+
 def test_budgets(run: Path) -> None:
     words = ["--max-response", 2_000_000, "--max-pending-response", 20_000_000, "--max-batch", 1]
     with serving(run, *words, "--max-request-tokens", 5000, "--max-pending-tokens", 5500) as server:

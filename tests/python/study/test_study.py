@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -134,12 +135,64 @@ def test_checks_all_data_before_training(config: Path, data: Path, tmp_path: Pat
     masked = ["--variants", "baseline", "--train.loss_mask=true"]
     for where, more, found in [
         (tmp_path / "none", variants, f"{tmp_path}/none.idx: cannot be opened"),
-        (data, [*variants, "--held-out", tmp_path / "none"], f"{tmp_path}/none.idx: cannot be opened"),
+        (data, [*variants, "--held-out", tmp_path / "none"], f"{tmp_path}/none.idx: cannot be read"),
         (data, ["--variants", f"baseline,{overlay}"], "eval.data: none.idx: cannot be opened"),
         (data, masked, "-mask.idx"),
     ]:
         assert_exit_2(hero(*words(config, where, tmp_path / "s", *more)), found)
     assert not (tmp_path / "s").exists()
+
+
+def test_rejects_variants_with_other_batches(config: Path, data: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "more.toml"
+    for key, value in (("steps", 9), ("global_batch", 16), ("sequence", 8), ("seed", 9)):
+        overlay.write_text(f'router.kind = "hero"\n[train]\n{key} = {value}\n')
+        assert_exit_2(
+            hero(*words(config, data, tmp_path / "s", "--variants", f"baseline,{overlay}")),
+            f"--variants: more differs from baseline (train.{key}: ",
+            f" -> {value}); expected the same value in all variants of a study",
+        )
+    assert not (tmp_path / "s").exists()
+
+
+def copy_tokens(data: Path, folder: Path) -> Path:
+    """Training and validation files of the same content."""
+    folder.mkdir()
+    for file in data.parent.glob(f"{data.name}*"):
+        shutil.copy(file, folder)
+    return folder / data.name
+
+
+def test_finished_runs_keep_their_data(config: Path, data: Path, tmp_path: Path) -> None:
+    """Finished runs are not compared with those of other data, and are evaluated again on other held-out
+    data."""
+    out, own = tmp_path / "s", copy_tokens(data, tmp_path / "own")
+    one = ["--variants", "baseline", "--train.steps=2"]
+    run_hero(*words(config, own, out, *one))
+    file = out / "seed-5" / "baseline" / "eval.json"
+    first = json.loads(file.read_text())
+    assert {path.rsplit(".", 1)[1] for path in first["datasets"][0]["token_files"]} == {"bin", "idx"}
+    run_hero(*words(config, own, out, *one))
+    assert json.loads(file.read_text()) == first
+
+    held_out = ["--held-out", f"{own}-train"]
+    run_hero(*words(config, own, out, "--variants", "baseline,hero", "--train.steps=2", *held_out))
+    evaluated = [
+        json.loads((out / "seed-5" / name / "eval.json").read_text())["datasets"]
+        for name in ("baseline", "hero")
+    ]
+    assert [one["name"] for one in evaluated[0]] == [one["name"] for one in evaluated[1]] == [f"{own.name}-train"]
+
+    other = copy_tokens(data, tmp_path / "other")
+    assert_exit_2(
+        hero(*words(config, other, out, *one)),
+        f"--data: found {other}, expected {own}, as when {out}/seed-5/baseline was started",
+    )
+    tokens = Path(f"{own}-train.bin")
+    changed = bytearray(tokens.read_bytes())
+    changed[100] ^= 1
+    tokens.write_bytes(changed)
+    assert_exit_2(hero(*words(config, own, out, *one)), f"{tokens}: found ", "state.json; restore the file")
 
 
 def test_validation_during_training(data: Path, tmp_path: Path) -> None:

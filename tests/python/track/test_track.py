@@ -123,7 +123,44 @@ def test_resumed_run_sends_no_step_twice(tmp_path: Path, capsys: pytest.CaptureF
     )
     assert recorder.steps == list(range(1, 9))
     error = capsys.readouterr().err
-    assert error.count("repeats steps from") == 1 and "up to step 6" in error
+    assert error.count("repeats steps up to 6, as after a resume; recorder keeps the values") == 1
+
+
+def test_run_resumed_between_two_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, recorder = write_run(tmp_path / "run", lines(1, 6)), Recorder()
+    follow([tracked(run, recorder)], once=True)
+    write_run(run, lines(1, 7))  # the same values in steps 5 and 6: no resume
+    follow([tracked(run, recorder)], once=True)
+    assert capsys.readouterr().err == ""
+    repeated = "".join(line(step, loss=99.0) for step in (6, 7, 8))
+    write_run(run, lines(1, 5) + repeated)
+    follow([tracked(run, recorder)], once=True)
+    assert capsys.readouterr().err.count("repeats steps up to 7, as after a resume") == 1
+    assert recorder.steps == list(range(1, 9)) and recorder.metrics[8]["loss"] == 99.0
+
+
+def test_failed_send_is_repeated_alone(tmp_path: Path) -> None:
+    """For a tracker that does not know its last step."""
+
+    class Failing(Recorder):
+        def send(self, step: int, metrics: dict[str, float]) -> None:
+            if step == 5 and not self.finished:
+                raise ConnectionError("no network")
+            super().send(step, metrics)
+
+    run, recorder = write_run(tmp_path / "run", lines(1, 6)), Failing()
+    with pytest.raises(ConnectionError):
+        follow([tracked(run, recorder)], once=True)
+    follow([tracked(run, recorder)], once=True)
+    assert recorder.steps == list(range(1, 7)) and recorder.finished == 2
+
+
+def test_stops_between_two_steps(tmp_path: Path) -> None:
+    run, recorder = write_run(tmp_path / "run", lines(1, 8)), Recorder()
+    follow([tracked(run, recorder)], once=False, stopped=lambda: len(recorder.steps) >= 3)
+    assert recorder.steps == [1, 2, 3]
+    follow([tracked(run, recorder)], once=True)
+    assert recorder.steps == list(range(1, 9))
 
 
 def test_rewritten_file_of_at_least_the_same_size(tmp_path: Path) -> None:
