@@ -7,6 +7,7 @@
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
 #include "inference/sampler.h"
+#include "inference/server/text_stream.h"
 #include "io/error.h"
 #include "io/utf8.h"
 #include "ops/cuda_library.h"
@@ -21,26 +22,10 @@ struct GenerateOptions {
   bool no_cache = false;
 };
 
-// A character can span several tokens: prints complete characters, the rest in finish().
-class Printer {
- public:
-  explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  void add(int64_t id) {
-    ids_.push_back(static_cast<int32_t>(id));
-    const auto text = tokenizer_.decode(ids_);
-    if (!text.ends_with("\xEF\xBF\xBD")) flush(text);
-  }
-  void finish() { flush(tokenizer_.decode(ids_)); }
-
- private:
-  void flush(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-    ids_.clear();
-  }
-  const Tokenizer& tokenizer_;
-  std::vector<int32_t> ids_;
-};
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
 
 void run_generate(GenerateOptions options) {
   if (const size_t bad = find_invalid_utf8(options.prompt); bad != std::string::npos) {
@@ -62,12 +47,11 @@ void run_generate(GenerateOptions options) {
         " tokens, expected fewer than model.max_position_embeddings = " + std::to_string(longest));
   }
   std::fputs(options.prompt.c_str(), stdout);
-  Printer printer(tokenizer);
+  Utf8StreamDecoder text;  // a character can span several tokens
   const auto ids = generate(*model, prompt, options.sampling, [&](int64_t id) {
-    if (id < tokenizer.vocab_size()) printer.add(id);
+    if (id < tokenizer.vocab_size()) print(text.add(tokenizer.bytes(static_cast<int32_t>(id))));
   });
-  printer.finish();
-  std::fputs("\n", stdout);
+  print(text.flush() + "\n");
   const auto generated = std::ssize(ids);
   if (generated < options.sampling.max_tokens && std::ssize(prompt) + generated >= longest) {
     std::fflush(stdout);

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
+from hero_moe import load
 from program import (
     DEEPSEEK,
     assert_exit_2,
@@ -49,6 +51,32 @@ def test_seed_is_reproducible(run: Path) -> None:
     text = continued(run, "--seed", 1)
     assert text and continued(run, "--seed", 1) == text
     assert continued(run, "--seed", 2) != text
+
+
+def test_text_is_that_of_the_pieces(corpus: Path, tmp_path: Path) -> None:
+    """Of a SentencePiece model that adds a space before the first word of a text."""
+    model = tmp_path / "pieces.model"
+    SentencePieceTrainer.train(
+        input=",".join(map(str, sorted(corpus.glob("*.py")))),
+        model_prefix=str(model.with_suffix("")),
+        vocab_size=400,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    pieces = SentencePieceProcessor(model_file=str(model))
+    words = ["--input", corpus, "--tokenizer", model, "--out", tmp_path / "d", "--valid-fraction", 0]
+    run_hero("data", "tokenize", *words, "--workers", 1)
+    run = tmp_path / "run"
+    run_hero(*training(run, tmp_path / "d", {"train.dtype": "fp64", "train.steps": 2}))
+    text = continued(run, "--seed", 5, "--temperature", 1, tokens=40)
+    ids = load(run, dtype="fp64").generate(pieces.encode(PROMPT), max_tokens=40, seed=5, temperature=1.0)
+    expected = b"".join(
+        bytes([int(piece[3:5], 16)]) if pieces.is_byte(i) else piece.replace("\u2581", " ").encode()
+        for i, piece in ((i, pieces.id_to_piece(i)) for i in ids if i < pieces.vocab_size())
+        if not pieces.is_control(i)
+    ).decode("utf-8", "replace")
+    assert text == expected and text.count(" ") > 3
 
 
 def test_checkpoint_and_run_folder_agree(run: Path) -> None:

@@ -181,7 +181,11 @@ def test_finished_runs_keep_their_data(config: Path, data: Path, tmp_path: Path)
         json.loads((out / "seed-5" / name / "eval.json").read_text())["datasets"]
         for name in ("baseline", "hero")
     ]
-    assert [one["name"] for one in evaluated[0]] == [one["name"] for one in evaluated[1]] == [f"{own.name}-train"]
+    assert (
+        [one["name"] for one in evaluated[0]]
+        == [one["name"] for one in evaluated[1]]
+        == [f"{own.name}-train"]
+    )
 
     other = copy_tokens(data, tmp_path / "other")
     assert_exit_2(
