@@ -4,6 +4,7 @@
 
 #include "config/fields.h"
 #include "config/find.h"
+#include "config/mtp_layers.h"
 #include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/router_kind.h"
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::vector<int64_t>> all_visible(const Config& config) {
-  const auto stages = stage_of_layers(moe_layers(config.model), config.router);
+  const auto stages = stage_of_layers_with_modules(config.model, config.router);
   std::vector<std::vector<int64_t>> all;
   for (int64_t l = 1; l <= static_cast<int64_t>(stages.size()); ++l)
     all.push_back(router_kind(config.router).visible(l, stages, config.router));

@@ -47,6 +47,16 @@ TEST(SameModel, StagesAndScopeThatLeaveEveryHistoryUnchanged) {
   EXPECT_FALSE(same_model(global, stages));
 }
 
+// The router of a multi-token prediction module sees one layer more than the last one of the main model.
+TEST(SameModel, ModulesSeeHistoryToo) {
+  Config whole = with_window(4, 1, 0), cut = with_window(4, 1, 3);
+  EXPECT_TRUE(same_model(whole, cut));
+  EXPECT_EQ(layers_cut(cut), 0);
+  for (Config* config : {&whole, &cut}) config->model.num_nextn_predict_layers = 1;
+  EXPECT_FALSE(same_model(whole, cut));
+  EXPECT_EQ(layers_cut(cut), 1);
+}
+
 TEST(SameModel, BaselineIgnoresHistorySettings) {
   Config a, b;
   b.router.window = 3;
