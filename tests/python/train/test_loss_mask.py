@@ -198,7 +198,7 @@ def test_hero_eval_without_marked_tokens(chat: Path, data: Path, tmp_path: Path)
         result = run_hero("eval", run, "--data", prefix)
         assert "loss mask" not in result.stdout
         (entry,) = json.loads((run / "eval.json").read_text())["datasets"]
-        assert set(entry) == {"name", "tokens", "loss", "perplexity"}
+        assert set(entry) == {"name", "tokens", "loss", "perplexity", "token_files"}
     for kind in ("bin", "idx"):
         shutil.copy(f"{silent}-train-mask.{kind}", tmp_path / f"plain-train-mask.{kind}")
     done = hero("eval", run, "--data", tmp_path / "plain-train")
