@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from conftest import chinese_text, python_text
+from hero_moe.evals.harness import HeroLM
 from hf_models import class_of, configuration, random_model
 
 LOGPROB = 1e-3  # tolerance of a request's log-likelihood
@@ -85,3 +86,15 @@ def pieces_of_text(seed: int, lengths: list[int]) -> list[str]:
     texts = [(chinese_text if n % 3 == 2 else python_text)(rng) for n in range(len(lengths))]
     begins = [rng.randrange(100) for _ in lengths]
     return [t[b : b + length] for t, b, length in zip(texts, begins, lengths, strict=True)]
+
+
+def continuation_logits(model: HeroLM, context: str, continuation: str) -> torch.Tensor:
+    """Logits of every token of a continuation."""
+    ids, after = model._encode_pair(context, continuation)
+    return model._model.logits((ids + after)[-(model.max_length + 1) : -1])[-len(after) :]
+
+
+def nearly_tied(logits: torch.Tensor, difference: float) -> bool:
+    """Whether the two best logits of any token differ by less than `difference`."""
+    best = logits.topk(2).values
+    return bool(((best[:, 0] - best[:, 1]) < difference).any())

@@ -157,12 +157,15 @@ class HeroLM(TemplateLM):
         special = self.add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and has_bos_prefix(string, self._prefix_text):
             special = False
-        return self.tokenizer.encode(string, **{} if special is None else {"add_special_tokens": special})
+        return self._encode(string, special)
 
     def _encode_prompt(self, text: str) -> list[int]:
         """The ids of a prompt to continue. As HFLM, which leaves out a BOS token only if the text starts with
         the tokenizer's own, whatever `prefix_token_id` is."""
-        special = False if has_bos_prefix(text, self._bos_text) else self.add_bos_token
+        return self._encode(text, False if has_bos_prefix(text, self._bos_text) else self.add_bos_token)
+
+    def _encode(self, text: str, special: bool | None) -> list[int]:
+        """With special tokens, without, or as the tokenizer is configured (None)."""
         return self.tokenizer.encode(text, **{} if special is None else {"add_special_tokens": special})
 
     def tok_decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = True) -> str:

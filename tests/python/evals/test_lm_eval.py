@@ -15,8 +15,20 @@ from lm_eval.models.huggingface import HFLM
 
 from hero_moe.evals.harness import HeroLM
 from hf_models import class_of, configuration
-from lm_eval_models import FAMILIES, LOGPROB, TEMPLATE, instances, offline, pieces_of_text, write_model
+from lm_eval_models import (
+    FAMILIES,
+    LOGPROB,
+    TEMPLATE,
+    continuation_logits,
+    instances,
+    nearly_tied,
+    offline,
+    pieces_of_text,
+    write_model,
+)
 from program import run_hero
+
+TIE = 1e-5  # logits that differ by less: rounding decides which is the largest
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,21 +77,13 @@ def scored_requests(model: HeroLM) -> list[tuple[str, str]]:
     return [(c, end) for c, end in requests if not c or model._encode_pair(c, end)[1]]
 
 
-def nearly_tied(model: HeroLM, context: str, continuation: str) -> bool:
-    """Whether the two best logits differ by less than 1e-5 anywhere in the continuation."""
-    ids, after = model._encode_pair(context, continuation)
-    logits = model._model.logits((ids + after)[-(model.max_length + 1) : -1])[-len(after) :]
-    best = logits.topk(2).values
-    return bool(((best[:, 0] - best[:, 1]) < 1e-5).any())
-
-
 def test_loglikelihood(pair: tuple[HFLM, HeroLM]) -> None:
     requests = scored_requests(pair[1])
     assert len(requests) >= 200
     theirs, ours = (lm.loglikelihood(instances("loglikelihood", requests), disable_tqdm=True) for lm in pair)
     assert [logprob for logprob, _ in ours] == pytest.approx([p for p, _ in theirs], abs=LOGPROB, rel=0)
     differ = [r for r, a, b in zip(requests, ours, theirs, strict=True) if a[1] != b[1]]
-    assert all(nearly_tied(pair[1], *request) for request in differ)
+    assert all(nearly_tied(continuation_logits(pair[1], *request), TIE) for request in differ)
     assert 10 <= sum(greedy for _, greedy in ours) <= len(ours) - 100
     assert all(type(p) is float and type(greedy) is bool for p, greedy in ours)
 

@@ -16,7 +16,16 @@ from lm_eval.models.huggingface import HFLM
 
 from hero_moe.evals.harness import HeroLM
 from hf_models import class_of, configuration
-from lm_eval_models import FAMILIES, LOGPROB, instances, offline, pieces_of_text, write_model
+from lm_eval_models import (
+    FAMILIES,
+    LOGPROB,
+    continuation_logits,
+    instances,
+    nearly_tied,
+    offline,
+    pieces_of_text,
+    write_model,
+)
 from random_cases import Case, property_tests, reproduce
 
 TIE = 1e-4  # logits that differ by less: rounding decides which is the largest
@@ -60,21 +69,11 @@ def cases(draw: st.DrawFn) -> Case:
     }
 
 
-def nearly_tied(model: HeroLM, request: tuple[str, str]) -> bool:
-    """Whether the two best logits differ by less than TIE anywhere in the continuation."""
-    ids, after = model._encode_pair(*request)
-    logits = model._model.logits((ids + after)[-(model.max_length + 1) : -1])[-len(after) :]
-    best = logits.topk(2).values
-    return bool(((best[:, 0] - best[:, 1]) < TIE).any())
-
-
-def generation_nearly_tied(model: HeroLM, prompt: str, count: int) -> bool:
-    """The same, of what follows a prompt."""
+def generated_logits(model: HeroLM, prompt: str, count: int) -> torch.Tensor:
+    """Logits of the tokens that follow a prompt."""
     ids = model._encode_prompt(prompt)[-(model.max_length - count) :]
     made = model._model.generate(ids, max_tokens=count, temperature=0)
-    logits = model._model.logits((ids + made)[:-1])[-len(made) :]
-    best = logits.topk(2).values
-    return bool(((best[:, 0] - best[:, 1]) < TIE).any())
+    return model._model.logits((ids + made)[:-1])[-len(made) :]
 
 
 def one_at_a_time(lm: HFLM, kind: str, requests: list[tuple[Any, ...]]) -> list[Any]:
@@ -94,7 +93,7 @@ def check(case: Case, folder: Path) -> None:
         found = ours.loglikelihood(instances("loglikelihood", scored), disable_tqdm=True)
         assert [p for p, _ in found] == pytest.approx([p for p, _ in expected], abs=LOGPROB, rel=0)
         for request, a, b in zip(scored, found, expected, strict=True):
-            assert a[1] == b[1] or nearly_tied(ours, request), request
+            assert a[1] == b[1] or nearly_tied(continuation_logits(ours, *request), TIE), request
 
         rolling = [(text,) for text in case["rolling"]]
         found = ours.loglikelihood_rolling(instances("loglikelihood_rolling", rolling), disable_tqdm=True)
@@ -105,7 +104,8 @@ def check(case: Case, folder: Path) -> None:
         found = ours.generate_until(instances("generate_until", generated), disable_tqdm=True)
         expected = one_at_a_time(theirs, "generate_until", generated)
         for (prompt, chosen), a, b in zip(generated, found, expected, strict=True):
-            assert a == b or generation_nearly_tied(ours, prompt, chosen["max_gen_toks"]), (prompt, chosen)
+            count = chosen["max_gen_toks"]
+            assert a == b or nearly_tied(generated_logits(ours, prompt, count), TIE), (prompt, chosen)
 
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
