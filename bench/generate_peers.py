@@ -88,6 +88,7 @@ def load_engines(
 ) -> dict[str, Engine]:
     """Every engine in every precision, by its name on the page."""
     engines: dict[str, Engine] = {}
+    peers: dict[str, Peer] = {}
     for dtype in ("fp32", "bf16"):
         for kind, folder in folders.items():
             engines[f"hero_moe, {kind}, {dtype}"] = load_ours(folder, dtype)
@@ -98,9 +99,11 @@ def load_engines(
                 title = ", ".join(word for word in (PEERS[name], mode, dtype) if word)
                 note(f"loading {title}")
                 words = [dtype, *([mode] if mode else [])]
-                engines[title] = stack.enter_context(
-                    closing(Peer(name, folders["baseline"], *words))
-                ).generate
+                peers[title] = stack.enter_context(closing(Peer(name, folders["baseline"], *words)))
+    # Together: vLLM compiles for minutes, mostly in one thread.
+    for title, peer in peers.items():
+        peer.wait_until_loaded()
+        engines[title] = peer.generate
     return engines
 
 

@@ -17,17 +17,24 @@ struct Variant {
   std::vector<double> seconds = {};  ///< per call, one element per round
 };
 
+/// A first call of so many seconds is the measurement: warming up changes little of it.
+constexpr double kLongCall = 10;
+
+/// Seconds per call of `calls` calls on `device`.
+inline double time_calls(const std::function<void()>& work, int64_t calls, c10::Device device) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < calls; ++i) work();
+  synchronize(device);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
+         static_cast<double>(calls);
+}
+
 /// Each round runs every variant once as warm-up, then times `calls` calls on `device`.
 inline void run_rounds(std::vector<Variant>& all, int64_t rounds, int64_t calls, c10::Device device) {
   for (int64_t round = 1; round <= rounds; ++round) {
     for (Variant& variant : all) {
-      variant.work();
-      synchronize(device);
-      const auto begin = std::chrono::steady_clock::now();
-      for (int64_t i = 0; i < calls; ++i) variant.work();
-      synchronize(device);
-      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-      variant.seconds.push_back(spent.count() / static_cast<double>(calls));
+      const double first = time_calls(variant.work, 1, device);
+      variant.seconds.push_back(first < kLongCall ? time_calls(variant.work, calls, device) : first);
       std::fprintf(stderr, "round %ld/%ld: %s: %.2f ms\n", round, rounds, variant.name.c_str(),
                    1e3 * variant.seconds.back());
     }

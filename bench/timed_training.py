@@ -33,6 +33,12 @@ def arguments(description: str | None, experts: Sequence[str]) -> argparse.Names
     parser.add_argument("--micro-batches", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--steps", type=int, default=8, help="timed steps, after two warm-up steps")
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=float("inf"),
+        help="start no timed step after this time since the first",
+    )
     return parser.parse_args()
 
 
@@ -93,11 +99,16 @@ def train(
             weight.data = weight.data.to(torch.bfloat16)
     optimizer = Optimizer(weights, args.dtype == "mixed")
     run = torch.compile(model) if args.compile else model
-    rates = []
+    rates: list[float] = []
+    first_timed = float("inf")
     for step in range(args.steps + 2):
+        if time.perf_counter() - first_timed > args.max_seconds:
+            break
         batches = torch.randint(0, section["vocab_size"], (args.micro_batches, args.batch, args.sequence))
         wait_for(args.device)
         begin = time.perf_counter()
+        if step == 2:
+            first_timed = begin
         for tokens in batches:
             loss = loss_of(run, tokens.to(args.device)) / args.micro_batches
             loss.backward()

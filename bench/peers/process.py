@@ -48,8 +48,8 @@ def end_with_parent() -> None:
 
 
 class Peer:
-    """A loaded engine. Its threads may spin after a request: outside of `generate` the process is stopped.
-    RuntimeError, with the end of its log, if it exits or does not respond in time."""
+    """An engine that begins to load. Its threads may spin after a request: outside of `generate` a loaded engine is
+    stopped. RuntimeError, with the end of its log, if it exits or does not respond in time."""
 
     def __init__(self, name: str, folder: Path, *words: Any) -> None:
         self._name = PEERS[name]
@@ -61,6 +61,9 @@ class Peer:
         )  # fmt: skip
         self._responses = selectors.DefaultSelector()
         self._responses.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+
+    def wait_until_loaded(self) -> None:
+        """Before the first `generate`."""
         self._response()
         os.killpg(self._process.pid, signal.SIGSTOP)
 

@@ -13,6 +13,7 @@ from rounds import ROOT, json_lines, note, transformers_dtypes
 
 MIN_RELATIVE_SPEED = 0.7  # slower settings, relative to the project's fastest, are measured once
 TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
+MAX_SECONDS = 30  # of a process's timed steps
 SCRIPTS = {"transformers": "hf_train.py", "torchtitan": "torchtitan_train.py"}
 
 
@@ -41,7 +42,14 @@ class Setting:
             "--experts",
             self.experts,
         ]
-        words += ["--steps", steps, *(["--compile"] if self.compiled else []), *more]
+        words += [
+            "--steps",
+            steps,
+            "--max-seconds",
+            MAX_SECONDS,
+            *(["--compile"] if self.compiled else []),
+            *more,
+        ]
         return [str(word) for word in words]
 
 

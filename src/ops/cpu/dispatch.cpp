@@ -16,8 +16,6 @@
 namespace hero::cpu {
 namespace {
 
-constexpr int64_t kStrip = 64;
-
 // One token: y = base + sum_k w_k x[row_k]; null w means 1, null base means 0.
 template <typename T, typename W>
 HERO_INLINE void sum_body(const T* base, const T* x, const W* w, const int64_t* row, int64_t k, int64_t d,

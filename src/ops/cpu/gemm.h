@@ -80,6 +80,9 @@ void weight_gradient(const bf16* dy, int64_t ldy, const bf16* x, int64_t ldx, in
 /// thread.
 void parallel_tasks(int64_t count, c10::function_ref<void(int64_t)> task);
 
+/// Rows per task of kernels that do little work per row.
+inline constexpr int64_t kStrip = 64;
+
 /// Runs task(first, end) for ranges of `grain` that cover 0 <= i < count; a single range runs on the calling
 /// thread.
 void parallel_ranges(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> task);

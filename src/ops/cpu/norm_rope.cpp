@@ -13,7 +13,7 @@
 namespace hero::cpu {
 namespace {
 
-constexpr int64_t kMaxWidth = 512, kStrip = 64;
+constexpr int64_t kMaxWidth = 512;
 
 template <typename T>
 HERO_INLINE void forward_body(const T* x, int64_t stride, const T* w, acc_t<T> eps, const acc_t<T>* cos,

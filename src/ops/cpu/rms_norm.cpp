@@ -76,7 +76,7 @@ HERO_RMS_NORM(float)
 HERO_RMS_NORM(double)
 #undef HERO_RMS_NORM
 
-constexpr int64_t kStrip = 128;
+constexpr int64_t kNormStrip = 128;
 
 template <typename T>
 std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::Tensor& w, double eps) {
@@ -86,10 +86,10 @@ std::tuple<at::Tensor, at::Tensor> forward_typed(const at::Tensor& x, const at::
   const T *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T* out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();
-  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
-    const int64_t r = i * kStrip;
-    forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d, out + r * d,
-                 s + r);
+  parallel_tasks((rows + kNormStrip - 1) / kNormStrip, [&](int64_t i) {
+    const int64_t r = i * kNormStrip;
+    forward_rows(in + r * d, weight, static_cast<acc_t<T>>(eps), std::min(kNormStrip, rows - r), d,
+                 out + r * d, s + r);
   });
   return {y, rstd};
 }
@@ -104,10 +104,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_forward_typed(const at::Tenso
   const T *in = x.const_data_ptr<T>(), *more = update.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
   T *total = sum.data_ptr<T>(), *out = y.data_ptr<T>();
   auto* s = rstd.template data_ptr<acc_t<T>>();
-  parallel_tasks((rows + kStrip - 1) / kStrip, [&](int64_t i) {
-    const int64_t r = i * kStrip, at = r * d;
-    add_forward_rows(in + at, more + at, weight, static_cast<acc_t<T>>(eps), std::min(kStrip, rows - r), d,
-                     total + at, out + at, s + r);
+  parallel_tasks((rows + kNormStrip - 1) / kNormStrip, [&](int64_t i) {
+    const int64_t r = i * kNormStrip, at = r * d;
+    add_forward_rows(in + at, more + at, weight, static_cast<acc_t<T>>(eps), std::min(kNormStrip, rows - r),
+                     d, total + at, out + at, s + r);
   });
   return {sum, y, rstd};
 }
@@ -116,7 +116,7 @@ template <typename T>
 std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at::Tensor& x,
                                                   const at::Tensor& w, const at::Tensor& rstd,
                                                   const std::optional<at::Tensor>& dsum) {
-  const int64_t rows = x.size(0), d = x.size(1), strips = (rows + kStrip - 1) / kStrip;
+  const int64_t rows = x.size(0), d = x.size(1), strips = (rows + kNormStrip - 1) / kNormStrip;
   auto dx = at::empty_like(x);
   auto dw = at::zeros({strips, d}, rstd.options());
   const T *g = dy.const_data_ptr<T>(), *in = x.const_data_ptr<T>(), *weight = w.const_data_ptr<T>();
@@ -125,9 +125,9 @@ std::tuple<at::Tensor, at::Tensor> backward_typed(const at::Tensor& dy, const at
   T* out = dx.data_ptr<T>();
   auto* sums = dw.template data_ptr<acc_t<T>>();
   parallel_tasks(strips, [&](int64_t i) {
-    const int64_t r = i * kStrip;
+    const int64_t r = i * kNormStrip;
     backward_rows(g + r * d, in + r * d, weight, s + r, more ? more + r * d : nullptr,
-                  std::min(kStrip, rows - r), d, out + r * d, sums + i * d);
+                  std::min(kNormStrip, rows - r), d, out + r * d, sums + i * d);
   });
   return {dx, dw.sum(0)};
 }

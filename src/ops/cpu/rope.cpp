@@ -49,7 +49,6 @@ at::Tensor rope_typed(const at::Tensor& in, const at::Tensor& cos, const at::Ten
   const T* from = x.const_data_ptr<T>();
   T* to = y.data_ptr<T>();
   const auto *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
-  constexpr int64_t kStrip = 64;
   const int64_t strips = (positions + kStrip - 1) / kStrip;
   parallel_tasks(batch * strips, [&](int64_t i) {
     const int64_t b = i / strips, end = std::min(positions, (i % strips + 1) * kStrip);

@@ -59,11 +59,7 @@ HERO_SIMD static void widen(const bf16* in, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = load(in[i]);
 }
 
-namespace {
-
-constexpr int64_t kStrip = 64;
-
-}  // namespace
+namespace {}  // namespace
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   if (gate_up.scalar_type() != at::kBFloat16) return ops::swiglu_forward_reference(gate_up);

@@ -13,8 +13,6 @@
 namespace hero::cpu {
 namespace {
 
-constexpr int64_t kStrip = 64;  // rows per task
-
 // Sorted list of the `capacity` best inserted elements; ties go to the earlier. Ids are distinct for any
 // values, including NaN.
 template <typename T>

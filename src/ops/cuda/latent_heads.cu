@@ -43,7 +43,7 @@ struct Tables {
   }
 };
 
-bool fused(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+bool fused_heads(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   return is_supported(x.scalar_type()) && cos.scalar_type() == at::kFloat && sin.scalar_type() == at::kFloat;
 }
 
@@ -60,7 +60,7 @@ void dispatch_pairs(at::ScalarType type, bool vectors, bool interleave, const F&
 std::tuple<at::Tensor, at::Tensor> cuda_latent_heads_forward(const at::Tensor& queries, const at::Tensor& kv,
                                                              const at::Tensor& key, const at::Tensor& cos,
                                                              const at::Tensor& sin, bool interleave) {
-  if (!fused(queries, cos, sin))
+  if (!fused_heads(queries, cos, sin))
     return latent_heads_forward_reference(queries, kv, key, cos, sin, interleave);
   const c10::cuda::CUDAGuard guard(queries.device());
   const int64_t nope = queries.size(3) - key.size(2), tokens = key.size(0) * key.size(1);
@@ -90,7 +90,7 @@ std::tuple<at::Tensor, at::Tensor> cuda_latent_heads_forward(const at::Tensor& q
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_latent_heads_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& cos,
     const at::Tensor& sin, bool interleave) {
-  if (!fused(dq, cos, sin)) return latent_heads_backward_reference(dq, dk, dv, cos, sin, interleave);
+  if (!fused_heads(dq, cos, sin)) return latent_heads_backward_reference(dq, dk, dv, cos, sin, interleave);
   const c10::cuda::CUDAGuard guard(dq.device());
   const int64_t b = dk.size(0), s = dk.size(1), h = dk.size(2), nope = dk.size(3) - 2 * cos.size(1);
   const Tables tables(cos, sin, h, nope, dv.size(3));

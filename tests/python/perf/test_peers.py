@@ -47,6 +47,7 @@ def test_first_ids_are_ours(folder: Path, name: str, words: list[str], tie: floa
         pytest.skip(f"scripts/install_peers.sh {name}")
     logits = hero_moe.load(folder, dtype="fp32", device="cpu").logits(PROMPTS)[:, -1]
     with closing(Peer(name, folder, *words)) as peer:
+        peer.wait_until_loaded()
         theirs = peer.generate(PROMPTS, 1)[1]
         assert peer.generate(PROMPTS, 1)[1] == theirs
     below = logits.amax(1) - logits.gather(1, torch.tensor(theirs)).squeeze(1)
