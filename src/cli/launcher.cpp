@@ -42,7 +42,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return hero::exit_status(run(argc, argv));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "hero: %s\n", e.what());
     return 1;

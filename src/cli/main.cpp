@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 
 #include "cli/commands.h"
 #include "cli/program.h"
@@ -57,7 +56,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "hero: %s\n", e.what());
   }
   // Without static destructors: LibTorch's take a quarter of a second to unregister every operator.
-  std::cout.flush();
-  std::fflush(nullptr);
-  std::_Exit(status);
+  std::_Exit(hero::exit_status(status));
 }

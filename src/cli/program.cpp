@@ -1,6 +1,9 @@
 #include "cli/program.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 namespace hero {
 namespace {
@@ -44,6 +47,15 @@ std::unique_ptr<Command> declare_program(std::function<std::string()> libraries)
 
 bool is_command(std::string_view word) {
   return std::ranges::any_of(kCommands, [&](const CommandName& command) { return command.name == word; });
+}
+
+int exit_status(int status) {
+  const bool failed_before = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) == 0 ? 0 : errno;
+  if (!failed_before && reason == 0) return status;
+  std::fprintf(stderr, "hero: cannot write standard output%s%s\n", reason ? ": " : "",
+               reason ? std::strerror(reason) : "");
+  return status == 0 ? 1 : status;
 }
 
 }  // namespace hero

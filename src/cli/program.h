@@ -17,4 +17,8 @@ std::unique_ptr<Command> declare_program(std::function<std::string()> libraries)
 /// Whether a command of the program has this name.
 bool is_command(std::string_view word);
 
+/// The exit status of a program that ends now, after writing what is buffered: 1 instead of 0, with a line on
+/// stderr, if standard output could not be written.
+int exit_status(int status);
+
 }  // namespace hero

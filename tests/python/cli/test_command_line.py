@@ -136,6 +136,16 @@ def test_every_command_of_the_help_exists() -> None:
         assert hero(name, "--help").stdout.splitlines()[1].startswith(f"Usage: {name} ")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["cost", "--config", "small-qwen3"]])
+def test_output_that_cannot_be_written_is_an_error(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [PROGRAM, *words], env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "hero: cannot write standard output: No space left on device\n"
+
+
 def test_launcher_without_the_program(tmp_path: Path) -> None:
     copy = shutil.copy(PROGRAM, tmp_path / "hero")
     result = subprocess.run([copy, "train"], capture_output=True, text=True)
