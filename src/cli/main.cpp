@@ -1,4 +1,5 @@
 // The program with all commands, which the launcher executes, and its exit status.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -55,6 +56,9 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fprintf(stderr, "hero: %s\n", e.what());
   }
+  status = hero::exit_status(status);
+  // Profilers of CUDA write their results when the process exits.
+  if (at::hasCUDA()) return status;
   // Without static destructors: LibTorch's take a quarter of a second to unregister every operator.
-  std::_Exit(hero::exit_status(status));
+  std::_Exit(status);
 }
