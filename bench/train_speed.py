@@ -90,7 +90,7 @@ def main() -> None:
     )
     args_parser.add_argument(
         "--min-relative-speed", type=float, default=MIN_RELATIVE_SPEED,
-        help="of a setting in its trial run, to be measured; 1: the fastest of each project",
+        help="of a setting in its trial run, to be measured; 1: the fastest of each project that is not far slower",
     )  # fmt: skip
     args = args_parser.parse_args()
     args.out = args.out or results_folder() / cpu_page(f"train-speed-{args.config}.md")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from rounds import ROOT, json_lines, note, transformers_dtypes
 
 MIN_RELATIVE_SPEED = 0.7  # slower settings, relative to the project's fastest, are measured once
 TRIAL_TIMEOUT = 600  # timeout in seconds of a setting's first run, including compilation
+SLOW_PROJECT = 0.25  # with the fastest settings only, slower projects are measured once, relative to all
 MAX_SECONDS = 30  # of a process's timed steps
 SCRIPTS = {"transformers": "hf_train.py", "torchtitan": "torchtitan_train.py"}
 
@@ -99,11 +101,20 @@ def competitive_settings(
     more: Sequence[str] = (),
     min_relative_speed: float = MIN_RELATIVE_SPEED,
 ) -> tuple[dict[str, Callable[[], float]], list[str]]:
-    """The settings that are close to the fastest of their project in a trial run, and a line for each of the
-    others."""
+    """The settings that are close to the fastest of their project in a trial run, and a line for each of the others.
+    With a minimum of 1 only the fastest; a project slower than SLOW_PROJECT then gets one trial run."""
     chosen, skipped = possible(settings, on_gpu="cuda" in more)
     rates: dict[Setting, float] = {}
+
+    def slow(project: str) -> bool:
+        rate = max((rate for s, rate in rates.items() if s.project == project), default=math.inf)
+        return min_relative_speed >= 1 and rate < SLOW_PROJECT * max(rates.values(), default=0)
+
     for setting in chosen:
+        if slow(setting.project):
+            skipped.append(f"{setting.name} was not run: {setting.project} is slow in another setting.")
+            note(skipped[-1])
+            continue
         found = trial_run(setting.command(config, steps, more))
         if isinstance(found, str):
             skipped.append(f"{setting.name} did not run: {found}")
@@ -114,7 +125,7 @@ def competitive_settings(
     candidates = {}
     for setting, rate in rates.items():
         fastest = max(other for s, other in rates.items() if s.project == setting.project)
-        if rate < min_relative_speed * fastest:
+        if rate < min_relative_speed * fastest or slow(setting.project):
             skipped.append(f"{setting.name}: {rate:,.0f} tokens/s in a trial run, not repeated.")
         else:
             words = setting.command(config, steps, more)

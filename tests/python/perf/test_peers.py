@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -18,8 +19,15 @@ from program import CONFIGS, ROOT
 
 sys.path.append(str(ROOT / "bench"))
 from generate_speed import export  # noqa: E402
+from peers import training  # noqa: E402
 from peers.process import PEERS, Peer, installed, missing, python  # noqa: E402
-from peers.training import SETTINGS, possible  # noqa: E402
+from peers.training import (  # noqa: E402
+    MIN_RELATIVE_SPEED,
+    SETTINGS,
+    SLOW_PROJECT,
+    competitive_settings,
+    possible,
+)
 from timed_training import Optimizer  # noqa: E402
 
 PROMPTS = [[random.Random(row).randrange(8192) for _ in range(32)] for row in range(16)]
@@ -92,3 +100,37 @@ def test_missing_projects_are_named() -> None:
     projects = {setting.project for setting in chosen}
     assert "transformers" in projects
     assert ("torchtitan" in projects) != any("torchtitan" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("minimum", [MIN_RELATIVE_SPEED, 1.0])
+def test_settings_close_to_the_fastest_are_measured(monkeypatch: pytest.MonkeyPatch, minimum: float) -> None:
+    """Random rates and failures: every setting is measured or has a line that says why not."""
+    monkeypatch.setattr(training, "possible", lambda settings, on_gpu: (list(settings), []))
+    settings = {tuple(s.command("small-qwen3", 2, ())): s for s in SETTINGS}
+    for seed in range(100):
+        generator = random.Random(seed)
+        run: dict[str, float] = {}
+
+        def trial(
+            words: list[str], generator: random.Random = generator, run: dict[str, float] = run
+        ) -> float | str:
+            if generator.random() < 0.2:
+                return "exit status 1"
+            run[settings[tuple(words)].name] = rate = 10 ** generator.uniform(1, 3)
+            return rate
+
+        monkeypatch.setattr(training, "trial_run", trial)
+        candidates, lines = competitive_settings("small-qwen3", SETTINGS, 2, min_relative_speed=minimum)
+        for setting in SETTINGS:
+            said = [
+                line for line in lines if re.match(rf"{setting.name}(:| did not run:| was not run:)", line)
+            ]
+            assert len(said) == int(setting.name not in candidates), seed
+        overall = max(run.values(), default=0.0)
+        for project in ("transformers", "torchtitan"):
+            own = {name: rate for name, rate in run.items() if name.startswith(project)}
+            fastest = max(own.values(), default=0.0)
+            few = minimum == 1 and fastest < SLOW_PROJECT * overall
+            assert {name for name in candidates if name.startswith(project)} == {
+                name for name, rate in own.items() if not few and rate >= minimum * fastest
+            }, seed
