@@ -94,10 +94,11 @@ def peak_and_prediction(options: Case, folder: Path) -> tuple[float, dict[str, f
 
 
 @cache
-def process_memory() -> float:
-    """Resident memory of the process without a model [MiB]; it depends on the machine."""
+def process_memory(dtype: str = "bf16") -> float:
+    """Resident memory of the process without a model [MiB]; it depends on the machine and on the libraries that products
+    of this dtype use."""
     with TemporaryDirectory() as folder:
-        options = SMALL | {"model.vocab_size": 256, "router.kind": "hero"}
+        options = SMALL | {"model.vocab_size": 256, "router.kind": "hero", "train.dtype": dtype}
         found, predicted = peak_and_prediction(options, Path(folder))
     return found - predicted["peak"] + predicted["program and libraries"]
 
@@ -106,7 +107,7 @@ def check(case: Case, folder: Path) -> None:
     """The peak without the process itself, within 10% of the peak."""
     found, predicted = peak_and_prediction(case["options"], folder)
     tensors = predicted["peak"] - predicted["program and libraries"]
-    error = (tensors - (found - process_memory())) / found
+    error = (tensors - (found - process_memory(case["options"]["train.dtype"]))) / found
     parts = ", ".join(f"{name} {size:.0f}" for name, size in predicted.items())
     assert abs(error) < 0.10, f"{error:+.1%} of {found:.0f} MiB, predicted: {parts}"
 
