@@ -29,7 +29,8 @@ inline double time_calls(const std::function<void()>& work, int64_t calls, c10::
          static_cast<double>(calls);
 }
 
-/// Each round runs every variant once as warm-up, then times `calls` calls on `device`.
+/// Each round runs every variant once as warm-up, then times `calls` calls on `device`, unless the first was
+/// long.
 inline void run_rounds(std::vector<Variant>& all, int64_t rounds, int64_t calls, c10::Device device) {
   for (int64_t round = 1; round <= rounds; ++round) {
     for (Variant& variant : all) {

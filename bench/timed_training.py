@@ -37,7 +37,7 @@ def arguments(description: str | None, experts: Sequence[str]) -> argparse.Names
         "--max-seconds",
         type=float,
         default=float("inf"),
-        help="start no timed step after this time since the first",
+        help="stop when the timed steps have taken this long",
     )
     return parser.parse_args()
 
@@ -99,23 +99,21 @@ def train(
             weight.data = weight.data.to(torch.bfloat16)
     optimizer = Optimizer(weights, args.dtype == "mixed")
     run = torch.compile(model) if args.compile else model
-    rates: list[float] = []
-    first_timed = float("inf")
+    seconds: list[float] = []
     for step in range(args.steps + 2):
-        if time.perf_counter() - first_timed > args.max_seconds:
-            break
         batches = torch.randint(0, section["vocab_size"], (args.micro_batches, args.batch, args.sequence))
         wait_for(args.device)
         begin = time.perf_counter()
-        if step == 2:
-            first_timed = begin
         for tokens in batches:
             loss = loss_of(run, tokens.to(args.device)) / args.micro_batches
             loss.backward()
         optimizer.step()
         wait_for(args.device)
         if step >= 2:
-            rates.append(batches.numel() / (time.perf_counter() - begin))
+            seconds.append(time.perf_counter() - begin)
+        if sum(seconds) > args.max_seconds:
+            break
+    rates = [batches.numel() / each for each in seconds]
     parameters = sum(p.numel() for p in weights)
     json.dump(
         {"tokens_per_second": rates, "loss": loss.item() * args.micro_batches, "parameters": parameters},

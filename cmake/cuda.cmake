@@ -70,8 +70,8 @@ foreach(library cudnn/lib/libcudnn.so.9 cu${torch_cuda}/lib/libnvrtc.so.${torch_
 endforeach()
 target_include_directories(hero_cuda SYSTEM PRIVATE "${hero_wheels}/include" "${hero_wheels}/nvidia/cudnn/include")
 target_sources(hero_cuda PRIVATE src/ops/cuda/attention.cpp)
-# Without its JSON serialization, which nothing here calls, and with -O1 the frontend compiles in half the time; its
-# functions make plans, once per shape.
+# Without its JSON serialization, which nothing here calls, and with -O1 the frontend compiles in half the time. It
+# makes plans once per shape and launches them.
 set_source_files_properties(
   src/ops/cuda/attention.cpp PROPERTIES COMPILE_OPTIONS "-O1" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
 

@@ -44,14 +44,8 @@ class Setting:
             "--experts",
             self.experts,
         ]
-        words += [
-            "--steps",
-            steps,
-            "--max-seconds",
-            MAX_SECONDS,
-            *(["--compile"] if self.compiled else []),
-            *more,
-        ]
+        words += ["--steps", steps, "--max-seconds", MAX_SECONDS]
+        words += [*(["--compile"] if self.compiled else []), *more]
         return [str(word) for word in words]
 
 

@@ -59,8 +59,6 @@ HERO_SIMD static void widen(const bf16* in, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = load(in[i]);
 }
 
-namespace {}  // namespace
-
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   if (gate_up.scalar_type() != at::kBFloat16) return ops::swiglu_forward_reference(gate_up);
   const auto in = gate_up.contiguous();
