@@ -172,10 +172,12 @@ void check_layout(const Config& config, const Layout& layout) {
            "a divisor of train.global_batch / train.micro_batch = " +
                std::to_string(config.train.global_batch / config.train.micro_batch));
   }
-  const int64_t layers = moe_layers(config.model);
-  if (layout.pipeline > std::max<int64_t>(layers, 1))
+  const int64_t layers = config.model.num_hidden_layers;
+  if (layout.pipeline > layers)
     reject("--pipeline-stages", layout.pipeline,
-           "at most the model's " + std::to_string(layers) + " MoE layers");
+           "at most model.num_hidden_layers = " + std::to_string(layers));
+  if (layout.data % layout.expert != 0)
+    reject("--expert-ranks", layout.expert, "a divisor of --data-ranks = " + std::to_string(layout.data));
   if (config.model.num_experts % layout.expert != 0) {
     reject("--expert-ranks", layout.expert,
            "a divisor of model.num_experts = " + std::to_string(config.model.num_experts));

@@ -36,21 +36,28 @@ std::map<std::string, std::string> tokenizer_files_of(const fs::path& source, in
   return texts;
 }
 
-// eos_token_id of the source's config.json, the first of a list; -1 if there is none.
-int64_t end_token(const fs::path& source) {
+// eos_token_id of the source's config.json: an id, or a list of them.
+std::vector<int64_t> end_tokens_of(const fs::path& source) {
   const std::string file = (source / "config.json").string();
-  if (!fs::exists(file)) return -1;
+  if (!fs::exists(file)) return {};
   const auto config = parse_json(read_file(file), {file});
-  auto id = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
-  if (id.is_array() && !id.empty()) id = nlohmann::json(id[0]);
-  return id.is_number_integer() ? id.get<int64_t>() : -1;
+  auto ids = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+  if (!ids.is_array()) ids = nlohmann::json::array({ids});
+  std::vector<int64_t> found;
+  for (const auto& id : ids) {
+    if (id.is_number_integer()) found.push_back(id.get<int64_t>());
+  }
+  return found;
 }
 
 void run_export(Options options) {
   const auto source = open_model_folder(options.dir);
   const auto model = load_model(source, Dtype::kFp32, at::kCPU, MtpModules::kLoad);
   options.export_options.files = tokenizer_files_of(source, model->config().model.max_position_embeddings);
-  options.export_options.eos = end_token(source);
+  options.export_options.eos = end_tokens_of(source);
+  const fs::path generation = source / "generation_config.json";
+  if (fs::exists(generation))
+    options.export_options.files["generation_config.json"] = read_file(generation.string());
   export_model(*model, options.folder, options.export_options);
   const Config& config = model->config();
   warn(options_missing_from_config_json(config, options.export_options.dtype));

@@ -6,6 +6,7 @@
 #include "cli/sampling_options.h"
 #include "cli/tokenizer_option.h"
 #include "hf/load.h"
+#include "inference/end_of_turn.h"
 #include "inference/sampler.h"
 #include "inference/server/text_stream.h"
 #include "io/error.h"
@@ -35,11 +36,16 @@ void run_generate(GenerateOptions options) {
   const auto folder = open_model_folder(options.dir);
   const auto model = load_model(folder, /*dtype=*/std::nullopt, device);
   const Tokenizer tokenizer = open_tokenizer(options.tokenizer, folder, model->config().model);
-  options.sampling.eos = {tokenizer.eos_id()};
+  options.sampling.eos = end_tokens(tokenizer, folder);
   options.sampling.cache = !options.no_cache;
   std::vector<int64_t> prompt;
   for (const int32_t id : tokenizer.encode(options.prompt)) prompt.push_back(id);
-  if (prompt.empty()) prompt.push_back(tokenizer.eos_id());
+  if (prompt.empty()) {
+    if (tokenizer.eos_id() < 0)
+      throw UserError(
+          "--prompt: found no tokens, expected some: the tokenizer has no EOS token to begin with");
+    prompt.push_back(tokenizer.eos_id());
+  }
   const int64_t longest = model->config().model.max_position_embeddings;
   if (static_cast<int64_t>(prompt.size()) >= longest) {
     throw UserError(

@@ -38,13 +38,14 @@ void run_logits(const LogitsOptions& options) {
 
 struct DiffOptions {
   std::string a, b, text, tokens;
+  bool has_tokens = false, has_text = false;  // given, empty or not
   Dtype dtype = Dtype::kFp32;
   DeviceChoice device = DeviceChoice::kAuto;
   double tolerance = 1e-5;
 };
 
 std::vector<int64_t> diff_tokens(const DiffOptions& options, const Transformer& a) {
-  if (!options.tokens.empty()) return read_token_lists(options.tokens, a.config().model)[0];
+  if (options.has_tokens) return read_token_lists(options.tokens, a.config().model)[0];
   const auto ids = Tokenizer(resolve_model_dir(options.a).string()).encode(options.text);
   if (ids.empty()) throw UserError("--text: found no tokens, expected some text");
   return {ids.begin(), ids.end()};
@@ -58,6 +59,13 @@ bool same_activations(const DiffOptions& options, const Transformer& a, const Tr
     if (id >= vocabulary)
       throw UserError("token " + std::to_string(id) + ": expected ids below " + std::to_string(vocabulary) +
                       ", the size of the smaller vocabulary");
+  }
+  const int64_t longest =
+      std::min(a.config().model.max_position_embeddings, b.config().model.max_position_embeddings);
+  if (std::ssize(tokens) > longest) {
+    throw UserError(
+        std::string(options.has_tokens ? "--tokens" : "--text") + ": found " + std::to_string(tokens.size()) +
+        " ids, expected at most the smaller model.max_position_embeddings = " + std::to_string(longest));
   }
   const auto activations_a = activations(a, tokens), activations_b = activations(b, tokens);
   std::printf("%-20s %14s\n", "activation", "difference");
@@ -91,7 +99,7 @@ bool same_models(const DiffOptions& options) {
              b = load_model(open_model_folder(options.b), options.dtype, device);
   const auto config_differences = differences(a->config(), b->config());
   for (const auto& difference : config_differences) std::printf("%s\n", difference.c_str());
-  if (options.text.empty() && options.tokens.empty()) {
+  if (!options.has_text && !options.has_tokens) {
     if (config_differences.empty())
       std::printf("configurations are equal; use --text to compare the models layer by layer\n");
     return config_differences.empty();
@@ -141,7 +149,11 @@ void add_inspect_commands(Command& hero, int& status) {
       .show_default();
   add_dtype(diff_command, diff->dtype);
   add_device_option(*diff_command, diff->device);
-  diff_command->callback([diff, &status] { status = same_models(*diff) ? 0 : 1; });
+  diff_command->callback([diff, text, tokens, &status] {
+    diff->has_text = text.given();
+    diff->has_tokens = tokens.given();
+    status = same_models(*diff) ? 0 : 1;
+  });
 }
 
 }  // namespace hero

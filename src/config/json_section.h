@@ -22,6 +22,7 @@ class JsonSection {
 
   /// Whether the key exists and is not null.
   bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
+  bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
   void ignore(const std::string& key) { read_.insert(key); }
 
   /// The value; UserError if the key is missing and there is no default, or if it has another type.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "model/transformer.h"
 
@@ -11,8 +12,9 @@ namespace hero {
 struct ExportOptions {
   Dtype dtype = Dtype::kFp32;  ///< of the weights, fp32 or bf16; expert biases stay fp32
   size_t max_shard_bytes = size_t{4} << 30;
-  int64_t eos = -1;                          ///< end-of-document id for config.json
-  std::map<std::string, std::string> files;  ///< additional files: name -> contents
+  /// eos_token_id of generation_config.json; the first one is also that of config.json
+  std::vector<int64_t> eos;
+  std::map<std::string, std::string> files;  ///< other files, or generation_config.json: name -> contents
 };
 
 /// Writes config.json, generation_config.json, model.safetensors (or shards and their index; one tensor per

@@ -131,20 +131,23 @@ void read_grouped_query(Section& config, ModelConfig& m, RouterConfig& r) {
 void read_deepseek(Section& config, ModelConfig& m, RouterConfig& r) {
   m.num_experts = config.integer(config.has("n_routed_experts") ? "n_routed_experts" : "num_local_experts");
   config.expect_only("num_local_experts", {m.num_experts}, "must equal n_routed_experts");
-  m.n_shared_experts = config.integer("n_shared_experts", 0);
-  m.first_k_dense_replace = config.integer("first_k_dense_replace", 0);
-  m.q_lora_rank = config.integer("q_lora_rank", 0);
+  // transformers' defaults, also of keys below, are numbers of a published model.
+  m.n_shared_experts = config.integer("n_shared_experts");
+  m.first_k_dense_replace = config.integer("first_k_dense_replace");
+  m.q_lora_rank =
+      config.is_null("q_lora_rank") ? config.integer("q_lora_rank", 0) : config.integer("q_lora_rank");
   m.kv_lora_rank = config.integer("kv_lora_rank");
   m.qk_nope_head_dim = config.integer("qk_nope_head_dim");
   m.qk_rope_head_dim = config.integer("qk_rope_head_dim");
   m.v_head_dim = config.integer("v_head_dim");
-  m.rope_interleave = config.flag("rope_interleave", true);
-  m.norm_topk_prob = config.flag("norm_topk_prob", true);
+  // transformers takes null for false.
+  m.rope_interleave = config.flag("rope_interleave", !config.is_null("rope_interleave"));
+  m.norm_topk_prob = config.flag("norm_topk_prob", !config.is_null("norm_topk_prob"));
   m.routed_scaling_factor = config.number("routed_scaling_factor");
   const bool nextn = config.has("num_nextn_predict_layers");
   m.num_nextn_predict_layers = config.integer(nextn ? "num_nextn_predict_layers" : "num_mtp_layers", 0);
-  m.n_group = config.integer("n_group", 1);
-  m.topk_group = config.integer("topk_group", 1);
+  m.n_group = config.integer("n_group");
+  m.topk_group = config.integer("topk_group");
   const auto scoring = find_choice<ScoringFunc>(config.text("scoring_func", name_of(ScoringFunc::kSigmoid)));
   if (!scoring) config.reject("scoring_func", "sigmoid or softmax");
   m.scoring_func = *scoring;

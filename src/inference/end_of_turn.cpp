@@ -65,12 +65,24 @@ std::vector<int64_t> configured_ids(const std::filesystem::path& folder, int64_t
   return ids;
 }
 
+std::vector<int64_t> sorted_unique(std::vector<int64_t> ids) {
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  return ids;
+}
+
 }  // namespace
+
+std::vector<int64_t> end_tokens(const Tokenizer& tokenizer, const std::filesystem::path& folder) {
+  auto ids = configured_ids(folder, tokenizer.vocab_size());
+  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+  return sorted_unique(std::move(ids));
+}
 
 EndOfTurn find_end_of_turn(ChatTemplate& chat, const Tokenizer& tokenizer,
                            const std::filesystem::path& folder) {
   EndOfTurn end;
-  if (tokenizer.eos_id() >= 0) end.ids.push_back(tokenizer.eos_id());
+  end.ids = end_tokens(tokenizer, folder);
   const std::string text = text_after_answer(chat);
   if (!text.empty()) {
     end.strings.push_back(text);
@@ -79,9 +91,7 @@ EndOfTurn find_end_of_turn(ChatTemplate& chat, const Tokenizer& tokenizer,
     if (!tokens.empty() && (tokens.size() == 1 || tokenizer.bytes(tokens[0]).empty()))
       end.ids.push_back(tokens[0]);
   }
-  for (const int64_t id : configured_ids(folder, tokenizer.vocab_size())) end.ids.push_back(id);
-  std::ranges::sort(end.ids);
-  end.ids.erase(std::ranges::unique(end.ids).begin(), end.ids.end());
+  end.ids = sorted_unique(std::move(end.ids));
   return end;
 }
 

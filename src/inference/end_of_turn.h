@@ -15,10 +15,13 @@ struct EndOfTurn {
   std::vector<std::string> strings;  ///< texts that end an answer and are not part of it
 };
 
-/// The end of an answer: the EOS token, those of generation_config.json or config.json in `folder` (a list of
-/// ids), and what the template writes after an assistant's message, up to the end of the line and without
-/// white space around it; if it writes nothing, what it writes before the next message of the user. Its
-/// token, if it begins with a special token or is a single one.
+/// The ids that end a text: the EOS token, and eos_token_id of generation_config.json or else config.json in
+/// `folder`, an id or a list. Ascending.
+std::vector<int64_t> end_tokens(const Tokenizer& tokenizer, const std::filesystem::path& folder);
+
+/// The end of an answer: end_tokens, and what the template writes after an assistant's message, up to the end
+/// of the line and without white space around it; if it writes nothing, what it writes before the next
+/// message of the user. Its token, if it begins with a special token or is a single one.
 EndOfTurn find_end_of_turn(ChatTemplate& chat, const Tokenizer& tokenizer,
                            const std::filesystem::path& folder);
 

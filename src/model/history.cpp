@@ -42,6 +42,28 @@ bool HistoryLayout::has_visible_layers() const {
   return std::ranges::any_of(visible_, [](const auto& layers) { return !layers.empty(); });
 }
 
+std::vector<int64_t> HistoryLayout::stored_layers(int64_t first, int64_t last) const {
+  auto stored = needed_from(first);
+  for (int64_t l = first; l < last; ++l) stored.push_back(l);
+  return stored;
+}
+
+std::vector<HistoryLayout::SlotRange> HistoryLayout::slot_ranges(const std::vector<int64_t>& stored) const {
+  std::vector<SlotRange> ranges(slots_.size());
+  for (const int64_t l : stored) {
+    SlotRange& range = ranges[group_[l - 1]];
+    if (range.end == 0) range.begin = index_[l - 1];
+    range.end = std::min(index_[l - 1] + 1, slots_[group_[l - 1]]);
+  }
+  return ranges;
+}
+
+int64_t HistoryLayout::slots_of(int64_t first, int64_t last) const {
+  int64_t slots = 0;
+  for (const SlotRange& range : slot_ranges(stored_layers(first, last))) slots += range.size();
+  return slots;
+}
+
 double HistoryLayout::depth_factor(int64_t l) const {
   const auto count = static_cast<double>(visible(l).size());
   return count ? std::sqrt(static_cast<double>(l - 1) / count) : 1.0;
@@ -60,25 +82,17 @@ RoutingHistory::RoutingHistory(const HistoryLayout& layout, int64_t first, int64
       views_(differentiable ? 0 : layout.layers()),
       differentiable_probs_(differentiable ? layout.layers() : 0) {
   if (differentiable) return;
-  const size_t groups = layout.slots_.size();
-  std::vector<int64_t> end(groups, 0), first_slot(groups, 0);
-  auto stored = layout.needed_from(first);
-  for (int64_t l = first; l < last; ++l) stored.push_back(l);
-  for (const int64_t l : stored) {
-    const int64_t group = layout.group_[l - 1], slot = layout.index_[l - 1];
-    if (end[group] == 0) first_slot[group] = slot;
-    end[group] = std::min(slot + 1, layout.slots_[group]);
-  }
+  const auto stored = layout.stored_layers(first, last);
+  const auto ranges = layout.slot_ranges(stored);
   const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const int64_t w = layout.width();
   std::vector<at::Tensor> probs, sumsq;  // per group: [T, slots*E], [T, slots]
-  for (size_t g = 0; g < groups; ++g) {
-    const int64_t slots = std::max<int64_t>(end[g] - first_slot[g], 0);
-    probs.push_back(at::empty({tokens, slots * w}, at::TensorOptions(device).dtype(dtype)));
-    sumsq.push_back(at::empty({tokens, slots}, at::TensorOptions(device).dtype(acc)));
+  for (const auto& range : ranges) {
+    probs.push_back(at::empty({tokens, range.size() * w}, at::TensorOptions(device).dtype(dtype)));
+    sumsq.push_back(at::empty({tokens, range.size()}, at::TensorOptions(device).dtype(acc)));
   }
   for (const int64_t l : stored) {
-    const int64_t group = layout.group_[l - 1], i = layout.index_[l - 1] - first_slot[group];
+    const int64_t group = layout.group_[l - 1], i = layout.index_[l - 1] - ranges[group].begin;
     Views& views = views_[l - 1];
     if (layout.index_[l - 1] < layout.slots_[group])
       views.slot = {probs[group].slice(1, i * w, (i + 1) * w), sumsq[group].select(1, i)};

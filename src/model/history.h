@@ -5,6 +5,7 @@
 // Squares are kept per layer, not as a running sum, so that recomputation reads the same values.
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "config/config.h"
@@ -33,9 +34,20 @@ class HistoryLayout {
   /// Layers before l that layer l or a later one sees, ascending: a process that computes from l on must
   /// receive their history. l from 1 to layers() + 1.
   const std::vector<int64_t>& needed_from(int64_t l) const { return needed_from_[l - 1]; }
+  /// Slots, over all buffers, of a process that computes MoE layers [first, last): theirs and those of
+  /// needed_from(first), with any layers of the same buffer in between.
+  int64_t slots_of(int64_t first, int64_t last) const;
 
  private:
   friend class RoutingHistory;
+  struct SlotRange {
+    int64_t begin = 0, end = 0;  // in a buffer
+    int64_t size() const { return std::max<int64_t>(end - begin, 0); }
+  };
+  // The layers that a process which computes MoE layers [first, last) stores, and their slots by buffer.
+  std::vector<int64_t> stored_layers(int64_t first, int64_t last) const;
+  std::vector<SlotRange> slot_ranges(const std::vector<int64_t>& stored) const;
+
   int64_t experts_, width_;
   std::vector<int64_t> stage_of_;
   std::vector<std::vector<int64_t>> visible_;

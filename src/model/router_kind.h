@@ -41,7 +41,7 @@ class RouterKind {
   virtual std::vector<CostItem> costs(const Config& config, int64_t l, int64_t seen) const = 0;
 
   /// Whether the router computes with fp32 copies of operands in bf16.
-  virtual bool widens_operands() const { return false; }
+  virtual bool widens_operands(const Config&) const { return false; }
   /// Values, in fp32 (fp64 in fp64 runs), that layer l's forward pass of `tokens` tokens saves for the
   /// backward pass besides its input, history, logits, probabilities and statistics. `reached`: the
   /// backward pass continues to its input.

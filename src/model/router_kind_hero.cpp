@@ -1,4 +1,5 @@
 // router.kind = "hero": W = [W_O | W_R] [E, D + M*E]; layer l reads the probabilities of the layers in S(l).
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "config/json_section.h"
@@ -9,6 +10,11 @@ namespace hero {
 namespace {
 
 using nlohmann::ordered_json;
+
+bool has_gradient_through_history(const Config& config) {
+  return !config.router.detach &&
+         std::ranges::any_of(visible_counts(config), [](int64_t n) { return n > 0; });
+}
 
 class HeroRouterKind final : public RouterKind {
  public:
@@ -31,7 +37,20 @@ class HeroRouterKind final : public RouterKind {
     return {gemm_cost(kRouterCost, d * e, d * e),
             gemm_cost(kHistoryCost, history, history, /*input_gradient=*/!config.router.detach)};
   }
-  double saved_values(const Config&, int64_t, bool, double) const override { return 0; }
+  // The kernels take the operands as they are; with gradients through the history, operators of LibTorch run
+  // (ops::route_through).
+  bool widens_operands(const Config& config) const override { return has_gradient_through_history(config); }
+  // Per token the joined history, its product with W_R before scaling, the two RMS values, the denominator
+  // and rho; and copies in fp32 of weights in bf16.
+  double saved_values(const Config& config, int64_t seen, bool, double tokens) const override {
+    if (!has_gradient_through_history(config)) return 0;
+    const double d = to_double(config.model.hidden_size), e = to_double(config.model.num_experts),
+                 history = to_double(seen) * e;
+    const bool narrow = config.train.dtype == Dtype::kBf16 && config.router.dtype == RouterDtype::kTrain;
+    double per_token = 0;
+    if (seen > 0) per_token = history + (config.router.scale ? e + 4 : 1);
+    return tokens * per_token + (narrow ? e * (d + history) : 0);
+  }
 
   void write(const Config& config, ordered_json& config_json) const override {
     const auto& r = config.router;

@@ -38,9 +38,9 @@ class RmoeRouterKind final : public RouterKind {
                  own = p * to_double(config.model.hidden_size + config.model.num_experts);
     const double shared = seen > 0 ? 0 : gates + 3 * p;  // of one of the GRU's two matrices and its bias
     return {gemm_cost(kRouterCost, own + shared, own + gates),
-            gemm_cost(kHistoryCost, shared, gates, /*input_gradient=*/!config.router.detach)};
+            gemm_cost(kHistoryCost, shared, gates, /*input_gradient=*/!config.router.detach && seen > 0)};
   }
-  bool widens_operands() const override { return true; }
+  bool widens_operands(const Config&) const override { return true; }
   // Per token the projection, the preceding state, three gates, and for gradients of products the candidate,
   // its recurrent part and its difference to the preceding state; the new state. A router in fp32 saves the
   // state in the history itself. One in bf16 saves copies in fp32 of the state and of the weights through

@@ -53,7 +53,7 @@ void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
   for (int64_t expert = 1; expert <= c.parallel.data; ++expert) {
     if (c.parallel.data % expert != 0 || c.model.num_experts % expert != 0) continue;
     c.parallel.expert = expert;
-    for (c.train.micro_batch = 1; c.train.micro_batch <= kMaxMicroBatch; c.train.micro_batch *= 2) {
+    for (c.train.micro_batch = 1; c.train.micro_batch <= kMaxMicroBatch; ++c.train.micro_batch) {
       for (const bool recompute : {false, true}) {
         c.train.recompute = recompute;
         c.parallel.chunk_sizes.clear();

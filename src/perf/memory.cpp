@@ -1,19 +1,20 @@
 #include "perf/memory.h"
 
 #include <algorithm>
-#include <set>
 
 #include "config/mtp_layers.h"
 #include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
+#include "model/history.h"
+#include "model/history_message.h"
+#include "model/router.h"
 #include "model/router_kind.h"
 
 namespace hero {
 namespace {
 
-constexpr double kIndex = 8;          // bytes of an expert id or row index
-constexpr double kCrossingIndex = 2;  // of an expert id sent between stages
+constexpr double kIndex = 8;  // bytes of an expert id or row index
 
 // Fused attention reads strided operands; PyTorch's kernel needs equal head counts and widths.
 bool fused_attention(const Config& config, int64_t qk, int64_t v) {
@@ -89,6 +90,22 @@ double experts(const Config& config, bool reached, const ElementSizes& w) {
   return rows * row + feed_forward(config, to_double(m.n_shared_experts * m.moe_intermediate_size), w);
 }
 
+bool has_history(const Config& config) {
+  return moe_layers(config.model) > 0 &&
+         router_kind(config.router).history_width(config.model.num_experts, config.router) > 0;
+}
+
+HistoryLayout history_layout(const Config& config) {
+  return {moe_layers(config.model), config.model.num_experts, config.router,
+          config.model.num_nextn_predict_layers};
+}
+
+// The number of the first MoE layer among decoder layers i and later ones, from 1.
+int64_t next_moe_layer(const Config& config, int64_t i) {
+  const auto numbers = moe_layer_numbers_with_modules(config.model);
+  return 1 + i - std::ranges::count(numbers.begin(), numbers.begin() + i, 0);
+}
+
 void add_common(StageWeights& sum, double weights, double trained) {
   sum.all.common += weights;
   sum.trained.common += trained;
@@ -117,7 +134,7 @@ double layer_activation_bytes(const Config& config, int64_t i, double tokens) {
   if (const int64_t l = moe_layer_numbers_with_modules(m)[i]; l > 0) {
     const RouterKind& kind = router_kind(config.router);
     // The router's input is the second norm's output, or a copy of it.
-    const double input = kind.widens_operands() ? w.accum : w.router;
+    const double input = kind.widens_operands(config) ? w.accum : w.router;
     if (input != w.operand) bytes += d * input;
     if (input == w.operand || (config.train.trains_all() && m.n_shared_experts > 0)) bytes += d * w.operand;
     bytes += routing(config, w) + experts(config, reached, w);
@@ -181,51 +198,35 @@ std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout)
 }
 
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
-  const int64_t width = router_kind(config.router).history_width(config.model.num_experts, config.router);
-  if (width == 0 || moe_layers(config.model) == 0) return 0;
-  auto group_of = stage_of_layers_with_modules(config.model, config.router);
-  if (config.router.has_global_history()) std::ranges::fill(group_of, 0);
-  const auto numbers = moe_layer_numbers_with_modules(config.model);
+  // With gradients through the history there are no slots: each layer saves the probabilities that it reads.
+  const bool in_layers = !config.router.detach && router_kind_info(config.router).stores_probs;
+  if (!has_history(config) || in_layers) return 0;
+  const HistoryLayout history = history_layout(config);
   auto bounds = layout_bounds(config, layout);
   bounds.back() = decoder_layers_with_modules(config.model);
-  double slots = 0;
-  for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline) {
-    for (int64_t group = 0; group <= group_of.back(); ++group) {
-      int64_t members = 0, here = 0, reached = 0;
-      for (size_t i = 0; i < numbers.size(); ++i) {
-        if (numbers[i] == 0 || group_of[numbers[i] - 1] != group) continue;
-        const auto layer = static_cast<int64_t>(i);
-        ++members;
-        here += layer >= bounds[chunk] && layer < bounds[chunk + 1];
-        reached += layer < bounds[chunk + 1];
-      }
-      if (here > 0) slots += to_double(std::min(reached, members - 1));
-    }
-  }
+  int64_t slots = 0;
+  for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline)
+    slots +=
+        history.slots_of(next_moe_layer(config, bounds[chunk]), next_moe_layer(config, bounds[chunk + 1]));
   const ElementSizes w(config);
-  return tokens * slots * (to_double(width) * w.router + w.accum);
+  return tokens * to_double(slots) * (to_double(history.width()) * w.router + w.accum);
 }
 
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk) {
-  const RouterKind& kind = router_kind(config.router);
-  const int64_t width = kind.history_width(config.model.num_experts, config.router);
-  if (width == 0 || moe_layers(config.model) == 0) return 0;
-  const auto numbers = moe_layer_numbers(config.model);
-  const auto stage_of = stage_of_layers_with_modules(config.model, config.router);
-  const int64_t layers = std::ssize(stage_of);
-  int64_t before = 0;  // MoE layers
-  for (int64_t i = 0; i < bounds[chunk + 1]; ++i) before = std::max(before, numbers[i]);
-  std::set<int64_t> seen;
-  for (int64_t l = before + 1; l <= layers; ++l) {
-    for (const int64_t j : kind.visible(l, stage_of, config.router)) {
-      if (j <= before) seen.insert(j);
-    }
-  }
-  const ElementSizes w(config);
-  const double top = to_double(history_top(config));
-  const double entries = top > 0 ? top * (w.router + kCrossingIndex) + w.router : to_double(width) * w.router;
-  return tokens * to_double(static_cast<int64_t>(seen.size())) * (entries + w.accum);
+  if (!has_history(config)) return 0;
+  const HistoryLayout history = history_layout(config);
+  const auto needed = std::ssize(history.needed_from(next_moe_layer(config, bounds[chunk + 1])));
+  return tokens * to_double(needed * history_message_width(history.width(), history_top(config),
+                                                           router_dtype(config)));
+}
+
+double crossing_mass_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
+                           int64_t chunk) {
+  const int64_t l = next_moe_layer(config, bounds[chunk + 1]),
+                layers = moe_layers(config.model) + config.model.num_nextn_predict_layers;
+  const bool sent = config.router.coupling_loss > 0 && l > 1 && l <= layers;
+  return sent ? tokens * ElementSizes(config).accum : 0;
 }
 
 std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout) {

@@ -46,16 +46,19 @@ double head_gradient_bytes(const Config& config);
 /// Bytes that a multi-token prediction module saves besides its decoder layer.
 double mtp_activation_bytes(const Config& config, double tokens);
 
-/// Bytes of the routing history (slots and sums of squares) on a pipeline stage for `tokens` tokens. Each
-/// chunk holds the history of its own layers and of those that sent theirs to it, except a group's last
-/// layer, which is never read.
+/// Bytes of the routing history (slots and sums of squares) on a pipeline stage for `tokens` tokens: each
+/// chunk has those of HistoryLayout::slots_of.
 double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage);
 
-/// Bytes of history sent to the next chunk: slots and sums of squares of the layers up to this chunk that are
-/// visible to later layers. `bounds`: chunk_bounds. With parallel.history_top, only the top entries with
-/// 2-byte expert ids and the mass of the rest.
+/// Bytes of history sent to the next chunk: slots of the layers up to this chunk that are visible to later
+/// layers. `bounds`: chunk_bounds. With parallel.history_top, only the top entries with 2-byte expert ids.
 double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
                               int64_t chunk);
+
+/// Bytes of R_cp sent with the activations to the next chunk, and back with their gradients: each token's
+/// top-k mass, if there are MoE layers before and after the boundary.
+double crossing_mass_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
+                           int64_t chunk);
 
 /// Weights, master weights, gradients, optimizer moments, activations and history of the pipeline stage with
 /// the most memory.

@@ -101,10 +101,15 @@ class CostModel {
       costs.forward.push_back(chunks[c].forward.sum());
       costs.input_gradient.push_back(chunks[c].input_gradient.sum());
       costs.weight_gradient.push_back(chunks[c].weight_gradient.sum());
-      const bool last = c + 1 == chunks.size();
-      costs.activations.push_back(
-          last ? 0 : rows + crossing_history_bytes(config_, tokens_, bounds_, static_cast<int64_t>(c)));
-      costs.gradients.push_back(c == 0 ? 0 : rows);
+      if (c == 0) costs.gradients.push_back(0);
+      if (c + 1 == chunks.size()) {
+        costs.activations.push_back(0);
+        continue;
+      }
+      const auto boundary = static_cast<int64_t>(c);
+      const double both_ways = rows + crossing_mass_bytes(config_, tokens_, bounds_, boundary);
+      costs.activations.push_back(both_ways + crossing_history_bytes(config_, tokens_, bounds_, boundary));
+      costs.gradients.push_back(both_ways);  // of chunk c + 1
     }
     // For the multi-token prediction modules the last chunk exchanges the embedded tokens with the first.
     // With more chunks in between, they arrive before the other messages.

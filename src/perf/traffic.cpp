@@ -27,19 +27,23 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
     return max_bytes;
   };
 
-  std::vector<double> history(layout.pipeline, 0);  // from each stage to the next
-  for (int64_t chunk = 0; chunk + 1 < layout.pipeline * layout.chunks && layout.pipeline > 1; ++chunk)
-    history[chunk % layout.pipeline] += crossing_history_bytes(config, tokens, bounds, chunk);
-  const double crossings = layout.pipeline > 1 ? 2 * to_double(layout.chunks) : 0;
   const double row = to_double(m.hidden_size) * w.operand,
-               rows = tokens * to_double(m.num_experts_per_tok) * row;
+               rows = tokens * to_double(m.num_experts_per_tok) * row,
+               exchanges = config.train.recompute ? 6 : 4;  // of a layer's rows
+  std::vector<double> activations(layout.pipeline, 0), history(layout.pipeline, 0);
+  for (int64_t chunk = 0; chunk + 1 < layout.pipeline * layout.chunks && layout.pipeline > 1; ++chunk) {
+    const double bytes = tokens * row + crossing_mass_bytes(config, tokens, bounds, chunk);
+    activations[chunk % layout.pipeline] += bytes;
+    activations[(chunk + 1) % layout.pipeline] += bytes;  // gradients
+    history[chunk % layout.pipeline] += crossing_history_bytes(config, tokens, bounds, chunk);
+  }
   const bool sends_embeddings = layout.pipeline > 1 && m.num_nextn_predict_layers > 0;
   return {{"gradients over data ranks", reduced(w.accum)},
           {"weights over data ranks", reduced(w.operand)},
-          {"activations between stages", crossings * tokens * row},
-          {"embeddings between stages", sends_embeddings ? 2 * tokens * row : 0},
+          {"activations between stages", std::ranges::max(activations)},
+          {"embeddings between stages", sends_embeddings ? tokens * row : 0},
           {"history between stages", std::ranges::max(history)},
-          {"rows between expert ranks", 4 * std::ranges::max(moe) * rows * share(layout.expert)}};
+          {"rows between expert ranks", exchanges * std::ranges::max(moe) * rows * share(layout.expert)}};
 }
 
 }  // namespace hero

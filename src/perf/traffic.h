@@ -5,10 +5,11 @@
 
 namespace hero {
 
-/// By kind: gradients and weights over data ranks (reduce-scatter, all-gather), activations and their
-/// gradients over the busiest pipeline boundary, embedded tokens and their gradients between the first and
-/// the last stage (multi-token prediction), routing history over a boundary (if later layers see earlier
-/// ones), rows dispatched to experts (all-to-all, forward and backward). Unused kinds are 0.
+/// By kind, each of the device that sends most: gradients and weights over data ranks (reduce-scatter,
+/// all-gather), activations and their gradients to other pipeline stages (with the mass of the coupling
+/// loss), embedded tokens to the last stage or their gradients to the first (multi-token prediction), routing
+/// history to the next stage (if later layers see earlier ones), rows dispatched to experts (all-to-all,
+/// forward, again with recomputation, and backward). Unused kinds are 0.
 std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layout);
 
 }  // namespace hero

@@ -180,6 +180,23 @@ TEST(ModelConfig, KeysOfOtherModelTypeAreSkipped) {
             (std::vector<std::string>{"model.num_key_value_heads: 4 -> 8", "model.head_dim: 17 -> 32"}));
 }
 
+TEST(ModelConfig, NullIsFalseAsInTransformers) {
+  Config config;
+  deepseek(config);
+  for (const std::string key : {"rope_interleave", "norm_topk_prob"}) {
+    auto keys = nlohmann::json::parse(model_config_json(config, -1));
+    for (const bool present : {true, false}) {
+      if (present) {
+        keys[key] = nullptr;
+      } else {
+        keys.erase(key);
+      }
+      const ModelConfig m = parse_model_config(keys.dump(), "f").model;
+      EXPECT_EQ(key == "norm_topk_prob" ? m.norm_topk_prob : m.rope_interleave, !present) << key;
+    }
+  }
+}
+
 TEST(ModelConfig, DtypeSequenceLengthAndBalanceLossAreRead) {
   Config config;
   qwen3(config);

@@ -105,27 +105,34 @@ TEST(Traffic, TwoStages) {
     return 0.0;
   };
   const Layout layout{.data = 64, .pipeline = 2};
-  EXPECT_EQ(sent(layout, "activations between stages"), 2.0 * 65536 * 1024 * 2);
+  EXPECT_EQ(sent(layout, "activations between stages"), 65536.0 * 1024 * 2);
+  EXPECT_EQ(sent({.data = 64, .pipeline = 4}, "activations between stages"), 2 * 65536.0 * 1024 * 2);
   EXPECT_EQ(sent(layout, "history between stages"), 0);
   EXPECT_EQ(sent(layout, "rows between expert ranks"), 0);
   EXPECT_EQ(sent({}, "gradients over data ranks"), 0);
-  c.router.history = HistoryScope::kGlobal;  // 15 layers' probabilities in bf16, with their sums of squares
-  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * (128 * 2 + 4));
+  c.router.history = HistoryScope::kGlobal;  // 15 layers' probabilities in bf16
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 15 * 128 * 2);
   c.router.window = 3;
-  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (128 * 2 + 4));
-  c.parallel.history_top = 8;  // with expert ids and the mass of the rest
-  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * (8 * 4 + 2 + 4));
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * 128 * 2);
+  c.parallel.history_top = 8;  // with expert ids
+  EXPECT_EQ(sent(layout, "history between stages"), 65536.0 * 3 * 8 * 4);
   c.router.history = HistoryScope::kStage;
   EXPECT_EQ(sent(layout, "history between stages"), 0);
   EXPECT_GT(sent({.data = 64, .pipeline = 4}, "history between stages"), 0);  // within the model's stages
   EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
-            6.0 * 65536 * 1024 * 2);
+            5.0 * 65536 * 1024 * 2);
+  c.router.coupling_loss = 0.1;  // with each token's top-k mass in fp32
+  EXPECT_EQ(sent({.data = 64, .pipeline = 2, .chunks = 3}, "activations between stages"),
+            5.0 * 65536 * (1024 * 2 + 4));
+  c.router.coupling_loss = 0;
   EXPECT_EQ(sent({.data = 64, .pipeline = 4}, "embeddings between stages"), 0);
   // With 64 expert ranks, the 128 experts of 1,024 x 640 x 3 weights are not replicated, so not reduced.
   const double experts = 30.0 * 128 * 1024 * 640 * 3 * 4 * 63 / 64;
   EXPECT_DOUBLE_EQ(sent({.data = 64}, "gradients over data ranks") - experts,
                    sent({.data = 64, .expert = 64}, "gradients over data ranks"));
   EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 4 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
+  c.train.recompute = true;  // dispatches and combines a second time
+  EXPECT_EQ(sent({.expert = 4}, "rows between expert ranks"), 0.75 * 6 * 30 * 1024 * 4096 * 4 * 1024 * 2.0);
 }
 
 // Whatever their number, multi-token prediction modules need one message per micro-batch in each direction.
@@ -139,8 +146,8 @@ TEST(Traffic, MultiTokenPrediction) {
       return std::ranges::find(items, "embeddings between stages", &MemoryItem::name)->bytes;
     };
     EXPECT_EQ(sent({.data = 2}), 0);
-    EXPECT_EQ(sent({.data = 2, .pipeline = 2}), 2 * (8.0 * 12 / 2) * 24 * 8);
-    EXPECT_EQ(sent({.data = 1, .pipeline = 2, .chunks = 2}), 2.0 * (8 * 12) * 24 * 8);
+    EXPECT_EQ(sent({.data = 2, .pipeline = 2}), (8.0 * 12 / 2) * 24 * 8);
+    EXPECT_EQ(sent({.data = 1, .pipeline = 2, .chunks = 2}), (8.0 * 12) * 24 * 8);
   }
 }
 
@@ -205,6 +212,12 @@ TEST(Memory, HistoryPerStage) {
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 3 * slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 1), (2 + 3) * slot);
+  c.router.window = 1;  // layers 3 and 4 see 2 and 3
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 2 * slot);
+  c.model.mlp_only_layers = {1};  // a chunk of one dense layer passes on what later ones need
+  c.parallel.chunk_sizes = {1, 1, 2};
+  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 3}, 1), slot);
   c.router.kind = "baseline";
   EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 0);
 }

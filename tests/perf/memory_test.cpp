@@ -150,6 +150,23 @@ TEST_P(Activations, RecurrentRouter) {
   EXPECT_HELD(c);
 }
 
+TEST_P(Activations, GradientsThroughTheHistory) {
+  for (const bool deepseek : {false, true}) {
+    Config c = sized(deepseek ? small::deepseek() : small::qwen(), GetParam());
+    c.router.detach = false;
+    EXPECT_HELD(c);
+    c.router.scale = false;
+    c.router.dtype = RouterDtype::kFp32;
+    EXPECT_HELD(c);
+    c.router.window = 1;
+    c.router.stages = 2;
+    c.router.dtype = RouterDtype::kTrain;
+    EXPECT_HELD(c);
+    c.router.stages = 4;  // one layer each: no history
+    EXPECT_HELD(c);
+  }
+}
+
 TEST_P(Activations, LossesAndScores) {
   Config c = sized(small::deepseek(), GetParam());
   c.model.scoring_func = ScoringFunc::kSigmoid;

@@ -74,6 +74,7 @@ inline Config random_config(test::Draw& d) {
   } else if (r.kind == "rmoe") {
     r.state_size = 16 * d.between(1, 6);
   }
+  r.detach = r.kind == "baseline" || d.chance(0.7);
   r.dtype = d.one_of({RouterDtype::kTrain, RouterDtype::kFp32});
   r.balance = d.one_of({BalanceScope::kNone, BalanceScope::kMicroBatch, BalanceScope::kSequence});
   r.z_loss = d.chance(0.3) ? 1e-3 : 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -176,6 +177,23 @@ def test_evaluation_beyond_the_positions(trained_run: Path, data: Path) -> None:
     assert_exit_2(
         result, "--sequence: found 100000, expected at most 128, the model's max_position_embeddings"
     )
+
+
+def test_diff_beyond_the_positions_of_either_model(trained_run: Path, data: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    settings = {"train.sequence": 16, "model.max_position_embeddings": 16}
+    run_hero(*training(short, data, settings | {"train.steps": 2}))
+    for length, models in ((129, [trained_run] * 2), (17, [trained_run, short]), (17, [short, trained_run])):
+        tokens = tmp_path / "tokens.json"
+        tokens.write_text(json.dumps([[1] * length]))
+        expected = [f"found {length} ids", f"max_position_embeddings = {16 if short in models else 128}"]
+        assert_exit_2(hero("diff", *models, "--tokens", tokens), *expected)
+        assert_exit_2(hero("diff", *models, "--text", "\x01" * length), "--text", *expected)
+
+
+def test_diff_of_an_empty_text(trained_run: Path) -> None:
+    result = hero("diff", trained_run, trained_run, "--text", "")
+    assert_exit_2(result, "--text: found no tokens, expected some text")
 
 
 def test_rejects_export_of_settings_without_config_json_key(data: Path, tmp_path: Path) -> None:

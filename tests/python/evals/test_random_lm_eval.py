@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,9 +33,12 @@ STARTS = ["", "<|end|>", "<|begin|>", "e", " "]
 STOPS = ["", "\n", "e", "th", "的", "<|end|>", " \u0301", "return x", "\ufffd"]
 
 
+MODELS = TemporaryDirectory(prefix="hero-moe-lm-eval-")  # removed at exit
+
+
 @cache
 def model_folder(name: str) -> Path:
-    return write_model(name, Path(mkdtemp(prefix="hero-moe-lm-eval-")))
+    return write_model(name, Path(MODELS.name) / name)
 
 
 @st.composite

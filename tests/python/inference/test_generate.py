@@ -103,6 +103,40 @@ def test_longer_text_starts_with_the_shorter_one(run: Path) -> None:
     assert long.startswith(continued(run, "--seed", 9, tokens=10).rstrip("\N{REPLACEMENT CHARACTER}"))
 
 
+def test_end_tokens_of_generation_config(run: Path, tmp_path: Path) -> None:
+    """An export keeps them; `hero generate` and `hero_moe` end at any of them."""
+    folder, exported = tmp_path / "model", tmp_path / "exported"
+    run_hero("export", run, folder)
+    text = continued(folder, "--seed", 2)
+    ids = load(folder).generate([1, 2, 3], max_tokens=24, seed=2)
+    config = json.loads((folder / "generation_config.json").read_text())
+    ends = [config["eos_token_id"], *range(10, 200)]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "top_k": 20}))
+    run_hero("export", folder, exported)
+    assert json.loads((exported / "generation_config.json").read_text()) == {
+        "eos_token_id": ends,
+        "top_k": 20,
+    }
+    for place in (folder, exported):
+        shorter = continued(place, "--seed", 2)
+        assert text.startswith(shorter.rstrip("\N{REPLACEMENT CHARACTER}")) and len(shorter) < len(text)
+        model = load(place)
+        assert model.eos_ids == tuple(ends)
+        end = next(i for i, token in enumerate(ids) if token in ends)
+        assert model.generate([1, 2, 3], max_tokens=24, seed=2) == ids[:end]
+
+
+def test_end_tokens_of_a_list_in_config_json(run: Path, tmp_path: Path) -> None:
+    folder, exported = tmp_path / "model", tmp_path / "exported"
+    run_hero("export", run, folder)
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": [7, 3]}
+    (folder / "config.json").write_text(json.dumps(config))
+    run_hero("export", folder, exported)
+    assert json.loads((exported / "generation_config.json").read_text()) == {"eos_token_id": [7, 3]}
+    assert load(exported).eos_ids == load(folder).eos_ids == (7, 3)
+
+
 def test_empty_prompt_starts_a_document(run: Path) -> None:
     assert continued(run, "--temperature", 0, prompt="")
 
