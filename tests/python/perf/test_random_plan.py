@@ -1,4 +1,5 @@
-"""Random models: every layout that `hero plan` lists trains, and it accepts every layout that trains."""
+"""Random models: every layout that `hero plan` lists trains and sends the predicted messages, and it accepts every
+layout that trains."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from layout_strategies import layouts, trained_models
-from program import hero, run_hero, toml
+from program import hero, metrics, run_hero, toml
 from random_cases import Case, expect_success, property_tests, reproduce
 from random_data import train_words
 from ranks import run_ranks_checked
@@ -34,6 +36,20 @@ def cases(draw: DrawFn) -> Case:
     }
 
 
+def assert_messages(layout: dict[str, Any], options: dict[str, Any], run: Path) -> None:
+    """Of a step between two stages of one chunk each: either rank sends the activations or their gradients, the
+    first one the history."""
+    if (layout["parallel.pipeline"], layout["parallel.chunks"]) != (2, 1):
+        return
+    kind = options["router.kind"]
+    variant = f"hero_{options['router.history']}" if kind == "hero" else kind
+    traffic = {name: size * layout["parallel.data"] for name, size in layout[variant]["traffic"].items()}
+    sent = metrics(run)[0]["ranks"]
+    either = traffic["activations between stages"] + traffic["embeddings between stages"]
+    assert sent["activations_mib"] * 2**20 == pytest.approx(2 * either, rel=1e-9)
+    assert sent["history_mib"] * 2**20 == pytest.approx(traffic["history between stages"], rel=1e-9)
+
+
 def check(case: Case, folder: Path) -> None:
     options, ranks, layout = case["options"], case["ranks"], case["layout"]
     train_words(folder / "first", options)  # writes the data and the configuration
@@ -51,6 +67,7 @@ def check(case: Case, folder: Path) -> None:
     listed: dict[str, Any] = {key: value for key, value in chosen.items() if "." in key}
     command = train_words(folder / "run", options | listed)
     run_ranks_checked(command, ranks, folder / "log")
+    assert_messages(chosen, options, folder / "run")
 
 
 test_fixed_cases, test_fresh_cases = property_tests(check, cases())
