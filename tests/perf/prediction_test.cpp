@@ -151,7 +151,7 @@ TEST(Prediction, GradientsOverlapWithLastBackwardPass) {
 
 TEST(Prediction, HistoryIsSentIfLaterLayersSeeIt) {
   const Config c = on(1, 2, 1);
-  const double rows = 64 * 64 * 2, slot = 64 * (8 * 2 + 4);
+  const double rows = 64 * 64 * 2, slot = 64 * 8 * 2;
   const auto sent = [](const Config& config) { return pipeline_costs(config, round_cluster(2)).activations; };
   EXPECT_EQ(sent(as_baseline(c)), (std::vector<double>{rows, 0}));
   EXPECT_EQ(sent(as_hero(c, HistoryScope::kStage)), (std::vector<double>{rows, 0}));
@@ -162,6 +162,10 @@ TEST(Prediction, HistoryIsSentIfLaterLayersSeeIt) {
   EXPECT_EQ(sent(as_hero(four, HistoryScope::kGlobal)),
             (std::vector<double>{rows + slot, rows + 2 * slot, rows + 3 * slot, 0}));
   EXPECT_EQ(pipeline_costs(four, round_cluster(4)).gradients, (std::vector<double>{0, rows, rows, rows}));
+  four.router.coupling_loss = 0.1;  // each token's top-k mass in fp32
+  const double more = rows + 64 * 4;
+  EXPECT_EQ(sent(as_baseline(four)), (std::vector<double>{more, more, more, 0}));
+  EXPECT_EQ(pipeline_costs(four, round_cluster(4)).gradients, (std::vector<double>{0, more, more, more}));
 }
 
 TEST(Prediction, BubblesOfEqualChunksMatchFormula) {

@@ -74,7 +74,6 @@ inline Config random_config(test::Draw& d) {
   } else if (r.kind == "rmoe") {
     r.state_size = 16 * d.between(1, 6);
   }
-  r.detach = r.kind == "baseline" || d.chance(0.7);
   r.dtype = d.one_of({RouterDtype::kTrain, RouterDtype::kFp32});
   r.balance = d.one_of({BalanceScope::kNone, BalanceScope::kMicroBatch, BalanceScope::kSequence});
   r.z_loss = d.chance(0.3) ? 1e-3 : 0;
@@ -85,6 +84,7 @@ inline Config random_config(test::Draw& d) {
   t.global_batch = t.micro_batch * d.between(1, 2);
   t.trainable = d.chance(0.4) ? Trainable::kRouters : Trainable::kAll;
   t.recompute = d.chance(0.3);
+  r.detach = r.kind == "baseline" || t.recompute || d.chance(0.6);
   check(c);
   return c;
 }
