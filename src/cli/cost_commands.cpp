@@ -9,6 +9,7 @@
 #include "model/counts.h"
 #include "perf/memory.h"
 #include "perf/process_memory.h"
+#include "perf/stage_memory.h"
 #include "perf/step_time.h"
 #include "perf/traffic.h"
 

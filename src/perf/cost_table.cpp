@@ -14,6 +14,7 @@
 #include "perf/machine.h"
 #include "perf/memory.h"
 #include "perf/process_memory.h"
+#include "perf/stage_memory.h"
 #include "perf/step_benchmark_process.h"
 
 namespace hero {

@@ -6,8 +6,6 @@
 #include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
-#include "model/history.h"
-#include "model/history_message.h"
 #include "model/router.h"
 #include "model/router_kind.h"
 
@@ -88,27 +86,6 @@ double experts(const Config& config, bool reached, const ElementSizes& w) {
   if (!reached) return rows * row;
   row += 2 * to_double(m.moe_intermediate_size) * w.operand;
   return rows * row + feed_forward(config, to_double(m.n_shared_experts * m.moe_intermediate_size), w);
-}
-
-bool has_history(const Config& config) {
-  return moe_layers(config.model) > 0 &&
-         router_kind(config.router).history_width(config.model.num_experts, config.router) > 0;
-}
-
-HistoryLayout history_layout(const Config& config) {
-  return {moe_layers(config.model), config.model.num_experts, config.router,
-          config.model.num_nextn_predict_layers};
-}
-
-// The number of the first MoE layer among decoder layers i and later ones, from 1.
-int64_t next_moe_layer(const Config& config, int64_t i) {
-  const auto numbers = moe_layer_numbers_with_modules(config.model);
-  return 1 + i - std::ranges::count(numbers.begin(), numbers.begin() + i, 0);
-}
-
-void add_common(StageWeights& sum, double weights, double trained) {
-  sum.all.common += weights;
-  sum.trained.common += trained;
 }
 
 }  // namespace
@@ -195,122 +172,6 @@ std::vector<int64_t> pipeline_stages(const Config& config, const Layout& layout)
     stages.resize(bounds[chunk + 1], static_cast<int64_t>(chunk) % layout.pipeline);
   stages.resize(decoder_layers_with_modules(config.model), layout.pipeline - 1);
   return stages;
-}
-
-double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage) {
-  // With gradients through the history there are no slots: each layer saves the probabilities that it reads.
-  const bool in_layers = !config.router.detach && router_kind_info(config.router).stores_probs;
-  if (!has_history(config) || in_layers) return 0;
-  const HistoryLayout history = history_layout(config);
-  auto bounds = layout_bounds(config, layout);
-  bounds.back() = decoder_layers_with_modules(config.model);
-  int64_t slots = 0;
-  for (size_t chunk = stage; chunk + 1 < bounds.size(); chunk += layout.pipeline)
-    slots +=
-        history.slots_of(next_moe_layer(config, bounds[chunk]), next_moe_layer(config, bounds[chunk + 1]));
-  const ElementSizes w(config);
-  return tokens * to_double(slots) * (to_double(history.width()) * w.router + w.accum);
-}
-
-double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
-                              int64_t chunk) {
-  if (!has_history(config)) return 0;
-  const HistoryLayout history = history_layout(config);
-  const auto needed = std::ssize(history.needed_from(next_moe_layer(config, bounds[chunk + 1])));
-  return tokens * to_double(needed * history_message_width(history.width(), history_top(config),
-                                                           router_dtype(config)));
-}
-
-double crossing_mass_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
-                           int64_t chunk) {
-  const int64_t l = next_moe_layer(config, bounds[chunk + 1]),
-                layers = moe_layers(config.model) + config.model.num_nextn_predict_layers;
-  const bool sent = config.router.coupling_loss > 0 && l > 1 && l <= layers;
-  return sent ? tokens * ElementSizes(config).accum : 0;
-}
-
-std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout) {
-  const ModelConfig& m = config.model;
-  const auto visible = visible_counts(config), stage_of = pipeline_stages(config, layout);
-  std::vector<StageWeights> sums(layout.pipeline);
-  for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
-    StageWeights& sum = sums[stage_of[i]];
-    for (const CostItem& item : layer_costs(config, i, visible[i])) {
-      if (item.name == "experts") {
-        sum.all.experts += item.parameters / to_double(layout.expert);
-        sum.trained.experts += item.trained / to_double(layout.expert);
-      } else {
-        add_common(sum, item.parameters, item.trained);
-      }
-    }
-    sum.muon_common += muon_layer_cost(config, i, visible[i]);
-    const MuonCost experts = muon_expert_cost(config, i);
-    sum.muon_experts +=
-        {experts.weights / to_double(layout.expert), experts.flops / to_double(layout.expert)};
-  }
-  const double table = to_double(m.vocab_size * m.hidden_size),
-               head = to_double(m.hidden_size) + (m.tie_word_embeddings && layout.pipeline == 1 ? 0 : table);
-  add_common(sums.front(), table, config.train.trains_all() ? table : 0);
-  for (const CostItem& item : mtp_costs(config)) add_common(sums.back(), item.parameters, item.trained);
-  add_common(sums.back(), head, config.train.trains_all() ? head : 0);
-  return sums;
-}
-
-int64_t expert_replicas(const Layout& layout) { return std::max<int64_t>(layout.data / layout.expert, 1); }
-
-double sharded_sum(const Layout& layout, double common, double experts) {
-  return common / to_double(layout.data) + experts / to_double(expert_replicas(layout));
-}
-
-std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout, int64_t stage,
-                                     double in_flight) {
-  const ModelConfig& m = config.model;
-  const ElementSizes w(config);
-  const double tokens = to_double(config.train.micro_batch * config.train.sequence);
-  const double micro_batches =
-      to_double(config.train.global_batch) / to_double(config.train.micro_batch * layout.data);
-  const auto stage_of = pipeline_stages(config, layout);
-  double layers = 0, largest = 0;
-  for (int64_t i = 0; i < std::ssize(stage_of); ++i) {
-    if (stage_of[i] != stage) continue;
-    layers += saved_layer_bytes(config, i, tokens);
-    if (config.train.recompute) largest = std::max(largest, layer_activation_bytes(config, i, tokens));
-  }
-  const StageWeights weights = stage_weights(config, layout)[stage];
-  const double sharded = sharded_sum(layout, weights.trained.common, weights.trained.experts),
-               muon = sharded_sum(layout, weights.muon_common.weights, weights.muon_experts.weights),
-               frozen = weights.all.sum() - weights.trained.sum();  // not sharded
-  const bool in_memory = config.optim.offload_folder.empty(), rounded = w.operand != w.accum;
-  const double masters = rounded ? (in_memory ? sharded + frozen : 0) : (layout.data > 1 ? muon : 0);
-  const double moments = 2 * sharded - muon;  // Muon has one
-  // The output projection's gradient exists twice during the loss's backward pass. The modules' embedded
-  // tokens come from the first stage.
-  const int64_t modules = m.num_nextn_predict_layers;
-  double head = 0;
-  if (stage == layout.pipeline - 1) {
-    head = head_activation_bytes(config, tokens) + to_double(modules) * mtp_activation_bytes(config, tokens) +
-           head_gradient_bytes(config);
-    if (modules > 0 && stage > 0) head += tokens * to_double(m.hidden_size) * w.operand;
-  }
-  const double gradients = weights.trained.sum() * w.accum, activations = in_flight * layers + largest + head;
-  // With a single micro-batch, gradients reuse the memory of freed activations.
-  const double shared = micro_batches > 1 ? 0 : std::min(activations, gradients);
-  return {{"weights", weights.all.sum() * w.operand},
-          {"master weights", masters * w.accum},
-          {"gradients", gradients},
-          {"optimizer moments", in_memory ? moments * w.accum : 0},
-          {"activations", activations},
-          {"gradients in place of activations", -shared},
-          {"routing history", in_flight * history_bytes(config, tokens, layout, stage)}};
-}
-
-std::vector<MemoryItem> device_memory(const Config& config, const Layout& layout) {
-  std::vector<MemoryItem> largest_stage;
-  for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
-    auto items = stage_memory(config, layout, stage, to_double(layout.in_flight));
-    if (total(items) > total(largest_stage)) largest_stage = std::move(items);
-  }
-  return largest_stage;
 }
 
 void check_vocabulary(const Config& config) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "perf/muon_cost.h"
 
 namespace hero {
 
@@ -46,55 +45,10 @@ double head_gradient_bytes(const Config& config);
 /// Bytes that a multi-token prediction module saves besides its decoder layer.
 double mtp_activation_bytes(const Config& config, double tokens);
 
-/// Bytes of the routing history (slots and sums of squares) on a pipeline stage for `tokens` tokens: each
-/// chunk has those of HistoryLayout::slots_of.
-double history_bytes(const Config& config, double tokens, const Layout& layout, int64_t stage);
-
-/// Bytes of history sent to the next chunk: slots of the layers up to this chunk that are visible to later
-/// layers. `bounds`: chunk_bounds. With parallel.history_top, only the top entries with 2-byte expert ids.
-double crossing_history_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
-                              int64_t chunk);
-
-/// Bytes of R_cp sent with the activations to the next chunk, and back with their gradients: each token's
-/// top-k mass, if there are MoE layers before and after the boundary.
-double crossing_mass_bytes(const Config& config, double tokens, const std::vector<int64_t>& bounds,
-                           int64_t chunk);
-
-/// Weights, master weights, gradients, optimizer moments, activations and history of the pipeline stage with
-/// the most memory.
-std::vector<MemoryItem> device_memory(const Config& config, const Layout& layout);
-
-/// The same for one stage with `in_flight` micro-batches.
-std::vector<MemoryItem> stage_memory(const Config& config, const Layout& layout, int64_t stage,
-                                     double in_flight);
-
 /// UserError if model.vocab_size is not set.
 void check_vocabulary(const Config& config);
 
 double total(const std::vector<MemoryItem>& items);
-
-/// Number of weights on a device: `common` ones are replicated on all data ranks, `experts` on every
-/// layout.expert-th data rank.
-struct WeightCount {
-  double common = 0, experts = 0;
-  double sum() const { return common + experts; }
-};
-
-struct StageWeights {
-  WeightCount all, trained;            ///< trained: without frozen ones
-  MuonCost muon_common, muon_experts;  ///< the part that Muon updates
-};
-
-/// Per pipeline stage: its layers, the embedding on the first stage, final norm and output projection on the
-/// last. With tied embeddings, the last stage has a copy.
-std::vector<StageWeights> stage_weights(const Config& config, const Layout& layout);
-
-/// Data ranks that hold the same experts.
-int64_t expert_replicas(const Layout& layout);
-
-/// A data rank's part of optimizer states that are sharded over the ranks with the same weights: `common`
-/// over all data ranks, `experts` over the experts' replicas.
-double sharded_sum(const Layout& layout, double common, double experts);
 
 /// Bytes per element, by kind of tensor.
 struct ElementSizes {

@@ -5,6 +5,7 @@
 
 #include "model/counts.h"
 #include "model/router_kind.h"
+#include "perf/stage_memory.h"
 #include "perf/traffic.h"
 
 namespace hero {
@@ -96,6 +97,7 @@ class CostModel {
 
   PipelineCosts pipeline(const std::vector<ChunkSeconds>& chunks) const {
     PipelineCosts costs;
+    const HistoryCosts history(config_);
     const double rows = tokens_ * to_double(config_.model.hidden_size) * w_.operand;
     for (size_t c = 0; c < chunks.size(); ++c) {
       costs.forward.push_back(chunks[c].forward.sum());
@@ -107,8 +109,8 @@ class CostModel {
         continue;
       }
       const auto boundary = static_cast<int64_t>(c);
-      const double both_ways = rows + crossing_mass_bytes(config_, tokens_, bounds_, boundary);
-      costs.activations.push_back(both_ways + crossing_history_bytes(config_, tokens_, bounds_, boundary));
+      const double both_ways = rows + history.crossing_mass_bytes(tokens_, bounds_, boundary);
+      costs.activations.push_back(both_ways + history.crossing_bytes(tokens_, bounds_, boundary));
       costs.gradients.push_back(both_ways);  // of chunk c + 1
     }
     // For the multi-token prediction modules the last chunk exchanges the embedded tokens with the first.
@@ -225,13 +227,10 @@ PipelineCosts pipeline_costs(const Config& config, const Cluster& cluster) {
 
 std::vector<MemoryItem> planned_memory(const Config& config, const Schedule& schedule) {
   const Layout layout = layout_of(config);
-  const auto held = peak_activations(schedule);
-  std::vector<MemoryItem> largest_stage;
-  for (int64_t stage = 0; stage < layout.pipeline; ++stage) {
-    auto items = stage_memory(config, layout, stage, to_double(held[stage]) / to_double(layout.chunks));
-    if (total(items) > total(largest_stage)) largest_stage = std::move(items);
-  }
-  return largest_stage;
+  std::vector<double> in_flight;
+  for (const auto held : peak_activations(schedule))
+    in_flight.push_back(to_double(held) / to_double(layout.chunks));
+  return StageMemory(config, layout).largest(in_flight);
 }
 
 Prediction predict(const Config& config, const Cluster& cluster) {

@@ -5,6 +5,8 @@
 #include "config/mtp_layers.h"
 #include "io/cores.h"
 #include "model/counts.h"
+#include "perf/history_costs.h"
+#include "perf/muon_cost.h"
 
 namespace hero {
 namespace {
@@ -147,7 +149,7 @@ std::vector<MemoryItem> process_memory(const Config& config) {
           {"optimizer moments", in_memory ? moments : 0},
           {"gradients", peak.gradients},
           {"activations", peak.activations},
-          {"routing history", history_bytes(config, tokens, {}, 0)},
+          {"routing history", HistoryCosts(config).bytes(tokens, {}, 0)},
           {"operators' workspace", peak.workspace},
           {"copy for checkpoints", copies ? step.weights() * w.accum + moments : 0},
           {"program and libraries", kProcess}};

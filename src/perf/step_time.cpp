@@ -11,6 +11,7 @@
 #include "ops/cuda_library.h"
 #include "ops/gemm_throughput.h"
 #include "perf/memory.h"
+#include "perf/muon_cost.h"
 #include "train/process.h"
 
 namespace hero {

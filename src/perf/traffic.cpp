@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/mtp_layers.h"
+#include "perf/stage_memory.h"
 
 namespace hero {
 
@@ -17,9 +18,10 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
   const auto numbers = moe_layer_numbers_with_modules(m), stage_of = pipeline_stages(config, layout),
              bounds = layout_bounds(config, layout);
   for (int64_t i = 0; i < std::ssize(stage_of); ++i) moe[stage_of[i]] += numbers[i] > 0;
+  const auto stages = stage_weights(config, layout);
   const auto reduced = [&](double width) {
     double max_bytes = 0;
-    for (const StageWeights& weights : stage_weights(config, layout)) {
+    for (const StageWeights& weights : stages) {
       const WeightCount& trained = weights.trained;
       max_bytes = std::max(max_bytes, width * (trained.common * share(layout.data) +
                                                trained.experts * share(expert_replicas(layout))));
@@ -30,12 +32,13 @@ std::vector<MemoryItem> device_traffic(const Config& config, const Layout& layou
   const double row = to_double(m.hidden_size) * w.operand,
                rows = tokens * to_double(m.num_experts_per_tok) * row,
                exchanges = config.train.recompute ? 6 : 4;  // of a layer's rows
+  const HistoryCosts costs(config);
   std::vector<double> activations(layout.pipeline, 0), history(layout.pipeline, 0);
   for (int64_t chunk = 0; chunk + 1 < layout.pipeline * layout.chunks && layout.pipeline > 1; ++chunk) {
-    const double bytes = tokens * row + crossing_mass_bytes(config, tokens, bounds, chunk);
+    const double bytes = tokens * row + costs.crossing_mass_bytes(tokens, bounds, chunk);
     activations[chunk % layout.pipeline] += bytes;
     activations[(chunk + 1) % layout.pipeline] += bytes;  // gradients
-    history[chunk % layout.pipeline] += crossing_history_bytes(config, tokens, bounds, chunk);
+    history[chunk % layout.pipeline] += costs.crossing_bytes(tokens, bounds, chunk);
   }
   const bool sends_embeddings = layout.pipeline > 1 && m.num_nextn_predict_layers > 0;
   return {{"gradients over data ranks", reduced(w.accum)},

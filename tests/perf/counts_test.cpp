@@ -8,7 +8,7 @@
 
 #include "model/transformer.h"
 #include "oracle/small_models.h"
-#include "perf/memory.h"
+#include "perf/stage_memory.h"
 #include "perf/traffic.h"
 
 namespace hero {
@@ -176,7 +176,7 @@ TEST(Memory, ModulesAreOnTheLastStage) {
     for (const int64_t rank : {0, 1}) EXPECT_EQ(weights[rank].all.sum(), shard(config, rank)) << rank;
   }
   const auto activations = [](const Config& c, const Layout& layout, int64_t stage) {
-    const auto items = stage_memory(c, layout, stage, 1);
+    const auto items = StageMemory(c, layout).items(stage, 1);
     return std::ranges::find(items, "activations", &MemoryItem::name)->bytes;
   };
   const Layout two{.pipeline = 2};
@@ -202,24 +202,27 @@ TEST(Memory, ExpertRanksShardOptimizerState) {
 TEST(Memory, HistoryPerStage) {
   Config c = small::qwen();  // 4 MoE layers, E 8, fp64
   const double slot = 10 * (8 * 8 + 8);
-  EXPECT_EQ(history_bytes(c, 10, {}, 0), 3 * slot);
+  const auto bytes = [&](const Layout& layout, int64_t stage) {
+    return HistoryCosts(c).bytes(/*tokens=*/10, layout, stage);
+  };
+  EXPECT_EQ(bytes({}, 0), 3 * slot);
   c.router.stages = 2;
-  EXPECT_EQ(history_bytes(c, 10, {}, 0), 2 * slot);  // the last layer of each stage is never read
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), slot);
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), slot);
+  EXPECT_EQ(bytes({}, 0), 2 * slot);  // the last layer of each stage is never read
+  EXPECT_EQ(bytes({.pipeline = 2}, 0), slot);
+  EXPECT_EQ(bytes({.pipeline = 2}, 1), slot);
   c.router.history = HistoryScope::kGlobal;
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 3 * slot);
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2, .chunks = 2}, 1), (2 + 3) * slot);
+  EXPECT_EQ(bytes({.pipeline = 2}, 0), 2 * slot);
+  EXPECT_EQ(bytes({.pipeline = 2}, 1), 3 * slot);
+  EXPECT_EQ(bytes({.pipeline = 2, .chunks = 2}, 0), (1 + 3) * slot);
+  EXPECT_EQ(bytes({.pipeline = 2, .chunks = 2}, 1), (2 + 3) * slot);
   c.router.window = 1;  // layers 3 and 4 see 2 and 3
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 0), 2 * slot);
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 2 * slot);
+  EXPECT_EQ(bytes({.pipeline = 2}, 0), 2 * slot);
+  EXPECT_EQ(bytes({.pipeline = 2}, 1), 2 * slot);
   c.model.mlp_only_layers = {1};  // a chunk of one dense layer passes on what later ones need
   c.parallel.chunk_sizes = {1, 1, 2};
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 3}, 1), slot);
+  EXPECT_EQ(bytes({.pipeline = 3}, 1), slot);
   c.router.kind = "baseline";
-  EXPECT_EQ(history_bytes(c, 10, {.pipeline = 2}, 1), 0);
+  EXPECT_EQ(bytes({.pipeline = 2}, 1), 0);
 }
 
 }  // namespace counts_test

@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "oracle/small_models.h"
 #include "perf/random_configs.h"
+#include "perf/stage_memory.h"
 
 namespace hero {
 namespace memory_test {
@@ -57,7 +58,7 @@ Held held(const Config& config, int64_t batch, int64_t length) {
   for (int64_t i = 0; i < config.model.num_hidden_layers + modules; ++i)
     bytes.expected += saved_layer_bytes(counted, i, tokens);
   bytes.expected += static_cast<double>(modules) * mtp_activation_bytes(counted, tokens);
-  bytes.expected += head_activation_bytes(counted, tokens) + history_bytes(counted, tokens, {}, 0);
+  bytes.expected += head_activation_bytes(counted, tokens) + HistoryCosts(counted).bytes(tokens, {}, 0);
   return bytes;
 }
 
