@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fork_server import LIBRARY, ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HERO_PROGRAM", str(ROOT / "build" / "hero"))
@@ -75,20 +78,46 @@ def toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
+@functools.cache
+def _commands() -> set[str]:
+    done = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True)
+    return set(re.findall(r"^  ([a-z]+) ", done.stdout, re.MULTILINE))
+
+
+@functools.cache
+def _fork_server() -> ForkServer | None:
+    if "HERO_PROGRAM" in os.environ or not (ROOT / "build" / LIBRARY).exists():
+        return None
+    return ForkServer(ROOT / "build", ENVIRONMENT | {"OMP_WAIT_POLICY": "passive"})
+
+
+def fork_server(words: Sequence[Any]) -> ForkServer | None:
+    """The server that can run `hero WORDS`: commands in an unchanged environment."""
+    if not words or words[0] not in _commands():
+        return None
+    server = _fork_server()
+    return server if server and server.environment == ENVIRONMENT | {"OMP_WAIT_POLICY": "passive"} else None
+
+
 def hero(
     *words: Any, cwd: Path | None = None, variables: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program with additional environment variables; decodes stdout and stderr strictly as UTF-8
-    without newline conversion."""
-    done = subprocess.run(
-        [PROGRAM, *map(str, words)],
-        cwd=cwd,
-        env=ENVIRONMENT | (variables or {}),
-        capture_output=True,
-        timeout=300,
-        check=False,
-        **options,
-    )
+    """Runs the program; decodes stdout and stderr strictly as UTF-8 without newline conversion. With additional
+    environment variables or options of subprocess.run in a process of its own, otherwise as a fork of one that has
+    loaded the libraries."""
+    server = None if variables or options else fork_server(words)
+    if server:
+        done = server.run(words, cwd, timeout=300)
+    else:
+        done = subprocess.run(
+            [PROGRAM, *map(str, words)],
+            cwd=cwd,
+            env=ENVIRONMENT | (variables or {}),
+            capture_output=True,
+            timeout=300,
+            check=False,
+            **options,
+        )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

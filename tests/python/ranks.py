@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from program import ENVIRONMENT, PROGRAM, hero, run_hero
+from fork_server import Child, ForkServer
+from program import ENVIRONMENT, PROGRAM, fork_server, hero, run_hero
 from random_cases import expect_success
 
 
@@ -19,28 +20,42 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(words: list[Any], ranks: int, log: Path, **changes: str) -> list[subprocess.Popen[bytes]]:
-    """Starts `hero WORDS` `ranks` times; the output of rank r goes to LOG.r."""
-    port = free_port()
-    processes = []
-    for rank in range(ranks):
-        environment = ENVIRONMENT | {
+def launch_variables(ranks: int) -> list[dict[str, str]]:
+    """What a launcher sets for every rank."""
+    port = str(free_port())
+    return [
+        {
             "RANK": str(rank),
             "WORLD_SIZE": str(ranks),
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": port,
             "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_WAIT_POLICY": "passive",
         }
+        for rank in range(ranks)
+    ]
+
+
+def start(words: list[Any], ranks: int, log: Path, **changes: str) -> list[subprocess.Popen[bytes]]:
+    """Starts `hero WORDS` `ranks` times; the output of rank r goes to LOG.r."""
+    processes = []
+    for rank, variables in enumerate(launch_variables(ranks)):
+        environment = ENVIRONMENT | variables | {"OMP_WAIT_POLICY": "passive"} | changes
         with open(f"{log}.{rank}", "wb") as out:
             processes.append(
-                subprocess.Popen(
-                    [PROGRAM, *map(str, words)], env=environment | changes, stdout=out, stderr=out
-                )
+                subprocess.Popen([PROGRAM, *map(str, words)], env=environment, stdout=out, stderr=out)
             )
     return processes
+
+
+def start_forks(server: ForkServer, words: list[Any], ranks: int, log: Path) -> list[Child]:
+    """Like `start`."""
+    children = []
+    for rank, variables in enumerate(launch_variables(ranks)):
+        with open(f"{log}.{rank}", "wb") as out:
+            children.append(server.start(words, None, out, out, variables))
+    return children
 
 
 def rank_log(log: Path, rank: int) -> str:
@@ -49,12 +64,15 @@ def rank_log(log: Path, rank: int) -> str:
 
 def run_ranks(words: list[Any], ranks: int, log: Path, *, timeout: float = 300) -> list[int]:
     """Runs `hero WORDS` with `ranks` processes and returns their exit statuses."""
-    processes = start(words, ranks, log)
+    server = fork_server(words)
+    processes: Sequence[Child | subprocess.Popen[bytes]] = (
+        start_forks(server, words, ranks, log) if server else start(words, ranks, log)
+    )
     try:
         return [process.wait(timeout) for process in processes]
     finally:
         for process in processes:
-            if process.poll() is None:
+            if process.returncode is None:
                 process.kill()
 
 
