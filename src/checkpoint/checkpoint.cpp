@@ -129,23 +129,27 @@ fs::path open_model_folder(const fs::path& dir) {
   return folder;
 }
 
-fs::path newest_intact_checkpoint(const fs::path& run) {
-  std::vector<std::pair<fs::path, std::string>> damaged;  // with the corruption
+IntactCheckpoint newest_intact_checkpoint(const fs::path& run) {
+  std::vector<DamagedCheckpoint> damaged;
   auto checkpoints = list_checkpoints(run);
   for (; !checkpoints.empty(); checkpoints.pop_back()) {
     auto corruption = find_corruption(checkpoints.back());
     if (!corruption) break;
-    damaged.emplace_back(checkpoints.back(), *corruption);
+    damaged.push_back({checkpoints.back(), *corruption});
   }
-  if (damaged.empty()) return checkpoints.empty() ? fs::path() : checkpoints.back();
-  if (checkpoints.empty()) throw UserError(damaged.front().second + "; no checkpoint of the run is intact");
-  for (const auto& [folder, corruption] : damaged) {
+  if (checkpoints.empty() && !damaged.empty())
+    throw UserError(damaged.front().corruption + "; no checkpoint of the run is intact");
+  return {checkpoints.empty() ? fs::path() : checkpoints.back(), std::move(damaged)};
+}
+
+void set_aside_damaged(const IntactCheckpoint& found) {
+  if (found.damaged.empty()) return;
+  for (const auto& [folder, corruption] : found.damaged) {
     const fs::path aside = unused_path(with_suffix(folder, kDamaged));
     rename_durable(folder, aside);
     warn({corruption + "; skipped this checkpoint and renamed it to " + aside.filename().string()});
   }
-  warn({"resuming from the newest intact checkpoint, " + checkpoints.back().string()});
-  return checkpoints.back();
+  warn({"resuming from the newest intact checkpoint, " + found.folder.string()});
 }
 
 }  // namespace hero

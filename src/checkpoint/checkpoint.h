@@ -61,8 +61,21 @@ void clean_leftovers(const std::filesystem::path& run);
 /// found and expected values, and the newest intact earlier checkpoint.
 std::filesystem::path open_model_folder(const std::filesystem::path& dir);
 
-/// The newest intact checkpoint of a run; empty if the run has no checkpoints. Renames damaged newer ones to
-/// NAME.damaged, with a warning. If none is intact, renames nothing; UserError with the newest one's damage.
-std::filesystem::path newest_intact_checkpoint(const std::filesystem::path& run);
+struct DamagedCheckpoint {
+  std::filesystem::path folder;
+  std::string corruption;  ///< as find_corruption describes it
+};
+
+struct IntactCheckpoint {
+  std::filesystem::path folder;            ///< empty: the run has no checkpoints
+  std::vector<DamagedCheckpoint> damaged;  ///< newer ones
+};
+
+/// The newest intact checkpoint of a run; changes nothing. UserError with the newest one's damage if none is
+/// intact.
+IntactCheckpoint newest_intact_checkpoint(const std::filesystem::path& run);
+
+/// Renames the damaged checkpoints to NAME.damaged, with a warning.
+void set_aside_damaged(const IntactCheckpoint& found);
 
 }  // namespace hero

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -85,6 +87,14 @@ class HelpFormatter : public CLI::Formatter {
     return out.str();
   }
 };
+
+std::string check_unsigned(const std::string& text) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const bool valid = parsed.ec == std::errc() && parsed.ptr == end;
+  return valid ? std::string() : "found " + text + ", expected 0 to " + std::to_string(UINT64_MAX);
+}
 
 }  // namespace
 
@@ -206,7 +216,10 @@ void Command::require_subcommand() { app_->require_subcommand(1); }
 
 template <typename T>
 Option Command::add_option(const std::string& name, T& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  auto* const option = app_->add_option(name, value, help);
+  // CLI11 would convert -1 to 2^64 - 1, and larger numbers to that too.
+  if constexpr (std::is_same_v<T, uint64_t>) option->check(CLI::Validator(check_unsigned, ""));
+  return Option(option);
 }
 
 template <typename T>

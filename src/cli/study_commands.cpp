@@ -41,7 +41,8 @@ void report_duplicates(const std::vector<Variant>& variants) {
 
 // Returns the exit status of a failed run; else the page's Python process replaces this one.
 int run_study(StudyOptions options, bool report_only) {
-  const auto variants = read_variants(options.config, options.variants, options.flags);
+  auto variants = read_variants(options.config, options.variants, options.flags);
+  prefer_existing_runs(variants, options.out);
   if (options.held_out.empty()) options.held_out = default_held_out(options.data, variants);
   const auto runs = study_runs(options, variants);
   for (const auto& run : runs) check_existing_run(run);
@@ -81,7 +82,8 @@ void add_study_command(Command& hero, int& status) {
   command->add_option("--threads", options->threads, "threads per run; 0: cores / --jobs")
       .range(0, 4096)
       .show_default();
-  command->add_flag("--report-only", *report_only, "do not train; compare the finished runs");
+  command->add_flag("--report-only", *report_only,
+                    "do not train; compare the finished runs of the same command");
   command->allow_extras();
   command->footer("Configuration keys are given as --key=value; hero train --help lists them.");
   command->callback([options, report_only, command, &status] {

@@ -41,6 +41,9 @@ std::vector<DataSource> parse_sources(const std::vector<std::string>& arguments,
     throw UserError(option + ": " + std::to_string(weighted) + " of " + std::to_string(sources.size()) +
                     " sources have a weight, expected all (WEIGHT:PREFIX) or none");
   }
+  const auto add = [](double sum, const DataSource& source) { return sum + source.weight; };
+  if (!std::isfinite(std::accumulate(sources.begin(), sources.end(), 0.0, add)))
+    throw UserError(option + ": found weights with an infinite sum, expected smaller ones");
   return sources;
 }
 

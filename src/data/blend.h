@@ -11,8 +11,8 @@ struct DataSource {
   double weight = 1;
 };
 
-/// Parses arguments `PREFIX` or `WEIGHT:PREFIX`. UserError, which begins with `option`, for weights <= 0 and
-/// if only some have a weight.
+/// Parses arguments `PREFIX` or `WEIGHT:PREFIX`. UserError, which begins with `option`, for weights <= 0, if
+/// only some have a weight, and for an infinite sum.
 std::vector<DataSource> parse_sources(const std::vector<std::string>& arguments,
                                       const std::string& option = "--data");
 

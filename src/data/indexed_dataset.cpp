@@ -195,12 +195,30 @@ int64_t IndexedDataset::document_at(int64_t token) const {
   return low;
 }
 
-void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
+void IndexedDataset::copy(int64_t begin, int64_t count, int64_t* out) const {
   with_type(type_, [&]<typename T>(T) {
     const char* from = data_->bytes + begin * static_cast<int64_t>(sizeof(T));
     // NOLINTNEXTLINE(bugprone-signed-char-misuse): ids of type int8 are signed
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(load<T>(from + i * sizeof(T)));
   });
+}
+
+void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
+  copy(begin, count, out);
+  if (vocab_size_ == 0) return;
+  const auto* const bad =
+      std::find_if(out, out + count, [&](int64_t id) { return id < 0 || id >= vocab_size_; });
+  if (bad != out + count) reject(begin + (bad - out), vocab_size_);
+}
+
+void IndexedDataset::reject(int64_t token, int64_t vocab_size) const {
+  const int64_t document = document_at(token);
+  int64_t id;
+  copy(token, 1, &id);
+  throw UserError(data_->path + ": document " + std::to_string(document) + ", token " +
+                  std::to_string(token - document_begin(document)) + ": id " + std::to_string(id) +
+                  ", expected 0 to " + std::to_string(vocab_size - 1) + " (a vocabulary of " +
+                  std::to_string(vocab_size) + ")");
 }
 
 void IndexedDataset::check_tokens(int64_t vocab_size) const {
@@ -210,7 +228,7 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
     std::vector<int64_t> block(std::min(kBlock, tokens_));
     for (int64_t begin; (begin = next.fetch_add(kBlock)) < first_bad;) {
       const int64_t count = std::min(kBlock, tokens_ - begin);
-      read(begin, count, block.data());
+      copy(begin, count, block.data());
       const auto bad = std::find_if(block.begin(), block.begin() + count,
                                     [&](int64_t id) { return id < 0 || id >= vocab_size; });
       const int64_t at = begin + (bad - block.begin());
@@ -223,14 +241,7 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
   for (int64_t more = available_cores() - 1; more > 0; --more) threads.emplace_back(scan);
   scan();
   for (auto& thread : threads) thread.join();
-  if (first_bad == tokens_) return;
-  const int64_t document = document_at(first_bad);
-  int64_t id;
-  read(first_bad, 1, &id);
-  throw UserError(data_->path + ": document " + std::to_string(document) + ", token " +
-                  std::to_string(first_bad - document_begin(document)) + ": id " + std::to_string(id) +
-                  ", expected 0 to " + std::to_string(vocab_size - 1) + " (a vocabulary of " +
-                  std::to_string(vocab_size) + ")");
+  if (first_bad < tokens_) reject(first_bad, vocab_size);
 }
 
 }  // namespace hero

@@ -45,16 +45,21 @@ class IndexedDataset {
     return document_begin(document + 1) - document_begin(document);
   }
 
-  /// Copies tokens [begin, begin + count) of the concatenated documents to `out`.
+  /// Copies tokens [begin, begin + count) of the concatenated documents to `out`. UserError as check_tokens
+  /// after check_reads.
   void read(int64_t begin, int64_t count, int64_t* out) const;
 
   /// Reads every token, on all cores. UserError names the file, document and position of the first token
   /// outside [0, vocab_size).
   void check_tokens(int64_t vocab_size) const;
+  /// From now on read() checks the tokens that it copies.
+  void check_reads(int64_t vocab_size) { vocab_size_ = vocab_size; }
 
  private:
   class MappedFile;
   void check_index();
+  void copy(int64_t begin, int64_t count, int64_t* out) const;
+  [[noreturn]] void reject(int64_t token, int64_t vocab_size) const;
   int64_t pointer(int64_t sequence) const;
   int64_t length(int64_t sequence) const;
   int64_t document_index(int64_t entry) const;
@@ -63,6 +68,7 @@ class IndexedDataset {
   std::unique_ptr<MappedFile> index_, data_;
   TokenType type_ = TokenType::i32;
   int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
+  int64_t vocab_size_ = 0;  // of check_reads
 };
 
 }  // namespace hero

@@ -14,13 +14,14 @@ namespace hero {
 namespace {
 
 // Reads the metadata of a dataset and checks it against the dataset and the vocabulary. Without metadata,
-// checks all tokens.
-std::optional<TokenFiles> check_vocabulary(const IndexedDataset& data, int64_t vocab_size) {
+// checks all tokens; with metadata, those that are read.
+std::optional<TokenFiles> check_vocabulary(IndexedDataset& data, int64_t vocab_size) {
   const auto files = read_token_files(data.prefix());
   if (!files) {
     if (vocab_size > 0) data.check_tokens(vocab_size);
     return files;
   }
+  data.check_reads(vocab_size);
   const auto split = files->splits.find(data.prefix().ends_with("-valid") ? "valid" : "train");
   if (split == files->splits.end() || split->second.tokens != data.tokens() ||
       split->second.documents != data.documents()) {
@@ -35,19 +36,31 @@ std::optional<TokenFiles> check_vocabulary(const IndexedDataset& data, int64_t v
   return files;
 }
 
+void check_same_vocabulary(const std::string& prefix, const TokenFiles& files, const TokenFiles& first) {
+  if (files.tokenizer_sha256 != first.tokenizer_sha256) {
+    throw UserError(prefix + ".bin: tokenized with a different tokenizer (" + files.tokenizer +
+                    ") than the previous sources (" + first.tokenizer + ")");
+  }
+  if (files.eos_id != first.eos_id) {
+    throw UserError(prefix + ".bin: documents end with EOS token " + std::to_string(files.eos_id) + " (" +
+                    files.tokenizer + "), expected " + std::to_string(first.eos_id) +
+                    " as in the previous sources (" + first.tokenizer + ")");
+  }
+}
+
 }  // namespace
 
 TokenStream::TokenStream(const DataPlan& plan, int64_t sequence, uint64_t seed, int64_t vocab_size,
                          int64_t eos, const PackOptions& options)
     : sequence_(sequence), sampler_(plan), counted_sampler_(plan) {
   for (std::size_t k = 0; k < plan.prefixes.size(); ++k) {
-    const auto data = std::make_shared<const IndexedDataset>(plan.prefixes[k]);
+    const auto data = std::make_shared<IndexedDataset>(plan.prefixes[k]);
     auto files = check_vocabulary(*data, vocab_size);
-    if (files && token_files_ && files->tokenizer_sha256 != token_files_->tokenizer_sha256) {
-      throw UserError(data->prefix() + ".bin: tokenized with a different tokenizer (" + files->tokenizer +
-                      ") than the previous sources (" + token_files_->tokenizer + ")");
+    if (files && token_files_) {
+      check_same_vocabulary(data->prefix(), *files, *token_files_);
+    } else if (files) {
+      token_files_ = std::move(files);
     }
-    if (files) token_files_ = std::move(files);
     sets_.emplace_back(data, sequence, counter_bits(seed, k), eos, options.pack,
                        options.loss_mask ? open_loss_mask(*data) : nullptr);
     prefixes_.push_back(data->prefix());

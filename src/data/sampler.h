@@ -25,9 +25,10 @@ struct PackOptions {
 class TokenStream {
  public:
   /// Opens the sources of all phases. `vocab_size`: upper bound of token ids (0: not checked; checked in
-  /// OUT.json if present, else by reading all tokens). `eos`: appended to documents that do not end with it
+  /// OUT.json and in the tokens that are read if there is one, else by reading all tokens). `eos`: appended
+  /// to documents that do not end with it
   /// (-1: never). UserError for invalid files, datasets shorter than a sample, and datasets of different
-  /// tokenizers.
+  /// tokenizers or EOS tokens.
   TokenStream(const DataPlan& plan, int64_t sequence, uint64_t seed, int64_t vocab_size, int64_t eos = -1,
               const PackOptions& options = {});
 
@@ -48,7 +49,7 @@ class TokenStream {
   /// For each source, the number of samples in an epoch.
   std::vector<int64_t> epoch_samples() const;
 
-  /// Tokenizer and counts of the sources, if available.
+  /// Tokenizer and counts of the first source that has them.
   const std::optional<TokenFiles>& token_files() const { return token_files_; }
 
  private:

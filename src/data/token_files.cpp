@@ -76,4 +76,11 @@ std::optional<TokenFiles> read_token_files(const std::string& prefix) {
   return files;
 }
 
+std::optional<TokenFiles> first_token_files(const std::vector<std::string>& prefixes) {
+  for (const auto& prefix : prefixes) {
+    if (auto files = read_token_files(prefix)) return files;
+  }
+  return std::nullopt;
+}
+
 }  // namespace hero

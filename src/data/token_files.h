@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace hero {
 
@@ -33,5 +34,8 @@ void write_token_files(const std::string& out, const TokenFiles& files);
 /// without OUT.json. UserError for an invalid OUT.json, also if it names a tokenizer in another folder, and
 /// for two tokenizers.
 std::optional<TokenFiles> read_token_files(const std::string& prefix);
+
+/// The metadata of the first of these sources that has some.
+std::optional<TokenFiles> first_token_files(const std::vector<std::string>& prefixes);
 
 }  // namespace hero

@@ -122,20 +122,20 @@ std::optional<std::string> try_get(c10d::Store& store, const std::string& key) {
 Stores rendezvous(const Launch& launch, double timeout) {
   if (launch.world_size == 1) {
     const auto alone = c10::make_intrusive<c10d::HashStore>();
-    return {alone, alone};
+    return {alone, alone, alone};
   }
   std::signal(SIGPIPE, SIG_IGN);  // a broken connection must fail the operation, not kill the process
   const auto deadline = Clock::now() + in_milliseconds(timeout);
   const StorePtr groups = connect(launch, launch.rank == 0 && !launch.agent_store, timeout);
   const StorePtr messages = connect(launch, false, timeout);
   const std::string run = "hero/" + launch.run_id;
-  c10d::PrefixStore run_store(run, messages);
+  const auto run_store = c10::make_intrusive<c10d::PrefixStore>(run, messages);
   try {
-    const std::string start = launch.rank == 0 ? gather(run_store, launch, deadline, timeout)
-                                               : join(run_store, launch, deadline, timeout);
+    const std::string start = launch.rank == 0 ? gather(*run_store, launch, deadline, timeout)
+                                               : join(*run_store, launch, deadline, timeout);
     const std::string prefix = run + "/" + start;
     return {c10::make_intrusive<c10d::PrefixStore>(prefix, groups),
-            c10::make_intrusive<c10d::PrefixStore>(prefix, messages)};
+            c10::make_intrusive<c10d::PrefixStore>(prefix, messages), run_store};
   } catch (const c10::Error& e) {
     throw RunError("rank " + std::to_string(launch.rank) + ": lost the connection to the store at " +
                    address(launch) + ": " + one_line(e));

@@ -20,6 +20,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kOpenedKey = "opened";
+
 std::vector<int64_t> all_ranks(int64_t size) {
   std::vector<int64_t> ranks(size);
   for (int64_t r = 0; r < size; ++r) ranks[r] = r;
@@ -109,6 +111,23 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
     throw;
   } catch (const std::exception& e) {
     throw RunError(diagnosis(what + " failed: " + one_line(e)));
+  }
+}
+
+void World::set_opened() const {
+  try {
+    set_if_missing(*stores_->launch, kOpenedKey, "1");
+  } catch (const c10::Error& e) {
+    throw RunError("lost the connection to the store: " + one_line(e));
+  }
+}
+
+bool World::opened_before() const {
+  if (!launch_.agent_store || launch_.world_size == 1) return true;
+  try {
+    return try_get(*stores_->launch, kOpenedKey).has_value();
+  } catch (const c10::Error& e) {
+    throw RunError("lost the connection to the store: " + one_line(e));
   }
 }
 

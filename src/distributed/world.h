@@ -52,6 +52,12 @@ class World {
   /// The pipeline ranks. Only channels that the configuration needs exist.
   const Group& channel(Channel channel) const { return *channels_[static_cast<size_t>(channel)]; }
 
+  /// Remembers for restarts by the launcher that this launch has opened its run; see opened_before.
+  void set_opened() const;
+  /// Whether a start before this one has called set_opened. True for launchers without a store, which would
+  /// know.
+  bool opened_before() const;
+
   /// Sets a key of the store. Each key may be used once per run. Thread-safe. RunError if the store is
   /// unreachable.
   void set(const std::string& key, const std::string& value) const;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "io/error.h"
 
@@ -9,16 +10,21 @@ namespace hero {
 
 LineReader::LineReader(std::string path) : path_(std::move(path)), buffer_(1 << 17) {
   kind_ = path_.ends_with(".gz") ? Kind::gzip : path_.ends_with(".zst") ? Kind::zstd : Kind::plain;
+  file_.reset(std::fopen(path_.c_str(), "rb"));
+  if (!file_) throw UserError(path_ + ": cannot be opened (" + std::strerror(errno) + ")");
   if (kind_ == Kind::gzip) {
-    gzip_.reset(gzopen(path_.c_str(), "rb"));
-  } else {
-    file_.reset(std::fopen(path_.c_str(), "rb"));
+    gzip_.reset(new z_stream{});
+    constexpr int kGzipOnly = 16;  // zlib.h, inflateInit2
+    if (inflateInit2(gzip_.get(), MAX_WBITS + kGzipOnly) != Z_OK) throw std::bad_alloc();
   }
-  if (!gzip_ && !file_) throw UserError(path_ + ": cannot be opened (" + std::strerror(errno) + ")");
-  if (kind_ == Kind::zstd) {
-    zstd_.reset(ZSTD_createDStream());
-    compressed_.resize(ZSTD_DStreamInSize());
-  }
+  if (kind_ == Kind::zstd) zstd_.reset(ZSTD_createDStream());
+  if (kind_ != Kind::plain) compressed_.resize(ZSTD_DStreamInSize());
+}
+
+int LineReader::end_gzip(z_stream* stream) {
+  const int status = inflateEnd(stream);
+  delete stream;
+  return status;
 }
 
 bool LineReader::next(std::string& line) {
@@ -64,27 +70,47 @@ bool LineReader::refill() {
   return end_ > 0;
 }
 
+std::size_t LineReader::read_compressed() {
+  const std::size_t got = std::fread(compressed_.data(), 1, compressed_.size(), file_.get());
+  bytes_read_ += static_cast<int64_t>(got);
+  if (std::ferror(file_.get())) throw RunError(path_ + ": reading failed (" + std::strerror(errno) + ")");
+  return got;
+}
+
 void LineReader::refill_gzip() {
-  const int got = gzread(gzip_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
-  int code = Z_OK;
-  const char* const message = gzerror(gzip_.get(), &code);
-  // zlib passes through data without a gzip header and returns the partial data of a truncated file.
-  if (gzdirect(gzip_.get()) && (got > 0 || gzoffset(gzip_.get()) > 0)) fail_corrupt("found no gzip header");
-  if (code == Z_BUF_ERROR) fail_corrupt("truncated gzip data");
-  if (got < 0) fail_corrupt(std::string("gzip: ") + message);
-  end_ = got;
-  bytes_read_ = gzoffset(gzip_.get());
+  z_stream& in = *gzip_;
+  while (end_ == 0) {
+    if (in.avail_in == 0) {
+      in.avail_in = static_cast<uInt>(read_compressed());
+      in.next_in = reinterpret_cast<Bytef*>(compressed_.data());
+      if (in.avail_in == 0) {
+        if (in_frame_) fail_corrupt("truncated gzip data");
+        return;
+      }
+    }
+    // Zeros may follow a member, as padding to whole blocks.
+    for (; any_frame_ && !in_frame_ && in.avail_in > 0 && *in.next_in == 0; --in.avail_in) ++in.next_in;
+    if (in.avail_in == 0) continue;
+    in_frame_ = true;
+    in.next_out = reinterpret_cast<Bytef*>(buffer_.data());
+    in.avail_out = static_cast<uInt>(buffer_.size());
+    const int status = inflate(&in, Z_NO_FLUSH);
+    if (status == Z_STREAM_END) {
+      in_frame_ = false;
+      any_frame_ = true;
+      inflateReset(&in);
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
+      fail_corrupt(std::string("gzip: ") + (in.msg ? in.msg : zError(status)));
+    }
+    end_ = buffer_.size() - in.avail_out;
+  }
 }
 
 void LineReader::refill_zstd() {
   while (end_ == 0) {
     if (zstd_in_.pos == zstd_in_.size) {
-      const std::size_t got = std::fread(compressed_.data(), 1, compressed_.size(), file_.get());
-      bytes_read_ += got;
-      zstd_in_ = {compressed_.data(), got, 0};
-      if (got == 0) {
-        if (std::ferror(file_.get()))
-          throw RunError(path_ + ": reading failed (" + std::strerror(errno) + ")");
+      zstd_in_ = {compressed_.data(), read_compressed(), 0};
+      if (zstd_in_.size == 0) {
         if (in_frame_) fail_corrupt("truncated zstd data");
         return;
       }

@@ -37,6 +37,9 @@ class LineReader {
 
  private:
   bool refill();
+  static int end_gzip(z_stream* stream);
+  // The next block of compressed bytes; empty at the end of the file.
+  std::size_t read_compressed();
   void refill_gzip();
   void refill_zstd();
   [[noreturn]] void fail_corrupt(const std::string& what) const;
@@ -44,11 +47,12 @@ class LineReader {
   std::string path_;
   enum class Kind { plain, gzip, zstd } kind_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{nullptr, std::fclose};
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> gzip_{nullptr, gzclose};
+  std::unique_ptr<z_stream, int (*)(z_stream*)> gzip_{nullptr, end_gzip};
   std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> zstd_{nullptr, ZSTD_freeDStream};
   std::vector<char> compressed_;
   ZSTD_inBuffer zstd_in_{nullptr, 0, 0};
-  bool in_frame_ = false, too_long_ = false;
+  // A frame of zstd or a member of gzip.
+  bool in_frame_ = false, any_frame_ = false, too_long_ = false;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;
   int64_t text_bytes_ = 0, line_begin_ = 0, line_ = 0, bytes_read_ = 0;

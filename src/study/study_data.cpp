@@ -29,7 +29,7 @@ void check_variant_data(const Config& config, const StudyOptions& options) {
     if (auto tokenizer = reader.tokenizer()) tokenizers.push_back(std::move(*tokenizer));
   }
   check_same_tokenizer(tokenizers);
-  open_validation_sets(config, plan.prefixes, read_token_files(plan.prefixes.front()));
+  open_validation_sets(config, plan.prefixes, first_token_files(plan.prefixes));
 }
 
 }  // namespace

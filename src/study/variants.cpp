@@ -1,6 +1,7 @@
 #include "study/variants.h"
 
 #include <algorithm>
+#include <set>
 
 #include "config/fields.h"
 #include "config/find.h"
@@ -54,6 +55,27 @@ std::vector<Variant> read_variants(const fs::path& base, const std::vector<std::
     variants.push_back(std::move(variant));
   }
   return variants;
+}
+
+void prefer_existing_runs(std::vector<Variant>& variants, const fs::path& out) {
+  std::set<std::string> existing;
+  std::error_code missing;
+  for (const auto& seed : fs::directory_iterator(out, missing)) {
+    for (const auto& variant : variants) {
+      if (fs::exists(seed.path() / variant.name / "config.toml")) existing.insert(variant.name);
+    }
+  }
+  for (Variant& trained : variants) {
+    if (!trained.same_as.empty() || existing.contains(trained.name)) continue;
+    const auto other = std::ranges::find_if(
+        variants, [&](const Variant& v) { return v.same_as == trained.name && existing.contains(v.name); });
+    if (other == variants.end()) continue;
+    for (Variant& variant : variants) {
+      if (variant.same_as == trained.name) variant.same_as = other->name;
+    }
+    trained.same_as = other->name;
+    other->same_as.clear();
+  }
 }
 
 bool same_model(const Config& a, const Config& b) {

@@ -89,7 +89,16 @@ BranchPoint find_branch_point(const std::string& branch) {
   throw UserError("--branch: " + *newest_corruption);
 }
 
-fs::path branch_config(const std::string& branch) { return candidates(branch).back() / "config.toml"; }
+Config branch_config(const std::string& branch) {
+  auto folders = candidates(branch);
+  for (; folders.size() > 1; folders.pop_back()) {
+    try {
+      return load_config({(folders.back() / "config.toml").string()}, {});
+    } catch (const UserError&) {  // find_branch_point reports it
+    }
+  }
+  return load_config({(folders.back() / "config.toml").string()}, {});
+}
 
 BranchPoint read_branch_point(const fs::path& checkpoint) {
   const std::string state = (checkpoint / "state.json").string();

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "config/config.h"
+
 namespace hero {
 
 /// File in the folder of a branch until its start is complete. One whose process was killed before may start
@@ -22,8 +24,9 @@ struct BranchPoint {
 /// the files. UserError, which for a missing step names those that exist.
 BranchPoint find_branch_point(const std::string& branch);
 
-/// config.toml of the checkpoint, without verifying it. UserError as find_branch_point.
-std::filesystem::path branch_config(const std::string& branch);
+/// The configuration of the newest checkpoint with a valid config.toml; verifies no other file. UserError as
+/// find_branch_point.
+Config branch_config(const std::string& branch);
 
 /// Reads the branch point at a checkpoint that was verified.
 BranchPoint read_branch_point(const std::filesystem::path& checkpoint);

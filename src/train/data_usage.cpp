@@ -52,7 +52,7 @@ int64_t completed_steps(const fs::path& run) {
 DataUsage count_data_usage(const Config& config, const std::vector<std::string>& data, int64_t completed) {
   const TrainConfig& t = config.train;
   const DataPlan plan = make_data_plan(config, data);
-  const auto files = read_token_files(plan.prefixes[0]);
+  const auto files = first_token_files(plan.prefixes);
   const TokenStream stream(plan, t.sequence, static_cast<uint64_t>(t.seed), config.model.vocab_size,
                            files ? files->eos_id : -1, {t.pack, t.loss_mask});
   const auto epochs = stream.epoch_samples();

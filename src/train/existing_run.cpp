@@ -59,9 +59,14 @@ void check_new_folder(const fs::path& run) {
   }
 }
 
+void check_no_run(const fs::path& run) {
+  if (!fs::exists(run / "config.toml")) return;
+  throw UserError(run.string() + ": contains a run; pass --resume to continue it, or another --run");
+}
+
 ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
-  ExistingRun found{
-      .started = fs::exists(options.run / "config.toml"), .checkpoint = {}, .init_from = {}, .parent = {}};
+  ExistingRun found;
+  found.started = fs::exists(options.run / "config.toml");
   if (!options.branch.empty() && !(options.resume && found.started)) {
     check_new_folder(options.run);
     found.parent = find_branch_point(options.branch).checkpoint;
@@ -76,14 +81,13 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
     found.init_from = find_init_from(options, found);
     return found;
   }
-  if (!options.resume) {
-    throw UserError(options.run.string() +
-                    ": contains a run; pass --resume to continue it, or another --run");
-  }
+  if (!options.resume) check_no_run(options.run);
   lock = RunLock(options.run);
   clean_leftovers(options.run);
   finish_branch_start(options.run);
-  found.checkpoint = newest_intact_checkpoint(options.run);
+  auto newest = newest_intact_checkpoint(options.run);
+  found.checkpoint = std::move(newest.folder);
+  found.damaged = std::move(newest.damaged);
   found.init_from = find_init_from(options, found);
   return found;
 }

@@ -65,7 +65,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
   const auto& prefixes = data.plan.prefixes;
 
   const int64_t given = config.model.vocab_size;
-  const auto files = read_token_files(prefixes[0]);
+  const auto files = first_token_files(prefixes);
   if (given == 0) {
     if (!files) {
       const IndexedDataset present(prefixes[0]);  // throws if there is no data at all
@@ -107,14 +107,21 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
 }
 
 // Creates and locks the folder of a new run; writes the configuration, last, and the record of this start.
-void write_run(const fs::path& folder, bool started, Run& run) {
+void write_run(const fs::path& folder, const ExistingRun& found, Run& run) {
   if (!run.parent && first_step(run) > run.config.train.steps) return;  // nothing to do
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
-  if (!started) {
+  if (found.started) {
+    set_aside_damaged({found.checkpoint, found.damaged});
+  } else {
     run.lock = RunLock(folder);
-    if (run.parent) check_new_folder(folder);  // another process may have started here before the lock
+    // Another process may have started here before the lock.
+    if (run.parent) {
+      check_new_folder(folder);
+    } else {
+      check_no_run(folder);
+    }
     const auto init_from_file = folder / kInitFromFile;
     if (run.init_from.empty()) {
       fs::remove(init_from_file);
@@ -130,9 +137,10 @@ void write_run(const fs::path& folder, bool started, Run& run) {
 }
 
 // Values that must be equal on all ranks.
-std::vector<std::pair<std::string, std::string>> rank_invariants(Run& run) {
+std::vector<std::pair<std::string, std::string>> rank_invariants(const fs::path& folder, Run& run) {
   std::vector<std::pair<std::string, std::string>> all;
   all.emplace_back("hero", program_version());
+  all.emplace_back("--run", fs::absolute(folder).lexically_normal().string());
   for (const auto& field : fields(run.config)) {
     if (!field.has(kMayDifferBetweenRanks)) all.emplace_back(field.key, literal(read(field)));
   }
@@ -188,8 +196,11 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
   });
   if (!world.is_rank_zero()) {
     const auto message = nlohmann::json::parse(opened);
-    found = {message.at(0), message.at(1).get<std::string>(), message.at(2).get<std::string>(),
-             message.at(3).get<std::string>()};
+    found = {message.at(0),
+             message.at(1).get<std::string>(),
+             message.at(2).get<std::string>(),
+             message.at(3).get<std::string>(),
+             {}};
     try {
       run = prepare_run(options, found, RunLock());
     } catch (const UserError& error) {
@@ -197,10 +208,11 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
       throw;
     }
   }
-  world.check_same_on_all_ranks(rank_invariants(run));
+  world.check_same_on_all_ranks(rank_invariants(options.run, run));
   check_mesh(run.config, world);
   const auto checkpoint = on_rank_zero(world, "run folder", [&] {
-    write_run(options.run, found.started, run);
+    write_run(options.run, found, run);
+    world.set_opened();
     return run.checkpoint.string();
   });
   run.checkpoint = checkpoint;
@@ -215,7 +227,7 @@ Run open_run(const TrainOptions& options, const World* world) {
   const auto found = find_run(options, lock);
   auto run = prepare_run(options, found, std::move(lock));
   make_mesh(run.config, /*rank=*/0, /*size=*/1);
-  write_run(options.run, found.started, run);
+  write_run(options.run, found, run);
   return run;
 }
 

@@ -79,16 +79,20 @@ int train_single_process(const TrainOptions& options) {
 
 // Timeout of the rendezvous, needed before the run is opened.
 double initial_timeout(const TrainOptions& options) {
-  auto own = options.run / "config.toml";
-  if (!options.branch.empty() && !fs::exists(own)) own = branch_config(options.branch);
-  const Config base = fs::exists(own) ? load_config({own.string()}, {}) : Config();
+  const auto own = options.run / "config.toml";
+  Config base;
+  if (fs::exists(own)) {
+    base = load_config({own.string()}, {});
+  } else if (!options.branch.empty()) {
+    base = branch_config(options.branch);
+  }
   return options.overrides.applied_to(base).parallel.timeout;
 }
 
 int train_distributed(const TrainOptions& given, const Launch& launch) {
   TrainOptions options = given;
-  options.resume |= launch.restart_count > 0;
   World world(launch, initial_timeout(options));
+  options.resume |= launch.restart_count > 0 && world.opened_before();
   auto run = open_run(options, &world);
   if (run.device.is_cuda()) {
     run.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));

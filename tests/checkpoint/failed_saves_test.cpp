@@ -102,15 +102,19 @@ TEST(FailedSaves, FailedDeletionIsRepeatedWithTheNextSave) {
 
 TEST(FailedSaves, DamagedCheckpointsAreRenamed) {
   const TemporaryFolder run;
-  EXPECT_TRUE(newest_intact_checkpoint(run.path()).empty());
+  EXPECT_TRUE(newest_intact_checkpoint(run.path()).folder.empty());
   for (const int64_t step : {1, 2, 3}) test::save_example(run.path(), step, 0);
   const fs::path folder = run / "checkpoints";
-  EXPECT_EQ(newest_intact_checkpoint(run.path()), folder / "step-00000003");
+  EXPECT_EQ(newest_intact_checkpoint(run.path()).folder, folder / "step-00000003");
   for (const char* name : {"step-00000002", "step-00000003"})
     test::write_bytes(folder / name / "state.json", "");
   fs::create_directory(folder / "step-00000003.damaged");
+  const auto before = names_in(folder);
+  const auto found = newest_intact_checkpoint(run.path());
+  EXPECT_EQ(found.folder, folder / "step-00000001");
+  EXPECT_EQ(names_in(folder), before);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(newest_intact_checkpoint(run.path()), folder / "step-00000001");
+  set_aside_damaged(found);
   const std::string warnings = testing::internal::GetCapturedStderr();
   for (const char* name : {"step-00000002", "step-00000003"}) {
     const std::string damage = "warning: " + (folder / name / "state.json").string() + ": truncated: found 0";

@@ -151,10 +151,28 @@ TEST(Corpus, RejectsCorruptCompression) {
   std::string wrong = zst;
   wrong[zst.size() / 2] ^= 0x55;
   expect_contains(error("a.jsonl.gz", gz.substr(0, gz.size() / 2)), "truncated gzip data");
-  expect_contains(error("b.jsonl.gz", lines), "found no gzip header");
+  expect_contains(error("b.jsonl.gz", lines), "corrupt after 0 bytes of text: gzip: incorrect header check");
+  // Members after the first.
+  std::string second = gzip("{\"text\": \"b\"}\n"), garbage = "garbage";
+  second[0] ^= 1;
+  const std::string after = ": corrupt after " + std::to_string(lines.size()) + " bytes of text: gzip: ";
+  expect_contains(error("f.jsonl.gz", gz + second), after + "incorrect header check");
+  expect_contains(error("g.jsonl.gz", gz + garbage), after + "incorrect header check");
+  expect_contains(error("h.jsonl.gz", gz + std::string(700, '\0') + garbage), after);
+  expect_contains(error("i.jsonl.gz", gz + gz.substr(0, 5)),
+                  ": corrupt after " + std::to_string(lines.size()) + " bytes of text: truncated gzip data");
   expect_contains(error("c.jsonl.zst", zst.substr(0, zst.size() / 2)), "truncated zstd data");
   expect_contains(error("d.jsonl.zst", lines), ": corrupt after 0 bytes of text: zstd: ");
   expect_contains(error("e.jsonl.zst", wrong), ": corrupt after ");
+}
+
+TEST(Corpus, ReadsAllMembersAndPadding) {
+  const TemporaryFolder folder;
+  const std::string a = gzip("{\"text\": \"a\"}\n{\"te"), b = gzip("xt\": \"b\"}\n"), zeros(700, '\0');
+  for (const std::string& bytes : {a + b, a + b + zeros, a + gzip("") + b + gzip("")}) {
+    const auto path = folder.write("a.jsonl.gz", bytes);
+    EXPECT_EQ(texts(inputs({path})), (std::vector<std::string>{"a", "b"}));
+  }
 }
 
 TEST(Corpus, SkipsInvalidDocumentsOnRequest) {

@@ -168,6 +168,24 @@ TEST(TokenStream, ReadsMetadataOfTheDataset) {
   EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}, {folder / "b"}}), 5, 0, 100); }),
             (folder / "b-train.bin") + ": tokenized with a different tokenizer (" + (folder / "b.model") +
                 ") than the previous sources (" + (folder / "a.model") + ")");
+  // The same tokenizer with another EOS token; a source without metadata before one with.
+  const auto as_a = [&](int64_t eos) {
+    TokenFiles files = *read_token_files(folder / "a");
+    files.tokenizer = folder / "b.model";
+    files.eos_id = eos;
+    write_token_files(folder / "b", files);
+  };
+  as_a(kEos + 1);
+  EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}, {folder / "b"}}), 5, 0, 100); }),
+            (folder / "b-train.bin") + ": documents end with EOS token " + std::to_string(kEos + 1) + " (" +
+                (folder / "b.model") + "), expected " + std::to_string(kEos) +
+                " as in the previous sources (" + (folder / "a.model") + ")");
+  as_a(kEos);
+  write_set(folder / "raw", 3, 1);
+  TokenStream three(single_phase({{folder / "raw"}, {folder / "a"}, {folder / "b"}}), 5, 0, 100);
+  EXPECT_EQ(three.token_files()->tokenizer, folder / "a.model");
+  EXPECT_EQ(first_token_files({folder / "raw", folder / "b", folder / "a"})->tokenizer, folder / "b.model");
+  EXPECT_FALSE(first_token_files({folder / "raw"}));
   write_set(folder / "a-train", 4, 1);
   EXPECT_EQ(user_error([&] { TokenStream(single_phase({{folder / "a"}}), 5, 0, 100); }),
             (folder / "a-train.idx") +

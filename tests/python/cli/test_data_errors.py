@@ -155,6 +155,10 @@ def test_existing_token_files(data: Path, corpus: Path, tmp_path: Path) -> None:
     assert_exit_2(hero(*words, "--seed", 2), f"{out}-train.bin: exists", "--overwrite")
     assert folder_bytes(tmp_path) == before
     run_hero(*words, "--seed", 2, "--overwrite")
+    for seed in (-1, 2**64, "1e3"):
+        assert_exit_2(
+            hero(*words, "--seed", seed, "--overwrite"), f"--seed: found {seed}, expected 0 to {2**64 - 1}"
+        )
     assert folder_bytes(tmp_path) != before
 
 

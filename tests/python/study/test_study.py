@@ -102,6 +102,19 @@ def test_interrupted_study_resumes_to_the_same_result(study: Path, config: Path,
         assert_same_outcome(out / "seed-5" / variant, study / "seed-5" / variant, 8)
 
 
+def test_a_variant_added_before_an_identical_one(
+    study: Path, config: Path, data: Path, tmp_path: Path
+) -> None:
+    """The finished runs are kept, though the new variant comes first."""
+    out = Path(shutil.copytree(study, tmp_path / "study"))
+    run_hero(*words(config, data, out, "--variants", "baseline,mask3,hero", "--seeds", 2))
+    description = json.loads((out / "study.json").read_text())
+    found = {v["name"]: (v["same_as"], v["runs"]) for v in description["variants"]}
+    assert found["mask3"] == ("hero", {})
+    assert found["hero"] == (None, {"5": "seed-5/hero", "6": "seed-6/hero"})
+    assert not (out / "seed-5" / "mask3").exists()
+
+
 def test_a_failing_run_ends_the_study_with_its_error(config: Path, data: Path, tmp_path: Path) -> None:
     result = hero(
         *words(

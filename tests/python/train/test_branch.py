@@ -24,6 +24,7 @@ from program import (
     start_hero,
     steps_logged,
     tensor_bytes,
+    toml_value,
     training,
     wait_until,
 )
@@ -107,6 +108,25 @@ def test_latest_and_damaged_checkpoints(stable: Path, tmp_path: Path) -> None:
     checkpoint(parent, 8).rename(moved)
     run_hero(*branch(moved, tmp_path / "third", "--train.steps=9", "--optim.decay_steps=1", step=""))
     assert deterministic_metrics(tmp_path / "third") == deterministic_metrics(tmp_path / "run")
+
+
+def test_moved_checkpoint_with_later_phases(data: Path, stable: Path, tmp_path: Path) -> None:
+    """The folder's name does not tell the step; a new phase begins after it."""
+    moved = Path(shutil.copytree(checkpoint(stable, 8), tmp_path / "saved"))
+    phases = toml_value([{"blend": [str(data)], "until_step": 9}, {"blend": [str(data), f"{data}-valid"]}])
+    flags = ["--train.steps=10", "--optim.decay_steps=1", f"--data.phase={phases}"]
+    run_hero(*branch(moved, tmp_path / "moved", *flags, step=""))
+    run_hero(*branch(stable, tmp_path / "run", *flags, step="@8"))
+    assert deterministic_metrics(tmp_path / "moved") == deterministic_metrics(tmp_path / "run")
+
+
+def test_damaged_configuration_on_two_ranks(stable: Path, tmp_path: Path) -> None:
+    """The newest intact checkpoint, as with one process."""
+    parent = Path(shutil.copytree(stable, tmp_path / "parent"))
+    (checkpoint(parent, 12) / "config.toml").write_text("[model")
+    words = branch(parent, tmp_path / "run", "--train.steps=9", "--optim.decay_steps=1", step="")
+    run_ranks_checked(words, 2, tmp_path / "log")
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [9]
 
 
 def test_resume_of_a_branch(data: Path, stable: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from program import ENVIRONMENT, PROGRAM, checkpoint_names, metrics, training
+from program import ENVIRONMENT, PROGRAM, checkpoint_names, folder_bytes, metrics, training
 from ranks import free_port, rank_log, run_ranks_checked, start
 
 MODEL: dict[str, Any] = {
@@ -117,21 +117,41 @@ def test_two_failed_saves_end_all_ranks(data: Path, tmp_path: Path) -> None:
     assert 4 <= steps_done(run) <= 6
 
 
+def torchrun(run: Path, data: Path, settings: dict[str, Any], restarts: int, *words: Any) -> list[str]:
+    program = shutil.which("torchrun", path=str(Path(sys.executable).parent))
+    assert program
+    return [program, "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1",
+            "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python", "--",
+            PROGRAM, *map(str, training(run, data, settings, *words))]  # fmt: skip
+
+
+LAUNCHED = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}
+
+
+def test_a_restart_does_not_resume_a_run_that_the_first_attempt_rejected(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = MODEL | PIPELINE | {"train.steps": 2, "checkpoint.every": 2, "parallel.timeout": 60}
+    run_ranks_checked(training(run, data, settings), 2, tmp_path / "log")
+    before = folder_bytes(run)
+    words = torchrun(run, data, settings, 1, "--train.steps=4", "--optim.lr=0.5")
+    done = subprocess.run(words, env=LAUNCHED, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert done.stderr.count(f"hero: {run}: contains a run; pass --resume") == 2, done.stderr[-3000:]
+    assert folder_bytes(run) == before
+
+
 @pytest.mark.long
 def test_run_survives_repeated_kills(data: Path, tmp_path: Path) -> None:
     """torchrun restarts the processes; the run resumes and reaches the weights of an uninterrupted run."""
     alone, run = tmp_path / "alone", tmp_path / "run"
     settings = MODEL | PIPELINE | {"train.steps": 400, "checkpoint.every": 4, "parallel.timeout": 20}
     run_ranks_checked(training(alone, data, settings), 2, tmp_path / "log")
-    torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
-    assert torchrun
     launcher = subprocess.Popen(
-        [torchrun, "--nproc-per-node=2", "--max-restarts=100", "--monitor-interval=0.1",
-         "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python", "--",
-         PROGRAM, *map(str, training(run, data, settings))],
-        env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"},
-        stdout=(tmp_path / "torchrun.log").open("wb"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        torchrun(run, data, settings, 100),
+        env=LAUNCHED,
+        stdout=(tmp_path / "torchrun.log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
     rng, kills, deadline = random.Random(7), 0, time.monotonic() + 600
     try:
         while kills < 25 and launcher.poll() is None and time.monotonic() < deadline:

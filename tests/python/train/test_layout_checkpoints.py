@@ -65,6 +65,19 @@ def test_detects_ranks_with_different_settings(data: Path, tmp_path: Path) -> No
         assert "expected 0.001 as on rank 0" in text
 
 
+def test_detects_ranks_with_different_folders(data: Path, tmp_path: Path) -> None:
+    port, processes, logs = str(free_port()), [], []
+    for rank in range(2):
+        folder = tmp_path / f"run-{rank}"
+        logs.append(tmp_path / f"log-{rank}")
+        changes = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port}
+        processes += start(training(folder, data, MODEL), 1, logs[-1], **changes)
+    assert [process.wait(60) for process in processes] == [2, 2]
+    for log in logs:
+        assert f"--run: found {tmp_path}/run-1 on rank 1" in rank_log(log, 0)
+    assert not (tmp_path / "run-0" / "config.toml").exists()
+
+
 def test_rejects_layouts_that_do_not_fit(data: Path, tmp_path: Path) -> None:
     for flag, message in (
         ("--parallel.pipeline=3", "parallel.pipeline: found 3, expected a divisor of the 2 processes"),

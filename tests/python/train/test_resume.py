@@ -12,12 +12,14 @@ from program import (
     DEEPSEEK,
     ENVIRONMENT,
     HERO,
+    assert_exit_2,
     assert_resumes_alike,
     assert_same_outcome,
     checkpoint,
     checkpoint_names,
     deterministic_metrics,
     folder_bytes,
+    hero,
     metrics,
     run_hero,
     tensor_bytes,
@@ -99,6 +101,16 @@ def test_resume_after_removing_a_corrupt_checkpoint(copy: Path, finished: Path) 
     shutil.rmtree(checkpoint(copy, 6))
     run_hero("train", "--run", copy, "--resume")
     assert_same_outcome(copy, finished, 6)
+
+
+def test_a_rejected_resume_keeps_damaged_checkpoints(copy: Path) -> None:
+    weights = checkpoint(copy, 6) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    before = folder_bytes(copy)
+    assert_exit_2(hero("train", "--run", copy, "--resume", "--train.seed=7"), "train.seed: 1234 -> 7")
+    assert folder_bytes(copy) == before
+    result = run_hero("train", "--run", copy, "--resume")
+    assert f"{weights}: truncated" in result.stderr and "step-00000006.damaged" in result.stderr
 
 
 def test_finished_run_is_unchanged(copy: Path) -> None:
