@@ -155,8 +155,11 @@ def find_template(name: str, tokenizer_template: str | None) -> str:
         raise DataError(
             f"--chat-template {name}: no such file, expected a file, {', '.join(BUILT_IN)} or tokenizer"
         )
-    with open(name, encoding="utf-8") as file:
-        return file.read()
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise DataError(f"--chat-template {name}: byte {error.start}: invalid UTF-8") from error
 
 
 def _to_json(

@@ -52,6 +52,8 @@ def load_mix(path: str) -> list[Corpus]:
             content = tomllib.load(file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: invalid UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: invalid TOML ({error})") from error
     for key in content:

@@ -65,6 +65,7 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
             raise ValueError(f'expected "format": "{FORMAT}"')
         position = Position(**saved)
         position.place = Place(*position.place)
+        _check(position)
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: invalid ({error}) (--restart starts over)") from error
     hint = "(the same options resume; --restart starts over)"
@@ -84,6 +85,36 @@ def load_position(path: str, options: Mapping[str, Any], sources: Sequence[Sourc
             f"{path}: started with {len(position.sources)} source files, found {len(now_sources)} {hint}"
         )
     return position
+
+
+def _check(position: Position) -> None:
+    """Raises `ValueError` or `TypeError` unless the values have the types of a saved position."""
+    written = position.stage != "reading"
+    checks = {
+        "options": isinstance(position.options, dict),
+        "sources": isinstance(position.sources, list)
+        and all(isinstance(part, list) and len(part) == 2 for part in position.sources),
+        "stage": position.stage in ("reading", "ended", "complete"),
+        "source": isinstance(position.source, int) and 0 <= position.source <= len(position.sources),
+        "place": all(isinstance(number, int) and number >= 0 for number in position.place),
+        "records": isinstance(position.records, int),
+        "left_out": isinstance(position.left_out, dict) and position.left_out.keys() == set(SKIP_REASONS),
+        "in_source": isinstance(position.in_source, list) and len(position.in_source) == 3,
+        "writer": _is_writer_state(position.writer) or (position.writer is None and not written),
+    }
+    if wrong := [name for name, valid in checks.items() if not valid]:
+        raise ValueError(f"found no valid {wrong[0]}")
+
+
+def _is_writer_state(value: Any) -> bool:
+    """Whether a value may be from `TokenWriter.commit`."""
+    if not isinstance(value, dict) or not {"documents", "splits", "held"} <= value.keys():
+        return False
+    splits = value["splits"]
+    return isinstance(splits, dict) and all(
+        isinstance(counts, dict) and all(isinstance(count, int) for count in counts.values())
+        for counts in splits.values()
+    )
 
 
 def _short(value: Any) -> str:

@@ -149,7 +149,7 @@ def _in_folder(folder: str, config: str | None, split: str) -> list[str]:
     dictionary = os.path.join(folder, "dataset_dict.json")
     if os.path.isfile(dictionary):
         splits = _json(dictionary).get("splits")
-        if not isinstance(splits, list):
+        if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
             raise DataError(f'{dictionary}: no list "splits", expected the output of save_to_disk')
         wanted = splits if split == "all" else [split]
         if missing := [name for name in wanted if name not in splits]:
@@ -158,8 +158,11 @@ def _in_folder(folder: str, config: str | None, split: str) -> list[str]:
             )
         return [path for name in wanted for path in _in_folder(os.path.join(folder, name), None, "all")]
     state = os.path.join(folder, "state.json")
-    if os.path.isfile(state) and isinstance(_json(state).get("_data_files"), list):
-        return _matching_files(folder, [entry["filename"] for entry in _json(state)["_data_files"]], state)
+    if os.path.isfile(state) and isinstance(entries := _json(state).get("_data_files"), list):
+        names = [str(e["filename"]) for e in entries if isinstance(e, dict) and "filename" in e]
+        if len(names) < len(entries):
+            raise DataError(f'{state}: _data_files: expected a list of {{"filename"}}, as from save_to_disk')
+        return _matching_files(folder, names, state)
     configurations = _configurations(os.path.join(folder, "README.md"))
     if configurations:
         return _configured_files(folder, configurations, config, split)
@@ -176,7 +179,7 @@ def _listed_files(folder: str, split: str) -> list[str]:
         os.path.relpath(os.path.join(base, name), folder)
         for base, folders, names in os.walk(folder)
         for name in names
-        if file_format(name) and not name.startswith(("cache-", ".")) and not name.endswith(METADATA_FILES)
+        if file_format(name) and not name.startswith(("cache-", ".")) and not _is_metadata(name)
     ]
     hidden = [path for path in inside if any(part.startswith(".") for part in path.split(os.sep))]
     inside = sorted(
@@ -195,6 +198,14 @@ def _listed_files(folder: str, split: str) -> list[str]:
             )
         inside = [path for path in inside if splits[path] == split]
     return [os.path.join(folder, path) for path in inside]
+
+
+def _is_metadata(name: str) -> bool:
+    """Whether a file name is one of METADATA_FILES, or a tokenizer's of token files, such as
+    PREFIX.tokenizer.json."""
+    return name in METADATA_FILES or any(
+        name.endswith(f".{file}") for file in METADATA_FILES if file.startswith("tokenizer")
+    )
 
 
 def _is_token_file_metadata(path: str) -> bool:
@@ -238,7 +249,7 @@ def _configurations(readme: str) -> list[dict[str, Any]]:
     entries = card.get("configs") if isinstance(card, dict) else None
     return [
         entry
-        for entry in entries or []
+        for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict) and ("data_files" in entry or "data_dir" in entry)
     ]
 

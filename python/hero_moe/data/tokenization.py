@@ -80,8 +80,8 @@ def tokenize(
 ) -> TokenizeResult:
     """Writes OUT-train.bin/.idx, OUT-valid.bin/.idx, OUT.json and a copy of the tokenizer, as `hero data
     tokenize` does, bit for bit for the same text; with `records.loss_mask` also OUT-train-mask.bin/.idx and
-    OUT-valid-mask.bin/.idx; for conversations also OUT.chat_template.jinja and, beside a tokenizer.json,
-    OUT.tokenizer_config.json, which a run on the data copies.
+    OUT-valid-mask.bin/.idx; beside a tokenizer.json also OUT.tokenizer_config.json, and for conversations
+    OUT.chat_template.jinja, which a run on the data copies.
 
     Resumes from OUT.position.json if there is one (`resume`: it must exist; `restart`: starts over). Memory
     is a few batches per worker. Raises `DataError` for invalid input, and unless `overwrite` if a new start
@@ -91,6 +91,12 @@ def tokenize(
     if not 0 <= options.seed < 1 << 64:
         raise DataError(f"--seed {options.seed}: expected 0 to 2^64 - 1")
     sources = find_sources(options.inputs, config=options.config, split=options.split)
+    written = {os.path.realpath(name) for name in (options.out + ".json", position_path(options.out))}
+    for source in sources:
+        if mine := [part for part in source.parts if os.path.realpath(part) in written]:
+            raise DataError(
+                f"--out {options.out}: would replace the input {mine[0]}, expected another prefix"
+            )
     path = position_path(options.out)
     os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
     recorded = _recorded_options(options)
@@ -249,12 +255,10 @@ def _finish(options: TokenizeOptions, position: Position) -> None:
 
 
 def _companions(options: TokenizeOptions) -> dict[str, str]:
-    """What a model trained on conversations needs to talk: their template and, unless the tokenizer file has
-    them, the special tokens that it writes."""
+    """What the tokenizer file lacks: the template of conversations, and beside a tokenizer.json the special
+    tokens, of which eos_token ends documents."""
     template = options.records.chat_template
-    if template is None:
-        return {}
-    files = {".chat_template.jinja": template}
+    files = {} if template is None else {".chat_template.jinja": template}
     if options.tokenizer.kind == "tokenizers":
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **options.tokenizer.special_tokens}
         config["eos_token"] = options.tokenizer.eos_token

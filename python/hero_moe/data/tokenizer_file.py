@@ -115,8 +115,7 @@ def _from_json(path: str, data: bytes) -> TokenizerFile:
         what = " ".join(str(error).split())
         raise DataError(f"{path}: not a tokenizer.json that the tokenizers library loads ({what})") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    folder = os.path.dirname(path)
-    config = _object(os.path.join(folder, "tokenizer_config.json"))
+    config = _object(_companion(path, "tokenizer_config.json"))
     tokens = {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in config.items()
@@ -127,32 +126,59 @@ def _from_json(path: str, data: bytes) -> TokenizerFile:
         "tokenizers",
         data,
         max(vocabulary.values(), default=-1) + 1,
-        _eos_id(tokenizer, special.get("eos_token"), folder),
+        _eos_id(tokenizer, tokens.get("eos_token"), path),
         special,
-        _chat_template(folder, config),
+        _chat_template(path, config),
     )
 
 
-def _eos_id(tokenizer: tokenizers.Tokenizer, token: str | None, folder: str) -> int:
+def _companion(path: str, name: str) -> str:
+    """The file `name` that belongs to a tokenizer file: FOLDER/NAME of FOLDER/tokenizer.json, PREFIX.NAME of
+    PREFIX.tokenizer.json and of PREFIX.json, as in src/tokenizer/companions.cpp."""
+    if path.endswith("tokenizer.json"):
+        return path.removesuffix("tokenizer.json") + name
+    return f"{os.path.splitext(path)[0]}.{name}"
+
+
+def _eos_id(tokenizer: tokenizers.Tokenizer, token: Any, path: str) -> int:
+    """As src/tokenizer/eos_token.cpp."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if token in vocabulary:
+    if token is not None:
+        if not isinstance(token, str) or token not in vocabulary:
+            where = _companion(path, "tokenizer_config.json")
+            raise DataError(f"{where}: eos_token: found {token!r}, expected a token of tokenizer.json")
         return vocabulary[token]
-    for name in ("generation_config.json", "config.json"):
-        number = _object(os.path.join(folder, name)).get("eos_token_id")
+    for name in (
+        ("generation_config.json", "config.json") if os.path.basename(path) == "tokenizer.json" else ()
+    ):
+        file = os.path.join(os.path.dirname(path), name)
+        if (number := _object(file).get("eos_token_id")) is None:
+            continue
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and number in vocabulary.values():
-            return number
+        largest = max(vocabulary.values())
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= largest:
+            raise DataError(f"{file}: eos_token_id: found {number!r}, expected 0 to {largest}")
+        return number
     added = {entry.content: number for number, entry in tokenizer.get_added_tokens_decoder().items()}
     return next((added[usual] for usual in DEFAULT_EOS_TOKENS if usual in added), -1)
 
 
-def _chat_template(folder: str, config: Mapping[str, Any]) -> str | None:
-    file = os.path.join(folder, "chat_template.jinja")
+def _chat_template(path: str, config: Mapping[str, Any]) -> str | None:
+    file = _companion(path, "chat_template.jinja")
     if os.path.isfile(file):
-        return _read(file).decode()
+        try:
+            return _read(file).decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}: byte {error.start}: invalid UTF-8") from error
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
+    if template is not None and not isinstance(template, str):
+        where = _companion(path, "tokenizer_config.json")
+        raise DataError(
+            f"{where}: chat_template: found {type(template).__name__}, expected a text or named texts"
+        )
     return template
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -138,6 +139,11 @@ _PAIRED = re.compile(
 )
 
 
+# Only such numbers can exceed a double.
+_LONG_NUMBER = re.compile(rb"[0-9]{300}|[eE]\+?[0-9]{3}")
+_MOST_LEVELS = 100  # as in src/io/json.cpp
+
+
 class _InvalidLine(Exception):
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -154,9 +160,13 @@ def _parse(line: bytes) -> Any:
         raise _InvalidLine(
             error.start, f"invalid UTF-8 (0x{line[error.start]:02X}), expected UTF-8 text"
         ) from error
+    finite = {"parse_float": _finite_float, "parse_int": _finite_int} if _LONG_NUMBER.search(line) else {}
     try:
         value = parse_json(
-            text.removeprefix("\ufeff"), parse_constant=_no_constant, object_pairs_hook=_with_unique_keys
+            text.removeprefix("\ufeff"),
+            parse_constant=_no_constant,
+            object_pairs_hook=_with_unique_keys,
+            **finite,
         )
     except json.JSONDecodeError as error:
         raise _InvalidLine(
@@ -166,7 +176,29 @@ def _parse(line: bytes) -> Any:
         raise _InvalidLine(0, f"invalid JSON ({error}), expected one object per line") from error
     if _SURROGATE.search(line) and (paired := _PAIRED.match(line)) and paired.end() < len(line):
         raise _InvalidLine(paired.end(), "unpaired surrogate, expected Unicode text")
+    if line.count(b"{") + line.count(b"[") > _MOST_LEVELS and _levels(value) > _MOST_LEVELS:
+        raise _InvalidLine(0, f"found values nested deeper than {_MOST_LEVELS} levels, expected at most that")
     return value
+
+
+def _finite_float(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"found {text:.20}, expected a number within the doubles")
+    return value
+
+
+def _finite_int(text: str) -> int:
+    _finite_float(text)
+    return int(text)
+
+
+def _levels(value: Any) -> int:
+    """How deeply objects and arrays are nested."""
+    levels, inside = 0, [value]
+    while inside := [one for one in inside if isinstance(one, (dict, list))]:
+        levels += 1
+        inside = [item for one in inside for item in (one.values() if isinstance(one, dict) else one)]
+    return levels
 
 
 def _no_constant(name: str) -> NoReturn:

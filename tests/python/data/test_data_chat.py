@@ -98,6 +98,23 @@ def test_find_template_sources(tmp_path: Path, folder: Path) -> None:
         find_template("tokenizer", None)
     with pytest.raises(DataError, match="--chat-template chatm: no such file, expected a file, chatml"):
         find_template("chatm", None)
+    file.write_bytes(b"{{ 1 }}\xff")
+    with pytest.raises(DataError, match=r"own.jinja: byte 7: invalid UTF-8"):
+        find_template(str(file), None)
+
+
+@pytest.mark.parametrize("template", [3, {"default": "x"}, [{"name": "default", "template": 3}]])
+def test_rejects_templates_that_are_no_text(template: Any, tmp_path: Path) -> None:
+    folder = train_bpe(tmp_path / "bpe")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+    with pytest.raises(DataError, match="tokenizer_config.json: chat_template: found"):
+        load_tokenizer(str(folder))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": [3]}))
+    assert load_tokenizer(str(folder)).chat_template is None
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"chat_template.jinja: byte 0: invalid UTF-8"):
+        load_tokenizer(str(folder))
 
 
 def chat_documents(

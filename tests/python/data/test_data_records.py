@@ -12,6 +12,7 @@ from data_files import documents, options, train_sentencepiece, write_rows
 from hero_moe.data import BUILT_IN, DataError, RecordFormat, TokenizerFile, load_tokenizer, tokenize
 from hero_moe.data.encoders import make_encoder
 from hero_moe.data.records import UnusableRecord
+from program import hero
 
 PLAIN = {"chat_template": BUILT_IN["plain"]}
 
@@ -19,6 +20,36 @@ PLAIN = {"chat_template": BUILT_IN["plain"]}
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
     return load_tokenizer(str(train_sentencepiece(tmp_path_factory.mktemp("pieces"))))
+
+
+@pytest.mark.parametrize(
+    ("line", "valid"),
+    [
+        ('{"text": "a", "n": 1e308, "m": ' + "9" * 308 + "}", True),
+        ('{"text": "a", "n": 1e400}', False),
+        ('{"text": "a", "n": -1E+309}', False),
+        ('{"text": "a", "n": ' + "9" * 400 + "}", False),
+        ('{"text": "a", "n": ' + "[" * 99 + "]" * 99 + "}", True),
+        ('{"text": "a", "n": ' + "[" * 100 + "]" * 100 + "}", False),
+        ('{"text": "a", "n": ' + "[" * 900 + "]" * 900 + "}", False),
+        ('{"text": "a", "n": [' + "{}, " * 300 + "{}]}", True),
+    ],
+)
+def test_limits_of_json_are_those_of_the_program(
+    line: str, valid: bool, pieces: TokenizerFile, tmp_path: Path
+) -> None:
+    """Numbers beyond the doubles and more than 100 levels are invalid lines."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(line + '\n{"text": "b"}\n')
+    (tmp_path / "pieces.model").write_bytes(pieces.data)
+    words = ["--input", corpus, "--tokenizer", tmp_path / "pieces.model", "--out", tmp_path / "out"]
+    assert hero("data", "tokenize", *words, "--valid-fraction", 0).returncode == (0 if valid else 2)
+    given = options(pieces, [corpus], tmp_path / "python", valid_fraction=0.0)
+    if valid:
+        assert tokenize(given).records == 2
+    else:
+        with pytest.raises(DataError, match=r"corpus.jsonl: line 1, byte 0: .*(doubles|100 levels)"):
+            tokenize(given)
 
 
 @pytest.mark.parametrize(

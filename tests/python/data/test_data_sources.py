@@ -220,6 +220,30 @@ def test_rejects_invalid_files(tmp_path: Path, name: str, data: bytes, message: 
         texts(tmp_path / name)
 
 
+def test_only_metadata_is_skipped_in_folders(tmp_path: Path) -> None:
+    """By whole names: other names that end alike are data."""
+    data = ["a.jsonl", "solid-state.json", "my_config.json", "b.tokenizer.json.jsonl"]
+    metadata = ["state.json", "config.json", "tokenizer.json", "p.tokenizer.json", "p.tokenizer_config.json"]
+    for name in [*data, *metadata]:
+        (tmp_path / name).write_bytes(json_lines(ROWS[:1]))
+    assert sorted(Path(s.parts[0]).name for s in find_sources([tmp_path])) == sorted(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("state.json", '{"_data_files": [{"x": 1}]}', "state.json: _data_files: expected a list of"),
+        ("state.json", '{"_data_files": [3]}', "state.json: _data_files: expected a list of"),
+        ("dataset_dict.json", '{"splits": [3]}', 'dataset_dict.json: no list "splits"'),
+        ("README.md", "---\nconfigs: 3\n---\n", "found no data file"),
+    ],
+)
+def test_rejects_damaged_metadata(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        find_sources([tmp_path], split="all")
+
+
 def test_rejects_invalid_paths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         find_sources([tmp_path / "nowhere"])

@@ -283,6 +283,21 @@ def test_resumes_only_with_the_same_options_and_sources(tmp_path: Path, pieces: 
     ]:
         with pytest.raises(DataError, match=f"o.position.json: {message}.*--restart starts over"):
             tokenize(options(pieces, [path], tmp_path / "o", **change))
+    position = tmp_path / "o.position.json"
+    saved = json.loads(position.read_text())
+    for key, damage in [
+        ("options", []), ("sources", [3]), ("stage", "done"), ("source", 7), ("source", "a"), ("place", [0, -1, 0]),
+        ("records", "1"), ("left_out", {}), ("in_source", []), ("writer", {}), ("writer", {"splits": 1}),
+        ("writer", {"documents": 0, "splits": {"train": 3}, "held": None}),
+    ]:  # fmt: skip
+        position.write_text(json.dumps(saved | {key: damage}))
+        with pytest.raises(DataError, match=r"o.position.json: invalid \(.*--restart starts over"):
+            tokenize(started)
+    position.write_text(json.dumps(saved | {"stage": "ended", "writer": None}))
+    with pytest.raises(DataError, match=r"o.position.json: invalid \(found no valid writer"):
+        tokenize(started)
+    position.write_text(json.dumps(saved))
+    before["o.position.json"] = position.read_bytes()
     code = main(
         [
             "tokenize",
