@@ -35,7 +35,7 @@ def load(
     manifest, checks the sizes of all files and the hashes of the model's.
 
     Args:
-        dir: a Hugging Face `qwen3_moe` or `deepseek_v3` folder, with or without `hero_router`.
+        dir: a Hugging Face `qwen3_moe`, `deepseek_v3`, `olmoe` or `mixtral` folder, with or without `hero_router`.
         dtype: of weights and activations: "fp32", "bf16" or "fp64", PyTorch's names for them or its types;
             None: the folder's own.
         device: "cpu", "cuda" (the first visible one), or "auto": cuda if a GPU and libhero_cuda.so are

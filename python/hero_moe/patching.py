@@ -24,6 +24,7 @@ from hero_moe.policy import sparse_route
 from hero_moe.router import (
     RoutingHistory,
     accumulation_type,
+    check_eps,
     check_visible,
     history_logits_through,
     init_bound,
@@ -224,6 +225,7 @@ def patch(
         raise ValueError(f"init: found {init!r}, expected 'zero' or 'uniform'")
     if history not in ("stage", "global"):
         raise ValueError(f"history: found {history!r}, expected 'stage' or 'global'")
+    check_eps(eps)
     base = getattr(model, "base_model", None)
     layers = getattr(base, "layers", None)
     if not isinstance(base, nn.Module) or not isinstance(layers, nn.ModuleList):
@@ -258,6 +260,8 @@ def _stages(stages: int | Sequence[int], layers: int) -> list[int]:
         if not 1 <= stages <= layers:
             raise ValueError(f"stages: found {stages}, expected 1 to {layers}, the number of MoE layers")
         return [s for s in range(stages) for _ in range(layers // stages + (s < layers % stages))]
+    if not isinstance(stages, Sequence) or not all(isinstance(stage, int) for stage in stages):
+        raise ValueError(f"stages: found {stages!r}, expected a number or the stage of every MoE layer")
     given = list(stages)
     steps = {later - earlier for earlier, later in zip(given, given[1:])}
     if len(given) != layers or given[0] != 0 or not steps <= {0, 1}:

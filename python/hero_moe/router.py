@@ -57,13 +57,20 @@ class RoutingHistory(Mapping[int, Tensor]):
 
 def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tuple[int, ...]:
     """The layers that router `layer` reads: the last `window` of `visible`. ValueError if invalid."""
+    visible = tuple(visible)
     if layer < 1:
         raise ValueError(f"layer: found {layer}, expected a number from 1")
     if any(later <= earlier for earlier, later in zip((0, *visible), (*visible, layer))):
         raise ValueError(f"visible: found {tuple(visible)}, expected ascending numbers in [1, {layer})")
-    if window is not None and window < 1:
+    if window is not None and (not isinstance(window, int) or window < 1):
         raise ValueError(f"window: found {window}, expected None or a number from 1")
-    return tuple(visible if window is None else visible[-window:])
+    return visible if window is None else visible[-window:]
+
+
+def check_eps(eps: float) -> None:
+    """ValueError unless 0 or more."""
+    if not eps >= 0:
+        raise ValueError(f"eps: found {eps}, expected a number of at least 0")
 
 
 def init_bound(hidden_size: int, num_experts: int, layer: int) -> float:
@@ -150,6 +157,7 @@ class HistoryRouter(nn.Module):
             raise ValueError(
                 f"hidden_size, num_experts: found {hidden_size}, {num_experts}, expected numbers from 1"
             )
+        check_eps(eps)
         self.visible = check_visible(layer, visible, window)
         self.hidden_size, self.num_experts, self.layer, self.window = hidden_size, num_experts, layer, window
         self.scale, self.eps, self.detach = scale, eps, detach

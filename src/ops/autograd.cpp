@@ -3,9 +3,12 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include <memory>
 #include <utility>
+
+#include "ops/differentiable.h"
 
 namespace hero::ops {
 namespace {
@@ -62,6 +65,15 @@ std::vector<at::Tensor> with_backward(const std::vector<at::Tensor>& outputs, at
 void set_post_accumulate_grad_hook(const at::Tensor& leaf, std::function<void()> hook) {
   torch::autograd::impl::set_post_acc_grad_hooks(leaf,
                                                  hook ? std::make_unique<Hook>(std::move(hook)) : nullptr);
+}
+
+variable_list without_derivatives(const variable_list& gradients) {
+  const auto node = std::make_shared<torch::autograd::DelayedError>(
+      "hero: this operator has no second derivatives (found create_graph=True)", std::ssize(gradients));
+  variable_list inputs;
+  for (const at::Tensor& gradient : gradients)
+    inputs.push_back(gradient.defined() ? gradient.detach().requires_grad_() : at::Tensor());
+  return node->apply(std::move(inputs));
 }
 
 }  // namespace hero::ops

@@ -10,11 +10,28 @@
 
 namespace hero::ops {
 
+/// The same gradients, whose backward pass throws: as torch.autograd.function.once_differentiable.
+torch::autograd::variable_list without_derivatives(const torch::autograd::variable_list& gradients);
+
+/// F, whose gradients have no derivatives: kernels compute them.
+template <class F>
+struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable<F>> {
+  template <class... Arguments>
+  static auto forward(torch::autograd::AutogradContext* ctx, Arguments&&... arguments) {
+    return F::forward(ctx, std::forward<Arguments>(arguments)...);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    auto input_gradients = F::backward(ctx, std::move(gradients));
+    return at::GradMode::is_enabled() ? without_derivatives(input_gradients) : input_gradients;
+  }
+};
+
 /// F::apply if gradients are enabled; otherwise only F::forward with a null context, for which it must save
 /// nothing.
 template <class F, class... Arguments>
 auto differentiable(Arguments&&... arguments) {
-  if (at::GradMode::is_enabled()) return F::apply(std::forward<Arguments>(arguments)...);
+  if (at::GradMode::is_enabled()) return OnceDifferentiable<F>::apply(std::forward<Arguments>(arguments)...);
   return F::forward(nullptr, std::forward<Arguments>(arguments)...);
 }
 

@@ -104,12 +104,13 @@ def history_share(analysis: Analysis, data: Data) -> Drawing:
     axes.set_title("Contribution of the history to the logits", loc="left")
     axes.legend(frameon=False, ncols=2, loc="upper left", borderaxespad=0.0)
     seen = np.isfinite(data.variance_share)
-    top = int(np.nanargmax(data.variance_share))
     more = int((data.variance_share[seen] > initial[seen]).sum())
-    caption = (
-        f"Var(Z_R) / (Var(Z_O) + Var(Z_R)), variances over experts. Maximum: {data.variance_share[top]:.1%} "
-        f"in layer {top + 1}"
-    )
+    caption = "Var(Z_R) / (Var(Z_O) + Var(Z_R)), variances over experts. "
+    if seen.any():
+        top = int(np.nanargmax(data.variance_share))
+        caption += f"Maximum: {data.variance_share[top]:.1%} in layer {top + 1}"
+    else:
+        caption += "The logits of all experts are equal"
     if np.isfinite(initial).any():
         caption += f"; above the initial value in {more} of {int(seen.sum())} layers"
     return Drawing("history-share", figure, "History's share of logit variance per layer", f"{caption}.")

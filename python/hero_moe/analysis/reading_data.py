@@ -15,7 +15,7 @@ def read_data(top: Fields, model: Model, pairs: set[LayerPair]) -> Data:
     layers, data, used = model.layers, top.fields("data"), top.fields("utilisation")
     loss = data.number("loss", nullable=True)
     seeing = {layer for layer, _ in pairs}
-    history = _by_layer(top, "history", layers, ("variance_share",), seeing)
+    history = _by_layer(top, "history", layers, ("variance_share",), seeing, nullable=True)
     initial = _by_layer(top, "history", layers, ("initial_variance_share",), set())
     agreement = _by_layer(top, "agreement", layers, ("top_k", "top_1"), seeing)
     alone = _by_layer(top, "history_alone", layers, ("top_k", "top_1", "kl"), seeing)
@@ -41,17 +41,19 @@ def read_data(top: Fields, model: Model, pairs: set[LayerPair]) -> Data:
 
 
 def _by_layer(
-    top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int]
+    top: Fields, key: str, layers: int, names: tuple[str, ...], seeing: set[int], *, nullable: bool = False
 ) -> dict[str, np.ndarray]:
-    """The `names` of a list of objects, one per layer, as arrays [L]; NaN in layers not in `seeing`."""
+    """The `names` of a list of objects, one per layer, as arrays [L]; NaN in layers not in `seeing`, and for null
+    if `nullable`."""
     table = {name: np.full(layers, np.nan) for name in names}
+    found = set()
     for entry in top.objects(key):
         layer = entry.integer("layer", 1, layers)
         for name, values in table.items():
-            values[layer - 1] = entry.number(name, nullable=layer not in seeing)
-    for layer in sorted(seeing):
-        if any(np.isnan(values[layer - 1]) for values in table.values()):
-            raise InputError(f"{top.where}: {key}: found nothing for layer {layer}, expected an object")
+            values[layer - 1] = entry.number(name, nullable=nullable or layer not in seeing)
+        found.add(layer)
+    for layer in sorted(seeing - found):
+        raise InputError(f"{top.where}: {key}: found nothing for layer {layer}, expected an object")
     return table
 
 

@@ -198,14 +198,30 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
         raise InputError(f'{path}: datasets: expected a list of {{"name", "tokens", "loss", "perplexity"}}')
     return [
         Evaluation(
-            dataset=str(entry["name"]),
+            dataset=name,
             step=integer(content, str(path), "step") if "step" in content else None,
             tokens=integer(entry, str(path), "tokens") if "tokens" in entry else None,
             loss=number(entry.get("loss"), str(path), "loss"),
             perplexity=number(entry.get("perplexity"), str(path), "perplexity"),
         )
-        for entry in entries
+        for name, entry in zip(_dataset_names(entries), entries)
     ]
+
+
+def _dataset_names(entries: list[dict[str, Any]]) -> list[str]:
+    """The names, preceded by as many folders of the data's path as tell data sets of the same name apart."""
+    paths = []
+    for entry in entries:
+        prefixes = [f.removesuffix(".bin") for f in entry.get("token_files", ()) if str(f).endswith(".bin")]
+        paths.append(Path(min(prefixes, key=len, default=str(entry["name"]))).parts)
+    names = []
+    for entry, path in zip(entries, paths):
+        others = [p for p, other in zip(paths, entries) if other["name"] == entry["name"] and p != path]
+        count = 1
+        while count < len(path) and any(p[-count:] == path[-count:] for p in others):
+            count += 1
+        names.append("/".join(path[-count:]) if count > 1 else str(entry["name"]))
+    return names
 
 
 def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

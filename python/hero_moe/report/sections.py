@@ -72,14 +72,15 @@ def percent(value: float) -> str:
 
 
 def short_count(value: float) -> str:
-    """A count with three digits: 950, 61.4k, 1.23M, 4.00B."""
+    """A count with three digits: 950, 61.4k, 1.23M, 4.00B; below 10,000 all digits."""
     if not math.isfinite(value):
         return NONE
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if value >= limit:
-            scaled = value / (limit if unit != "k" else 1e3)
-            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{unit}"
-    return f"{value:,.0f}"
+    if round(value) < 10_000:
+        return f"{value:,.0f}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    thousands = min(int(exponent) // 3, 4)
+    digits = int(exponent) - 3 * thousands
+    return f"{float(mantissa) * 10**digits:.{max(2 - digits, 0)}f}{'kMBT'[thousands - 1]}"
 
 
 def span(values: Sequence[int], unit: str) -> str:

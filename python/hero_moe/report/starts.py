@@ -33,7 +33,7 @@ class Start:
     data: tuple[str, ...]
     """The `--data` arguments, or a text for each phase."""
     data_hash: str
-    """Of the token files, their weights and phases: equal for equal data, whatever the paths."""
+    """Of the sources' token files, shares and order, and of the phases: equal for equal data, whatever the paths."""
     tokenizer: str
     """SHA-256 of the tokenizer; empty if the data has none."""
     options: dict[str, tuple[Any, Any]]
@@ -71,7 +71,7 @@ def _start(record: dict[str, Any], where: str) -> Start:
             changed_validation=tuple(map(str, record.get("changed_validation", ()))),
             parent=_parent(record["parent"], where) if "parent" in record else None,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{where}: invalid line ({error!r}), expected a start of a run") from error
 
 
@@ -89,29 +89,29 @@ def _data_texts(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _data_hash(record: dict[str, Any]) -> str:
+    """Of each phase's sources in order: their shares, as training rounds them, and their files."""
     files = record["token_files"]
     phases = record.get("phases", [{"until_step": None, "blend": record["data"]}])
-    lines = [_weight(word) for phase in phases for word in phase["blend"]]
-    lines += [f"{entry['bytes']} {entry['sha256']}" for _, entry in sorted(files.items())]
-    if len(phases) > 1:
-        for phase in phases:
-            sources = [_source_digest(word, files) for word in phase["blend"]]
-            lines += [f"to {phase['until_step']}", *sources]
+    lines = []
+    for phase in phases:
+        lines.append(f"to {phase['until_step']}")
+        sources = [_split(word) for word in phase["blend"]]
+        total = sum(weight for weight, _ in sources)
+        for weight, prefix in sources:
+            lines += [f"share {round(weight / total * 2**32)}", *_digests(prefix, files)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _split(word: str) -> tuple[str, str]:
+def _split(word: str) -> tuple[float, str]:
     """Weight and prefix of `PREFIX` or `WEIGHT:PREFIX`."""
     match = re.match(r"([\d.eE+-]+):", word)
-    return (match[1], word[match.end() :]) if match else ("1", word)
+    return (float(match[1]), word[match.end() :]) if match else (1.0, word)
 
 
-def _weight(word: str) -> str:
-    return _split(word)[0]
-
-
-def _source_digest(word: str, files: dict[str, dict[str, Any]]) -> str:
-    """SHA-256 of the source's .bin file, which may be that of its training split."""
-    prefix = re.sub(r"\.(bin|idx)$", "", _split(word)[1])
-    found = [files[path] for path in (f"{prefix}.bin", f"{prefix}-train.bin") if path in files]
-    return str(found[0]["sha256"]) if found else prefix
+def _digests(prefix: str, files: dict[str, dict[str, Any]]) -> list[str]:
+    """Digests of the source's token files, which may be those of its training split, and of its loss mask."""
+    prefix = re.sub(r"\.(bin|idx)$", "", prefix)
+    source = prefix if f"{prefix}.bin" in files else f"{prefix}-train"
+    paths = [f"{source}{mask}{end}" for mask in ("", "-mask") for end in (".bin", ".idx")]
+    found = [files[path] for path in paths if path in files]
+    return [f"{entry['bytes']} {entry['sha256']}" for entry in found] or [prefix]

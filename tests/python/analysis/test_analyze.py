@@ -282,6 +282,16 @@ def test_single_layer_has_no_history(data: Path, tmp_path: Path) -> None:
     assert load_file(tmp_path / "out" / "analysis.safetensors") == {}
 
 
+def test_single_expert_has_no_variance(data: Path, tmp_path: Path) -> None:
+    """Its logits do not vary over experts: the share is null, and the page can be drawn."""
+    settings = HERO | {"model.num_experts": 1, "model.num_experts_per_tok": 1, "train.steps": 2}
+    run_hero(*training(tmp_path / "run", data, settings))
+    run_hero("analyze", tmp_path / "run", "--out", tmp_path / "out", "--data", data, "--tokens", 128)
+    found = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert [layer["variance_share"] for layer in found["history"]] == [None] * 3
+    assert "The logits of all experts are equal" in (tmp_path / "out" / "report.html").read_text()
+
+
 Arrange = Callable[[Path, Path, Path], list[Any]]
 
 

@@ -186,12 +186,30 @@ def test_history_is_a_mapping_that_detaches() -> None:
         ({"layer": 2, "visible": (2,)}, r"visible: found \(2,\)"),
         ({"layer": 4, "visible": (2, 1)}, r"visible: found \(2, 1\)"),
         ({"layer": 2, "visible": (1,), "window": 0}, "window: found 0"),
+        ({"layer": 2, "visible": (1,), "window": 1.5}, "window: found 1.5"),
         ({"layer": 1, "num_experts": 0}, "num_experts: found 8, 0"),
+        ({"layer": 1, "eps": -1.0}, "eps: found -1.0"),
+        ({"layer": 1, "eps": math.nan}, "eps: found nan"),
     ],
 )
 def test_rejects_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HistoryRouter(**{"hidden_size": 8, "num_experts": 4, **options})
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_second_derivatives_raise(layer: int) -> None:
+    """Kernels compute the gradients: with create_graph they are the same, and their backward pass raises."""
+    history, x = RoutingHistory(), torch.rand(3, 8, dtype=torch.float64, requires_grad=True)
+    routers = [
+        HistoryRouter(8, 4, layer=l, visible=range(1, l), dtype=torch.float64) for l in range(1, layer + 1)
+    ]
+    loss = [router(x, history)[0].square().sum() for router in routers][-1]
+    (plain,) = torch.autograd.grad(loss, x, retain_graph=True)
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    torch.testing.assert_close(gradient, plain, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        gradient.square().sum().backward()
 
 
 def test_copies_and_state_dicts() -> None:

@@ -16,6 +16,7 @@ from conftest import MakeRun, edit_lines
 from hero_moe.report import __main__ as report
 from hero_moe.report.comparison import downsample_extremes, smooth
 from hero_moe.report.run_files import load_run
+from hero_moe.report.sections import short_count
 from program import ROOT
 from report_page import Page
 
@@ -366,9 +367,52 @@ def test_warns_of_runs_that_are_not_comparable(tmp_path: Path, make_run: MakeRun
     ) in Page(render(tmp_path, a, b, c)).text
     record_starts(a, other)
     record_starts(b, moved)
-    assert "different data (a: data/b; b: 0.5:copy/b)." in Page(render(tmp_path, a, b)).text
-    record_starts(b, moved | {"data": ["copy/b"]})
     assert "not comparable" not in Page(render(tmp_path, a, b)).text, "the same data at another path"
+
+
+def test_blends_are_equal_by_shares_and_files(tmp_path: Path, make_run: MakeRun) -> None:
+    a, b = make_run("a"), make_run("b")
+
+    def files(folder: str, **names: str) -> dict[str, Any]:
+        return {f"{folder}/{name}.bin": {"bytes": 10, "sha256": digest} for name, digest in names.items()}
+
+    record_starts(a, {"data": ["0.9:data/a", "0.1:data/b"], "token_files": files("data", a="1", b="2")})
+    for blend, found, same in [
+        (["0.90:data/a", "1e-1:data/b"], files("data", a="1", b="2"), True),
+        (["9:data/a", "1:data/b"], files("data", a="1", b="2"), True),
+        (["0.9:copy/z", "0.1:copy/b"], files("copy", z="1", b="2"), True),
+        (["0.9:data/b", "0.1:data/a"], files("data", a="1", b="2"), False),
+        (["0.1:data/b", "0.9:data/a"], files("data", a="1", b="2"), False),
+        (["0.9:data/a", "0.1:data/b"], files("data", a="2", b="1"), False),
+    ]:
+        record_starts(b, {"data": blend, "token_files": found})
+        text = Page(render(tmp_path, a, b)).text
+        assert ("These runs are not comparable: different data" not in text) == same, blend
+
+
+def test_data_sets_of_equal_names(tmp_path: Path, make_run: MakeRun) -> None:
+    """Evaluated on data/a/x-valid and data/b/x-valid: one column each."""
+    run = make_run("run")
+    entries = [
+        {"name": name, "tokens": 10, "loss": loss, "perplexity": np.exp(loss),
+         "token_files": {f"{folder}/{name}{end}": {} for end in (".idx", ".bin", "-mask.bin")}}
+        for name, folder, loss in (("x-valid", "data/a", 3.0), ("x-valid", "data/b", 4.0), ("y", "data/b", 5.0))
+    ]  # fmt: skip
+    (run / "eval.json").write_text(json.dumps({"step": 60, "datasets": entries}))
+    names = [entry.dataset for entry in load_run(run, "run").evaluations]
+    assert names == ["a/x-valid", "b/x-valid", "y"]
+    text = Page(render(tmp_path, run)).text
+    for part in ("a/x-valid", "b/x-valid", "3.000 (20.09)", "4.000 (54.60)", "5.000 (148.41)"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(950, "950"), (9999, "9,999"), (61_400, "61.4k"), (99_999, "100k"), (999_936, "1.00M"), (1e9 - 1, "1.00B"),
+     (4e12, "4.00T"), (1e15, "1000T")],
+)  # fmt: skip
+def test_short_counts(value: float, text: str) -> None:
+    assert short_count(value) == text
 
 
 def test_phases_of_data(tmp_path: Path, make_run: MakeRun) -> None:
