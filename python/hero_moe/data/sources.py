@@ -77,7 +77,13 @@ def find_sources(
     `config` selects a configuration of a dataset, `split` the split to read from folders with splits ("all":
     every file). Raises `DataError` for missing, empty or unsupported files."""
     found: list[Source] = []
+    parts: list[str] = []  # of one file, one by one, as a shell expands a glob
     for given in map(str, inputs):
+        if PART.match(given) and os.path.isfile(given):
+            parts.append(given)
+            continue
+        found += _group(parts)
+        parts = []
         if os.path.isdir(given):
             found += _group(_in_folder(given, config, split))
         elif os.path.exists(given):
@@ -89,6 +95,7 @@ def find_sources(
             found += _group(files)
         else:
             raise DataError(f"{given}: no such file or folder")
+    found += _group(parts)
     if not found:
         raise DataError("no input, expected at least one file or folder")
     return found

@@ -121,6 +121,8 @@ def test_numbered_parts_of_one_file(tmp_path: Path) -> None:
     sources = find_sources([tmp_path])
     assert len(sources) == 1 and sources[0].size == len(data)
     assert texts(tmp_path) == TEXTS
+    given = sorted(tmp_path.glob("zh.jsonl.gz.part*"))  # as a shell expands the pattern
+    assert [source.parts for source in find_sources(given)] == [tuple(map(str, given))]
     (tmp_path / "zh.jsonl.gz.part02").unlink()
     with pytest.raises(DataError, match=r"zh\.jsonl\.gz: found parts 1, 3, expected consecutive"):
         find_sources([tmp_path])
