@@ -9,13 +9,14 @@
 // 4-byte integers. It exits when the socket is closed.
 #include <dlfcn.h>
 #include <poll.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -35,8 +36,17 @@ struct Request {
 };
 
 struct Child {
-  int pid_file, reply;
+  pid_t pid;
+  int reply;
 };
+
+// SIGCHLD is blocked in the server, which reads it from a descriptor, but not in the programs.
+sigset_t child_ended() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCHLD);
+  return set;
+}
 
 void send(int reply, int32_t value) {
   // Whoever asked may be gone.
@@ -64,6 +74,8 @@ bool receive(Request& request) {
 }
 
 [[noreturn]] void become_program(Request& request) {
+  const sigset_t blocked = child_ended();
+  ::sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
   for (const int file : {kStdin, kStdout, kStderr}) ::dup2(request.files[file], file);
   ::closefrom(kStderr + 1);
   if (::chdir(request.strings.front().c_str()) != 0) ::_exit(127);
@@ -76,35 +88,37 @@ bool receive(Request& request) {
   std::exit(program_main(static_cast<int>(words.size()) - 1, words.data(), environ));
 }
 
-void report_end(const Child& child) {
-  siginfo_t info{};
-  ::waitid(P_PIDFD, child.pid_file, &info, WEXITED);
-  send(child.reply, info.si_code == CLD_EXITED ? info.si_status : -info.si_status);
+bool report_end(const Child& child) {
+  int status = 0;
+  if (::waitpid(child.pid, &status, WNOHANG) != child.pid) return false;
+  send(child.reply, WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
   ::close(child.reply);
-  ::close(child.pid_file);
+  return true;
 }
 
 int serve(int /*argc*/, char** /*argv*/, char** /*variables*/) {
   ::unsetenv("LD_PRELOAD");  // not for the processes that commands start
+  const sigset_t blocked = child_ended();
+  ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+  const int signals = ::signalfd(-1, &blocked, SFD_CLOEXEC);
   std::vector<Child> children;
   while (true) {
-    std::vector<pollfd> files{{0, POLLIN, 0}};
-    for (const Child& child : children) files.push_back({child.pid_file, POLLIN, 0});
+    std::array<pollfd, 2> files{{{0, POLLIN, 0}, {signals, POLLIN, 0}}};
     if (::poll(files.data(), files.size(), -1) < 0) return 1;
-    for (size_t i = children.size(); i > 0; --i) {
-      if (files[i].revents == 0) continue;
-      report_end(children[i - 1]);
-      children.erase(children.begin() + static_cast<int64_t>(i) - 1);
+    if (files[1].revents != 0) {
+      signalfd_siginfo ignored;
+      if (::read(signals, &ignored, sizeof ignored) < 0) return 1;
+      std::erase_if(children, report_end);
     }
     if (files[0].revents == 0) continue;
     Request request;
     if (!receive(request)) return 0;
     const pid_t pid = ::fork();
+    if (pid < 0) return 1;
     if (pid == 0) become_program(request);
     send(request.files[kReply], pid);
     for (const int file : {kStdin, kStdout, kStderr}) ::close(request.files[file]);
-    children.push_back(
-        {.pid_file = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)), .reply = request.files[kReply]});
+    children.push_back({pid, request.files[kReply]});
   }
 }
 
