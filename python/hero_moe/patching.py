@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -256,11 +257,11 @@ def patch(
 
 def _stages(stages: int | Sequence[int], layers: int) -> list[int]:
     """The stage of every MoE layer."""
-    if isinstance(stages, int):
+    if isinstance(stages, numbers.Integral):
         if not 1 <= stages <= layers:
             raise ValueError(f"stages: found {stages}, expected 1 to {layers}, the number of MoE layers")
         return [s for s in range(stages) for _ in range(layers // stages + (s < layers % stages))]
-    if not isinstance(stages, Sequence) or not all(isinstance(stage, int) for stage in stages):
+    if not isinstance(stages, Sequence) or not all(isinstance(s, numbers.Integral) for s in stages):
         raise ValueError(f"stages: found {stages!r}, expected a number or the stage of every MoE layer")
     given = list(stages)
     steps = {later - earlier for earlier, later in zip(given, given[1:])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -62,7 +63,7 @@ def check_visible(layer: int, visible: Sequence[int], window: int | None) -> tup
         raise ValueError(f"layer: found {layer}, expected a number from 1")
     if any(later <= earlier for earlier, later in zip((0, *visible), (*visible, layer))):
         raise ValueError(f"visible: found {tuple(visible)}, expected ascending numbers in [1, {layer})")
-    if window is not None and (not isinstance(window, int) or window < 1):
+    if window is not None and (not isinstance(window, numbers.Integral) or window < 1):
         raise ValueError(f"window: found {window}, expected None or a number from 1")
     return visible if window is None else visible[-window:]
 

@@ -32,10 +32,11 @@ void add_train_commands(Command& hero, int& status) {
   train_command->add_option("--init-from", options->init_from,
                             "initialize model and weights from a run, checkpoint or model folder; with "
                             "--router.kind=hero, a baseline's routers gain a history");
-  train_command->add_option("--branch", options->branch,
-                            "start a new run from a checkpoint of another run, with its weights, optimizer "
-                            "state, data position and configuration: RUN (the latest), RUN@STEP, or a "
-                            "checkpoint folder");
+  train_command->add_option(
+      "--branch", options->branch,
+      "start a new run from a checkpoint of another run, with its weights, optimizer "
+      "state, data position and configuration: RUN (its newest intact one), RUN@STEP, or "
+      "a checkpoint folder");
   train_command->allow_extras();
   train_command->footer("Configuration keys, given as --key=value or --key value, with type and default:\n" +
                         field_help());

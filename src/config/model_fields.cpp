@@ -11,8 +11,9 @@ std::vector<Field> model_fields(ModelConfig& m) {
       choice("model.model_type", kModel, &m.model_type,
              "architecture; qwen3_moe, olmoe, mixtral: grouped-query attention; deepseek_v3: multi-head "
              "latent attention"),
-      integer("model.vocab_size", kModel, &m.vocab_size, 0,
-              "vocabulary size; 0: size of the tokenizer stored with the data"),
+      integer(
+          "model.vocab_size", kModel, &m.vocab_size, 0,
+          "vocabulary size; 0: size of the tokenizer stored with the data, rounded up to a multiple of 64"),
       integer("model.hidden_size", kModel | kMatrixSize, &m.hidden_size, 1, "hidden size D"),
       integer("model.num_hidden_layers", kModel, &m.num_hidden_layers, 1,
               "number of decoder layers, dense and MoE", kLayerLimit),

@@ -52,7 +52,7 @@ class IndexedDataset {
   /// Reads every token, on all cores. UserError names the file, document and position of the first token
   /// outside [0, vocab_size).
   void check_tokens(int64_t vocab_size) const;
-  /// From now on read() checks the tokens that it copies.
+  /// From now on read() checks the tokens that it copies; 0: not.
   void check_reads(int64_t vocab_size) { vocab_size_ = vocab_size; }
 
  private:

@@ -24,11 +24,10 @@ struct PackOptions {
 
 class TokenStream {
  public:
-  /// Opens the sources of all phases. `vocab_size`: upper bound of token ids (0: not checked; checked in
-  /// OUT.json and in the tokens that are read if there is one, else by reading all tokens). `eos`: appended
-  /// to documents that do not end with it
-  /// (-1: never). UserError for invalid files, datasets shorter than a sample, and datasets of different
-  /// tokenizers or EOS tokens.
+  /// Opens the sources of all phases. `vocab_size`: upper bound of token ids; 0: not checked. It is checked
+  /// by reading all tokens, or for a source with OUT.json there and in the tokens that read() reads. `eos`:
+  /// appended to documents that do not end with it; -1: never. UserError for invalid files, datasets shorter
+  /// than a sample, and datasets of different tokenizers or EOS tokens.
   TokenStream(const DataPlan& plan, int64_t sequence, uint64_t seed, int64_t vocab_size, int64_t eos = -1,
               const PackOptions& options = {});
 

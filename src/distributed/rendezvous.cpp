@@ -122,7 +122,9 @@ std::optional<std::string> try_get(c10d::Store& store, const std::string& key) {
 Stores rendezvous(const Launch& launch, double timeout) {
   if (launch.world_size == 1) {
     const auto alone = c10::make_intrusive<c10d::HashStore>();
-    return {alone, alone, alone};
+    if (!launch.agent_store) return {alone, alone, alone};
+    return {alone, alone,
+            c10::make_intrusive<c10d::PrefixStore>("hero/" + launch.run_id, connect(launch, false, timeout))};
   }
   std::signal(SIGPIPE, SIG_IGN);  // a broken connection must fail the operation, not kill the process
   const auto deadline = Clock::now() + in_milliseconds(timeout);

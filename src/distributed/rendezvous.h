@@ -19,7 +19,7 @@ namespace hero {
 struct Stores {
   c10::intrusive_ptr<c10d::Store> groups;    ///< for process group backends, which wait in it
   c10::intrusive_ptr<c10d::Store> messages;  ///< separate connection; no blocking waits
-  c10::intrusive_ptr<c10d::Store> launch;    ///< the connection of `messages`, with keys of all starts
+  c10::intrusive_ptr<c10d::Store> launch;    ///< with the keys of all starts, if the launcher hosts it
 };
 
 /// Connects to MASTER_ADDR:MASTER_PORT, where rank 0 hosts the store unless the launcher does, and waits for

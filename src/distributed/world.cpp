@@ -38,7 +38,7 @@ std::string value_of(const NamedValues& values, const std::string& key) {
 
 // "" if they are equal.
 std::string difference(const NamedValues& mine, const NamedValues& theirs, int64_t rank) {
-  for (const NamedValues* values : {&theirs, &mine}) {
+  for (const NamedValues* values : {&mine, &theirs}) {
     for (const auto& [key, value] : *values) {
       const std::string here = value_of(mine, key), there = value_of(theirs, key);
       if (here != there)
@@ -117,17 +117,17 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
 void World::set_opened() const {
   try {
     set_if_missing(*stores_->launch, kOpenedKey, "1");
-  } catch (const c10::Error& e) {
-    throw RunError("lost the connection to the store: " + one_line(e));
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("store set of " + std::string(kOpenedKey) + " failed: " + one_line(e)));
   }
 }
 
 bool World::opened_before() const {
-  if (!launch_.agent_store || launch_.world_size == 1) return true;
+  if (!launch_.agent_store) return true;
   try {
     return try_get(*stores_->launch, kOpenedKey).has_value();
-  } catch (const c10::Error& e) {
-    throw RunError("lost the connection to the store: " + one_line(e));
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("store get of " + std::string(kOpenedKey) + " failed: " + one_line(e)));
   }
 }
 

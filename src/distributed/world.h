@@ -52,10 +52,10 @@ class World {
   /// The pipeline ranks. Only channels that the configuration needs exist.
   const Group& channel(Channel channel) const { return *channels_[static_cast<size_t>(channel)]; }
 
-  /// Remembers for restarts by the launcher that this launch has opened its run; see opened_before.
+  /// Remembers for restarts by the launcher that this launch may write to its run; see opened_before.
   void set_opened() const;
-  /// Whether a start before this one has called set_opened. True for launchers without a store, which would
-  /// know.
+  /// Whether an earlier start of this launch has called set_opened. True if the launcher hosts no store: then
+  /// it is unknown.
   bool opened_before() const;
 
   /// Sets a key of the store. Each key may be used once per run. Thread-safe. RunError if the store is

@@ -51,8 +51,8 @@ class LineReader {
   std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> zstd_{nullptr, ZSTD_freeDStream};
   std::vector<char> compressed_;
   ZSTD_inBuffer zstd_in_{nullptr, 0, 0};
-  // A frame of zstd or a member of gzip.
-  bool in_frame_ = false, any_frame_ = false, too_long_ = false;
+  bool in_frame_ = false, any_frame_ = false;  // of zstd, or members of gzip
+  bool too_long_ = false;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;
   int64_t text_bytes_ = 0, line_begin_ = 0, line_ = 0, bytes_read_ = 0;

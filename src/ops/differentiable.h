@@ -27,8 +27,8 @@ struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable<F>> {
   }
 };
 
-/// F::apply if gradients are enabled; otherwise only F::forward with a null context, for which it must save
-/// nothing.
+/// Applies F as OnceDifferentiable if gradients are enabled; otherwise only F::forward with a null context,
+/// for which it must save nothing.
 template <class F, class... Arguments>
 auto differentiable(Arguments&&... arguments) {
   if (at::GradMode::is_enabled()) return OnceDifferentiable<F>::apply(std::forward<Arguments>(arguments)...);

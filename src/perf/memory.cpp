@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "config/mtp_layers.h"
-#include "config/router_kinds.h"
 #include "io/error.h"
 #include "model/counts.h"
-#include "model/router.h"
 #include "model/router_kind.h"
 
 namespace hero {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "config/mtp_layers.h"
 #include "model/counts.h"
 
 namespace hero {

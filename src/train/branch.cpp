@@ -90,14 +90,15 @@ BranchPoint find_branch_point(const std::string& branch) {
 }
 
 Config branch_config(const std::string& branch) {
-  auto folders = candidates(branch);
-  for (; folders.size() > 1; folders.pop_back()) {
+  std::optional<UserError> newest;
+  for (auto folders = candidates(branch); !folders.empty(); folders.pop_back()) {
     try {
       return load_config({(folders.back() / "config.toml").string()}, {});
-    } catch (const UserError&) {  // find_branch_point reports it
+    } catch (const UserError& error) {
+      if (!newest) newest = error;
     }
   }
-  return load_config({(folders.back() / "config.toml").string()}, {});
+  throw UserError(*newest);
 }
 
 BranchPoint read_branch_point(const fs::path& checkpoint) {

@@ -17,7 +17,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The --data arguments of a run without phases.
+int64_t completed_steps(const fs::path& run) {
+  const auto checkpoints = list_checkpoints(run);
+  const int64_t saved =
+      checkpoints.empty() ? 0 : checkpoint_step(checkpoints.back().filename().string()).value_or(0);
+  const fs::path metrics = run / "metrics.jsonl";
+  if (!fs::exists(metrics)) return saved;
+  const auto line = last_logged_line(metrics);
+  if (line.is_null()) return saved;
+  const std::string name = metrics.string();
+  return std::max(saved, JsonNode(line, name).at("step").integer(0, INT64_MAX));
+}
+
+}  // namespace
+
 std::vector<std::string> recorded_data(const fs::path& run) {
   if (const auto checkpoints = list_checkpoints(run); !checkpoints.empty()) {
     const std::string state = (checkpoints.back() / "state.json").string();
@@ -34,20 +47,6 @@ std::vector<std::string> recorded_data(const fs::path& run) {
   for (const JsonNode& argument : JsonNode(line, name).at("data").items()) data.push_back(argument.text());
   return data;
 }
-
-int64_t completed_steps(const fs::path& run) {
-  const auto checkpoints = list_checkpoints(run);
-  const int64_t saved =
-      checkpoints.empty() ? 0 : checkpoint_step(checkpoints.back().filename().string()).value_or(0);
-  const fs::path metrics = run / "metrics.jsonl";
-  if (!fs::exists(metrics)) return saved;
-  const auto line = last_logged_line(metrics);
-  if (line.is_null()) return saved;
-  const std::string name = metrics.string();
-  return std::max(saved, JsonNode(line, name).at("step").integer(0, INT64_MAX));
-}
-
-}  // namespace
 
 DataUsage count_data_usage(const Config& config, const std::vector<std::string>& data, int64_t completed) {
   const TrainConfig& t = config.train;

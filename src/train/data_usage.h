@@ -29,6 +29,10 @@ struct DataUsage {
   std::vector<SourceUsage> total;  ///< by source, over all phases
 };
 
+/// The --data arguments of a run without phases: those of its newest checkpoint, or of its start if it has
+/// none. UserError if the folder records neither.
+std::vector<std::string> recorded_data(const std::filesystem::path& run);
+
 /// Counts the samples of all phases; opens the token files. `data`: the --data arguments. UserError as for
 /// training.
 DataUsage count_data_usage(const Config& config, const std::vector<std::string>& data, int64_t completed);

@@ -1,9 +1,11 @@
 #include "train/run_data.h"
 
+#include <filesystem>
 #include <span>
 
 #include "config/data_phases.h"
 #include "io/error.h"
+#include "train/data_usage.h"
 #include "train/run_config.h"
 #include "train/run_starts.h"
 
@@ -32,6 +34,9 @@ RunData find_run_data(const TrainOptions& options, Run& run) {
   auto& data = run.inputs.data;
   if (run.checkpoint.empty()) {
     data = options.data;
+    // A run that ended before its first checkpoint starts again.
+    const bool starts_again = options.resume && std::filesystem::exists(options.run / kStartsFile);
+    if (data.empty() && config.data.phases.empty() && starts_again) data = recorded_data(options.run);
     if (data.empty() && config.data.phases.empty()) {
       throw UserError(
           "--data: none given, expected PREFIX of .bin and .idx files (hero data tokenize writes them)");

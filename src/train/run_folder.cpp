@@ -107,7 +107,7 @@ Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock l
 }
 
 // Creates and locks the folder of a new run; writes the configuration, last, and the record of this start.
-void write_run(const fs::path& folder, const ExistingRun& found, Run& run) {
+void write_run(const fs::path& folder, const ExistingRun& found, Run& run, const World* world) {
   if (!run.parent && first_step(run) > run.config.train.steps) return;  // nothing to do
   std::error_code failed;
   fs::create_directories(folder, failed);
@@ -131,6 +131,7 @@ void write_run(const fs::path& folder, const ExistingRun& found, Run& run) {
     fs::remove(folder / kStartsFile);
     if (run.parent) run.checkpoint = copy_checkpoint(*run.parent, folder);
   }
+  if (world) world->set_opened();
   record_start(folder, run);
   write_file((folder / "config.toml").string(), dump(run.config));
   if (run.parent) finish_branch_start(folder);
@@ -211,8 +212,7 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
   world.check_same_on_all_ranks(rank_invariants(options.run, run));
   check_mesh(run.config, world);
   const auto checkpoint = on_rank_zero(world, "run folder", [&] {
-    write_run(options.run, found, run);
-    world.set_opened();
+    write_run(options.run, found, run, &world);
     return run.checkpoint.string();
   });
   run.checkpoint = checkpoint;
@@ -227,7 +227,7 @@ Run open_run(const TrainOptions& options, const World* world) {
   const auto found = find_run(options, lock);
   auto run = prepare_run(options, found, std::move(lock));
   make_mesh(run.config, /*rank=*/0, /*size=*/1);
-  write_run(options.run, found, run);
+  write_run(options.run, found, run, /*world=*/nullptr);
   return run;
 }
 

@@ -110,7 +110,7 @@ int train_distributed(const TrainOptions& given, const Launch& launch) {
     // Exit without saving or waiting: other ranks may never respond.
     std::fprintf(stderr, "hero: %s\n", diagnosis(error.what()).c_str());
     std::fflush(stderr);
-    std::_Exit(1);
+    std::_Exit(dynamic_cast<const UserError*>(&error) ? 2 : 1);
   }
 }
 

@@ -274,6 +274,8 @@ TEST(ParseSources, WeightsAndPrefixes) {
             "--data 0:a: expected a weight above 0 before the ':'");
   EXPECT_EQ(user_error([] { parse_sources({"inf:a"}); }),
             "--data inf:a: expected a weight above 0 before the ':'");
+  EXPECT_EQ(user_error([] { parse_sources({"1e308:a", "1e308:b"}); }),
+            "--data: found weights with an infinite sum, expected smaller ones");
   EXPECT_EQ(user_error([] { parse_sources({"1:"}); }), "--data \"1:\": expected PREFIX or WEIGHT:PREFIX");
   EXPECT_EQ(user_error([] { parse_sources({}); }), "--data: found nothing, expected PREFIX or WEIGHT:PREFIX");
   EXPECT_EQ(user_error([] { parse_sources({"1:a", "b"}); }),

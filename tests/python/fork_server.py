@@ -4,6 +4,7 @@ ten milliseconds instead of half a second."""
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ class Child:
     def __init__(self, words: list[str], reply: socket.socket) -> None:
         self.args, self._reply = words, reply
         self.pid = self._receive(60)
+        assert self.pid > 0, words
         self.returncode: int | None = None
 
     def _receive(self, timeout: float) -> int:
@@ -42,7 +44,8 @@ class Child:
 
     def kill(self) -> None:
         if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended
+                os.kill(self.pid, signal.SIGKILL)
             self.wait(60)
 
 

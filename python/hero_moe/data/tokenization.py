@@ -60,7 +60,7 @@ class TokenizeResult:
     was_complete: bool = False
 
 
-# Beside the tokenizer, for conversations: src/tokenizer/companions.h.
+# Beside the tokenizer, as src/tokenizer/companions.h.
 COMPANIONS = (".chat_template.jinja", ".tokenizer_config.json")
 # Besides the tokenizer.
 OUTPUTS = (
@@ -291,7 +291,8 @@ def _output_is_complete(options: TokenizeOptions, position: Position) -> bool:
         sizes |= {prefix + ".bin": size for prefix, size in masks.items()}
         others += [prefix + ".idx" for prefix in masks]
     others += [options.out + ".json", options.out + options.tokenizer.extension]
-    others += [options.out + name for name in _companions(options)]
+    if options.records.chat_template is not None:
+        others += [options.out + name for name in _companions(options)]
     return all(os.path.isfile(p) and os.path.getsize(p) == size for p, size in sizes.items()) and all(
         map(os.path.isfile, others)
     )

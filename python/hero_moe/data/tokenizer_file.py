@@ -81,7 +81,7 @@ def load_tokenizer(path: str) -> TokenizerFile:
     if found.eos_id < 0:
         raise DataError(
             f"{path}: found no end-of-sequence token, expected one to end documents "
-            "(eos_token in a tokenizer_config.json next to it)"
+            f"(eos_token in {_companion(path, 'tokenizer_config.json')})"
         )
     return found
 
@@ -155,9 +155,11 @@ def _eos_id(tokenizer: tokenizers.Tokenizer, token: Any, path: str) -> int:
         if (number := _object(file).get("eos_token_id")) is None:
             continue
         number = number[0] if isinstance(number, list) and number else number
-        largest = max(vocabulary.values())
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= largest:
-            raise DataError(f"{file}: eos_token_id: found {number!r}, expected 0 to {largest}")
+        largest = max(vocabulary.values(), default=-1)
+        if isinstance(number, bool) or not isinstance(number, int) or number not in vocabulary.values():
+            raise DataError(
+                f"{file}: eos_token_id: found {number!r}, expected the id of a token, 0 to {largest}"
+            )
         return number
     added = {entry.content: number for number, entry in tokenizer.get_added_tokens_decoder().items()}
     return next((added[usual] for usual in DEFAULT_EOS_TOKENS if usual in added), -1)

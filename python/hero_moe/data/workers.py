@@ -140,7 +140,7 @@ _PAIRED = re.compile(
 
 
 # Only such numbers can exceed a double.
-_LONG_NUMBER = re.compile(rb"[0-9]{300}|[eE]\+?[0-9]{3}")
+_LONG_NUMBER = re.compile(rb"[0-9]{200}|[eE]\+?[0-9]{3}")
 _MOST_LEVELS = 100  # as in src/io/json.cpp
 
 

@@ -13,9 +13,11 @@ from hero_moe.report.run_files import Run
 from hero_moe.report.sections import NONE, Comparison, span
 from hero_moe.report.starts import Start
 
-# Options of [train] that do not change what a run learns, up to rounding and chance.
+# Options of [train] and [optim] that do not change what a run learns, up to rounding and chance.
 _NEUTRAL = {
-    f"train.{name}" for name in ("seed", "device", "threads", "cuda_graph", "recompute", "routing_every")
+    *(f"train.{name}" for name in ("seed", "device", "threads", "cuda_graph", "recompute")),
+    *(f"train.{name}" for name in ("routing_every", "norms_every", "log_every")),
+    "optim.offload_folder",
 }
 
 
@@ -56,7 +58,7 @@ def data_section(shown: Comparison) -> str:
         header.append(("parent", "of a branch"))
         for row, run in zip(rows, shown.runs):
             row.append(page.cell(_parent(run, shown.runs)))
-    note = "Equal hashes mean equal token files and weights, or equal tokenizers, whatever their paths."
+    note = "Equal hashes mean equal token files and shares, or equal tokenizers, whatever their paths."
     return page.section("Data and resumes", page.table(header, rows, "config"), page.paragraph(note))
 
 

@@ -6,6 +6,7 @@ incomplete last line of a JSON Lines file is ignored, because the run may still 
 
 from __future__ import annotations
 
+import json
 import tomllib
 from array import array
 from dataclasses import dataclass
@@ -71,9 +72,12 @@ class Routing:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One entry of `eval.json`: loss in nats per token on a dataset."""
+    """One entry of `eval.json`: loss in nats per token on a dataset. `path` of its token files, and `digest` of
+    their contents; "" if not recorded."""
 
     dataset: str
+    path: str
+    digest: str
     step: int | None
     tokens: int | None
     loss: float
@@ -196,32 +200,29 @@ def _read_evaluations(path: Path) -> list[Evaluation]:
         isinstance(entry, dict) and "name" in entry for entry in entries
     ):
         raise InputError(f'{path}: datasets: expected a list of {{"name", "tokens", "loss", "perplexity"}}')
+    data = [_data_files(entry, str(path)) for entry in entries]
     return [
         Evaluation(
-            dataset=name,
+            dataset=str(entry["name"]),
+            path=prefix,
+            digest=digest,
             step=integer(content, str(path), "step") if "step" in content else None,
             tokens=integer(entry, str(path), "tokens") if "tokens" in entry else None,
             loss=number(entry.get("loss"), str(path), "loss"),
             perplexity=number(entry.get("perplexity"), str(path), "perplexity"),
         )
-        for name, entry in zip(_dataset_names(entries), entries)
+        for (prefix, digest), entry in zip(data, entries)
     ]
 
 
-def _dataset_names(entries: list[dict[str, Any]]) -> list[str]:
-    """The names, preceded by as many folders of the data's path as tell data sets of the same name apart."""
-    paths = []
-    for entry in entries:
-        prefixes = [f.removesuffix(".bin") for f in entry.get("token_files", ()) if str(f).endswith(".bin")]
-        paths.append(Path(min(prefixes, key=len, default=str(entry["name"]))).parts)
-    names = []
-    for entry, path in zip(entries, paths):
-        others = [p for p, other in zip(paths, entries) if other["name"] == entry["name"] and p != path]
-        count = 1
-        while count < len(path) and any(p[-count:] == path[-count:] for p in others):
-            count += 1
-        names.append("/".join(path[-count:]) if count > 1 else str(entry["name"]))
-    return names
+def _data_files(entry: dict[str, Any], where: str) -> tuple[str, str]:
+    """The path of the .bin file without its extension, and a digest of all files; "" if not recorded."""
+    files = entry.get("token_files") or {}
+    if not isinstance(files, dict):
+        raise InputError(f"{where}: token_files: found {type(files).__name__}, expected an object")
+    paths = [file.removesuffix(".bin") for file in files if file.endswith(".bin")]
+    digests = sorted(json.dumps(digest, sort_keys=True) for digest in files.values())
+    return min(paths, key=len, default=""), "\n".join(digests)
 
 
 def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

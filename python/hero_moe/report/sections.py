@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hero_moe.report import comparison as numbers
 from hero_moe.report import figures, page
 from hero_moe.report.comparison import Difference
 from hero_moe.report.figures import LineStyle
-from hero_moe.report.run_files import Run
+from hero_moe.report.run_files import Evaluation, Run
 
 NONE = "–"
 
@@ -272,7 +273,8 @@ def _mismatch_notes(shown: Comparison) -> list[str]:
 
 def evaluation_section(shown: Comparison) -> str:
     """Losses and perplexities of `eval.json`, one column per dataset; empty without any evaluation."""
-    results = [{entry.dataset: entry for entry in run.evaluations} for run in shown.runs]
+    names = _dataset_names([entry for run in shown.runs for entry in run.evaluations])
+    results = [{names[entry.dataset, entry.digest]: entry for entry in run.evaluations} for run in shown.runs]
     datasets = list(dict.fromkeys(name for result in results for name in result))
     if not datasets:
         return ""
@@ -302,6 +304,24 @@ def evaluation_section(shown: Comparison) -> str:
     note = "Loss in nats per token, perplexity in parentheses; the lowest loss of each dataset in bold."
     notes = " ".join([note, *single_runs_in_short(shown)])
     return page.section("Evaluation", page.table(header, rows), page.paragraph(notes))
+
+
+def _dataset_names(entries: Sequence[Evaluation]) -> dict[tuple[str, str], str]:
+    """Names of data sets by name and digest: of those with the same name, preceded by as many folders of their paths
+    as tell them apart."""
+    paths = {
+        (entry.dataset, entry.digest): Path(entry.path or entry.dataset).parts for entry in reversed(entries)
+    }
+    names = {}
+    for key, path in paths.items():
+        others = [other for (name, _), other in paths.items() if name == key[0] and other != path]
+        count = 1
+        while count < len(path) and any(other[-count:] == path[-count:] for other in others):
+            count += 1
+        names[key] = "/".join(path[-count:]) if count > 1 else key[0]
+        if list(names.values()).count(names[key]) > 1:  # other contents at the same path
+            names[key] += f" ({sum(one[0] == key[0] for one in names)})"
+    return names
 
 
 def _perplexity_text(value: float) -> str:

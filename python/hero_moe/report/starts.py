@@ -93,19 +93,23 @@ def _data_hash(record: dict[str, Any]) -> str:
     files = record["token_files"]
     phases = record.get("phases", [{"until_step": None, "blend": record["data"]}])
     lines = []
-    for phase in phases:
-        lines.append(f"to {phase['until_step']}")
+    for number, phase in enumerate(phases, 1):
+        # The last phase ends with the run.
+        lines.append(f"to {phase['until_step'] if number < len(phases) else None}")
         sources = [_split(word) for word in phase["blend"]]
         total = sum(weight for weight, _ in sources)
         for weight, prefix in sources:
-            lines += [f"share {round(weight / total * 2**32)}", *_digests(prefix, files)]
+            lines += [f"share {max(1, round(weight / total * 2**32))}", *_digests(prefix, files)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _split(word: str) -> tuple[float, str]:
     """Weight and prefix of `PREFIX` or `WEIGHT:PREFIX`."""
     match = re.match(r"([\d.eE+-]+):", word)
-    return (float(match[1]), word[match.end() :]) if match else (1.0, word)
+    try:
+        return (float(match[1]), word[match.end() :]) if match else (1.0, word)
+    except ValueError:  # a prefix such as 2026-01-02:web
+        return 1.0, word
 
 
 def _digests(prefix: str, files: dict[str, dict[str, Any]]) -> list[str]:

@@ -41,9 +41,11 @@ def test_signals_and_timeouts(data: Path, tmp_path: Path) -> None:
         pytest.skip("no fork server for this program")
     with tempfile.TemporaryFile() as out:
         child = server.start(words, None, out, out, {})
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(0.01)
-        child.kill()
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.01)
+        finally:
+            child.kill()
         assert child.wait(60) == -signal.SIGKILL
 
 

@@ -219,6 +219,12 @@ def test_weights_keep_all_digits(tmp_path: Path) -> None:
 GOOD = '[corpus.a]\npath = "a"\nweight = 1\n'
 
 
+def test_rejects_a_mix_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "mix.toml").write_bytes(b"# \xff\n")
+    with pytest.raises(DataError, match=r"mix.toml: byte 2: invalid UTF-8"):
+        load_mix(str(tmp_path / "mix.toml"))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

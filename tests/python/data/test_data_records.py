@@ -28,10 +28,11 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFile:
         ('{"text": "a", "n": 1e308, "m": ' + "9" * 308 + "}", True),
         ('{"text": "a", "n": 1e400}', False),
         ('{"text": "a", "n": -1E+309}', False),
+        ('{"text": "a", "n": 1' + "0" * 250 + "e99}", False),
         ('{"text": "a", "n": ' + "9" * 400 + "}", False),
         ('{"text": "a", "n": ' + "[" * 99 + "]" * 99 + "}", True),
         ('{"text": "a", "n": ' + "[" * 100 + "]" * 100 + "}", False),
-        ('{"text": "a", "n": ' + "[" * 900 + "]" * 900 + "}", False),
+        ('{"text": "a", "n": ' + "[" * 400 + "]" * 400 + "}", False),
         ('{"text": "a", "n": [' + "{}, " * 300 + "{}]}", True),
     ],
 )

@@ -269,6 +269,14 @@ def test_ctrl_c_while_a_worker_starts(tmp_path: Path, folder: Path, uninterrupte
     assert token_files(tmp_path / "o") == uninterrupted
 
 
+def test_does_not_replace_its_input(tmp_path: Path, pieces: TokenizerFile) -> None:
+    path = write_rows(tmp_path / "mine.json", [{"text": text} for text in TEXTS])
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"--out .*mine: would replace the input .*mine.json"):
+        tokenize(options(pieces, [path], tmp_path / "mine"), overwrite=True)
+    assert path.read_bytes() == before
+
+
 def test_resumes_only_with_the_same_options_and_sources(tmp_path: Path, pieces: TokenizerFile) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": text, "body": "b"} for text in TEXTS])
     started = options(pieces, [path], tmp_path / "o", commit_bytes=100, batch_bytes=400)

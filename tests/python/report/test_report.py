@@ -15,6 +15,7 @@ import pytest
 from conftest import MakeRun, edit_lines
 from hero_moe.report import __main__ as report
 from hero_moe.report.comparison import downsample_extremes, smooth
+from hero_moe.report.json_lines import InputError
 from hero_moe.report.run_files import load_run
 from hero_moe.report.sections import short_count
 from program import ROOT
@@ -370,6 +371,15 @@ def test_warns_of_runs_that_are_not_comparable(tmp_path: Path, make_run: MakeRun
     assert "not comparable" not in Page(render(tmp_path, a, b)).text, "the same data at another path"
 
 
+def test_options_without_effect_on_learning_are_no_difference(tmp_path: Path, make_run: MakeRun) -> None:
+    a, b = make_run("a"), make_run("b")
+    config = (b / "config.toml").read_text()
+    for key, line in (("train", "norms_every = 5\nlog_every = 3\n"), ("optim", 'offload_folder = "/tmp"\n')):
+        config = config.replace(f"[{key}]\n", f"[{key}]\n{line}")
+    (b / "config.toml").write_text(config)
+    assert "not comparable" not in Page(render(tmp_path, a, b)).text
+
+
 def test_blends_are_equal_by_shares_and_files(tmp_path: Path, make_run: MakeRun) -> None:
     a, b = make_run("a"), make_run("b")
 
@@ -391,19 +401,31 @@ def test_blends_are_equal_by_shares_and_files(tmp_path: Path, make_run: MakeRun)
 
 
 def test_data_sets_of_equal_names(tmp_path: Path, make_run: MakeRun) -> None:
-    """Evaluated on data/a/x-valid and data/b/x-valid: one column each."""
-    run = make_run("run")
-    entries = [
-        {"name": name, "tokens": 10, "loss": loss, "perplexity": np.exp(loss),
-         "token_files": {f"{folder}/{name}{end}": {} for end in (".idx", ".bin", "-mask.bin")}}
-        for name, folder, loss in (("x-valid", "data/a", 3.0), ("x-valid", "data/b", 4.0), ("y", "data/b", 5.0))
-    ]  # fmt: skip
-    (run / "eval.json").write_text(json.dumps({"step": 60, "datasets": entries}))
-    names = [entry.dataset for entry in load_run(run, "run").evaluations]
-    assert names == ["a/x-valid", "b/x-valid", "y"]
-    text = Page(render(tmp_path, run)).text
-    for part in ("a/x-valid", "b/x-valid", "3.000 (20.09)", "4.000 (54.60)", "5.000 (148.41)"):
-        assert part in text
+    """x-valid of data/a and of data/b: one column each, in all runs; a copy of data/a is the same data."""
+
+    def evaluated(name: str, *given: tuple[str, str, float]) -> Path:
+        run = make_run(name)
+        entries = [
+            {"name": Path(path).name, "tokens": 10, "loss": loss, "perplexity": np.exp(loss),
+             "token_files": {f"{path}{end}": {"sha256": content} for end in (".idx", ".bin", "-mask.bin")}}
+            for path, content, loss in given
+        ]  # fmt: skip
+        (run / "eval.json").write_text(json.dumps({"step": 60, "datasets": entries}))
+        return run
+
+    a = evaluated("a", ("data/a/x", "1", 3.0), ("data/b/x", "2", 4.0), ("data/b/y", "3", 5.0))
+    b = evaluated("b", ("copy/x", "1", 3.5))
+    c = evaluated("c", ("data/b/x", "2", 4.5))
+    page = Page(render(tmp_path, a, b, c))
+    assert page.row("a", 1)[2:] == ["3.000 (20.09)", "4.000 (54.60)", "5.000 (148.41)"]
+    assert page.row("b", 1)[2:] == ["3.500 (33.12)", "–", "–"]
+    assert page.row("c", 1)[2:] == ["–", "4.500 (90.02)", "–"]
+    assert "a/x" in page.text and "b/x" in page.text
+    (a / "eval.json").write_text(
+        '{"step": 60, "datasets": [{"name": "x", "loss": 1, "perplexity": 2, "token_files": [3]}]}'
+    )
+    with pytest.raises(InputError, match="token_files: found list"):
+        load_run(a, "a")
 
 
 @pytest.mark.parametrize(
@@ -440,10 +462,13 @@ def test_phases_of_data(tmp_path: Path, make_run: MakeRun) -> None:
     ):
         recorded(b, *phases)
         assert "different data (a: to step 800: data/a; then" in Page(render(tmp_path, a, b)).text
-    # One phase is --data.
-    recorded(a, (None, ["data/a"]))
-    record_starts(b, {"data": ["data/a"], "token_files": files})
-    assert "not comparable" not in Page(render(tmp_path, a, b)).text
+    # One phase is --data, also with a bound, which is never reached; a date before a colon is no weight.
+    for bound in (None, 100):
+        recorded(a, (bound, ["data/a"]))
+        record_starts(b, {"data": ["data/a"], "token_files": files})
+        assert "not comparable" not in Page(render(tmp_path, a, b)).text
+    record_starts(a, {"data": ["2026-01-02:web"]})
+    render(tmp_path, a)
 
 
 @pytest.mark.parametrize("longer", [0, 1])

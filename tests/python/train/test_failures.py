@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from program import ENVIRONMENT, PROGRAM, checkpoint_names, folder_bytes, metrics, training
-from ranks import free_port, rank_log, run_ranks_checked, start
+from ranks import free_port, rank_log, run_on, run_ranks_checked, start
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -117,10 +117,12 @@ def test_two_failed_saves_end_all_ranks(data: Path, tmp_path: Path) -> None:
     assert 4 <= steps_done(run) <= 6
 
 
-def torchrun(run: Path, data: Path, settings: dict[str, Any], restarts: int, *words: Any) -> list[str]:
+def torchrun(
+    run: Path, data: Path, settings: dict[str, Any], restarts: int, *words: Any, ranks: int = 2
+) -> list[str]:
     program = shutil.which("torchrun", path=str(Path(sys.executable).parent))
     assert program
-    return [program, "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1",
+    return [program, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", "--monitor-interval=0.1",
             "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python", "--",
             PROGRAM, *map(str, training(run, data, settings, *words))]  # fmt: skip
 
@@ -128,16 +130,48 @@ def torchrun(run: Path, data: Path, settings: dict[str, Any], restarts: int, *wo
 LAUNCHED = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}
 
 
-def test_a_restart_does_not_resume_a_run_that_the_first_attempt_rejected(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_restart_does_not_resume_a_run_that_the_first_attempt_rejected(
+    ranks: int, data: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    settings = MODEL | PIPELINE | {"train.steps": 2, "checkpoint.every": 2, "parallel.timeout": 60}
-    run_ranks_checked(training(run, data, settings), 2, tmp_path / "log")
+    settings = MODEL | {"train.steps": 2, "checkpoint.every": 2, "parallel.timeout": 60}
+    run_on(training(run, data, settings), ranks, tmp_path / "log")
     before = folder_bytes(run)
-    words = torchrun(run, data, settings, 1, "--train.steps=4", "--optim.lr=0.5")
+    words = torchrun(run, data, settings, 1, "--train.steps=4", "--optim.lr=0.5", ranks=ranks)
     done = subprocess.run(words, env=LAUNCHED, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr[-3000:]
     assert done.stderr.count(f"hero: {run}: contains a run; pass --resume") == 2, done.stderr[-3000:]
     assert folder_bytes(run) == before
+
+
+def test_a_restart_resumes_the_run_that_the_launch_has_begun(data: Path, tmp_path: Path) -> None:
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    settings = MODEL | {
+        "train.steps": 12,
+        "checkpoint.every": 2,
+        "parallel.timeout": 60,
+        "optim.schedule": "constant",
+    }
+    run_on(training(alone, data, settings), 2, tmp_path / "log")
+    launcher = subprocess.Popen(
+        torchrun(run, data, settings | {"train.steps": 400}, 1),
+        env=LAUNCHED,
+        stdout=(tmp_path / "torchrun.log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        assert wait_for_step(run, 6), (tmp_path / "torchrun.log").read_text()[-3000:]
+        ranks = children(launcher.pid)
+        os.kill(ranks[0], signal.SIGKILL)
+        while set(children(launcher.pid)) & set(ranks) and launcher.poll() is None:
+            time.sleep(0.05)
+        first = steps_done(run)
+        assert wait_for_step(run, first + 6), (tmp_path / "torchrun.log").read_text()[-3000:]
+    finally:
+        launcher.terminate()
+        launcher.wait(60)
+    assert [line["loss"] for line in metrics(run)[:12]] == [line["loss"] for line in metrics(alone)]
 
 
 @pytest.mark.long

@@ -103,6 +103,16 @@ def test_resume_after_removing_a_corrupt_checkpoint(copy: Path, finished: Path) 
     assert_same_outcome(copy, finished, 6)
 
 
+def test_resume_before_the_first_checkpoint_reads_the_same_data(
+    finished: Path, data: Path, tmp_path: Path
+) -> None:
+    """As after a crash: only the start is recorded."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(run / "checkpoints")
+    run_hero("train", "--run", run, "--resume")
+    assert_same_outcome(run, finished, 6)
+
+
 def test_a_rejected_resume_keeps_damaged_checkpoints(copy: Path) -> None:
     weights = checkpoint(copy, 6) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
