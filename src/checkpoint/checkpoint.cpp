@@ -71,14 +71,14 @@ void finalize_checkpoint(const fs::path& folder) {
 void prune_checkpoints(const fs::path& run, int keep, int64_t step, int64_t verified, int64_t best) {
   if (keep <= 0) return;
   const auto is_after = [](int64_t limit) {
-    return [limit](const fs::path& folder) { return *checkpoint_step(folder.filename().string()) > limit; };
+    return [limit](const fs::path& folder) { return checkpoint_step(folder.filename().string()) > limit; };
   };
   std::vector<fs::path> done = list_checkpoints(run);
   std::erase_if(done, is_after(step));
   const auto before_verified = std::ranges::find_if(done, is_after(verified)) - done.begin() - 1;
   const auto surplus = std::ssize(done) - keep;
   for (int64_t i = 0; i < std::min(surplus, before_verified); ++i) {
-    if (*checkpoint_step(done[i].filename().string()) != best) remove_checkpoint(done[i]);
+    if (checkpoint_step(done[i].filename().string()) != best) remove_checkpoint(done[i]);
   }
 }
 

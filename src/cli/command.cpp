@@ -223,9 +223,9 @@ Option Command::add_option(const std::string& name, T& value, const std::string&
 }
 
 template <typename T>
-Option Command::add_option(const std::string& name, std::function<void(const T&)> store,
+Option Command::add_option(const std::string& name, const std::function<void(const T&)>& store,
                            const std::string& help) {
-  return Option(app_->add_option_function<T>(name, std::move(store), help));
+  return Option(app_->add_option_function<T>(name, store, help));
 }
 
 template Option Command::add_option(const std::string&, std::string&, const std::string&);
@@ -236,16 +236,19 @@ template Option Command::add_option(const std::string&, double&, const std::stri
 template Option Command::add_option(const std::string&, std::filesystem::path&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<int64_t>&, const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const bool&)>, const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const std::string&)>,
+template Option Command::add_option(const std::string&, const std::function<void(const bool&)>&,
                                     const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const int64_t&)>,
+template Option Command::add_option(const std::string&, const std::function<void(const std::string&)>&,
                                     const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const double&)>,
+template Option Command::add_option(const std::string&, const std::function<void(const int64_t&)>&,
                                     const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const std::vector<int64_t>&)>,
+template Option Command::add_option(const std::string&, const std::function<void(const double&)>&,
                                     const std::string&);
-template Option Command::add_option(const std::string&, std::function<void(const std::vector<std::string>&)>,
+template Option Command::add_option(const std::string&,
+                                    const std::function<void(const std::vector<int64_t>&)>&,
+                                    const std::string&);
+template Option Command::add_option(const std::string&,
+                                    const std::function<void(const std::vector<std::string>&)>&,
                                     const std::string&);
 
 Option Command::add_flag(const std::string& name, bool& value, const std::string& help) {

@@ -74,7 +74,8 @@ class Command {
   Option add_option(const std::string& name, T& value, const std::string& help);
   /// The same with a function that receives the value.
   template <typename T>
-  Option add_option(const std::string& name, std::function<void(const T&)> store, const std::string& help);
+  Option add_option(const std::string& name, const std::function<void(const T&)>& store,
+                    const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
 
   /// Text at the end of --help, which wraps it and all descriptions.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <fstream>
-#include <optional>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 std::string steps_of(const std::vector<fs::path>& checkpoints) {
   std::string text;
   for (const auto& folder : checkpoints)
-    text += (text.empty() ? "" : ", ") + std::to_string(*checkpoint_step(folder.filename().string()));
+    text +=
+        (text.empty() ? "" : ", ") + std::to_string(checkpoint_step(folder.filename().string()).value_or(0));
   return text;
 }
 
@@ -79,26 +80,26 @@ void copy_durable(const fs::path& from, const fs::path& to) {
 
 BranchPoint find_branch_point(const std::string& branch) {
   auto folders = candidates(branch);
-  std::optional<std::string> newest_corruption;
+  std::string newest_corruption;
   for (; !folders.empty(); folders.pop_back()) {
     const auto corruption = find_corruption(folders.back());
     if (!corruption) return read_branch_point(folders.back());
     if (folders.size() > 1) warn({*corruption + "; skipped this checkpoint"});
-    if (!newest_corruption) newest_corruption = corruption;
+    if (newest_corruption.empty()) newest_corruption = *corruption;
   }
-  throw UserError("--branch: " + *newest_corruption);
+  throw UserError("--branch: " + newest_corruption);
 }
 
 Config branch_config(const std::string& branch) {
-  std::optional<UserError> newest;
+  std::exception_ptr newest;
   for (auto folders = candidates(branch); !folders.empty(); folders.pop_back()) {
     try {
       return load_config({(folders.back() / "config.toml").string()}, {});
-    } catch (const UserError& error) {
-      if (!newest) newest = error;
+    } catch (const UserError&) {
+      if (!newest) newest = std::current_exception();
     }
   }
-  throw UserError(*newest);
+  std::rethrow_exception(newest);
 }
 
 BranchPoint read_branch_point(const fs::path& checkpoint) {

@@ -46,7 +46,7 @@ ordered_json phases_json(const Config& config) {
 
 int64_t first_step(const Run& run) {
   if (run.parent) return run.parent->step + 1;  // its folder may have any name
-  return run.checkpoint.empty() ? 1 : *checkpoint_step(run.checkpoint.filename().string()) + 1;
+  return run.checkpoint.empty() ? 1 : checkpoint_step(run.checkpoint.filename().string()).value_or(0) + 1;
 }
 
 void record_start(const std::filesystem::path& folder, const Run& run) {
