@@ -12,7 +12,7 @@ std::vector<Activation> activations(const Transformer& model, const std::vector<
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> states;
   const auto ids = at::tensor(tokens, at::TensorOptions(at::kLong)).unsqueeze(0).to(model.device());
-  const auto output = model.forward(ids, {}, /*recompute=*/false, &states);
+  const auto output = model.forward(ids, {.modules = true}, /*recompute=*/false, &states);
   const auto numbers = moe_layer_numbers(model.config().model);
   std::vector<Activation> out;
   const auto add = [&](std::string name, const at::Tensor& values) {
@@ -27,6 +27,11 @@ std::vector<Activation> activations(const Transformer& model, const std::vector<
   }
   add("final norm", output.hidden_TD);
   add("logits", model.logits(output.hidden_TD, 1));
+  for (size_t k = 0; k < output.modules_TD.size(); ++k) {
+    const std::string module = "module " + std::to_string(k + 1);
+    add(module + " router", output.routings[moe_layers(model.config().model) + k].logits);
+    add(module, output.modules_TD[k]);
+  }
   return out;
 }
 

@@ -7,7 +7,8 @@
 
 namespace hero {
 
-/// An activation at "embedding", "layer 3 router" (its logits), "layer 3", "final norm" or "logits".
+/// An activation at "embedding", "layer 3 router" (its logits), "layer 3", "final norm", "logits",
+/// "module 1 router" or "module 1" (a multi-token prediction module, counted from 1).
 struct Activation {
   std::string name;
   at::Tensor values;  ///< fp32 or fp64, one row per token

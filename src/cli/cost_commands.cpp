@@ -183,6 +183,15 @@ void check_layout(const Config& config, const Layout& layout) {
     reject("--expert-ranks", layout.expert,
            "a divisor of model.num_experts = " + std::to_string(config.model.num_experts));
   }
+  if (layout.pipeline == 1) return;
+  // What only training with pipeline stages requires.
+  Config trained = config;
+  trained.parallel.data = layout.data;
+  trained.parallel.expert = layout.expert;
+  trained.parallel.pipeline = layout.pipeline;
+  trained.parallel.chunks = 1;
+  trained.parallel.schedule = PipelineSchedule::k1F1B;
+  check(trained);
 }
 
 std::optional<Rates> rates_of(const CostOptions& options, const Config& config) {

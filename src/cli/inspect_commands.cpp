@@ -79,13 +79,15 @@ bool same_activations(const DiffOptions& options, const Transformer& a, const Tr
     std::printf("%-20s %14.3g%s\n", in_a.name.c_str(), difference,
                 first == in_a.name ? "  <- first above the tolerance" : "");
   }
-  // Both end with the logits, so that other layers have another name before the end.
-  const bool same_layers = common == activations_a.size();
+  const bool same_layers = common == activations_a.size() && common == activations_b.size();
+  const auto next = [&](const std::vector<Activation>& all) {
+    return common < all.size() ? all[common].name : "none";
+  };
   if (!first.empty()) {
     std::printf("first difference at: %s\n", first.c_str());
   } else if (!same_layers) {
     std::printf("equal so far within relative tolerance %g, but the next activation is %s in a and %s in b\n",
-                options.tolerance, activations_a[common].name.c_str(), activations_b[common].name.c_str());
+                options.tolerance, next(activations_a).c_str(), next(activations_b).c_str());
   } else {
     std::printf("all activations equal within relative tolerance %g\n", options.tolerance);
   }

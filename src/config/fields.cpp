@@ -90,9 +90,8 @@ std::vector<Field> training_fields(Config& config) {
       choice("train.device", kMayChangeOnResume | kMayDifferInStudy, &t.device,
              "compute device; auto: cuda if a GPU and libhero_cuda.so are available"),
       flag("train.cuda_graph", kMayChangeOnResume, &t.cuda_graph,
-           "record the passes of a micro-batch as a CUDA graph and replay it (one rank; not with options "
-           "whose "
-           "work differs between micro-batches or that read the device)"),
+           "record the passes of a micro-batch as a CUDA graph and replay it (one rank; not with "
+           "options whose work differs between micro-batches or that read the device)"),
       flag("train.recompute", kFixedOnResume, &t.recompute,
            "recompute activations in the backward pass to save memory"),
       choice("train.trainable", kFixedOnResume, &t.trainable,

@@ -53,6 +53,11 @@ std::string expected(const std::string& what, int64_t found, int64_t wanted) {
   return what + " " + std::to_string(found) + ", expected " + std::to_string(wanted);
 }
 
+// The first id that is not in the vocabulary, or `end`.
+const int64_t* find_invalid(const int64_t* begin, const int64_t* end, int64_t vocab_size) {
+  return std::find_if(begin, end, [&](int64_t id) { return id < 0 || id >= vocab_size; });
+}
+
 }  // namespace
 
 int64_t token_bytes(TokenType type) {
@@ -206,8 +211,7 @@ void IndexedDataset::copy(int64_t begin, int64_t count, int64_t* out) const {
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out) const {
   copy(begin, count, out);
   if (vocab_size_ == 0) return;
-  const auto* const bad =
-      std::find_if(out, out + count, [&](int64_t id) { return id < 0 || id >= vocab_size_; });
+  const auto* const bad = find_invalid(out, out + count, vocab_size_);
   if (bad != out + count) reject(begin + (bad - out), vocab_size_);
 }
 
@@ -229,10 +233,10 @@ void IndexedDataset::check_tokens(int64_t vocab_size) const {
     for (int64_t begin; (begin = next.fetch_add(kBlock)) < first_bad;) {
       const int64_t count = std::min(kBlock, tokens_ - begin);
       copy(begin, count, block.data());
-      const auto bad = std::find_if(block.begin(), block.begin() + count,
-                                    [&](int64_t id) { return id < 0 || id >= vocab_size; });
-      const int64_t at = begin + (bad - block.begin());
-      if (bad == block.begin() + count) continue;
+      const auto* const end = block.data() + count;
+      const auto* const bad = find_invalid(block.data(), end, vocab_size);
+      const int64_t at = begin + (bad - block.data());
+      if (bad == end) continue;
       for (int64_t seen = first_bad; at < seen && !first_bad.compare_exchange_weak(seen, at);) {
       }
     }

@@ -49,6 +49,16 @@ std::string difference(const NamedValues& mine, const NamedValues& theirs, int64
   return "";
 }
 
+// Returns `access()`, a request to the store; RunError naming the operation and the key if it fails.
+template <typename Access>
+auto access_store(const std::string& operation, const std::string& key, const Access& access) {
+  try {
+    return access();
+  } catch (const std::exception& e) {
+    throw RunError(diagnosis("store " + operation + " of " + key + " failed: " + one_line(e)));
+  }
+}
+
 }  // namespace
 
 World::World(const Launch& launch, double timeout)
@@ -115,42 +125,27 @@ std::unique_ptr<Group> World::make_group(const std::string& name, const std::vec
 }
 
 void World::set_opened() const {
-  try {
-    set_if_missing(*stores_->launch, kOpenedKey, "1");
-  } catch (const std::exception& e) {
-    throw RunError(diagnosis("store set of " + std::string(kOpenedKey) + " failed: " + one_line(e)));
-  }
+  access_store("set", kOpenedKey, [&] { set_if_missing(*stores_->launch, kOpenedKey, "1"); });
 }
 
 bool World::opened_before() const {
   if (!launch_.agent_store) return true;
-  try {
-    return try_get(*stores_->launch, kOpenedKey).has_value();
-  } catch (const std::exception& e) {
-    throw RunError(diagnosis("store get of " + std::string(kOpenedKey) + " failed: " + one_line(e)));
-  }
+  return access_store("get", kOpenedKey, [&] { return try_get(*stores_->launch, kOpenedKey).has_value(); });
 }
 
 void World::set(const std::string& key, const std::string& value) const {
-  try {
-    stores_->messages->set(key, value);
-  } catch (const std::exception& e) {
-    throw RunError(diagnosis("store set of " + key + " failed: " + one_line(e)));
-  }
+  access_store("set", key, [&] { stores_->messages->set(key, value); });
 }
 
 std::string World::get(const std::string& key) const {
   const ScopedWait waiting("store get of " + key);
   WaitLimit limit(timeout_, Clock::now());
   auto pause = std::chrono::milliseconds(1);
-  try {
-    while (!limit.exceeded(Clock::now(), heartbeat_ ? heartbeat_->bytes_hashed_by_others() : 0)) {
-      if (const auto value = try_get(*stores_->messages, key)) return *value;
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::milliseconds(100));
-    }
-  } catch (const std::exception& e) {
-    throw RunError(diagnosis("store get of " + key + " failed: " + one_line(e)));
+  while (!limit.exceeded(Clock::now(), heartbeat_ ? heartbeat_->bytes_hashed_by_others() : 0)) {
+    const auto value = access_store("get", key, [&] { return try_get(*stores_->messages, key); });
+    if (value) return *value;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(100));
   }
   throw RunError(diagnosis("step " + std::to_string(current_activity().step) + ": key " + key +
                            " was not set within " + format_seconds(timeout_) + " (parallel.timeout)"));

@@ -25,6 +25,7 @@ struct Routing {
 /// State of a forward pass: what jitter, forced balance and capacity depend on, and documents.
 struct ForwardContext {
   bool training = false;
+  bool modules = false;  ///< the multi-token prediction modules run, as always in training
   uint64_t seed = 0;
   int64_t step = 0;
   int64_t first_token = 0;  ///< index of the micro-batch's first token in the step's global batch

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "model/recompute.h"
 #include "ops/ops.h"
 
@@ -32,7 +34,8 @@ MtpModule::Output MtpModule::operator()(const at::Tensor& embedded, const at::Te
                                         const RotaryTable& rotary,
                                         const std::shared_ptr<RoutingHistory>& history,
                                         const ForwardContext& context, bool recompute) const {
-  const auto later = at::constant_pad_nd(embedded.slice(1, k_), {0, 0, 0, k_});
+  const int64_t missing = std::min(k_, embedded.size(1));
+  const auto later = at::constant_pad_nd(embedded.slice(1, missing), {0, 0, 0, missing});
   const auto joined =
       at::cat({ops::rms_norm(later, embedding_norm_, eps_), ops::rms_norm(hidden, hidden_norm_, eps_)}, 2);
   const auto x = ops::linear(joined.view({-1, joined.size(2)}), projection_).view(hidden.sizes());

@@ -28,8 +28,8 @@ class Transformer {
   };
   /// tokens int64 [B, S] on the model's device, each in [0, V). `recompute`: save only each layer's input and
   /// run the layer again in the backward pass; gradients are bitwise equal. `hidden_states` receives the
-  /// embedding and every layer's output, each [B, S, D]. The multi-token prediction modules run only in
-  /// training.
+  /// embedding and every layer's output, each [B, S, D]. The multi-token prediction modules run in training
+  /// and with `context.modules`.
   Output forward(const at::Tensor& tokens_BS, const ForwardContext& context = {}, bool recompute = false,
                  std::vector<at::Tensor>* hidden_states = nullptr) const;
 
@@ -46,7 +46,7 @@ class Transformer {
   };
   /// Whether the multi-token prediction modules run.
   bool runs_modules(const ForwardContext& context) const {
-    return context.training && config_.model.num_nextn_predict_layers > 0;
+    return (context.training || context.modules) && config_.model.num_nextn_predict_layers > 0;
   }
   /// Runs the layers of shard().chunks[local_chunk]. Calls `on_routed(l)` as soon as layer l has written its
   /// history slot.

@@ -38,10 +38,10 @@ void check_config_is_whole(const fs::path& run) {
 fs::path find_init_from(const TrainOptions& options, const ExistingRun& found) {
   const fs::path file = options.run / kInitFromFile;
   fs::path given = options.init_from;
-  if (given.empty() && found.started && found.checkpoint.empty() && fs::exists(file))
+  if (given.empty() && found.started && found.newest.folder.empty() && fs::exists(file))
     given = read_file(file.string());
   if (given.empty()) return given;
-  return found.checkpoint.empty() ? open_model_folder(given) : resolve_model_dir(given);
+  return found.newest.folder.empty() ? open_model_folder(given) : resolve_model_dir(given);
 }
 
 }  // namespace
@@ -85,9 +85,7 @@ ExistingRun find_run(const TrainOptions& options, RunLock& lock) {
   lock = RunLock(options.run);
   clean_leftovers(options.run);
   finish_branch_start(options.run);
-  auto newest = newest_intact_checkpoint(options.run);
-  found.checkpoint = std::move(newest.folder);
-  found.damaged = std::move(newest.damaged);
+  found.newest = newest_intact_checkpoint(options.run);
   found.init_from = find_init_from(options, found);
   return found;
 }

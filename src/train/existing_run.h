@@ -1,7 +1,6 @@
 #pragma once
 // What a run folder contains before training starts.
 #include <filesystem>
-#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "train/run_lock.h"
@@ -15,11 +14,10 @@ constexpr const char* kInitFromFile = "init-from";
 
 /// What rank 0 finds and verifies for all ranks.
 struct ExistingRun {
-  bool started = false;                    ///< the folder contains a run
-  std::filesystem::path checkpoint;        ///< the newest intact one, to resume from; empty: none
-  std::filesystem::path init_from;         ///< model folder of --init-from; empty: none
-  std::filesystem::path parent;            ///< checkpoint of --branch, for a new run; empty: none
-  std::vector<DamagedCheckpoint> damaged;  ///< newer than `checkpoint`
+  bool started = false;             ///< the folder contains a run
+  IntactCheckpoint newest;          ///< to resume from
+  std::filesystem::path init_from;  ///< model folder of --init-from; empty: none
+  std::filesystem::path parent;     ///< checkpoint of --branch, for a new run; empty: none
 };
 
 /// For --branch: UserError if the folder has files, which a branch must not mix with its own. Allowed are

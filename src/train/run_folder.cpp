@@ -40,7 +40,7 @@ std::map<std::string, std::string> run_tokenizer_files(const Tokenizer& tokenize
 Run prepare_run(const TrainOptions& options, const ExistingRun& found, RunLock lock) {
   Run run;
   run.lock = std::move(lock);
-  run.checkpoint = found.checkpoint;
+  run.checkpoint = found.newest.folder;
   if (!found.parent.empty()) {
     run.parent = read_branch_point(found.parent);
     run.checkpoint = run.parent->checkpoint;
@@ -113,7 +113,7 @@ void write_run(const fs::path& folder, const ExistingRun& found, Run& run, const
   fs::create_directories(folder, failed);
   if (failed) throw RunError(folder.string() + ": cannot create the folder: " + failed.message());
   if (found.started) {
-    set_aside_damaged({found.checkpoint, found.damaged});
+    set_aside_damaged(found.newest);
   } else {
     run.lock = RunLock(folder);
     // Another process may have started here before the lock.
@@ -191,17 +191,14 @@ Run open_run_on_all_ranks(const TrainOptions& options, const World& world) {
     RunLock lock;
     found = find_run(options, lock);
     run = prepare_run(options, found, std::move(lock));
-    return nlohmann::json{found.started, found.checkpoint.string(), found.init_from.string(),
+    return nlohmann::json{found.started, found.newest.folder.string(), found.init_from.string(),
                           found.parent.string()}
         .dump();
   });
   if (!world.is_rank_zero()) {
     const auto message = nlohmann::json::parse(opened);
-    found = {message.at(0),
-             message.at(1).get<std::string>(),
-             message.at(2).get<std::string>(),
-             message.at(3).get<std::string>(),
-             {}};
+    const auto path = [&](size_t at) -> fs::path { return message.at(at).get<std::string>(); };
+    found = {message.at(0), {path(1), {}}, path(2), path(3)};
     try {
       run = prepare_run(options, found, RunLock());
     } catch (const UserError& error) {

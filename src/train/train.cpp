@@ -69,6 +69,7 @@ void warn_about(const Run& run, int64_t ranks) {
 }
 
 int train_single_process(const TrainOptions& options) {
+  catch_stop_signals();
   auto run = open_run(options);
   if (run.device.is_cuda()) use_deterministic_algorithms();
   prepare_process(run.config, /*processes=*/1);
@@ -92,6 +93,7 @@ double initial_timeout(const TrainOptions& options) {
 int train_distributed(const TrainOptions& given, const Launch& launch) {
   TrainOptions options = given;
   World world(launch, initial_timeout(options));
+  catch_stop_signals(/*announce=*/launch.rank == 0);  // from now on: a signal ends the wait for other ranks
   options.resume |= launch.restart_count > 0 && world.opened_before();
   auto run = open_run(options, &world);
   if (run.device.is_cuda()) {
@@ -127,7 +129,6 @@ int train(const TrainOptions& options) {
   if (options.data_changed && !options.resume && options.branch.empty())
     throw UserError("--data-changed: found neither --resume nor --branch, expected one of them");
   const auto launch = read_launch();
-  catch_stop_signals(/*announce=*/launch.rank == 0);
   return launch.host.empty() ? train_single_process(options) : train_distributed(options, launch);
 }
 

@@ -18,7 +18,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from hero_moe.data.errors import DataError
+from hero_moe.data.errors import DataError, decode_utf8
 
 # Each ends messages with the end-of-turn token of its family; llama3 and deepseek begin with bos_token. With
 # add_generation_prompt they end with the beginning of an assistant's message.
@@ -156,10 +156,11 @@ def find_template(name: str, tokenizer_template: str | None) -> str:
             f"--chat-template {name}: no such file, expected a file, {', '.join(BUILT_IN)} or tokenizer"
         )
     try:
-        with open(name, encoding="utf-8") as file:
-            return file.read()
-    except UnicodeDecodeError as error:
-        raise DataError(f"--chat-template {name}: byte {error.start}: invalid UTF-8") from error
+        with open(name, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise DataError(f"--chat-template {name}: cannot be read ({error.strerror})") from error
+    return decode_utf8(content, f"--chat-template {name}")
 
 
 def _to_json(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hero_moe.data.chat import find_template
-from hero_moe.data.errors import DataError
+from hero_moe.data.errors import DataError, decode_utf8
 from hero_moe.data.records import RecordFormat
 from hero_moe.data.sources import find_sources
 from hero_moe.data.token_writer import write_atomically
@@ -49,11 +49,11 @@ def load_mix(path: str) -> list[Corpus]:
     """The corpora of a mix file. Raises `DataError` with the file and the key."""
     try:
         with open(path, "rb") as file:
-            content = tomllib.load(file)
+            text = decode_utf8(file.read(), path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: invalid UTF-8") from error
+    try:
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: invalid TOML ({error})") from error
     for key in content:

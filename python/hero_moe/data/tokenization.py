@@ -91,13 +91,13 @@ def tokenize(
     if not 0 <= options.seed < 1 << 64:
         raise DataError(f"--seed {options.seed}: expected 0 to 2^64 - 1")
     sources = find_sources(options.inputs, config=options.config, split=options.split)
-    written = {os.path.realpath(name) for name in (options.out + ".json", position_path(options.out))}
+    path = position_path(options.out)
+    written = {os.path.realpath(name) for name in (options.out + ".json", path)}
     for source in sources:
         if mine := [part for part in source.parts if os.path.realpath(part) in written]:
             raise DataError(
                 f"--out {options.out}: would replace the input {mine[0]}, expected another prefix"
             )
-    path = position_path(options.out)
     os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
     recorded = _recorded_options(options)
     position = None if restart else load_position(path, recorded, sources)

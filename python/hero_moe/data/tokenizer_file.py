@@ -16,7 +16,7 @@ from typing import Any
 import sentencepiece
 import tokenizers
 
-from hero_moe.data.errors import DataError
+from hero_moe.data.errors import DataError, decode_utf8
 from hero_moe.json_text import parse_json
 
 # End-of-document tokens if no configuration names one; the first that is an added token.
@@ -168,10 +168,7 @@ def _eos_id(tokenizer: tokenizers.Tokenizer, token: Any, path: str) -> int:
 def _chat_template(path: str, config: Mapping[str, Any]) -> str | None:
     file = _companion(path, "chat_template.jinja")
     if os.path.isfile(file):
-        try:
-            return _read(file).decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file}: byte {error.start}: invalid UTF-8") from error
+        return decode_utf8(_read(file), file)
     template = config.get("chat_template")
     if isinstance(template, list):
         named = [entry for entry in template if isinstance(entry, dict)]

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from program import CONFIGS, ENVIRONMENT, PROGRAM, assert_exit_2, hero, run_hero, training
 
@@ -58,6 +59,13 @@ def test_configurations_by_name(tmp_path: Path) -> None:
     )
 
 
+def test_cost_rejects_stages_that_training_rejects() -> None:
+    words = ["cost", "--config", "small-qwen3", "--pipeline-stages", 2]
+    assert hero(*words).returncode == 0
+    assert_exit_2(hero(*words, "--model.tie_word_embeddings=true"), "model.tie_word_embeddings: found true")
+    assert_exit_2(hero(*words, "--router.kind=rmoe"), "parallel.pipeline: found 2", "whole router stages")
+
+
 def test_clusters_by_name() -> None:
     words = ["plan", "--config", "paper-8b", "--top", 1, "--json", "--cluster"]
     assert run_hero(*words, "paper").stdout == run_hero(*words, CONFIGS / "clusters" / "paper.toml").stdout
@@ -91,6 +99,31 @@ def test_diff_of_models_with_other_layers(data: Path, tmp_path: Path) -> None:
         "the next activation is layer 0 in a and layer 0 router in b"
     )
     assert_exit_2(hero("diff", *runs, "--text", "x", "--tolerance", "nan"), "--tolerance", "nan")
+
+
+def test_diff_of_models_with_other_modules(data: Path, tmp_path: Path) -> None:
+    """Multi-token prediction modules: one trained, one not, and none. A text may be shorter than their reach."""
+    unchanged = {"train.steps": 1, "optim.warmup_steps": 0, "optim.lr": 1e-30, "optim.min_lr": 0.0}
+    modules = {"model.num_nextn_predict_layers": 2}
+    variants = {"first": modules, "second": modules, "none": {}}
+    runs = {name: tmp_path / name for name in variants}
+    for name, changes in variants.items():
+        run_hero(*training(runs[name], data, unchanged | changes))
+    exported = tmp_path / "exported"
+    run_hero("export", runs["second"], exported)
+    weights = load_file(exported / "model.safetensors")
+    name = next(name for name in weights if name.endswith("eh_proj.weight"))
+    weights[name][0, 0] += 1
+    save_file(weights, exported / "model.safetensors")
+
+    assert hero("diff", runs["first"], runs["second"], "--text", "x").returncode == 0
+    result = hero("diff", runs["first"], exported, "--text", "some text")
+    assert result.returncode == 1 and "first difference at: module 1 router" in result.stdout
+    result = hero("diff", runs["first"], runs["none"], "--text", "some text")
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1].endswith(
+        "the next activation is module 1 router in a and none in b"
+    )
 
 
 def test_generate_reports_why_it_stopped(run: Path) -> None:

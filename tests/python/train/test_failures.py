@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from program import ENVIRONMENT, PROGRAM, checkpoint_names, folder_bytes, metrics, training
-from ranks import free_port, rank_log, run_on, run_ranks_checked, start
+from ranks import free_port, launch_variables, rank_log, run_on, run_ranks_checked, start
 
 MODEL: dict[str, Any] = {
     "router.kind": "hero",
@@ -90,6 +91,24 @@ def test_signal_to_one_rank_saves_on_all_ranks(data: Path, tmp_path: Path) -> No
     run_ranks_checked([*training(run, data, settings), "--resume", f"--train.steps={done + 3}"], 4, log)
     run_ranks_checked([*training(alone, data, settings), f"--train.steps={done + 3}"], 4, log)
     assert newest_tensors(run) == newest_tensors(alone)
+
+
+def test_signal_ends_the_wait_for_missing_ranks(data: Path, tmp_path: Path) -> None:
+    variables = launch_variables(2)[0]
+    words = training(tmp_path / "run", data, MODEL | {"parallel.timeout": 600})
+    with subprocess.Popen([PROGRAM, *map(str, words)], env=ENVIRONMENT | variables) as process:
+        try:
+            while process.poll() is None and not accepts_connections(int(variables["MASTER_PORT"])):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def accepts_connections(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_skipped_updates_on_several_ranks(data: Path, tmp_path: Path) -> None:
