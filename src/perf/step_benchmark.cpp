@@ -81,7 +81,10 @@ class TrainingWorkload {
  private:
   ForwardContext position(int64_t micro_batch) const {
     const auto& t = config_.train;
-    return {true, static_cast<uint64_t>(t.seed), steps_, micro_batch * t.micro_batch * t.sequence};
+    return {.training = true,
+            .seed = static_cast<uint64_t>(t.seed),
+            .step = steps_,
+            .first_token = micro_batch * t.micro_batch * t.sequence};
   }
 
   Config config_;

@@ -94,7 +94,9 @@ MicroBatch Trainer::read(int64_t step, int64_t i) {
   const int64_t first = (i * mesh_.data + mesh_.data_rank()) * micro;
   const auto options = at::TensorOptions(at::kLong).pinned_memory(run_.device.is_cuda());
   const auto samples = at::empty({micro, s + 1}, options);
-  MicroBatch batch{samples, {true, static_cast<uint64_t>(c.seed), step, first * s}};
+  MicroBatch batch{
+      samples,
+      {.training = true, .seed = static_cast<uint64_t>(c.seed), .step = step, .first_token = first * s}};
   SampleOut out{.tokens = samples.data_ptr<int64_t>()};
   if (has_untrained_tokens(c)) {
     batch.labels = at::empty({micro, s + 1}, options);
