@@ -196,6 +196,12 @@ void check_layout(const Config& config, const Layout& layout) {
 
 std::optional<Rates> rates_of(const CostOptions& options, const Config& config) {
   Rates rates{options.teraflops * 1e12, options.gigabytes * 1e9};
+  const Layout& l = options.layout;
+  if (l.data * l.pipeline * l.expert > 1 && (options.measure || rates.operations > 0)) {
+    throw UserError(std::string(options.measure ? "--measure" : "--rate") + ": found " +
+                    std::to_string(l.data * l.pipeline) +
+                    " devices, expected one; hero plan predicts the time of several");
+  }
   if (!options.measure) {
     if (rates.operations > 0) return rates;
     if (rates.bytes > 0) throw UserError("--bandwidth: found no --rate, expected both");

@@ -97,8 +97,8 @@ bool same_activations(const DiffOptions& options, const Transformer& a, const Tr
 // Whether all activations on the given text are equal; without a text, whether the configurations are.
 bool same_models(const DiffOptions& options) {
   const auto device = choose_device(options.device, "--device");
-  const auto a = load_model(open_model_folder(options.a), options.dtype, device),
-             b = load_model(open_model_folder(options.b), options.dtype, device);
+  const auto a = load_model(open_model_folder(options.a), options.dtype, device, MtpModules::kLoad),
+             b = load_model(open_model_folder(options.b), options.dtype, device, MtpModules::kLoad);
   const auto config_differences = differences(a->config(), b->config());
   for (const auto& difference : config_differences) std::printf("%s\n", difference.c_str());
   if (!options.has_text && !options.has_tokens) {

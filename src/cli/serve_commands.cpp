@@ -167,6 +167,7 @@ void run_serve(const ServeCommand& options) {
                   [&](const std::string& endpoint, int status) { metrics.count_request(endpoint, status); });
   Endpoints endpoints(http, engine, *model, tokenizer, chat, metrics,
                       {.model_name = model_name_of(options),
+                       .end_tokens = end_tokens(tokenizer, folder),
                        .timeout = Seconds(options.timeout),
                        .request = options.request,
                        .budget = options.budget});

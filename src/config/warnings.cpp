@@ -61,6 +61,13 @@ void add_model(Unused& unused, const ModelConfig& m) {
   unused.unless(m.type().has_dense_layers, {"model.intermediate_size"}, family + " has no dense layers");
   unused.unless(m.norm_topk_prob, {"model.norm_topk_eps"},
                 format_option("model.norm_topk_prob", m.norm_topk_prob));
+  ModelConfig without_list = m;
+  without_list.mlp_only_layers.clear();
+  unused.unless(
+      moe_layer_numbers(m) != moe_layer_numbers(without_list), {"model.mlp_only_layers"},
+      format_option("model.decoder_sparse_step", m.decoder_sparse_step) + " makes these layers dense");
+  unused.unless(m.topk_group < m.n_group, {"model.n_group", "model.topk_group"},
+                "all groups of experts are selected");
   if (has_equal_expert_weights(m))
     unused.add(equal_expert_weights(m) + ", so routers learn only from auxiliary losses");
   const RopeScaling& y = m.rope_scaling;
@@ -98,7 +105,10 @@ void add_router(Unused& unused, const Config& config) {
   const RouterConfig& r = config.router;
   const auto kind = format_option("router.kind", r.kind) + " " + router_kind_info(r).limit;
   unused.unless(false, unread_options(r, /*wanted=*/0, kSetsChunks), kind);
-  // router.init still sets the bound of W_O.
+  const bool one_layer = moe_layers(config.model) + config.model.num_nextn_predict_layers == 1;
+  unused.unless(!one_layer || !reads_option(r, "router.init"), {"router.init"},
+                "the model has one MoE layer");
+  // router.init still sets the bound of W_O of other layers than the first.
   const auto of_history = keys_with([&](const Field& field) {
     return field.has(kHistoryOnly, kSetsChunks) && field.key != "router.init" && reads_option(r, field);
   });

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "hf/load.h"
@@ -46,12 +45,6 @@ void add_module_copies(const Transformer& model, std::vector<std::pair<std::stri
   }
 }
 
-// As transformers writes it: null, an id, or a list.
-nlohmann::ordered_json eos_token_ids(const std::vector<int64_t>& ids) {
-  if (ids.empty()) return nullptr;
-  return ids.size() == 1 ? nlohmann::ordered_json(ids.front()) : nlohmann::ordered_json(ids);
-}
-
 }  // namespace
 
 void export_model(const Transformer& model, const fs::path& folder, const ExportOptions& options) {
@@ -80,10 +73,8 @@ void export_model(const Transformer& model, const fs::path& folder, const Export
   for (const auto& [name, tensor] : tensors) views.push_back(tensor_view(name, tensor));
 
   auto files = options.files;
-  files["config.json"] = model_config_json(model.config(), options.eos.empty() ? -1 : options.eos.front(),
-                                           bf16 ? "bfloat16" : "float32");
-  files.try_emplace("generation_config.json",
-                    nlohmann::ordered_json{{"eos_token_id", eos_token_ids(options.eos)}}.dump(2) + "\n");
+  files["config.json"] = model_config_json(model.config(), options.eos, bf16 ? "bfloat16" : "float32");
+  files.try_emplace("generation_config.json", generation_config_json(options.eos));
   files.merge(modeling_code(model.config()));
 
   // "a/b/" has an empty file name.

@@ -12,8 +12,7 @@ namespace hero {
 struct ExportOptions {
   Dtype dtype = Dtype::kFp32;  ///< of the weights, fp32 or bf16; expert biases stay fp32
   size_t max_shard_bytes = size_t{4} << 30;
-  /// eos_token_id of generation_config.json; the first one is also that of config.json
-  std::vector<int64_t> eos;
+  std::vector<int64_t> eos;                  ///< eos_token_id of config.json and generation_config.json
   std::map<std::string, std::string> files;  ///< other files, or generation_config.json: name -> contents
 };
 

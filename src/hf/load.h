@@ -30,7 +30,8 @@ void check_weights(const std::filesystem::path& dir, const Config& config, NewWe
 /// Loads weights into the model, converted to its dtypes, and publishes them. UserError as check_weights.
 void load_weights(const std::filesystem::path& dir, Transformer& model, NewWeights added = {});
 
-/// Whether a model is loaded with its multi-token prediction modules, which only training and export use.
+/// Whether a model is loaded with its multi-token prediction modules, which only training, export and hero
+/// diff use.
 enum class MtpModules { kSkip, kLoad };
 
 /// Loads the model of a folder onto `device`. `dir`: as in resolve_model_dir. `dtype`: overrides the

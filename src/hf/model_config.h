@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/config.h"
 
@@ -12,9 +13,15 @@ namespace hero {
 
 /// The model's config.json, with the keys of its class in transformers. A HERO model adds
 /// `hero_router` (window, scale, eps, detach, history, stage of every MoE layer). HERO models and DeepSeek
-/// models with softmax scores reference the files of `modeling_code` in `auto_map`. `eos`: -1 for none.
-/// `dtype`: of the stored weights, "float32" or "bfloat16".
+/// models with softmax scores reference the files of `modeling_code` in `auto_map`. `dtype`: of the stored
+/// weights, "float32" or "bfloat16".
+std::string model_config_json(const Config& config, const std::vector<int64_t>& eos,
+                              const std::string& dtype = "float32");
+/// With at most one EOS token; -1: none.
 std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype = "float32");
+
+/// generation_config.json with these EOS tokens.
+std::string generation_config_json(const std::vector<int64_t>& eos);
 
 /// The Python files (name -> contents) that transformers needs to load this model; empty for architectures
 /// that transformers implements itself.

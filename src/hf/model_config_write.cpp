@@ -41,6 +41,12 @@ ordered_json rope_json(const ModelConfig& m) {
   return j;
 }
 
+// As transformers writes it: null, an id, or a list.
+ordered_json eos_token_ids(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  return ids.size() == 1 ? ordered_json(ids.front()) : ordered_json(ids);
+}
+
 }  // namespace
 
 std::map<std::string, std::string> modeling_code(const Config& config) {
@@ -55,10 +61,18 @@ std::map<std::string, std::string> modeling_code(const Config& config) {
 }
 
 std::string model_config_json(const Config& config, int64_t eos, const std::string& dtype) {
+  return model_config_json(config, eos >= 0 ? std::vector<int64_t>{eos} : std::vector<int64_t>{}, dtype);
+}
+
+std::string generation_config_json(const std::vector<int64_t>& eos) {
+  return ordered_json{{"eos_token_id", eos_token_ids(eos)}}.dump(2) + "\n";
+}
+
+std::string model_config_json(const Config& config, const std::vector<int64_t>& eos,
+                              const std::string& dtype) {
   const auto& m = config.model;
   const bool deepseek = m.is_deepseek(), dense = m.type().has_dense_layers;
   const ModelClass code = model_class(config);
-  const auto token = eos >= 0 ? ordered_json(eos) : ordered_json(nullptr);
   ordered_json j = {{"architectures", {code.prefix + "ForCausalLM"}},
                     {"model_type", name_of(m.model_type)},
                     {"vocab_size", m.vocab_size},
@@ -78,7 +92,7 @@ std::string model_config_json(const Config& config, int64_t eos, const std::stri
                     {"tie_word_embeddings", m.tie_word_embeddings},
                     {"bos_token_id", nullptr},
                     {"pad_token_id", nullptr},  // OlmoeConfig defaults to 1, whose embedding gets no gradient
-                    {"eos_token_id", token},
+                    {"eos_token_id", eos_token_ids(eos)},
                     {"use_cache", true},
                     {"torch_dtype", dtype}};
   if (!m.type().always_norm_topk_prob) j["norm_topk_prob"] = m.norm_topk_prob;

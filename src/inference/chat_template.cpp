@@ -100,7 +100,9 @@ void ChatTemplate::start() {
       std::vector<std::string>{python_program(), "-m", "hero_moe.chat_renderer"}, renderer_environment());
   try {
     const auto limit = std::chrono::steady_clock::now() + limits_.starting;
-    jinja_ = exchange(request, limit).at("template").get<std::string>();
+    const auto answer = exchange(request, limit);
+    // Only the first child's, which is the same: other threads read it without the lock.
+    if (jinja_.empty()) jinja_ = answer.at("template").get<std::string>();
   } catch (const ChatTemplateError&) {
     child_ = nullptr;
     throw;

@@ -72,6 +72,8 @@ void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
 std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks) {
   const int64_t layers = config.model.num_hidden_layers;
   const auto cumulative = cumulative_seconds(config, cluster);
+  // Equal splits differ by rounding. Of them, the one with fewer layers in the last chunks.
+  constexpr double kRounding = 1e-9;
   // longest[c][i]: time of the slowest chunk when the first i layers are split into c + 1 chunks; cut[c][i]:
   // first layer of the last of these chunks.
   std::vector<std::vector<double>> longest(chunks, cumulative);
@@ -81,7 +83,7 @@ std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluste
       longest[c][i] = std::numeric_limits<double>::infinity();
       for (int64_t j = c; j < i; ++j) {
         const double slowest = std::max(longest[c - 1][j], cumulative[i] - cumulative[j]);
-        if (slowest >= longest[c][i]) continue;
+        if (slowest > longest[c][i] * (1 + kRounding)) continue;
         longest[c][i] = slowest;
         cut[c][i] = j;
       }

@@ -7,13 +7,14 @@
 namespace hero {
 
 /// All layouts on the GPUs that check() accepts, as configurations with parallel.data, pipeline, expert,
-/// chunks and schedule, train.micro_batch (powers of two up to 16) and train.recompute set. Layers are split
+/// chunks and schedule, train.micro_batch (1 to 16) and train.recompute set. Layers are split
 /// by the default rule and, as separate layouts, by balanced_chunks; parallel.chunk_sizes of `config` is
 /// ignored.
 std::vector<Config> layouts(const Config& config, const Cluster& cluster);
 
 /// Number of decoder layers in each of `chunks` contiguous chunks that minimizes the time of the slowest
-/// chunk. The last chunk includes the output projection.
+/// chunk; of several such splits, one with fewer layers in the last chunks. The last chunk includes the
+/// output projection.
 std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks);
 
 struct Plan {

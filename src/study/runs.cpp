@@ -12,6 +12,7 @@
 
 #include "config/fields.h"
 #include "data/fingerprint.h"
+#include "data/indexed_dataset.h"
 #include "hf/resolve.h"
 #include "io/child_process.h"
 #include "io/cores.h"
@@ -129,7 +130,8 @@ std::vector<StudyRun> study_runs(const StudyOptions& options, const std::vector<
   const int64_t share = std::max<int64_t>(available_cores() / options.jobs, 1);
   const int64_t threads = options.threads ? options.threads : share;
   std::vector<std::vector<std::string>> held_out;
-  for (const auto& prefix : options.held_out) held_out.push_back(hashes(digest_evaluated_files(prefix)));
+  for (const auto& prefix : options.held_out)
+    held_out.push_back(hashes(digest_evaluated_files(resolve_prefix(prefix, "valid"))));
   std::vector<StudyRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     for (const auto& variant : variants) {

@@ -3,6 +3,7 @@
 #include <unicode/uniset.h>
 
 #include "io/error.h"
+#include "tokenizer/icu_size.h"
 
 namespace hero {
 
@@ -23,12 +24,12 @@ CharacterSet::~CharacterSet() = default;
 
 std::size_t CharacterSet::prefix(std::string_view text, bool within) const {
   return static_cast<std::size_t>(set_->characters.spanUTF8(
-      text.data(), static_cast<int32_t>(text.size()), within ? USET_SPAN_SIMPLE : USET_SPAN_NOT_CONTAINED));
+      text.data(), icu_size(text), within ? USET_SPAN_SIMPLE : USET_SPAN_NOT_CONTAINED));
 }
 
 std::size_t CharacterSet::suffix(std::string_view text) const {
-  return text.size() - static_cast<std::size_t>(set_->characters.spanBackUTF8(
-                           text.data(), static_cast<int32_t>(text.size()), USET_SPAN_SIMPLE));
+  return text.size() - static_cast<std::size_t>(
+                           set_->characters.spanBackUTF8(text.data(), icu_size(text), USET_SPAN_SIMPLE));
 }
 
 void CharacterSet::find(std::string_view text,

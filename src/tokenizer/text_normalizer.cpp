@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "io/error.h"
+#include "tokenizer/icu_size.h"
 
 namespace hero {
 
@@ -88,8 +89,7 @@ std::string_view TextNormalizer::apply(std::string_view text, std::string& buffe
     std::string normal;
     normal.reserve(text.size());
     icu::StringByteSink<std::string> sink(&normal);
-    step->normal.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink,
-                               nullptr, status);
+    step->normal.normalizeUTF8(0, icu::StringPiece(text.data(), icu_size(text)), sink, nullptr, status);
     check(status);
     buffer = std::move(normal);
     text = buffer;

@@ -54,11 +54,11 @@ bool Pipeline::has_coupling_across(int64_t first_layer_after) const {
 int64_t Pipeline::message_top() const { return evaluating_ ? 0 : history_top(model_.config()); }
 
 void Pipeline::send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk) {
-  sent_.push_back(channel(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
+  sent_.emplace_back(action_, channel(from_chunk, to_chunk).send(t, rank_of(to_chunk), 0));
 }
 
 void Pipeline::send_embedded(const at::Tensor& t, Channel channel, int64_t to_rank) {
-  sent_.push_back(world_.channel(channel).send(t, to_rank, 0));
+  sent_.emplace_back(action_, world_.channel(channel).send(t, to_rank, 0));
   traffic_.activations += static_cast<int64_t>(t.nbytes());
 }
 
@@ -67,8 +67,11 @@ void Pipeline::run(const std::vector<Action>& actions, const Read& read, const L
   traffic_ = {};
   splits_backward_ =
       std::ranges::any_of(actions, [](const Action& a) { return a.pass == Pass::weight_gradient; });
+  const size_t window = send_window(world_.mesh().pipeline * std::ssize(model_.shard().chunks));
   size_t posted = 0;
   for (size_t i = 0; i < actions.size(); ++i) {
+    action_ = i;
+    finish_sends(window);
     for (; posted < std::min(i + 1 + kPrefetchedActions, actions.size()); ++posted)
       post_receives(actions[posted], read(actions[posted].micro_batch));
     const auto& action = actions[i];
@@ -77,8 +80,13 @@ void Pipeline::run(const std::vector<Action>& actions, const Read& read, const L
     if (action.pass == Pass::weight_gradient)
       deferred_.extract({action.chunk, action.micro_batch}).mapped()->run(hooks.on_added);
   }
-  for (auto& work : sent_) work.wait();
-  sent_.clear();
+  action_ = actions.size();
+  finish_sends(0);
+}
+
+void Pipeline::finish_sends(size_t window) {
+  for (; !sent_.empty() && sent_.front().first + window <= action_; sent_.pop_front())
+    sent_.front().second.wait();
 }
 
 void Pipeline::evaluate(const std::vector<Action>& actions, const Read& read, const Output& on_output) {

@@ -3,6 +3,7 @@
 // previous and next ranks by point-to-point messages. The first rank sends the embedded tokens to the last
 // one if its multi-token prediction modules need them. Sends start as soon as the tensors exist; receives are
 // posted in advance.
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -81,6 +82,8 @@ class Pipeline {
   void backward(const Action& action);
   /// History entries per layer in a message; 0: all.
   int64_t message_top() const;
+  /// Waits until at most `window` actions have sends that may be incomplete.
+  void finish_sends(size_t window);
   void send(const at::Tensor& t, int64_t from_chunk, int64_t to_chunk);
   /// Sends the embedded tokens from the first rank to the last, or their gradient back.
   void send_embedded(const at::Tensor& t, Channel channel, int64_t to_rank);
@@ -97,7 +100,8 @@ class Pipeline {
   std::map<Key, InFlightOperation> in_flight_;
   std::map<Key, std::unique_ptr<ops::WeightGradientQueue>> deferred_;
   bool splits_backward_ = false, evaluating_ = false;
-  std::vector<AsyncWork> sent_;
+  size_t action_ = 0;                              // that runs
+  std::deque<std::pair<size_t, AsyncWork>> sent_;  // with the action of each
   Traffic traffic_;
 };
 

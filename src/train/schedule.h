@@ -2,6 +2,7 @@
 // Pipeline schedules: the ordered actions of every pipeline rank in a step, as data that the trainer runs,
 // that can be printed and drawn, and that is tested without processes. Chunk c of the model is on
 // rank c % ranks.
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -38,6 +39,11 @@ std::vector<Action> forward_actions(int64_t rank, int64_t ranks, int64_t chunks,
 /// Peak number of in-flight activations per rank: one per chunk and micro-batch from its forward pass to its
 /// weight gradient.
 std::vector<int64_t> peak_activations(const Schedule& schedule);
+
+/// Number of actions after which a rank waits until the messages of an action have been received, so that it
+/// does not keep all messages of a step. No schedule, nor forward_actions, can deadlock by that. `chunks`: of
+/// the whole model.
+inline size_t send_window(int64_t chunks) { return static_cast<size_t>(2 * chunks); }
 
 /// "0F3": chunk 0, forward, micro-batch 3; B backward, I input gradient, W weight gradient (PyTorch's
 /// notation).

@@ -182,7 +182,8 @@ void TrainStep::request_stop(int signal) {
   if (signal == SIGTERM) sums_[kTerminated].fill_(1.0);
 }
 
-void TrainStep::update(int64_t step, double lr, const std::function<bool(double loss, double norm)>& skips) {
+void TrainStep::update(int64_t number, double lr,
+                       const std::function<bool(double loss, double norm)>& skips) {
   at::NoGradGuard no_grad;
   if (auto* buckets = optimizer_.buckets()) buckets->finish();
   gradient_square_.copy_(optimizer_.squared_gradient_norm());
@@ -195,7 +196,7 @@ void TrainStep::update(int64_t step, double lr, const std::function<bool(double 
   if (world_) world_->all().all_reduce(sums_).wait();
   if (skips && skips(sums_[kTotalLoss].item<double>(), std::sqrt(gradient_square_.item<double>()))) return;
   if (norm_stats_) norm_stats_->before_update();
-  optimizer_.step(step, lr, gradient_square_.sqrt());
+  optimizer_.step(number, lr, gradient_square_.sqrt());
   if (norm_stats_) norms_ = norm_stats_->after_update();
   rebalance();
 }

@@ -49,7 +49,8 @@ class TrainStep {
   /// updates the balance state: the step's counts become the next step's global shares, and the biases of
   /// aux-loss-free balancing change by b += rate * sign(mean - count) (arXiv 2408.15664). Neither changes if
   /// `skips` returns true for the step's loss and gradient norm, which waits for the device.
-  void update(int64_t step, double lr, const std::function<bool(double loss, double norm)>& skips = {});
+  /// `number`: of this update among the applied ones, from 1, for AdamW's bias correction.
+  void update(int64_t number, double lr, const std::function<bool(double loss, double norm)>& skips = {});
   StepSums read() const;
 
  private:

@@ -145,7 +145,8 @@ bool Trainer::step() {
       return skipped = skips_update(c.train, state_.skips, loss, norm);
     };
   }
-  step_.update(record.step, record.lr, skips);
+  // Moments have no skipped updates, so AdamW's bias correction does not count them.
+  step_.update(record.step - state_.skips.skipped, record.lr, skips);
   const auto sums = step_.read();
   stop_ = world_ ? sums.stop_signal : stop_signal();
   record.loss = sums.loss;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "io/error.h"
 #include "train/check_schedule.h"
@@ -12,6 +14,63 @@ namespace schedule_test {
 
 using test::check_schedule;
 using test::to_text;
+
+// Whether all actions run if a rank also waits until the messages of its action i - send_window have been
+// used before it starts action i.
+bool completes_with_send_window(const Schedule& schedule, int64_t chunks) {
+  std::set<std::tuple<bool, int64_t, int64_t>> done;  // whether forward, chunk, micro-batch
+  const auto is_done = [&](bool forward, int64_t chunk, int64_t micro_batch) {
+    return chunk < 0 || chunk >= chunks || done.count({forward, chunk, micro_batch}) > 0;
+  };
+  const int64_t window = static_cast<int64_t>(send_window(chunks));
+  std::vector<int64_t> next(schedule.size(), 0);
+  bool moved = true, all = true;
+  while (moved) {
+    moved = false;
+    all = true;
+    for (size_t rank = 0; rank < schedule.size(); ++rank) {
+      const auto& actions = schedule[rank];
+      for (; next[rank] < std::ssize(actions); ++next[rank], moved = true) {
+        const auto& [pass, chunk, m] = actions[next[rank]];
+        const bool forward = pass == Pass::forward;
+        if (pass != Pass::weight_gradient && !is_done(forward, chunk + (forward ? -1 : 1), m)) break;
+        if (next[rank] >= window) {
+          const auto& [sent_pass, from, sent_m] = actions[next[rank] - window];
+          const bool sent_forward = sent_pass == Pass::forward;
+          bool used = sent_pass == Pass::weight_gradient ||
+                      is_done(sent_forward, from + (sent_forward ? 1 : -1), sent_m);
+          // The embedded tokens, and their gradients.
+          if (sent_forward && from == 0) used = used && is_done(true, chunks - 1, sent_m);
+          if (sent_pass != Pass::weight_gradient && !sent_forward && from == chunks - 1)
+            used = used && is_done(false, 0, sent_m);
+          if (!used) break;
+        }
+        if (pass != Pass::weight_gradient) done.insert({forward, chunk, m});
+      }
+      all = all && next[rank] == std::ssize(actions);
+    }
+  }
+  return all;
+}
+
+TEST(Schedule, WaitingForOldSendsCannotDeadlock) {
+  for (int64_t ranks = 2; ranks <= 8; ++ranks) {
+    for (int64_t micro_batches = 1; micro_batches <= 24; ++micro_batches) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
+      for (const auto kind : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble})
+        EXPECT_TRUE(completes_with_send_window(make_schedule(kind, ranks, 1, micro_batches), ranks));
+      for (int64_t chunks = 1; chunks <= 4; ++chunks) {
+        Schedule evaluation;
+        for (int64_t rank = 0; rank < ranks; ++rank)
+          evaluation.push_back(forward_actions(rank, ranks, chunks, micro_batches));
+        EXPECT_TRUE(completes_with_send_window(evaluation, ranks * chunks)) << chunks;
+        if (micro_batches % ranks != 0) continue;
+        const auto schedule = make_schedule(PipelineSchedule::kInterleaved, ranks, chunks, micro_batches);
+        EXPECT_TRUE(completes_with_send_window(schedule, ranks * chunks)) << chunks;
+      }
+    }
+  }
+}
 
 TEST(Schedule, TwoRanksFourMicroBatches) {
   EXPECT_EQ(to_text(make_schedule(PipelineSchedule::k1F1B, 2, 1, 4)),

@@ -162,7 +162,7 @@ class _Tensors:
 def _tensors(path: Path) -> _Tensors:
     try:
         return _Tensors(path, load_file(path))
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: other types
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         message = f"{path}: cannot be read ({reason}), expected the blocks of analysis.json"
         raise InputError(message) from error

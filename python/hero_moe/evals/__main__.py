@@ -59,9 +59,9 @@ def main(words: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"evals: found no module {error.name}, expected hero-moe[lm-eval] installed", file=sys.stderr)
         return 2
-    except ValueError as error:
-        print(f"evals: {error}", file=sys.stderr)
-        return 2
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"evals: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1 if isinstance(error, RuntimeError) else 2
     except KeyboardInterrupt:
         print("\nevals: interrupted; the same command resumes", file=sys.stderr)
         return 130

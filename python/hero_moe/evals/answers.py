@@ -74,6 +74,9 @@ class RecordedLM(LM):
                 asked = hashlib.sha256(json.dumps([request.args for request in chunk]).encode()).hexdigest()
                 if step < len(self._saved):
                     entry = self._saved[step]
+                    if not _is_entry(entry, len(chunk)):
+                        expected = f"expected {len(chunk)} answers; --restart starts over"
+                        raise ValueError(f"{self._path}: line {step + 2}: {expected}")
                     if entry["asked"] != asked:
                         hint = "found answers to other prompts, expected the same (--restart discards them)"
                         raise ValueError(f"{self._path}: {hint}")
@@ -94,6 +97,14 @@ class RecordedLM(LM):
         if kind == "generate_until":
             requests = [_limit_generation(model, request) for request in requests]
         return getattr(model, kind)(requests, disable_tqdm=True)
+
+
+def _is_entry(value: Any, answers: int) -> bool:
+    """Whether this is a line of the file with as many answers."""
+    if not isinstance(value, dict) or not isinstance(value.get("asked"), str):
+        return False
+    found = value.get("answers")
+    return isinstance(found, list) and len(found) == answers
 
 
 def _limit_generation(model: LM, request: Instance) -> Instance:

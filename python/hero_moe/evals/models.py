@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model
 
@@ -46,10 +47,10 @@ class Model:
 
     def open(self) -> LM:
         """Loads it as lm_eval's model `hero` or `hf`. `hf` runs the code in the model folder."""
-        device: dict[str, Any] = {} if self.device is None else {"device": self.device}
         if self.backend == "hero":
             from hero_moe.evals.harness import HeroLM
 
+            device: dict[str, Any] = {} if self.device is None else {"device": self.device}
             return HeroLM(str(self.folder), dtype=self.dtype, batch_size=self.batch_size, **device)
         arguments: dict[str, Any] = {
             "pretrained": str(self.folder),
@@ -57,7 +58,17 @@ class Model:
             "batch_size": self.batch_size or 8,
             "trust_remote_code": True,
         }
-        return get_model("hf")(**arguments, **device)
+        return get_model("hf")(**arguments, device=_torch_device(self.device))
+
+
+def _torch_device(name: str | None) -> str:
+    """The device of this name; by default a GPU, if there is one. Raises `ValueError` for other names."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.device(name))
+    except RuntimeError as error:
+        raise ValueError(f"--device: found {name}, expected cpu or cuda") from error
 
 
 def parse(words: list[str], **options: Any) -> list[Model]:

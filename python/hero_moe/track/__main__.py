@@ -73,8 +73,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 path,
                 options.to,
                 options.project,
-                options.name or name.replace("/", "-"),
+                options.name,
                 lambda: make_backend(options.to, options.offline),
+                default_name=name.replace("/", "-"),
             )
             for path, name in zip(paths, run_names(paths))
         ]

@@ -33,15 +33,23 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class TrackedRun:
-    """One run folder and its run in the tracker. `backend` is called once, when the run has metrics."""
+    """One run folder and its run in the tracker. `backend` is called once, when the run has metrics. A new run
+    is called `name`, or else `default_name` (None: as the folder)."""
 
     def __init__(
-        self, folder: Path, kind: str, project: str | None, name: str | None, backend: Callable[[], Backend]
+        self,
+        folder: Path,
+        kind: str,
+        project: str | None,
+        name: str | None,
+        backend: Callable[[], Backend],
+        *,
+        default_name: str | None = None,
     ) -> None:
         self._folder, self._kind, self._make = folder, kind, backend
         self._path = folder / f"track-{kind}.json"
         self._state = load_state(self._path, project, name) or State(
-            project or "hero-moe", name or folder.name
+            project or "hero-moe", name or default_name or folder.name
         )
         self._follower = Follower(folder / "metrics.jsonl")
         self._backend: Backend | None = None

@@ -32,6 +32,7 @@ std::string CompletionResponse::take_logprobs(Choice& choice) {
       last_prompt_ = prompt;
       last_prompt_json_ = LogprobsJson();
       last_prompt_json_.add(*prompt, tokenizer_);
+      last_prompt_json_.end_prompt();
     }
     logprobs = last_prompt_json_;
   }

@@ -73,7 +73,7 @@ EngineRequest Endpoints::make_engine_request(const CompletionRequest& request,
       .top_p = request.top_p,
       .seed = request.seed ? *request.seed : random_seed(),
       .logprobs = request.logprobs};
-  if (!request.ignore_eos && tokenizer_.eos_id() >= 0) engine_request.sampling.eos = {tokenizer_.eos_id()};
+  if (!request.ignore_eos) engine_request.sampling.eos = options_.end_tokens;
   engine_request.stop = request.stop;
   engine_request.stream = request.stream;
   return engine_request;

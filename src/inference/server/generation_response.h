@@ -9,6 +9,7 @@
 
 #include "inference/server/completion_request.h"
 #include "inference/server/request_output.h"
+#include "inference/server/text_stream.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
@@ -30,9 +31,9 @@ class GenerationResponse {
     const char *id_prefix, *object, *chunk_object;
   };
   struct Choice {
-    SequenceOutput output;    // not yet written
-    bool begun = false;       // a part of it has been written
-    int64_t text_offset = 0;  // in characters
+    SequenceOutput output;   // not yet written
+    bool begun = false;      // a part of it has been written
+    TextOffset text_offset;  // of the next token
   };
 
   /// `prompts`: the token ids of request.prompts. The tokenizer must outlive the object.

@@ -13,8 +13,6 @@ constexpr double kMinLogprob = -9999;  // replaces -inf, which JSON lacks
 
 double finite(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
 
-bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
 std::string array_of(std::string_view elements) {
   if (elements.ends_with(',')) elements.remove_suffix(1);
   return "[" + std::string(elements) + "]";
@@ -47,12 +45,8 @@ std::string chat_logprobs_json(const LoggedTokens& tokens, const Tokenizer& toke
 void LogprobsJson::add(const LoggedTokens& tokens, const Tokenizer& tokenizer) {
   tokens.for_each([&](int64_t id, std::optional<double> logprob, std::span<const int32_t> top_ids,
                       std::span<const double> top_logprobs) {
-    const std::string bytes = token_bytes(tokenizer, id);
     const std::string string = token_string(tokenizer, id);
-    // A token that starts inside a character has the offset of that character.
-    const bool inside = !bytes.empty() && is_continuation_byte(bytes[0]) && text_offset_ > 0;
-    text_offsets_ += std::to_string(text_offset_ - inside) + ",";
-    for (const char c : bytes) text_offset_ += !is_continuation_byte(c);
+    text_offsets_ += std::to_string(text_offset_.add(token_bytes(tokenizer, id))) + ",";
     tokens_ += json_line(string) + ",";
     if (!logprob) {
       logprobs_ += "null,";

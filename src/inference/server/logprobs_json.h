@@ -4,23 +4,26 @@
 #include <string>
 
 #include "inference/server/logged_tokens.h"
+#include "inference/server/text_stream.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hero {
 
 class LogprobsJson {
  public:
-  /// `text_offset`: of the first token, in characters.
-  explicit LogprobsJson(int64_t text_offset = 0) : text_offset_(text_offset) {}
+  /// `text_offset`: of the first token.
+  explicit LogprobsJson(TextOffset text_offset = {}) : text_offset_(std::move(text_offset)) {}
 
   void add(const LoggedTokens& tokens, const Tokenizer& tokenizer);
-  /// Offset of the next token.
-  int64_t text_offset() const { return text_offset_; }
+  /// The text of the prompt ends here.
+  void end_prompt() { text_offset_.flush(); }
+  /// Of the next token.
+  const TextOffset& text_offset() const { return text_offset_; }
   /// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
   std::string object() const;
 
  private:
-  int64_t text_offset_;
+  TextOffset text_offset_;
   // Elements of the four arrays, each followed by a comma.
   std::string tokens_, logprobs_, top_logprobs_, text_offsets_;
 };

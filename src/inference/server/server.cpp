@@ -1,6 +1,7 @@
 #include "inference/server/server.h"
 
 #include "inference/server/api_json.h"
+#include "inference/server/request_fields.h"
 #include "inference/server/text_stream.h"
 #include "inference/server/token_text.h"
 #include "io/json.h"
@@ -105,15 +106,14 @@ HttpResponse Endpoints::tokenizer_info() const {
 }
 
 HttpResponse Endpoints::tokenize(std::string body) {
-  const auto text = parse(std::move(body), [](const json& request) {
+  const auto text = parse(std::move(body), [this](const json& request) {
     reject_unknown_fields(request, {"model", "prompt", "add_special_tokens"});
-    const json prompt = request.value("prompt", json());
-    if (!prompt.is_string()) reject_field("prompt", prompt, "a string");
-    const json special = request.value("add_special_tokens", json());
-    if (!special.is_boolean() && !special.is_null()) {
-      reject_field("add_special_tokens", special, "true or false");
-    }
-    return prompt.get<std::string>();
+    const RequestFields fields(request);
+    check_model(fields.string("model"));
+    const json* const prompt = fields.find("prompt");
+    if (!prompt || !prompt->is_string()) fields.reject("prompt", prompt ? *prompt : json(), "a string");
+    fields.boolean("add_special_tokens");
+    return prompt->get<std::string>();
   });
   HttpResponse response{.held = budget_.reserve({.bytes = kTokenIdBytes * std::ssize(text)})};
   response.stream = [ids = encode_special_or_text(text),
@@ -141,6 +141,7 @@ std::vector<int32_t> Endpoints::encode_special_or_text(const std::string& text) 
 HttpResponse Endpoints::detokenize(std::string body) {
   auto ids = parse(std::move(body), [this](const json& request) {
     reject_unknown_fields(request, {"model", "tokens"});
+    check_model(RequestFields(request).string("model"));
     const json tokens = request.value("tokens", json());
     if (tokens.is_array() && tokens.empty()) return std::vector<int64_t>();
     auto found = token_ids(tokens, "tokens");

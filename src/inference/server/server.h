@@ -23,6 +23,7 @@ namespace hero {
 
 struct ServeOptions {
   std::string model_name;
+  std::vector<int64_t> end_tokens;             ///< that end a completion
   std::chrono::duration<double> timeout{600};  ///< per request
   RequestLimits request;
   Budget::Limits budget;

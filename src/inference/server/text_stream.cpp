@@ -27,6 +27,13 @@ bool is_incomplete_character(std::string_view bytes) {
   return false;
 }
 
+constexpr std::string_view kReplacement = "\uFFFD";
+
+// In valid UTF-8.
+int64_t count_characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
 }  // namespace
 
 std::string Utf8StreamDecoder::add(std::string_view bytes) {
@@ -42,6 +49,21 @@ std::string Utf8StreamDecoder::add(std::string_view bytes) {
 }
 
 std::string Utf8StreamDecoder::flush() { return to_valid_utf8(std::exchange(pending_, {})); }
+
+int64_t TextOffset::add(std::string_view bytes) {
+  const bool inside = decoder_.pending();
+  const auto first = decoder_.add(bytes.substr(0, 1));
+  // Invalid bytes before the token have become a character of their own. A whole U+FFFD is one character,
+  // too, but then nothing is left.
+  const bool replaced = inside && first.starts_with(kReplacement) &&
+                        !(first.size() == kReplacement.size() && !decoder_.pending());
+  const int64_t offset = characters_ + replaced;
+  characters_ += count_characters(first);
+  if (!bytes.empty()) characters_ += count_characters(decoder_.add(bytes.substr(1)));
+  return offset;
+}
+
+void TextOffset::flush() { characters_ += count_characters(decoder_.flush()); }
 
 std::string StopStringMatcher::add(std::string_view text) {
   if (found_) return "";

@@ -1,5 +1,6 @@
 // Converts the bytes of tokens to streamable text: complete UTF-8 characters without stop strings.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,9 +15,25 @@ class Utf8StreamDecoder {
   std::string add(std::string_view bytes);
   /// Returns the remaining bytes as valid UTF-8.
   std::string flush();
+  /// Whether an incomplete character is kept back.
+  bool pending() const { return !pending_.empty(); }
 
  private:
   std::string pending_;
+};
+
+/// Offsets of tokens in a text, in characters.
+class TextOffset {
+ public:
+  /// Returns the offset of a token with these bytes: of its first character, or, if it starts inside of a
+  /// character, of that one.
+  int64_t add(std::string_view bytes);
+  /// The text ends here: an incomplete character is replaced.
+  void flush();
+
+ private:
+  Utf8StreamDecoder decoder_;
+  int64_t characters_ = 0;  // of the decoded text
 };
 
 /// Finds stop strings in streamed text, also across chunk boundaries.
