@@ -10,6 +10,7 @@
 #include "data/tokenizer_training.h"
 #include "io/utf8.h"
 #include "tokenizer/generated_text.h"
+#include "tokenizer/icu_size.h"
 
 namespace hero {
 namespace tokenizer_test {
@@ -36,6 +37,12 @@ class TokenizerTest : public ::testing::Test {
   static Tokenizer tokenizer() { return Tokenizer(model_, "test.model"); }
   static inline std::string model_;
 };
+
+TEST(IcuSize, RejectsTextsThatAreTooLong) {
+  const char byte = 'a';
+  EXPECT_EQ(icu_size({&byte, 1}), 1);
+  EXPECT_THROW(icu_size({&byte, size_t{1} << 31}), UserError);  // reads only the size
+}
 
 TEST_F(TokenizerTest, RoundTrip) {
   const auto tokenizer = TokenizerTest::tokenizer();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "io/utf8.h"
@@ -81,6 +82,50 @@ TEST(StopStringMatcher, FindsStopsAcrossChunks) {
   EXPECT_EQ(text_before_stop({"aab"}, {"a", "a", "a", "b"}, true), "a");
   EXPECT_EQ(text_before_stop({"\n\n"}, {"a\n", "b\n", "\nc"}, true), "a\nb");
   EXPECT_EQ(text_before_stop({"汉字"}, {"一汉", "字"}, true), "一");
+}
+
+std::vector<int64_t> offsets(const std::vector<std::string>& tokens) {
+  hero::TextOffset offset;
+  std::vector<int64_t> found;
+  for (const auto& token : tokens) found.push_back(offset.add(token));
+  offset.flush();
+  found.push_back(offset.add("end"));
+  return found;
+}
+
+TEST(TextOffset, InvalidBytesAreCharacters) {
+  using Offsets = std::vector<int64_t>;
+  EXPECT_EQ(offsets({"\x80", "\x80", "x"}), (Offsets{0, 1, 2, 3}));
+  EXPECT_EQ(offsets({"x", "\x80", "y"}), (Offsets{0, 1, 2, 3}));
+  EXPECT_EQ(offsets({"\xE6", "\xB1", "\x89z", "b"}), (Offsets{0, 0, 0, 2, 3}));
+  EXPECT_EQ(offsets({"\xE6", "a", "\xE6"}), (Offsets{0, 1, 2, 3})) << "an incomplete character is replaced";
+  EXPECT_EQ(offsets({"\xE6", "\xE6", "\xB1\x89"}), (Offsets{0, 1, 1, 2}));
+  EXPECT_EQ(offsets({"\xEF\xBF", "\xBD", "a"}), (Offsets{0, 0, 1, 2})) << "U+FFFD itself";
+  EXPECT_EQ(offsets({"\xF4", "\x90", "a"}), (Offsets{0, 1, 2, 3})) << "beyond U+10FFFF";
+  EXPECT_EQ(offsets({"a", "", "b"}), (Offsets{0, 1, 1, 2}));
+}
+
+// Random bytes: a token's offset is the number of characters of the text before it, at the latest before its
+// first byte's.
+TEST(TextOffset, RandomBytes) {
+  std::mt19937 random(3);
+  const std::string bytes = "a\x80\x89\xB1\xBD\xBF\xC3\xE6\xEF\xF0\xF4\x90";
+  const auto characters = [](const std::string& text) {
+    return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
+  };
+  for (int round = 0; round < 20000; ++round) {
+    hero::TextOffset offset;
+    std::string all;
+    for (int i = 0; i < 5; ++i) {
+      std::string token;
+      for (size_t n = 1 + random() % 3; n > 0; --n) token += bytes[random() % bytes.size()];
+      const auto before = characters(hero::to_valid_utf8(all));
+      const bool inside = hero::to_valid_utf8(all + token[0]) !=
+                          hero::to_valid_utf8(all) + hero::to_valid_utf8(token.substr(0, 1));
+      ASSERT_EQ(offset.add(token), before - inside) << round;
+      all += token;
+    }
+  }
 }
 
 TEST(StopStringMatcher, FirstOfSeveral) {

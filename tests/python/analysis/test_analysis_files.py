@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from safetensors.numpy import load_file, save_file
 
 from analysis_folder import write_analysis
@@ -152,6 +154,14 @@ def small_block(folder: Path) -> None:
     save_file(tensors | {"coupling.2.1": tensors["coupling.2.1"][:2]}, folder / "analysis.safetensors")
 
 
+def block_in_bf16(folder: Path) -> None:
+    tensors = {
+        name: torch.from_numpy(value) for name, value in load_file(folder / "analysis.safetensors").items()
+    }
+    tensors["coupling.2.1"] = tensors["coupling.2.1"].bfloat16()
+    safetensors.torch.save_file(tensors, folder / "analysis.safetensors")
+
+
 @pytest.mark.parametrize(
     ("corrupt", "message"),
     [
@@ -184,6 +194,7 @@ def small_block(folder: Path) -> None:
         (lambda folder: (folder / "analysis.safetensors").unlink(), "analysis.safetensors: cannot be read"),
         (cut("analysis.safetensors"), "analysis.safetensors: cannot be read"),
         (small_block, "analysis.safetensors: coupling.2.1: found float32 [2, 4], expected float32 [4, 4]"),
+        (block_in_bf16, "analysis.safetensors: cannot be read"),
         (other_block, "analysis.safetensors: centered.2.1: found a norm of"),
     ],
 )  # fmt: skip

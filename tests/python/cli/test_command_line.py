@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from program import CONFIGS, ENVIRONMENT, PROGRAM, assert_exit_2, hero, run_hero, training
+from program import CONFIGS, DEEPSEEK, ENVIRONMENT, PROGRAM, assert_exit_2, hero, run_hero, training
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,12 @@ def test_cost_rejects_stages_that_training_rejects() -> None:
     assert_exit_2(hero(*words, "--router.kind=rmoe"), "parallel.pipeline: found 2", "whole router stages")
 
 
+def test_cost_predicts_the_time_of_one_device() -> None:
+    words = ["cost", "--config", "small-qwen3", "--rate", 1]
+    assert "predicted time of a step" in run_hero(*words).stdout
+    assert_exit_2(hero(*words, "--data-ranks", 2), "--rate: found 2 devices, expected one", "hero plan")
+
+
 def test_clusters_by_name() -> None:
     words = ["plan", "--config", "paper-8b", "--top", 1, "--json", "--cluster"]
     assert run_hero(*words, "paper").stdout == run_hero(*words, CONFIGS / "clusters" / "paper.toml").stdout
@@ -103,7 +109,7 @@ def test_diff_of_models_with_other_layers(data: Path, tmp_path: Path) -> None:
 
 def test_diff_of_models_with_other_modules(data: Path, tmp_path: Path) -> None:
     """Multi-token prediction modules: one trained, one not, and none. A text may be shorter than their reach."""
-    unchanged = {"train.steps": 1, "optim.warmup_steps": 0, "optim.lr": 1e-30, "optim.min_lr": 0.0}
+    unchanged = DEEPSEEK | {"train.steps": 1, "optim.warmup_steps": 0, "optim.lr": 1e-30, "optim.min_lr": 0.0}
     modules = {"model.num_nextn_predict_layers": 2}
     variants = {"first": modules, "second": modules, "none": {}}
     runs = {name: tmp_path / name for name in variants}

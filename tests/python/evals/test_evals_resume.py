@@ -137,6 +137,20 @@ def test_rejects_changed_settings(
     assert again.asked == 5 * (1 + 4 + 1)
 
 
+def test_rejects_damaged_answers_and_output(
+    run: Run, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(Interrupted(folder, 6)) == 130
+    answered = next((tmp_path / "out").rglob("*.answers.jsonl"))
+    answered.write_text(answered.read_text().splitlines()[0] + "\n{}\n")
+    (tmp_path / "file").write_text("")
+    capsys.readouterr()
+    for out, message in (("out", f"{answered}: line 2: expected"), ("file/out", "Not a directory")):
+        assert run(Oracle(folder), out=out) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert message in error, error
+
+
 def test_items(run: Run, folder: Path, tmp_path: Path) -> None:
     """The saved fields of every item."""
     assert run(Oracle(folder, wrong=4)) == 0

@@ -135,6 +135,10 @@ def test_end_tokens_of_a_list_in_config_json(run: Path, tmp_path: Path) -> None:
     run_hero("export", folder, exported)
     assert json.loads((exported / "generation_config.json").read_text()) == {"eos_token_id": [7, 3]}
     assert load(exported).eos_ids == load(folder).eos_ids == (7, 3)
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    run_hero("export", folder, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["eos_token_id"] == [7, 3]
+    assert load(tmp_path / "again").eos_ids == (7, 3)
 
 
 def test_empty_prompt_starts_a_document(run: Path) -> None:

@@ -103,6 +103,27 @@ def test_stop_strings(client: openai.OpenAI) -> None:
         assert "".join(chunk.choices[0].text for chunk in streamed) == choice.text
 
 
+def test_completions_end_at_every_end_token(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    run_hero("export", run, folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, *range(10, 200)]}))
+    text = run_hero("generate", folder, "--prompt", PROMPT, "--max-tokens", 24, "--seed", 2).stdout
+    with serving(folder, "--model-name", "tiny") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        choice = create(client, seed=2, max_tokens=24).choices[0]
+        assert PROMPT + choice.text + "\n" == text and choice.finish_reason == "stop"
+        ignored = create(client, seed=2, max_tokens=24, extra_body={"ignore_eos": True}).choices[0]
+        assert ignored.finish_reason == "length" and ignored.text.startswith(choice.text)
+
+
+@pytest.mark.parametrize("request_body", [{"prompt": "a"}, {"tokens": [50]}])
+def test_tokenize_checks_the_model(server: Server, request_body: dict[str, Any]) -> None:
+    endpoint = "/tokenize" if "prompt" in request_body else "/detokenize"
+    assert server.request(endpoint, request_body | {"model": "tiny"})[0] == 200
+    assert server.request(endpoint, request_body | {"model": "other"})[0] == 404
+    assert server.request(endpoint, request_body | {"model": 5})[0] == 400
+
+
 def test_echo_with_probabilities(run: Path, server: Server, client: openai.OpenAI) -> None:
     model = load(str(run), device="cpu")
     ids = json.loads(server.request("/tokenize", {"prompt": PROMPT})[1])["tokens"]

@@ -200,6 +200,10 @@ def test_finished_runs_keep_their_data(config: Path, data: Path, tmp_path: Path)
         == [f"{own.name}-train"]
     )
 
+    first = (out / "seed-5" / "hero" / "eval.json").read_bytes()
+    run_hero(*words(config, own, out, "--variants", "hero", "--train.steps=2", "--held-out", own))
+    assert json.loads((out / "seed-5" / "hero" / "eval.json").read_bytes()) != json.loads(first)
+
     other = copy_tokens(data, tmp_path / "other")
     assert_exit_2(
         hero(*words(config, other, out, *one)),

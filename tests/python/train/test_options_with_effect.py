@@ -34,6 +34,7 @@ CHANGES: dict[str, tuple[list[Any], Options]] = {
     "model.kv_lora_rank": ([6, 7], {}),
     "model.mlp_only_layers": ([[], [0]], {}),
     "model.moe_intermediate_size": ([7, 9], {}),
+    "model.n_group": ([1, 2], {}),
     "model.n_shared_experts": ([1, 2], {}),
     "model.norm_topk_eps": ([0.1, 0.5], {}),
     "model.norm_topk_prob": ([True, False], {}),
@@ -155,7 +156,7 @@ def test_every_option() -> None:
     """Options that are not changed here do not change results, or have tests of their own."""
     others = {
         "model.hidden_size", "model.intermediate_size", "model.max_position_embeddings", "model.model_type",
-        "model.n_group", "model.num_attention_heads", "model.num_hidden_layers", "model.vocab_size",
+        "model.num_attention_heads", "model.num_hidden_layers", "model.vocab_size",
         "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow", "model.rope_scaling.truncate",
         "model.rope_scaling.original_max_position_embeddings", "router.stage_sizes", "train.cuda_graph",
         "train.device", "train.global_batch", "train.log_every", "train.micro_batch", "train.recompute",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from program import (
     HERO,
@@ -62,6 +64,31 @@ def test_skips_a_limited_number_of_updates_that_are_not_finite(data: Path, tmp_p
 
 
 SPIKES = LONG | {"train.steps": 110, "checkpoint.every": 70, "train.spike_skip": 0.1}
+
+
+def test_bias_correction_counts_applied_updates(data: Path, tmp_path: Path) -> None:
+    """An update after skipped ones is AdamW's with the number of updates in the moments (Kingma and Ba, 2015,
+    algorithm 1)."""
+    run = tmp_path / "run"
+    settings = SPIKES | {
+        "train.steps": 90,
+        "checkpoint.every": 1,
+        "checkpoint.keep": 12,
+        "train.dtype": "fp64",
+    }
+    settings |= {"optim.schedule": "constant", "optim.weight_decay": 0.0, "optim.beta2": 0.999}
+    run_hero(*training(run, data, settings))
+    lines = metrics(run)
+    skipped = [line["skipped"] for line in lines]
+    step = max(step for step in range(80, 91) if skipped[step - 1] == skipped[step - 2] > 0)
+    name = "model.layers.0.self_attn.o_proj.weight"
+    before, after = (load_file(checkpoint(run, s) / "model.safetensors")[name] for s in (step - 1, step))
+    moments = load_file(checkpoint(run, step) / "optimizer.safetensors")
+    number = step - skipped[step - 1]
+    mean = moments[f"exp_avg.{name}"] / (1 - 0.9**number)
+    square = moments[f"exp_avg_sq.{name}"] / (1 - 0.999**number)
+    expected = before - lines[step - 1]["lr"] * mean / (np.sqrt(square) + 1e-8)
+    np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_skipped_spikes_are_the_same_after_resume(data: Path, tmp_path: Path) -> None:
