@@ -186,8 +186,9 @@ void add_analyze_command(Command& hero) {
       .needs(data);
   command->add_option("--tokens", options->tokens, "maximum tokens over all data, in whole windows")
       .range(int64_t{1}, int64_t{1} << 40)
-      .show_default();
-  add_window_options(*command, options->batch, options->sequence);
+      .show_default()
+      .needs(data);
+  for (auto& option : add_window_options(*command, options->batch, options->sequence)) option.needs(data);
   command
       ->add_option("--pair", options->pair,
                    "L,P: layer and predecessor that figures show first; default: 10,9 or the middle pair")

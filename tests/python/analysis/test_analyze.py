@@ -359,6 +359,8 @@ REJECTED: dict[str, tuple[Arrange, list[str]]] = {
         lambda runs, *_: [runs / "hero", "--baseline", runs / "hero"],
         ["--baseline requires"],
     ),
+    "tokens without data": (lambda runs, *_: [runs / "hero", "--tokens", 64], ["--tokens requires"]),
+    "batch without data": (lambda runs, *_: [runs / "hero", "--batch", 2], ["--batch requires"]),
     "pair": (lambda runs, *_: [runs / "hero", "--pair", "4,3"], ["--pair 4,3: expected a layer, from 1"]),
     "long windows": (
         lambda runs, data, _: [runs / "hero", "--data", data, "--sequence", 129],
