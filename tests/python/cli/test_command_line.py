@@ -69,7 +69,11 @@ def test_cost_rejects_stages_that_training_rejects() -> None:
 def test_cost_predicts_the_time_of_one_device() -> None:
     words = ["cost", "--config", "small-qwen3", "--rate", 1]
     assert "predicted time of a step" in run_hero(*words).stdout
-    assert_exit_2(hero(*words, "--data-ranks", 2), "--rate: found 2 devices, expected one", "hero plan")
+    assert_exit_2(
+        hero(*words, "--train.global_batch=8", "--data-ranks", 2),
+        "--rate: found 2 devices, expected one",
+        "hero plan",
+    )
 
 
 def test_clusters_by_name() -> None:

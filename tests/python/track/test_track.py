@@ -194,6 +194,17 @@ def test_restart_trusts_the_tracker(tmp_path: Path) -> None:
         assert recorder.steps == sent
 
 
+def test_default_name_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It contains the parent folder if another run has the same name."""
+    recorder = Recorder()
+    monkeypatch.setattr(__main__, "make_backend", lambda *_: recorder)
+    first, second = (write_run(tmp_path / seed / "hero", lines(1, 8)) for seed in ("one", "two"))
+    assert __main__.main([str(first), "--to", "wandb", "--once"]) == 0
+    assert __main__.main([str(first), str(second), "--to", "wandb", "--once"]) == 0
+    assert [name for _, name, _ in recorder.opened] == ["hero", "hero", "two-hero"]
+    assert __main__.main([str(first), "--to", "wandb", "--once", "--name", "other"]) == 2
+
+
 def test_damaged_lines_are_skipped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = line(1) + "{broken\n" + line(2) + '{"loss": 3}\n[1]\n' + line(3) + '{"step": 4'
     run, recorder = write_run(tmp_path / "run", text), Recorder()
@@ -215,17 +226,6 @@ def test_changed_options_that_the_tracker_cannot_store(
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"id": 3}', '{"project": "p", "name": "n", "id": "", "step": 1}']
 )
-def test_default_name_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It contains the parent folder if another run has the same name."""
-    recorder = Recorder()
-    monkeypatch.setattr(__main__, "make_backend", lambda *_: recorder)
-    first, second = (write_run(tmp_path / seed / "hero", lines(1, 8)) for seed in ("one", "two"))
-    assert __main__.main([str(first), "--to", "wandb", "--once"]) == 0
-    assert __main__.main([str(first), str(second), "--to", "wandb", "--once"]) == 0
-    assert [name for _, name, _ in recorder.opened] == ["hero", "hero", "two-hero"]
-    assert __main__.main([str(first), "--to", "wandb", "--once", "--name", "other"]) == 2
-
-
 def test_invalid_state(tmp_path: Path, text: str) -> None:
     run = write_run(tmp_path / "run", lines(1, 2))
     (run / "track-recorder.json").write_text(text)
