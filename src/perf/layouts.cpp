@@ -47,6 +47,32 @@ std::vector<double> cumulative_seconds(const Config& config, const Cluster& clus
   return cumulative;
 }
 
+// Layers per chunk so that the slowest chunk is as fast as possible. Many splits are equally good: of those
+// for the last chunk, `fewest_last` takes the one with the fewest layers there, then for the chunk before it.
+std::vector<int64_t> split(const std::vector<double>& cumulative, int64_t chunks, bool fewest_last) {
+  const auto layers = std::ssize(cumulative) - 1;
+  constexpr double kRounding = 1e-9;  // relative difference of equal sums
+  const double tie = fewest_last ? 1 + kRounding : 1 - kRounding;
+  // longest[c][i]: time of the slowest chunk when the first i layers are split into c + 1 chunks; cut[c][i]:
+  // first layer of the last of these chunks.
+  std::vector<std::vector<double>> longest(chunks, cumulative);
+  std::vector<std::vector<int64_t>> cut(chunks, std::vector<int64_t>(layers + 1, 0));
+  for (int64_t c = 1; c < chunks; ++c) {
+    for (int64_t i = c + 1; i <= layers; ++i) {
+      longest[c][i] = std::numeric_limits<double>::infinity();
+      for (int64_t j = c; j < i; ++j) {
+        const double slowest = std::max(longest[c - 1][j], cumulative[i] - cumulative[j]);
+        if (slowest >= longest[c][i] * tie) continue;
+        longest[c][i] = slowest;
+        cut[c][i] = j;
+      }
+    }
+  }
+  std::vector<int64_t> sizes(chunks);
+  for (int64_t c = chunks - 1, end = layers; c >= 0; end = cut[c--][end]) sizes[c] = end - cut[c][end];
+  return sizes;
+}
+
 // Varies expert ranks, micro-batch size, recomputation and layer split.
 void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
   const int64_t chunks = c.parallel.pipeline * c.parallel.chunks;
@@ -60,8 +86,10 @@ void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
         if (is_valid(c)) all.push_back(c);
         if (chunks == 1) continue;
         const auto default_bounds = chunk_bounds(c, chunks);
-        c.parallel.chunk_sizes = balanced_chunks(c, cluster, chunks);
-        if (chunk_bounds(c, chunks) != default_bounds && is_valid(c)) all.push_back(c);
+        for (const auto& sizes : balanced_splits(c, cluster, chunks)) {
+          c.parallel.chunk_sizes = sizes;
+          if (chunk_bounds(c, chunks) != default_bounds && is_valid(c)) all.push_back(c);
+        }
       }
     }
   }
@@ -69,29 +97,13 @@ void add_variants(Config c, const Cluster& cluster, std::vector<Config>& all) {
 
 }  // namespace
 
-std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks) {
-  const int64_t layers = config.model.num_hidden_layers;
+std::vector<std::vector<int64_t>> balanced_splits(const Config& config, const Cluster& cluster,
+                                                  int64_t chunks) {
   const auto cumulative = cumulative_seconds(config, cluster);
-  // Equal splits differ by rounding. Of them, the one with fewer layers in the last chunks.
-  constexpr double kRounding = 1e-9;
-  // longest[c][i]: time of the slowest chunk when the first i layers are split into c + 1 chunks; cut[c][i]:
-  // first layer of the last of these chunks.
-  std::vector<std::vector<double>> longest(chunks, cumulative);
-  std::vector<std::vector<int64_t>> cut(chunks, std::vector<int64_t>(layers + 1, 0));
-  for (int64_t c = 1; c < chunks; ++c) {
-    for (int64_t i = c + 1; i <= layers; ++i) {
-      longest[c][i] = std::numeric_limits<double>::infinity();
-      for (int64_t j = c; j < i; ++j) {
-        const double slowest = std::max(longest[c - 1][j], cumulative[i] - cumulative[j]);
-        if (slowest > longest[c][i] * (1 + kRounding)) continue;
-        longest[c][i] = slowest;
-        cut[c][i] = j;
-      }
-    }
-  }
-  std::vector<int64_t> sizes(chunks);
-  for (int64_t c = chunks - 1, end = layers; c >= 0; end = cut[c--][end]) sizes[c] = end - cut[c][end];
-  return sizes;
+  std::vector<std::vector<int64_t>> splits = {split(cumulative, chunks, /*fewest_last=*/false)};
+  if (auto other = split(cumulative, chunks, /*fewest_last=*/true); other != splits[0])
+    splits.push_back(std::move(other));
+  return splits;
 }
 
 std::vector<Config> layouts(const Config& config, const Cluster& cluster) {

@@ -8,14 +8,15 @@ namespace hero {
 
 /// All layouts on the GPUs that check() accepts, as configurations with parallel.data, pipeline, expert,
 /// chunks and schedule, train.micro_batch (1 to 16) and train.recompute set. Layers are split
-/// by the default rule and, as separate layouts, by balanced_chunks; parallel.chunk_sizes of `config` is
+/// by the default rule and, as separate layouts, by balanced_splits; parallel.chunk_sizes of `config` is
 /// ignored.
 std::vector<Config> layouts(const Config& config, const Cluster& cluster);
 
-/// Number of decoder layers in each of `chunks` contiguous chunks that minimizes the time of the slowest
-/// chunk; of several such splits, one with fewer layers in the last chunks. The last chunk includes the
-/// output projection.
-std::vector<int64_t> balanced_chunks(const Config& config, const Cluster& cluster, int64_t chunks);
+/// Decoder layers of each of `chunks` contiguous chunks that minimize the time of the slowest chunk; the last
+/// one includes the output projection. Of several such splits two: the one with the most layers in the last
+/// chunks and the one with the fewest there.
+std::vector<std::vector<int64_t>> balanced_splits(const Config& config, const Cluster& cluster,
+                                                  int64_t chunks);
 
 struct Plan {
   Config config;

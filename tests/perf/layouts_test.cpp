@@ -52,11 +52,14 @@ TEST(Layouts, BalancedChunksMatchExhaustiveSearch) {
       for (int64_t b = 1; a + b < 9; ++b)
         three = std::min(three, slowest_chunk(c, cluster, {a, b, 9 - a - b}));
     }
-    EXPECT_NEAR(slowest_chunk(c, cluster, balanced_chunks(c, cluster, 2)), two, 1e-9 * two) << vocabulary;
-    EXPECT_NEAR(slowest_chunk(c, cluster, balanced_chunks(c, cluster, 3)), three, 1e-9 * three) << vocabulary;
+    for (const auto& split : balanced_splits(c, cluster, 2))
+      EXPECT_NEAR(slowest_chunk(c, cluster, split), two, 1e-9 * two) << vocabulary;
+    for (const auto& split : balanced_splits(c, cluster, 3))
+      EXPECT_NEAR(slowest_chunk(c, cluster, split), three, 1e-9 * three) << vocabulary;
   }
-  EXPECT_EQ(balanced_chunks(c, cluster, 1), std::vector<int64_t>{9});
-  EXPECT_EQ(balanced_chunks(c, cluster, 9), std::vector<int64_t>(9, 1));
+  using Splits = std::vector<std::vector<int64_t>>;
+  EXPECT_EQ(balanced_splits(c, cluster, 1), Splits({{9}}));
+  EXPECT_EQ(balanced_splits(c, cluster, 9), Splits({std::vector<int64_t>(9, 1)}));
 }
 
 // Two modules with an output projection each leave one decoder layer for the second stage.
@@ -65,7 +68,7 @@ TEST(Layouts, ModulesCountAsWorkOfTheLastStage) {
   c.model.model_type = ModelType::kDeepseekV3;
   c.model.num_nextn_predict_layers = 2;
   const Cluster cluster = round_cluster(2);
-  EXPECT_EQ(balanced_chunks(c, cluster, 2), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(balanced_splits(c, cluster, 2).front(), (std::vector<int64_t>{3, 1}));
   bool found = false;
   for (const Config& layout : layouts(c, cluster))
     found |= layout.parallel.pipeline == 2 && layout.parallel.chunk_sizes == std::vector<int64_t>{3, 1};
