@@ -216,6 +216,8 @@ void check_parallel(const Config& config) {
           name_of(p.schedule), "interleaved with " + format_option("parallel.chunks", p.chunks));
   require(p.schedule == PipelineSchedule::k1F1B || p.pipeline > 1, "parallel.schedule", name_of(p.schedule),
           "1f1b with " + format_option("parallel.pipeline", p.pipeline));
+  require(p.history_top == 0 || config.model.num_experts <= 1 << 15, "parallel.history_top", p.history_top,
+          "0 with more than 32768 experts: messages have ids of 16 bits");
   require(p.history_top < config.model.num_experts, "parallel.history_top", p.history_top,
           "less than " + format_option("model.num_experts", config.model.num_experts));
   if (chunks == 1) return;

@@ -141,6 +141,21 @@ def test_end_tokens_of_a_list_in_config_json(run: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "again").eos_ids == (7, 3)
 
 
+def test_added_tokens_that_the_tokenizer_does_not_have(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    run_hero("export", run, folder)
+    words = ["generate", folder, "--prompt", "x", "--max-tokens", 1]
+    assert run_hero(*words).stderr == ""
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"] = {"0": {"content": "<unk>"}, "100000": {"content": "<|im_start|>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "added_tokens.json").write_text(json.dumps({"<|im_end|>": 100001}))
+    warning = (
+        "has no <|im_start|> and 1 other added tokens of the folder: such text is encoded as other tokens"
+    )
+    assert warning in run_hero(*words).stderr
+
+
 def test_empty_prompt_starts_a_document(run: Path) -> None:
     assert continued(run, "--temperature", 0, prompt="")
 
