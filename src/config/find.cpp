@@ -19,7 +19,7 @@ std::string names_in(const std::vector<fs::path>& folders) {
     }
   }
   std::string out;
-  for (const auto& name : names) out += ", " + name;
+  for (const auto& name : names) out += (out.empty() ? "" : ", ") + name;
   return out;
 }
 
@@ -35,8 +35,9 @@ fs::path find_config(const std::string& option, const std::string& name,
     const auto file = folder / (name + ".toml");
     if (!is_path && fs::is_regular_file(file)) return file;
   }
+  const auto names = is_path ? "" : names_in(folders);
   throw UserError(option + ": " + name + ": no such file, expected a TOML file" +
-                  (is_path ? "" : " or one of these names: " + names_in(folders).substr(2)));
+                  (names.empty() ? "" : " or one of these names: " + names));
 }
 
 }  // namespace hero
