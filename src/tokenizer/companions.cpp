@@ -40,7 +40,8 @@ std::map<std::string, std::string> read_companions(const fs::path& path) {
 
 std::vector<std::string> added_tokens_beyond(const fs::path& folder, int64_t vocab_size) {
   std::map<int64_t, std::string> found;
-  for (const auto& [token, id] : read_object(folder / "added_tokens.json").items()) {
+  const auto listed = read_object(folder / "added_tokens.json");
+  for (const auto& [token, id] : listed.items()) {
     if (id.is_number_integer() && id >= vocab_size) found[id.get<int64_t>()] = token;
   }
   const auto config = read_object(folder / "tokenizer_config.json");
