@@ -196,10 +196,10 @@ void check_layout(const Config& config, const Layout& layout) {
 
 std::optional<Rates> rates_of(const CostOptions& options, const Config& config) {
   Rates rates{options.teraflops * 1e12, options.gigabytes * 1e9};
-  const Layout& l = options.layout;
-  if (l.data * l.pipeline * l.expert > 1 && (options.measure || rates.operations > 0)) {
+  const int64_t devices = options.layout.data * options.layout.pipeline;
+  if (devices > 1 && (options.measure || rates.operations > 0)) {
     throw UserError(std::string(options.measure ? "--measure" : "--rate") + ": found " +
-                    std::to_string(l.data * l.pipeline) +
+                    std::to_string(devices) +
                     " devices, expected one; hero plan predicts the time of several");
   }
   if (!options.measure) {
